@@ -28,7 +28,11 @@ class EntryPoint:
     value: str
 
     def load(self) -> object:
-        """Import the module and return it, or the attribute after the colon."""
+        """Import the module of the entry point; return it, or its attribute after the colon.
+
+        Raises `ImportError` if the module cannot be imported, and `AttributeError` if the attribute
+        is missing. Other exceptions of the module's code pass through.
+        """
         module, _, attribute = self.value.partition(":")
         target: object = importlib.import_module(module.strip())
         for part in filter(None, attribute.strip().split(".")):
@@ -135,9 +139,10 @@ def installed_distributions() -> Iterator[Distribution]:
 
 
 def find_distribution(name: str) -> Distribution:
-    """Find an installed distribution by its name in any usual spelling; the first one on the path.
+    """Find an installed distribution by its name, in any usual spelling.
 
-    Raises `ModuleNotFoundError` if it is not installed.
+    Of several, the first one on the search path is returned. Raises `ModuleNotFoundError` if it is
+    not installed.
     """
     canonical = canonical_name(name)
     for distribution in installed_distributions():

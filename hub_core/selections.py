@@ -9,9 +9,10 @@ from hub_core.plugin_api import SelectedCollective, SelectedWindow, Selection
 
 
 def first_of_kinds(selection: Selection) -> tuple[list[SelectedCollective], list[Loss]]:
-    """Return one selection per collective kind, and a loss for each further one.
+    """Return the first selection of each collective kind, and a loss for each further one.
 
-    The libraries do not distinguish calls in place from calls out of place.
+    The libraries do not distinguish calls in place from calls out of place, so only one selection
+    per kind can be written.
     """
     selected_by_kind: dict[CollectiveKind, SelectedCollective] = {}
     losses = []
@@ -30,11 +31,11 @@ def own_windows(
     library: str,
     otherwise: str = "it chooses itself",
 ) -> tuple[Sequence[SelectedWindow], list[Loss]]:
-    """Return the windows of the algorithms in `names`, and the losses of this restriction.
+    """Return the windows of sizes for which an algorithm in `names` is selected, and the losses.
 
-    Without such windows, none and one loss. `library`: its name, `otherwise`: how it serves calls
-    without a window, both for the texts. Losses name the sizes at which another algorithm is
-    faster.
+    `library`: its name, for messages. `otherwise`: how the library serves calls without a window,
+    for messages. Losses name the sizes at which another algorithm is faster. If no window remains,
+    the result is () and one loss.
     """
     windows = selected.windows(names) if names else ()
     if windows:
@@ -49,8 +50,8 @@ def fill_gaps(
 ) -> Iterator[tuple[int, int | None, SelectedWindow | None]]:
     """Yield (first byte, last byte, window) of ascending windows and of the gaps between them.
 
-    Windows must not overlap. Last byte None: no limit. All sizes from 0 on are covered once; the
-    window of a gap is None. Without windows, one gap covers all sizes.
+    Windows must not overlap. A last byte of None means no limit. All sizes from 0 on are covered
+    exactly once; the window of a gap is None. Without windows, one gap covers all sizes.
     """
     start: int | None = 0
     for window in windows:

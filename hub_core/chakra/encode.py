@@ -73,10 +73,12 @@ class Piece:
         self.template = np.frombuffer(head + bytes(open_bytes), np.uint8)
 
     def fill(self, matrix: Bytes, mask: BoolArray) -> None:
-        """Write the bytes of this piece that differ between records; unmark unused bytes.
+        """Write the varying bytes of this piece into `matrix`, and clear `mask` for unused bytes.
 
-        `matrix`, `mask`: the columns of this piece, one row per record. A number that is shorter
-        than the longest one of its column leaves bytes unmarked.
+        Both arrays have one row per record and the columns of this piece; they are modified. The
+        varying bytes are the length bytes and the varints. A number has as many columns as the
+        longest varint among all records. In a record with a shorter varint, the mask of the
+        remaining columns becomes False.
         """
         for position, constant in self._lengths:
             # A length is one byte, because heads and lists of three varints are short.
@@ -162,11 +164,12 @@ def packed_field(tag: int, indptr: Int64Array, values: UInt64Array) -> list[Ragg
 def encode_records(
     start: Sequence[Piece], inserted: Sequence[Ragged], rest: Sequence[Piece]
 ) -> tuple[bytes, Int64Array]:
-    """Encode records: length, pieces of `start`, inserted bytes, pieces of `rest`.
+    """Encode records, each as its length, pieces of `start`, inserted bytes, pieces of `rest`.
 
-    `inserted`: one or more (bytes, lengths by record), concatenated per record in this order; the
-    first one determines the number of records. Returns all bytes, and the number of bytes of each
-    record including its length (int64). Pieces that no record has are skipped.
+    `inserted` has one or more pairs (bytes of all records, number of bytes by record); the bytes of
+    all pairs are concatenated per record in this order. The first pair determines the number of
+    records. A record contains only the pieces that are present in it. Returns all bytes, and the
+    number of bytes of each record including its length (int64).
     """
     records = len(inserted[0][1])
     start_sizes = _sum_sizes([piece.sizes for piece in start], records)
@@ -193,8 +196,8 @@ def _sum_sizes(sizes: Sequence[Int64Array], records: int) -> Int64Array:
 def _assemble_records(pieces: Sequence[Piece], records: int) -> Bytes:
     """Return the bytes of all records, one after another, without the inserted bytes.
 
-    A record has the bytes of every piece that is present in it, in the order of `pieces`; bytes of
-    varints that its number does not need are left out.
+    A record consists of the pieces that are present in it, in the order of `pieces`. A number takes
+    only the bytes of its own varint, even if other records need more.
     """
     widths = [len(piece.template) for piece in pieces]
     matrix = np.empty((records, sum(widths)), np.uint8)
@@ -244,13 +247,19 @@ def _insert_bytes(content: Bytes, inserted: Sequence[Ragged], at: Int64Array) ->
 
 
 def _encode_name(name: str) -> bytes:
-    """Encode the field AttributeProto.name: tag, length in one byte, UTF-8 text."""
+    """Encode the field AttributeProto.name: tag, length in one byte, UTF-8 text.
+
+    The text must have fewer than 128 bytes, because its length takes one byte; this is not checked.
+    """
     text = name.encode()
     assert len(text) < 128, name  # The names of the trace profile are shorter.
     return bytes([_NAME_TAG, len(text)]) + text
 
 
 def _to_unsigned(values: Column) -> UInt64Array:
-    """Convert to uint64; negative numbers to their two's complement, as protobuf writes them."""
+    """Convert a column of integers to uint64.
+
+    Negative numbers become their two's complement, as protobuf writes them.
+    """
     same = values if values.dtype == np.uint64 else values.astype(np.int64)
     return same.view(np.uint64)

@@ -44,10 +44,11 @@ class NodeFields:
     """
 
     def __init__(self, nodes: NodeColumns) -> None:
-        """Prepare masks of the kinds of nodes (send, receive, computation), and every node's rank.
+        """Store the masks of node kinds (send, receive, computation) and the rank of every node.
 
-        Raises `TraceError` for an attribute that occurs twice in a node, at the first such node of
-        the shape.
+        Raises `TraceError` (`duplicate-attribute`) if an attribute occurs twice in a node. The
+        error names the first node of the first shape (set of records with equal layout) with such
+        an attribute.
         """
         self.nodes = nodes
         self.is_send = nodes.type == NodeType.COMM_SEND
@@ -63,7 +64,7 @@ class NodeFields:
                 raise self.fail(int(members.min()), message, "duplicate-attribute")
 
     def fail(self, node: int, message: str, code: str, cure: str = "") -> TraceError:
-        """Create the error about one node, which names its type and id; the caller raises it."""
+        """Create an error about one node with its type, id, file and byte; the caller raises it."""
         subject = f"{type_name(int(self.nodes.type[node]))} {self.nodes.id[node]}"
         return self.nodes.batch.error_at(node, f"{subject}: {message}", code, cure)
 
@@ -73,21 +74,25 @@ class NodeFields:
             raise self.fail(int(bad.argmax()), message, code)
 
     def has(self, name: str) -> BoolArray:
-        """Return which nodes have the attribute, of any kind."""
+        """Return bool[nodes]: whether each node has the attribute, whatever its kind."""
         present: BoolArray = self.nodes.attributes.kind[name] != NO_KIND
         return present
 
     def require(self, name: str, where: BoolArray) -> None:
-        """Raise `TraceError` for the first node of `where` without the attribute, of any kind."""
+        """Raise `TraceError` (`missing-attribute`) for the first node without the attribute.
+
+        Only the nodes of `where` are checked. The kind of the attribute is not checked.
+        """
         # The kind is checked when the value is read.
         message = f"the attribute {name} is missing"
         self.refuse(where & ~self.has(name), message, "missing-attribute")
 
     def numbers(self, name: str, where: BoolArray, low: int, high: int, default: int) -> Int64Array:
-        """Return an integer attribute by node, int64, checked in the nodes of `where`.
+        """Return an integer attribute of every node (int64), checked in the nodes of `where`.
 
-        The value is `default` in all other nodes, and if the attribute is absent. Raises
-        `TraceError` for another kind, and for a value outside `low..high`.
+        The value is `default` in nodes outside `where` and in nodes without the attribute. Raises
+        `TraceError` for a present value of another kind (`attribute-kind`) and for one outside
+        `low`..`high`, both included (`attribute-range`).
         """
         present = where & self.has(name)
         # The kind is checked first, because other kinds have no integer value.
@@ -97,11 +102,11 @@ class NodeFields:
         return values
 
     def triple(self, name: str, where: BoolArray, form: Triple) -> tuple[Int64Array, ...]:
-        """Return the three int64 columns of a list of three integers, checked in nodes of `where`.
+        """Return the three columns (int64 by node) of an attribute that is a list of 3 integers.
 
-        Nodes without the attribute, and nodes outside of `where`, get the values `form.absent`.
-        Raises `TraceError` for another length or kind (code `attribute-kind`), or a value outside
-        0..`form.highest` (`attribute-range`).
+        Nodes without the attribute, and nodes outside `where`, get the values `form.absent`. Raises
+        `TraceError` for a list of another length or kind (`attribute-kind`), and for an entry
+        outside 0..`form.highest` (`attribute-range`).
         """
         present = where & self.has(name)
         wrong = present & (self.nodes.attributes.kind[name] == WRONG_LENGTH)
@@ -116,9 +121,10 @@ class NodeFields:
         return tuple(columns)
 
     def micros(self) -> Int64Array:
-        """Return the field duration_micros of every node, int64; 0 if it is absent.
+        """Return the field duration_micros of every node in microseconds (int64), 0 if absent.
 
-        Raises `TraceError` for a value whose nanoseconds would exceed the limit.
+        Raises `TraceError` (`attribute-range`) for a negative value, and for one above `LARGEST //
+        1000`, because its nanoseconds would exceed `LARGEST`.
         """
         values = self.nodes.micros
         self._check_range("duration_micros", values != 0, values, 0, LARGEST // 1000)
@@ -187,11 +193,14 @@ class ResolvedLinks:
 
 
 def link(nodes: NodeColumns, drop_dangling: bool) -> ResolvedLinks:
-    """Resolve the ids in dependencies of a batch to positions of nodes.
+    """Resolve the ids in the dependencies of all nodes of a batch to positions of nodes.
 
-    A file counts as irregular if its ids are not 0..k-1 in order, or a list of parents is not
-    ascending or points forward. Raises `TraceError` for repeated ids and, unless `drop_dangling`,
-    for dependencies on missing nodes; with it, these are dropped and counted.
+    Parents are searched in the file of the child. With `drop_dangling`, dependencies on missing
+    nodes are dropped and counted; otherwise the first one raises `TraceError`
+    (`dangling-dependency`). An id that occurs twice in a file raises `TraceError` (`duplicate-id`).
+
+    The result also marks irregular files. A file is regular if its ids are 0..k-1 in order, and the
+    parents of every node are strictly ascending and precede the node.
     """
     index = _Index(nodes.batch, nodes.id)
     data, lost_data = index.resolve(nodes.data, drop_dangling)
@@ -249,7 +258,10 @@ class _Index:
             raise self._batch.error_at(node, message, "duplicate-id")
 
     def _build_keys(self, file: Int64Array, ids: UInt64Array) -> Int64Array:
-        """Combine (file, id) to one number; -1 for an id that no node has."""
+        """Combine the file number and the id of every entry to one key (int64).
+
+        The key is -1 for an id that no node of the batch has.
+        """
         number = rows_of(ids, self._distinct)
         return np.where(number >= 0, file * len(self._distinct) + number, -1)
 

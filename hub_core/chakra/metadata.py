@@ -44,9 +44,10 @@ class MetadataEntry:
 
 
 def encode_metadata(version: str, entries: Sequence[MetadataEntry]) -> bytes:
-    """Encode record 0 of a file, the length and GlobalMetadata, in the bytes that protobuf writes.
+    """Encode record 0 of a trace file: the length and the GlobalMetadata message.
 
-    An empty version is omitted. protobuf itself is not imported, because writers do not need it.
+    The bytes are those that protobuf would write; protobuf is not imported. An empty `version` is
+    omitted.
     """
     body = _encode_field(_VERSION, version.encode()) if version else b""
     for entry in entries:
@@ -63,9 +64,10 @@ def _encode_field(number: int, content: bytes) -> bytes:
 
 
 def _encode_value(entry: MetadataEntry) -> bytes:
-    """Encode the value of an attribute as the field of AttributeProto of its kind.
+    """Encode the value of an attribute as the field of AttributeProto for its kind.
 
-    A text, an integer or a list of integers; an empty list is an empty message.
+    A text becomes a UTF-8 string, an integer a varint, and a list of integers a packed list
+    message, which is empty for an empty list.
     """
     if isinstance(entry.value, str):
         return _encode_field(entry.kind, entry.value.encode())

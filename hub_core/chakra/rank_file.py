@@ -105,11 +105,11 @@ def in_batches(files: Iterable[RankFile]) -> Iterator[list[RankFile]]:
 
 
 def is_json_form(content: bytes) -> bool:
-    """Whether a file is in a JSON form, by its first object; the rest is not checked.
+    """Return whether a file is in a JSON form of a trace; only its first object is examined.
 
-    That begins the file after blanks, and contains a list `workload_graph`, or has only keys of
-    GlobalMetadata and is followed by another object or the end. The object must end within the
-    first `_MAX_MESSAGE` bytes.
+    The object must begin within the first 64 bytes, after blanks, and end within the first
+    `_MAX_MESSAGE` bytes. The file is in JSON form if this object has a list `workload_graph`, or if
+    it has only keys of GlobalMetadata and another object or the end of the text follows.
     """
     if content[:64].lstrip()[:1] != b"{":
         return False
@@ -178,10 +178,10 @@ def _check_magic(name: str, content: bytes) -> None:
 
 
 def _decode_record_0(body: bytes, offset: int) -> Metadata:
-    """Decode the metadata in record 0, whose body starts at `offset` of the file.
+    """Decode the metadata in record 0, whose body starts at byte `offset` of the file.
 
-    Raises `WireError` for a record that is no message, and for metadata of another schema, which is
-    named.
+    Raises `WireError` with the position in the file: `malformed-metadata` if the record is not a
+    valid message, and the code of the recognized schema if it belongs to another schema.
     """
     try:
         fields = list(walk(body, 0, len(body)))
@@ -195,11 +195,17 @@ def _decode_record_0(body: bytes, offset: int) -> Metadata:
 
 
 def _identify_schema(body: bytes, fields: list[Field]) -> tuple[str, str] | None:
-    """Return (code, description) of the schema of a record 0 that is not GlobalMetadata; else None.
+    """Recognize the schema of a record 0 that is not GlobalMetadata of the current schema.
 
-    Known are the schemas of June to October 2023, the older execution graphs, and a node as record
-    0. The field numbers and wire types decide; a record that fits none of the former counts as a
-    node. `fields`: of the body.
+    Returns (code, description), or None for current GlobalMetadata. `fields`: the fields of `body`.
+    The rules are applied in this order:
+
+    - Only byte fields 1 and 2 (or no field): current metadata; if a field 1 starts with byte 0x0a,
+      it is the schema of August to October 2023.
+    - A byte field 11: the schema of June 2023.
+    - A first field 1 with value 0, an integer field 4, or one of `_OLD_EG_FIELDS`: an older
+      execution graph.
+    - Anything else: a node of the current schema.
     """
     texts = [field for field in fields if field.wire is WireType.BYTES]
     numbers = {field.number for field in fields if field.wire is WireType.VARINT}

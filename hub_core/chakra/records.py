@@ -90,13 +90,19 @@ class Batch:
         return len(self.starts)
 
     def fail(self, error: WireError) -> TraceError:
-        """Convert an error at a position of the buffer to one with the file and its byte."""
+        """Convert an error at a position of the common buffer to a `TraceError` with file and byte.
+
+        A position in the spare bytes after the last file counts as part of the last file.
+        """
         # The spare bytes count as part of the last file.
         file = int(np.searchsorted(self._bases, error.position, side="right")) - 1
         return located(error, self._names[min(file, len(self._names) - 1)], -int(self._bases[file]))
 
     def bytes_of(self, file: int) -> tuple[str, Int64Array]:
-        """Return the name of a file, and the starts of its nodes in it."""
+        """Return the name of a file, and the positions of its nodes in bytes from the file's start.
+
+        `file`: index of the file in the batch.
+        """
         start, stop = self.file_indptr[file : file + 2].tolist()
         return self._names[file], self.starts[start:stop] - self._bases[file]
 

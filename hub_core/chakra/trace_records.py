@@ -27,7 +27,10 @@ def file_descriptor_set() -> descriptor_pb2.FileDescriptorSet:
 
 @cache
 def message_class(name: str) -> type[Message]:
-    """Return the class of a message by its short name, for example `Node`."""
+    """Return the protobuf class of a message of the schema by its short name, such as `Node`.
+
+    The class is created on first use and cached. Raises `KeyError` for an unknown name.
+    """
     # Created on first use, once per process.
     descriptor = _pool().FindMessageTypeByName(f"{PACKAGE}.{name}")
     return message_factory.GetMessageClass(descriptor)

@@ -175,9 +175,9 @@ def varint_byte(values: UInt64Array, index: int, has_more: BoolArray) -> Bytes:
 
 
 def encode_varints(values: UInt64Array) -> tuple[Bytes, Int64Array]:
-    """Encode many values one after another: (bytes, number of bytes of each value, int64).
+    """Encode many values as consecutive varints: (bytes, number of bytes of each value as int64).
 
-    Both arrays are empty for no values.
+    Both arrays are empty if there are no values.
     """
     widths = varint_widths(values)
     # One round per byte: byte number `index` of all values of that width.
@@ -193,7 +193,8 @@ def encode_varints(values: UInt64Array) -> tuple[Bytes, Int64Array]:
 def decode_varints(encoded: Bytes) -> tuple[UInt64Array, Int64Array]:
     """Decode consecutive varints: (values, position of the first byte of each).
 
-    The last byte must end a varint. Raises `WireError` for a varint of more than 10 bytes.
+    Bits beyond 64 are dropped. Bytes after the last complete varint are ignored. Raises `WireError`
+    for a varint of more than 10 bytes.
     """
     # Bytes without bit 7 end a number, so all starts are known at once.
     ends = np.flatnonzero(encoded < 128) + 1

@@ -96,10 +96,11 @@ def size_option(
 def collective_option(
     help_text: str, name: str = "kind", has_counts: bool = False
 ) -> Callable[[Function], Function]:
-    """Add `--collective`, a name in any usual spelling; the command gets that of the model.
+    """Return a decorator that adds `--collective` with the given help text.
 
-    `has_counts`: uneven collectives are accepted too, and `--counts` is added, whose text the
-    command gets as `counts` (None without the option).
+    A name in any usual spelling is accepted; the command gets the hub's name of the collective in
+    the parameter `name`. With `has_counts`, uneven collectives are accepted too, and `--counts` is
+    added; the command gets its text as `counts`, None without the option.
     """
     named = click.option(
         "--collective", name, type=COUNTED_COLLECTIVE if has_counts else COLLECTIVE, help=help_text
@@ -214,7 +215,10 @@ def source_argument(function: Function) -> Function:
 
 
 def explain_program_arguments(function: Function) -> None:
-    """Add to the help of a command how arguments are passed to a program that IN names."""
+    """Append a paragraph to the function's docstring that explains arguments of a program IN.
+
+    The docstring is the help text of the command; it is modified.
+    """
     text = "If IN is a program, its arguments follow after --, as in `program.py -- 8 2`."
     function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{text}"
 

@@ -36,10 +36,10 @@ _AT_END = re.compile(r"(?<=: )(not correct as claimed|correct as claimed|verifie
 
 
 def use_colours(policy: str, environment: MutableMapping[str, str]) -> None:
-    """Set the environment variables of colours as `--color` says: `always`, `never`, or `auto`.
+    """Set or remove the environment variables that control colours, following `--color`.
 
-    `never` sets NO_COLOR to 1, `always` sets FORCE_COLOR to 1; the variable of the opposite policy
-    is removed. `auto` changes nothing. `environment` is modified.
+    `never` sets NO_COLOR to 1 and removes FORCE_COLOR; `always` does the opposite; `auto` changes
+    nothing. `environment` is modified.
     """
     if policy == "auto":
         return
@@ -48,10 +48,10 @@ def use_colours(policy: str, environment: MutableMapping[str, str]) -> None:
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Return whether text on a stream is coloured.
+    """Return whether output on a stream is coloured.
 
-    `NO_COLOR` forbids it, then `FORCE_COLOR` forces it; variables that are empty count as unset.
-    Without them, on a terminal whose TERM is not `dumb`.
+    A non-empty NO_COLOR disables colours; otherwise a non-empty FORCE_COLOR enables them; otherwise
+    colours are used if the stream is a terminal and TERM is not `dumb`.
     """
     if os.environ.get(_OFF):
         return False

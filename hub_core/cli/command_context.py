@@ -299,8 +299,8 @@ class SessionMessages:
     ) -> None:
         """Print findings on stderr, in their order.
 
-        If `opened` and `algorithm` are given, findings on the file from which the algorithm was
-        read get the path that the user gave instead of the file's base name.
+        If both `opened` and `algorithm` are given, findings about the input file show the path that
+        the user gave instead of the file's base name.
         """
         findings = list(diagnostics)
         if opened is not None and algorithm is not None:

@@ -29,11 +29,11 @@ class BashWords(BashComplete):
     """
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before the one that is completed, and that word as typed so far.
+        """Return the complete words before the one being completed, and that word as typed so far.
 
-        bash splits words at `=` and `:`. A part that consists only of these characters, and the
-        part after it, are joined to the word before them. Sets `_typed`, the length of the start of
-        the word that bash does not replace: that before the part after the last break.
+        bash splits words at `=` and `:`. A part that consists only of these characters is joined to
+        the word before it, and so is the part after it. Stores in `_typed` how many characters at
+        the start of the word bash does not replace, which are those up to the last such character.
         """
         parts, last = super().get_completion_args()
         words: list[str] = []
@@ -51,17 +51,20 @@ class BashWords(BashComplete):
         return words[:-1], incomplete
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Format the type and the part of the value that bash replaces."""
+        """Return `type,value` for bash, where value is the completion's part that bash replaces.
+
+        The start that was typed already is omitted only for type `plain`.
+        """
         value = item.value[self._typed :] if item.type == "plain" else item.value
         return f"{item.type},{value}"
 
 
 def answer_shell(program: click.Command, session: Session) -> int | None:
-    """Print the completions that a shell requests; return the exit code, 1 after an error.
+    """Print the completions that a shell requests, and return the exit code of the process.
 
-    A shell requests them by the environment variable `_COLLHUB_COMPLETE`; None if it is unset or
-    empty. Errors of any kind, also those of broken plugins, are neither printed nor raised, because
-    the user is typing.
+    A shell requests them by the environment variable `_COLLHUB_COMPLETE`. Returns None if it is
+    unset or empty. Errors of any kind, also those of broken plugins, are neither printed nor
+    raised; the exit code is then 1.
     """
     instruction = os.environ.get(VARIABLE)
     if not instruction:
@@ -81,8 +84,7 @@ def answer_shell(program: click.Command, session: Session) -> int | None:
 def plugin_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete the names of installed plugins, the core included.
 
-    Returns those that begin with `incomplete`, in upper and lower case as given, in the order of
-    the registry.
+    Returns those that begin with `incomplete` (case-sensitive), in the order of the registry.
     """
     session: Session = context.obj
     names = [plugin.name for plugin in session.registry().plugins]
@@ -105,10 +107,10 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the subcommand of a group that the first word of `args` names, as click does.
+        """Find the subcommand that the first word of `args` names; return it as click does.
 
-        Raises `UsageError` for an unknown name, with the closest one or else all as remedy; words
-        that begin with `-` are left to click.
+        Raises `UsageError` (`unknown-command`) for an unknown name; the remedy is the closest name
+        or, if none is close, all names. A word that begins with `-` is left to click.
         """
         if args[0] not in self.commands and not args[0].startswith("-"):
             cure = closest(args[0], self.commands) or f"use one of {', '.join(self.commands)}"

@@ -111,11 +111,11 @@ def _list_commands(session: Session) -> list[Command]:
 
 
 def _import_plugin_command(session: Session, name: str) -> click.Command:
-    """Import the command of a plugin, which has this name, and return it.
+    """Import the command `name` of a plugin and return it.
 
-    Raises `click.NoSuchOption` for a name that begins with `-`, `UsageError` with the closest name
-    (else with all names, the core's included) for an unknown one, and `PluginError` that names the
-    plugin if its function cannot be imported.
+    Raises `click.NoSuchOption` for a name that begins with `-`. Raises `UsageError`
+    (`unknown-command`) for an unknown name; the remedy is the closest name or, if none is close,
+    all names. Raises `PluginError`, which names the plugin, if the function cannot be imported.
     """
     if name.startswith("-"):
         raise click.NoSuchOption(name)
@@ -174,12 +174,14 @@ def collhub(no_plugins: bool, disabled: tuple[str, ...], debug: bool, color: str
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on `arguments` and return its exit code.
 
-    None: the arguments of the command line. Then the process is configured for the program
-    (streams, garbage collection, warnings, traceback of crashes), completions that a shell requests
-    are answered instead of a command, and threads that plugins leave cannot prevent its end. The
-    exit code is 141 if the reader of standard output has closed the pipe. OPENBLAS_NUM_THREADS is
-    set to 1 unless it is set; COLLHUB_TRACEBACK other than empty and `0` shows tracebacks.
-    Environment variables of colours are restored afterwards.
+    With None, the arguments of the command line are used, and the process is set up for the
+    program: streams, garbage collection, warnings and tracebacks of crashes. Then completions that
+    a shell requests are printed instead of running a command, and threads of plugins cannot prevent
+    the end of the process.
+
+    The exit code is 141 if the reader of standard output has closed the pipe. OPENBLAS_NUM_THREADS
+    is set to 1 unless it is set. COLLHUB_TRACEBACK shows tracebacks unless it is empty or `0`.
+    Changes to the environment variables of colours are undone at the end.
     """
     # No command multiplies matrices, and idle threads of numpy's OpenBLAS use more CPU time than a
     # small conversion.
@@ -225,10 +227,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _ensure_exit(code: int) -> None:
-    """Start a thread that ends the process with `code` if threads of plugins still run at its end.
+    """Ensure that threads of plugins do not keep the process alive after its main thread.
 
-    Without non-daemon threads other than the main one, nothing is done. The function returns at
-    once.
+    If a non-daemon thread other than the main one exists, a background thread is started that ends
+    the process with `code` some time after the main thread. Returns at once.
     """
     threads = [thread for thread in threading.enumerate() if not thread.daemon]
     if len(threads) > 1:
@@ -236,11 +238,10 @@ def _ensure_exit(code: int) -> None:
 
 
 def _exit_after_delay(code: int) -> None:
-    """Wait for the end of the main thread; exit with `code` if other threads still run afterwards.
+    """Wait for the main thread to end; after 2 s more, end the process if other threads still run.
 
-    They get `_PATIENCE_WITH_THREADS_S` (2 s). Only non-daemon threads count: without any, nothing
-    happens; otherwise a note names them, standard output is flushed, and the process ends without
-    exit handlers.
+    Only non-daemon threads count; without any, the function returns. Otherwise a note names them,
+    standard output is flushed, and the process ends with `code` and without exit handlers.
     """
     # The caller of the program in Python may continue for long.
     threading.main_thread().join()
@@ -300,9 +301,12 @@ def _run(command_line: list[str], session: Session) -> int:
 def _report(error: Exception) -> int:
     """Print the messages of an error and return the exit code of the process.
 
-    `HubError`: its own code. Click errors: USAGE, or DONE with the help if a group was called
-    without a command. `OSError` and `MemoryError`: INVALID. Any other exception is reported as an
-    internal error: BUG.
+    The exit code depends on the error:
+
+    - `HubError`: its own code
+    - click's errors: USAGE, or DONE with the help if a group was called without a command
+    - `OSError` and `MemoryError`: INVALID
+    - any other exception: BUG; it is reported as an internal error
     """
     if isinstance(error, HubError):
         for diagnostic in error.diagnostics:

@@ -47,7 +47,11 @@ def print_line(line: str = "") -> None:
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document: keys in the given order, ASCII, two spaces of indent, no NaN."""
+    """Print one JSON document on standard output.
+
+    The keys keep their order; the text is ASCII with an indentation of two spaces. Raises
+    `ValueError` for NaN and infinity.
+    """
     # Imported here: most commands print text.
     import json
 
@@ -92,11 +96,10 @@ def print_table(
 
 
 def folded_ranks(cells: Mapping[int, Sequence[str]]) -> list[tuple[str, ...]]:
-    """Merge the ranks with equal rows: one row for each distinct row.
+    """Merge the ranks whose rows are equal: one row per distinct row.
 
-    `cells`: cells of the row by rank; rows are equal if all their cells are. The rows are in the
-    order in which they first appear in `cells`. The first cell of a merged row is the list of its
-    ranks, such as `0-7`.
+    `cells`: the cells of a row by rank. Rows are equal if all their cells are equal. The result is
+    in the order of first appearance. A new first cell lists the ranks of the row, such as `0-7`.
     """
     ranks: dict[tuple[str, ...], list[int]] = {}
     for rank, row in cells.items():
@@ -111,11 +114,11 @@ def print_fields(fields: Mapping[str, str]) -> None:
 
 
 def _print_pairs(pairs: Sequence[tuple[str, str]], room: int | None) -> None:
-    """Print names and values in two columns; None as `room`: without wrapping the values.
+    """Print names and values in two columns.
 
-    The column of names is as wide as the longest; values begin two characters after it and get the
-    rest of `room`, but at least `_NARROWEST_COLUMN` (12) characters per line. Prints nothing
-    without pairs.
+    The first column is as wide as the longest name; the values begin two characters after it.
+    `room`: characters per line in which values are wrapped, with at least `_NARROWEST_COLUMN` (12)
+    for a value; None: values are not wrapped. Prints nothing without pairs.
     """
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
@@ -142,10 +145,10 @@ def print_note(message: str) -> None:
 
 
 def print_traceback(error: BaseException) -> None:
-    """Print the traceback of an error on standard error, one line per line of a frame.
+    """Print the traceback of an error on standard error, chained exceptions included.
 
-    Chained exceptions are included. The message of the error is one line, with line breaks escaped
-    or replaced, because it may contain text of a file.
+    The message of the error is printed as one line, because it may contain text of a file; its line
+    breaks are replaced.
     """
     # Imported here: it takes longer than most of the start.
     import traceback
@@ -180,8 +183,8 @@ def one_line(text: str) -> str:
 def progress(what: str) -> Iterator[None]:
     """Show `what` and the elapsed seconds on stderr while the body runs.
 
-    Only if stderr is a terminal, and not during the first second. A thread shows it; the thread has
-    ended when the body is left, also by an exception.
+    Nothing is shown during the first second, or if stderr is not a terminal. A background thread
+    shows it; it has ended when the body is left, also after an exception.
     """
     if not sys.stderr.isatty():
         yield
@@ -242,9 +245,10 @@ def _show_elapsed_time(what: str, done: threading.Event) -> None:
 
 
 def _show_over(line: str, width: int) -> int:
-    """Overwrite the last `width` characters on stderr by a line, and return the length of the line.
+    """Overwrite the last `width` characters on stderr by a line, and return the new length.
 
-    A line wider than the terminal is truncated, because a wrapped line could not be overwritten.
+    A line that is wider than the terminal is truncated, because a wrapped line could not be
+    overwritten. Control characters are escaped.
     """
     max_width = (_get_terminal_width(sys.stderr) or len(line) + 1) - 1
     # Names from files may contain line breaks.
@@ -325,10 +329,10 @@ def _split_into_words(text: str, at_hyphens: bool = False) -> list[str]:
 
 
 def _wrap_row(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of one row, each with a cell for every column.
+    """Yield the printed lines of one row of a table, each with one cell per column.
 
-    Cells are wrapped to the widths of their columns, at least 1; "" stands below the end of shorter
-    cells. A row whose cells all fit is yielded unchanged.
+    Cells are wrapped to the widths of their columns (at least 1); shorter cells are continued by
+    "". A row whose cells all fit is yielded unchanged.
     """
     if all(len(cell) <= width for cell, width in zip(row, widths, strict=True)):
         yield tuple(row)

@@ -40,7 +40,11 @@ def view_option(function: Function) -> Function:
 
 
 def refuse_existing(out: str | None, option: str) -> str | None:
-    """Return the path; raise `UsageError` if a file with this name exists. `-` and None pass."""
+    """Return the path of an output file that must not exist; `-` and None are returned unchanged.
+
+    Raises `UsageError` (`output-exists`), which names the option, if a file or folder with this
+    name exists.
+    """
     if out not in (None, "-") and Path(str(out)).exists():
         message = f"{option} {out} exists already"
         raise UsageError(message, cure="name another file, or remove it", code="output-exists")
@@ -50,8 +54,10 @@ def refuse_existing(out: str | None, option: str) -> str | None:
 def excerpt_options(function: Function) -> Function:
     """Add `--ranks`, `--from` and `--to`, which select the part of a run to show.
 
-    `--from` takes the format of IN or, if it begins with a digit, the start of a window of time;
-    both may be given. The function gets `source_format` and `excerpt`, a `RunExcerpt`.
+    `--from` may be given twice: a text that begins with a digit is the start of a time window, any
+    other text the format of IN. The function gets `source_format` (None without it) and `excerpt`,
+    a `RunExcerpt` with times in ns. The command raises `UsageError` if `--from` gives two times or
+    two formats.
     """
 
     @wraps(function)
@@ -137,7 +143,11 @@ def draw_algorithm_page(
     collective_bytes: int,
     out: str,
 ) -> None:
-    """Simulate an algorithm on nominal links and write its page to `out`. Raises `HubError`."""
+    """Simulate an algorithm on nominal links, write its page to `out`, and say where it is.
+
+    `collective_bytes`: size of the full buffer. Raises `HubError` if the simulation fails or no
+    plugin writes pages.
+    """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.simulation import simulate
 

@@ -63,10 +63,10 @@ class _Duration(click.types.StringParamType):
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the time in seconds as a float; a number without a unit means seconds.
+        """Return a time in seconds as a float; a number without a unit means seconds.
 
-        Fails as click does, with a `BadParameter`, for a text that is no time and for times of 0 or
-        below.
+        Fails as click does (`BadParameter`) for a text that is not a time, and for a time of 0 or
+        less.
         """
         text = str(value)
         try:
@@ -164,13 +164,13 @@ class _OptionAssignment(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Complete an assignment `KEY=VALUE` of an option of the named offers.
+        """Complete an assignment `KEY=VALUE` of an option of the offers on the command line.
 
-        The offers are those that the command line names so far. Without `=`, candidates are the
-        keys with `=` and their help, in alphabetical order; a part before the last `.` of the key,
-        such as a side, is kept. After `=`, they are the values that can be enumerated: choices,
-        `true` and `false`, or names of synthesizers; only the last part after `,` is completed. `-`
-        in the key stands for `_` then.
+        Before `=`, the candidates are the keys followed by `=`, with their help, in alphabetical
+        order; a prefix up to the last `.`, such as `reader.`, is kept. After `=`, they are the
+        values that can be enumerated: choices, `true` and `false`, or names of synthesizers. There,
+        `-` in the key stands for `_`, and only the part of the value after the last `,` is
+        completed.
         """
         from click.shell_completion import CompletionItem
 
@@ -233,9 +233,9 @@ def _split_last_item(text: str, separators: str) -> tuple[str, str]:
 
 
 def _is_complete_topology(name: str, ctx: click.Context) -> bool:
-    """Return whether a name without a size is a complete topology, such as the name of a machine.
+    """Return whether a name without arguments is a complete topology, such as that of a machine.
 
-    It is if the builders of the run build it without an error; the topology is built and discarded.
+    The topology is built to find out, and then discarded; an error (`HubError`) means False.
     """
     from hub_core.model.diagnostics import HubError
     from hub_core.pipeline.inputs import parse_topology
@@ -283,10 +283,10 @@ def _find_declared_options(ctx: click.Context) -> Iterator[Option]:
 
 
 def _fits_files(offer: object, paths: list[str]) -> bool:
-    """Return whether an offer has a suffix of one of the files on the command line.
+    """Return whether an offer has a suffix that matches a file on the command line.
 
-    The case of the files' names is ignored; one of several files is enough. True without files, and
-    for an offer without suffixes or without a format.
+    One matching file is sufficient; the case of file names is ignored. True if `paths` is empty,
+    and for an offer without a format or suffixes.
     """
     suffixes = getattr(getattr(offer, "format", None), "suffixes", ())
     if not paths or not suffixes:

@@ -52,10 +52,10 @@ class SessionInputs(SessionState):
     ) -> OpenedAlgorithm:
         """Open IN and find its reader; only the first bytes are read.
 
-        `source_format`: name of the reader, None to choose it by suffix and content. `more`:
-        further files of one job; by default those of the command line after IN, if this is that IN.
-        Findings are printed. As a side effect, the process keeps freed memory. Raises `HubError` if
-        the input cannot be opened or no single reader fits.
+        `source_format`: name of the reader; None chooses it by suffix and content. `more`: further
+        files of the same job; by default those that follow IN on the command line. Findings are
+        printed. As a side effect, the process keeps freed memory. Raises `HubError` if the input
+        cannot be opened, and if no reader or several readers fit.
         """
         from hub_core.pipeline.inputs import open_algorithm
 
@@ -73,8 +73,9 @@ class SessionInputs(SessionState):
     def read_model(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm | Workload:
         """Read the algorithm or workload in an opened input, without verification.
 
-        `options`: texts of the reader's options; arguments of a program are added. Raises
-        `HubError`.
+        `options`: values of the reader's options as text; arguments of a program on the command
+        line are added. Progress is shown. Raises `HubError` if the input cannot be read or the
+        options are invalid.
         """
         all_options = self._add_program_arguments(opened, options)
         with output.progress(f"reading {opened.name}"):
@@ -83,49 +84,59 @@ class SessionInputs(SessionState):
     def read_verified(
         self, opened: OpenedInput, options: Mapping[str, str]
     ) -> Algorithm | Workload:
-        """Read the algorithm or workload in an opened input, and verify it as `--verify` says.
+        """Read the algorithm or workload in an opened input, and verify it as `--verify` requires.
 
-        Raises `InputError` for an incorrect model under `refuse`.
+        Raises `InputError` for an incorrect model under `refuse`. Under `warn`, errors are printed
+        as warnings. Under `off`, nothing is verified.
         """
         model = self.read_model(opened, options)
         self.admit(model, opened.name)
         return model
 
     def read_unverified(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm:
-        """Read an algorithm without verification. Raises `InputError` for a workload."""
+        """Read an algorithm without verification.
+
+        Raises `InputError` if the input is a workload, and `HubError` if it cannot be read.
+        """
         from hub_core.pipeline.inputs import require_algorithm
 
         return require_algorithm(self.read_model(opened, options), opened.name)
 
     def read_input(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm:
-        """Read an algorithm and verify it as `--verify` says. Raises `InputError` for a workload.
+        """Read an algorithm and verify it as `--verify` requires.
 
-        Raises `InputError` also for an incorrect algorithm, unless `--verify` says otherwise.
+        Raises `InputError` for a workload, and for an incorrect algorithm under `refuse`. Under
+        `warn`, errors are printed as warnings. Under `off`, nothing is verified.
         """
         algorithm = self.read_unverified(opened, options)
         self.admit(algorithm, opened.name)
         return algorithm
 
     def read_workload(self, opened: OpenedInput, options: Mapping[str, str]) -> Workload:
-        """Read a workload and check it as `--verify` says. Raises `InputError` for an algorithm.
+        """Read a workload and check it as `--verify` requires.
 
-        Under REFUSE, `InputError` is raised for errors that the checks find; under WARN all
-        findings are printed as warnings. Raises `HubError` if reading fails.
+        Raises `InputError` for an algorithm, and under `refuse` for errors that the checks find.
+        Under `warn`, all findings are printed as warnings. Raises `HubError` if reading fails.
         """
         workload = self.read_unverified_workload(opened, options)
         self.admit(workload, opened.name)
         return workload
 
     def read_unverified_workload(self, opened: OpenedInput, options: Mapping[str, str]) -> Workload:
-        """Read a workload without checks. Raises `InputError` for an algorithm."""
+        """Read a workload without checking it.
+
+        Raises `InputError` if the input is an algorithm, and `HubError` if it cannot be read.
+        """
         from hub_core.pipeline.inputs import require_workload
 
         return require_workload(self.read_model(opened, options), opened.name)
 
     def admit(self, model: Algorithm | Workload, name: str) -> VerifyReport | None:
-        """Verify a model that messages call `name`, as `--verify` says; see the function `admit`.
+        """Verify a model as `--verify` requires, and show the progress.
 
-        Returns the report on an algorithm; None for a workload, and without verification.
+        `name`: the model in messages. Returns the report on an algorithm; None for a workload and
+        under `off`. Raises `InputError` for errors under `refuse`; under `warn` they are printed as
+        warnings.
         """
 
         policy = VerifyPolicy(self.verify_policy)
@@ -239,13 +250,13 @@ def admit(
     report: Report,
     registry: Registry,
 ) -> VerifyReport | None:
-    """Verify a model that messages call `name`; refuse it or warn, as the policy says.
+    """Verify a model; refuse it or warn about it, as the policy requires.
 
-    An algorithm is verified in the modes that it claims; the report on it is returned. A workload
-    is examined by all installed checks of workloads. Under REFUSE, raises `InputError` with the
-    errors if there are any; under WARN, all of them are reported as warnings. Inputs that cannot be
-    verified, such as timing-only traces, are accepted with a note. Returns None for workloads, and
-    under OFF, which verifies nothing.
+    `name`: the model in messages. An algorithm is verified in the modes that it claims, and the
+    report is returned. A workload is examined by all installed checks of workloads. Under REFUSE,
+    `InputError` is raised if there are errors. Under WARN, they are reported as warnings. An
+    algorithm whose contents cannot be verified, such as a timing-only trace, is accepted with a
+    note. Returns None for a workload, and under OFF, which verifies nothing.
     """
     if policy is VerifyPolicy.OFF:
         return None
@@ -265,10 +276,10 @@ def admit(
 def check_workload(
     workload: Workload, name: str, registry: Registry, *, is_thorough: bool = False
 ) -> dict[str, CheckReport]:
-    """Run all installed checks of workloads and return their reports by name of the check.
+    """Run all installed checks of workloads; return their reports in the order of their names.
 
-    The order is that of the names. `name`: the input in messages; `is_thorough`: checks may
-    simulate the workload. A report that is not ok is no error; `HubError` if a check fails to run.
+    `name`: the input in messages. `is_thorough`: the checks may simulate the workload. A report
+    that is not ok raises nothing. Raises `HubError` if a check cannot be run.
     """
     from hub_core.pipeline.checks import checks_of, run_check
     from hub_core.plugin_api import CheckRequest, Subject
@@ -314,9 +325,10 @@ def _warn(findings: Iterable[Diagnostic], report: Report) -> None:
 
 
 def _create_note(name: str, diagnostics: tuple[Diagnostic, ...]) -> Diagnostic:
-    """Create the note (code `contents-not-judged`) on an input whose contents cannot be verified.
+    """Create the note (`contents-not-judged`) on an input whose contents cannot be verified.
 
-    `name`: the input. The first note among `diagnostics`, if there is any, is the reason.
+    `name`: the input. The message of the first note in `diagnostics`, if any, is added as the
+    reason.
     """
     notes = [finding.message for finding in diagnostics if finding.severity is Severity.NOTE]
     reason = f": {notes[0]}" if notes else ""

@@ -90,9 +90,10 @@ class SessionOutputs(SessionState):
     ) -> Written:
         """Write a model completely or not at all, and report the losses.
 
-        `losses`: losses of the `work` before the writing, reported with those of the writer. Under
-        `request.strict` any loss raises `LossyError`, and nothing is written. In an OUT that ends
-        with a slash, the file is named after the collective, or `workload`.
+        `losses`: earlier losses, reported together with those of the writer. `work`: the operation
+        that messages name. Under `request.strict`, any loss raises `LossyError`, and nothing is
+        written. If OUT ends with a slash, the file in it is named after the collective, or
+        `workload`.
         """
         from hub_core.pipeline.outputs import write
 
@@ -221,9 +222,9 @@ class SessionOutputs(SessionState):
 def choose_path(target: ChosenOutput, opened: OpenedAlgorithm, *, force: bool) -> ChosenOutput:
     """Return the output with its final path, for an output that is made from an input.
 
-    `folder/` becomes a file or a prefix in that folder with the name of the input (`algorithm` for
-    standard input), unless the format itself is a folder. Raises `UsageError` if the output would
-    replace a file of the input, except with `force`.
+    `folder/` becomes a file or prefix in that folder with the name of the input (`algorithm` for
+    standard input), unless the format itself is a folder. Raises `UsageError` (`output-is-input`)
+    if the output would replace a file of the input, except with `force`.
     """
     target = place_in_folder(target, _stem(opened))
     if not force and _replaces_input(target, opened):
@@ -259,10 +260,10 @@ def _policy(is_strict: bool) -> LossPolicy:
 
 
 def _stem(opened: OpenedAlgorithm) -> str:
-    """Return the name of the input without its last suffix; a prefix of rank files as it is.
+    """Return the name of the input without folders and without its last suffix.
 
-    Only the last part of a path counts. `algorithm` for standard input, for pipes and other inputs
-    of unknown size, and for a path without a name.
+    A prefix of rank files is returned without its folders only. Returns `algorithm` for standard
+    input, for pipes and other inputs of unknown size, and for a path without a name.
     """
     from hub_core.pipeline.sources import STANDARD_STREAM
 

@@ -91,7 +91,11 @@ class SessionState:
         return options_of(self.registry().find(kind, name).offer)
 
     def bind_options(self, kind: type, name: str, options: Mapping[str, str]) -> object:
-        """Return the record of options of an offer with these texts. Raises `HubError`."""
+        """Convert the given texts to the record of options of an offer.
+
+        Raises `HubError` if no offer has this kind and name, and for unknown options or invalid
+        values.
+        """
         from hub_core.pipeline.calls import bound_options
 
         return bound_options(self.registry().find(kind, name), options)

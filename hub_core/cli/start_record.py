@@ -51,13 +51,15 @@ class StartRecord:
         self.mark: int | None = None
 
     def admission(self, plugin: Plugin) -> str | None:
-        """Decide whether a plugin is imported: None if so, else the reason to skip it.
+        """Decide whether a plugin is imported: None if it is, otherwise the reason to skip it.
 
-        Plugins that this run refuses (by name) are skipped with that reason, without a warning. A
-        suspect plugin, during whose import an earlier start ended, is first imported in a separate
-        process. Plugins that are known to fail are skipped with a warning. If None is returned, the
-        plugin is listed in `imported`, and the mark on disk names it as the one that is being
-        imported.
+        The rules are applied in this order:
+
+        - A plugin in `refused` (by name) is skipped with that reason, without a warning.
+        - A suspect plugin, during whose import an earlier start ended, is imported in a separate
+          process.
+        - A plugin that is recorded as failing is skipped with a warning.
+        - Any other plugin is imported: it is added to `imported`, and the mark file names it.
         """
         if plugin.name in self.refused:
             return self.refused[plugin.name]
@@ -78,11 +80,10 @@ class StartRecord:
         return None
 
     def enable(self, plugin: Plugin) -> bool:
-        """Forget that a plugin was skipped or suspect, in any version, also on disk.
+        """Forget that a plugin was skipped or suspect, in any version, in memory and on disk.
 
-        Returns whether it was either. The marks of its suspected starts are removed, and the list
-        of skipped plugins is written again if anything was forgotten; an error of that writing is
-        ignored.
+        Returns whether it was either. The mark files that made it suspect are removed, and the list
+        of skipped plugins is written again. Errors of writing are ignored.
         """
         of_any_version = key_of(replace(plugin, version=""))
         known = {*self.skipped, *self.suspects}
@@ -128,11 +129,12 @@ def key_of(plugin: Plugin) -> str:
 
 
 def read_record(report: Report, refused: Mapping[str, str]) -> StartRecord:
-    """Read the state that earlier starts left: skipped plugins, and plugins that ended a start.
+    """Read the state that earlier starts left on disk: skipped plugins and suspect plugins.
 
-    The latter are suspects: the marks of starts that are no longer running name them. Empty marks
-    are removed. What cannot be read is missing in the result; it is empty if the folder cannot be
-    read. `report`: receives warnings; `refused`: reasons by name of plugins that this run refuses.
+    A plugin is suspect if the mark file of a start that no longer runs names it. Empty mark files
+    of such starts are removed. Files that cannot be read are ignored; the result is empty if the
+    folder cannot be read. `report`: receives warnings. `refused`: reasons by name of plugins that
+    this run refuses.
     """
     record = StartRecord(_get_record_folder(), report, refused)
     with contextlib.suppress(OSError):
@@ -146,10 +148,10 @@ def read_record(report: Report, refused: Mapping[str, str]) -> StartRecord:
 
 @contextlib.contextmanager
 def recorded_start(refused: Mapping[str, str], report: Report) -> Iterator[Admission]:
-    """Yield the function that decides about the import of plugins; the body imports them.
+    """Yield the function that decides which plugins are imported; the body imports them.
 
-    The mark of this start exists during the body. It remains after Ctrl-C, because the user may
-    have interrupted an import that does not end.
+    A locked mark file of this start exists during the body and is removed afterwards. It remains if
+    the body is ended by Ctrl-C, because the user may have interrupted an import that hangs.
     """
     record = read_record(report, refused)
     path = record.folder / f"{_MARK}{os.getpid()}-{os.urandom(4).hex()}"
@@ -233,11 +235,11 @@ def _create_file(path: Path) -> int:
 
 
 def _take_mark(path: Path, suspects: dict[str, list[Path]]) -> None:
-    """Add the plugin that the mark of a dead start names to the suspects.
+    """Add the plugin that the mark file of an ended start names to the suspects.
 
-    `suspects`: marks by key of the plugin; `path` is appended to those of its key. The mark of a
-    living start is locked and ignored; an empty mark is removed. Errors of the file system are
-    ignored.
+    `suspects`: mark files by key of the plugin; `path` is appended to those of its key. The mark of
+    a running start is locked and is ignored. An empty mark is removed. Errors of the file system
+    are ignored.
     """
     import fcntl
 

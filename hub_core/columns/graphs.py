@@ -297,12 +297,12 @@ class NodePairs:
 def _compute_narrow_levels(
     frontier: Int64Array, indptr: Int64Array, successors: Int64Array, missing: Int64Array
 ) -> list[Int64Array]:
-    """Return the levels after `frontier`, computed node by node in Python lists.
+    """Return the levels of a graph after the level `frontier`, computed node by node in lists.
 
-    `frontier`: nodes of the last known level. `indptr`, `successors`: children of every node as
-    CSR. `missing`: per node, its edges from parents in no level so far. A node joins a level when
-    the last of these edges is counted; nodes in or after a cycle join none. Nodes of a level are
-    ascending. Empty if no node follows.
+    `indptr`, `successors`: children of every node as a CSR table. `missing`: per node, the number
+    of its edges from parents that have no level yet; `frontier` counts as such a parent. A node
+    joins a level when the last of these edges is counted. Nodes in a cycle, and nodes after one,
+    join no level. Nodes of a level are ascending. Returns [] if no node follows.
     """
     # Single entries of lists are read several times as fast as those of arrays.
     starts, targets, left = indptr.tolist(), successors.tolist(), missing.tolist()
@@ -326,9 +326,10 @@ def _compute_narrow_levels(
 
 
 def _find_heads(above: Int64Array) -> Int64Array:
-    """Return the first ancestor of every node, int64[nodes], by pointer jumping.
+    """Return the first ancestor of every node: int64[nodes].
 
-    `above`: the parent of each node; a node that is its own parent is its own first ancestor.
+    `above`: the parent of each node; a node without a parent is its own parent. The method is
+    pointer jumping: each round doubles the distance to the known ancestor.
     """
     # Each round doubles the distance to the known ancestor.
     while not np.array_equal(further := above[above], above):

@@ -44,7 +44,7 @@ _MAX_INT64 = np.iinfo(np.int64).max
 def row_pointer(counts: npt.ArrayLike) -> Int64Array:
     """Return the row pointer of n consecutive groups of these sizes: int64[n + 1].
 
-    Entry i is the start of group i; the last entry is the end of the last group.
+    Entry i is the start of group i, and the last entry is the end of the last group.
     """
     sizes = np.asarray(counts, np.int64)
     indptr = np.zeros(len(sizes) + 1, np.int64)
@@ -92,10 +92,10 @@ def is_sorted(keys: npt.NDArray[Any]) -> bool:
 
 
 def run_mask(*columns: npt.NDArray[np.generic]) -> BoolArray:
-    """Return which rows differ from the previous row in any column: bool[rows].
+    """Return which rows differ from the previous row in at least one column: bool[rows].
 
-    True for the first row; empty for columns without rows. NaN differs from NaN. At least one
-    column is required, all of equal length.
+    The first row is True. NaN differs from NaN. At least one column is required; all columns must
+    have equal length.
     """
     # Not by concatenation, which would copy each column.
     is_new = np.ones(len(columns[0]), np.bool_)
@@ -117,7 +117,10 @@ def run_lengths(starts: IntArray, rows: int) -> Int64Array:
 
 
 def distinct(values: npt.NDArray[AnyNumber]) -> npt.NDArray[AnyNumber]:
-    """Return the distinct values in ascending order; for arrays without NaN."""
+    """Return the distinct values in ascending order.
+
+    The array must have one dimension and no NaN.
+    """
     # Like `np.unique`, which imports `numpy.ma` on its first call: a tenth of a short run.
     ordered = values if is_sorted(values) else np.sort(values)
     values_once: npt.NDArray[AnyNumber] = ordered[run_mask(ordered)]
@@ -127,7 +130,8 @@ def distinct(values: npt.NDArray[AnyNumber]) -> npt.NDArray[AnyNumber]:
 def labels(*columns: IntArray) -> Int64Array:
     """Number the distinct rows of the columns: int64[rows].
 
-    Equal rows have equal numbers; numbers are 0, 1, ... in ascending order of the rows.
+    Equal rows get equal numbers. The numbers are 0, 1, ... in ascending order of the rows, compared
+    by the first column, then the next ones.
     """
     # The last column is sorted first; stable sorts by the others keep its order among equal rows.
     order = stable_order(columns[-1])
@@ -186,10 +190,10 @@ def rows_of(values: IntArray, keys: IntArray) -> Int64Array:
 
 
 def csr(keys: IntArray, values: Int64Array, count: int) -> tuple[Int64Array, Int64Array]:
-    """Group `values` by `keys`: return a CSR table (indptr int64[count + 1], grouped values).
+    """Group values by key as a CSR table: (indptr int64[count + 1], grouped values).
 
-    Keys are 0..count-1; a key without values is an empty group. Within a group, the given order is
-    kept.
+    The keys are in 0..count-1; a key without values is an empty group. Values of a group keep their
+    order.
     """
     if not is_sorted(keys):
         order = stable_order(keys)
@@ -209,9 +213,10 @@ def gather(indptr: Int64Array, indices: Int64Array, groups: IntArray) -> Int64Ar
 
 
 def csr_of_pairs(parents: Int64Array, children: Int64Array, count: int) -> _Csr:
-    """Return a CSR table (indptr, parents of every child), ascending and without repetition.
+    """Return the parents of every child as a CSR table: (indptr int64[count + 1], parents).
 
-    Children are 0..count-1; a repeated pair is listed once.
+    Children are in 0..count-1. The parents of a child are ascending; a repeated pair is listed
+    once.
     """
     width = np.int64(max(count, 1))
     # Sorted by (child, parent); repeated pairs count once.
@@ -220,9 +225,10 @@ def csr_of_pairs(parents: Int64Array, children: Int64Array, count: int) -> _Csr:
 
 
 def csr_within(indptr: Int64Array, indices: Int64Array, part: Int64Array) -> _Csr:
-    """Return the CSR table of a graph without the entries that connect two parts.
+    """Return the CSR table of a graph without the entries that connect different parts.
 
-    `part`: number of the part of each node. The order of the remaining entries is kept.
+    `part`: int64[nodes], the number of the part of each node. The remaining entries keep their
+    order.
     """
     groups = group_of_entry(indptr)
     is_inside = part[indices] == part[groups]
@@ -236,10 +242,11 @@ def suffix_least(values: Int64Array) -> Int64Array:
 
 
 def stable_order(keys: IntArray) -> Int64Array:
-    """Compute `np.argsort(keys, kind="stable")`, int64, by the fastest of three methods.
+    """Return the stable sorting order of the keys: int64, equal to `np.argsort(kind="stable")`.
 
-    Short arrays: numpy's sort. Keys whose range is below 2^32: a linear sort by digits of 16 bits.
-    Other long arrays: an unstable sort, then a second sort of the positions of equal keys.
+    The fastest of three methods is chosen. Short arrays use numpy's sort. Long arrays whose keys
+    have a range below 2^32 use a linear sort by digits of 16 bits. Even longer arrays with other
+    keys use an unstable sort and then a second sort of the positions of equal keys.
     """
     if len(keys) >= _MIN_KEYS_OF_DIGITS:
         low = int(keys.min())
@@ -252,9 +259,10 @@ def stable_order(keys: IntArray) -> Int64Array:
 
 
 def stable_order_by(first: Int64Array, second: Int64Array) -> Int64Array:
-    """Compute `np.lexsort((second, first))`: rows by `first`, ties by `second`, then by row. int64.
+    """Return the rows sorted by `first`, ties by `second`, further ties by row: int64.
 
-    Both keys are joined to one integer if `second` is not negative and the result fits int64.
+    The result is equal to `np.lexsort((second, first))`. The two keys are joined to one integer if
+    `second` is not negative and the result fits int64; otherwise `np.lexsort` is used.
     """
     span = int(second.max(initial=0)) + 1
     fits = (
@@ -278,11 +286,11 @@ def _sort_by_digits(keys: Int64Array, *, is_long: bool) -> Int64Array:
 
 
 def _sort_twice(keys: IntArray) -> Int64Array:
-    """Return the stable order of many keys of any size, int64: equal keys in ascending position.
+    """Return the stable sorting order of many keys: int64, with equal keys by ascending position.
 
-    numpy uses vector instructions only for unstable sorts. So equal keys are found after such a
-    sort, and a second sort orders their positions. Without equal keys the first sort suffices. For
-    fewer than 2^31 keys; this is not checked.
+    An unstable sort finds the equal keys, and a second sort orders their positions. This is faster
+    than a stable sort because numpy uses vector instructions only for unstable sorts. The number of
+    keys must be below 2^31; this is not checked.
     """
     count = len(keys)
     order: Int64Array = np.argsort(keys)
@@ -307,7 +315,7 @@ class RankIntervals:
         """Unite, for each rank, the intervals from `start[i]` to `end[i]` of rank `rank[i]`.
 
         `start`, `end`: int64, not negative. Overlapping and adjacent intervals of a rank become
-        one. `num_ranks`: number of ranks; some may have no intervals. Cost: a sort of the
+        one. `num_ranks`: the number of ranks; a rank may have no interval. Takes one sort of the
         intervals.
         """
         self._count = num_ranks
@@ -328,9 +336,10 @@ class RankIntervals:
         self._before = np.cumsum(busy) - busy
 
     def within(self, rank: IntArray, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Return the covered time of a rank between two times, for each row: int64[rows].
+        """Return, for each row, how much of its time from `start` to `end` the intervals cover.
 
-        Overlapping intervals of a rank count once.
+        The three arguments are parallel, and the result is int64[rows]. Overlapping intervals count
+        once.
         """
         base = rank.astype(np.int64) * self._span
         start, end = np.minimum(start, self._last), np.minimum(end, self._last)
@@ -339,16 +348,16 @@ class RankIntervals:
     def by_rank(self) -> tuple[int, ...]:
         """Return the total time of every rank that its intervals cover, in their unit.
 
-        Overlapping intervals count once; 0 for a rank without intervals.
+        Overlapping intervals count once; a rank without intervals has 0.
         """
         edges = self._cover_before(np.arange(self._count + 1) * self._span)
         return tuple(np.diff(edges).tolist())
 
     def _cover_before(self, moment: Int64Array) -> Int64Array:
-        """Return the covered time before points of the common time axis, int64 per point.
+        """Return the covered time before points of the common time axis: int64, one per point.
 
-        On this axis, the time of rank r is shifted by r times a span longer than the run, so that
-        differences of two points of a rank are its covered time between them.
+        On this axis, times of rank r are shifted by r times a span that is longer than all times.
+        The difference of two points of one rank is the covered time of this rank between them.
         """
         at = np.searchsorted(self._moments, moment, side="right") - 1
         # Within a busy interval, only the part before the point counts.

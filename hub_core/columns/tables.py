@@ -77,10 +77,10 @@ class RankTable(ColumnTable):
         return self.control_indices, group_of_entry(self.control_indptr)
 
     def edges(self) -> tuple[Int64Array, Int64Array]:
-        """Return all dependencies, data and control, as (parent row, child row).
+        """Return all dependencies, data and control, as (parent row, child row): two int64 arrays.
 
-        A dependency of both kinds is returned once. If there is only one kind, it is in the order
-        of the table.
+        A dependency that is both data and control is returned once. If only one kind occurs, the
+        order is that of the table; otherwise it is by child row, then parent row.
         """
         rows = max(len(self), 1)
         both = self.data_edges, self.control_edges

@@ -81,12 +81,11 @@ _Edges = tuple[Int64Array, Int64Array]
 
 
 def read(source: Source, options: NoOptions) -> Algorithm:
-    """Build the algorithm of a document.
+    """Build the algorithm of a document in the format `algorithm-json`.
 
     Rows may be in any order: `StepTable.from_columns` groups them by rank and orders them by
-    dependencies. The expected length of every array follows from the document, never from a
-    declared size. Raises `InputError` with the line of invalid JSON, the `$.path` of every
-    violation of the schema, or that of every invalid array.
+    dependencies. Raises `InputError` with the line of invalid JSON, with the `$.path` of every
+    violation of the schema, or with that of every invalid array.
     """
     del options
     return _Document(source.name, source.content()).algorithm()
@@ -141,10 +140,11 @@ def _to_lists(record: object, columns: Sequence[str]) -> dict[str, JsonValue]:
 
 
 def _columns(steps: StepTable) -> Iterable[tuple[str, Sequence[object]]]:
-    """Yield (name, values) of the columns that the document needs, with kinds and buffers as names.
+    """Yield (name, values) of the columns that the document contains.
 
-    Needed are required columns, and columns with a value that is not the default. Lists of parents
-    follow, for kinds of dependencies that occur.
+    These are the required columns, and columns with a value other than the default. Kinds and
+    buffers are given by name. The lists of parents follow, for the kinds of dependencies that
+    occur.
     """
     for name in COLUMN_DTYPES:
         column = getattr(steps, name)
@@ -177,11 +177,11 @@ class _Document:
             )
 
     def algorithm(self) -> Algorithm:
-        """Build the algorithm of the document, whose members the schema has checked before.
+        """Build the algorithm of a document whose members already satisfy the schema.
 
-        Arrays are checked first: all their defects are raised in one `InputError`. Otherwise the
-        first defect that the model finds is raised, such as cyclic dependencies. Both name the
-        file.
+        Arrays are checked first, and all their defects are raised in one `InputError`. After that
+        the first defect that the model finds, such as cyclic dependencies, is raised as
+        `InputError`. Both name the file.
         """
         root = self._root
         collective = root["collective"]
@@ -228,8 +228,9 @@ class _Document:
     def _check_name(self) -> None:
         """Raise `InputError` unless the member `schema` names this version of the document.
 
-        The cure is an upgrade if the text begins with `collhub/algorithm-`, otherwise to name the
-        format with `--from`. The error is at `$.schema`.
+        The error is at `$.schema`. For another version (a text that begins with
+        `collhub/algorithm-`), the remedy is to use a suitable version; otherwise it is to name the
+        format with `--from`.
         """
         name = self._root.get("schema")
         if name == SCHEMA:
@@ -242,11 +243,11 @@ class _Document:
         self._fail(f"expected {SCHEMA!r}, {actual}", "$.schema", cure=cure)
 
     def _build_contract(self, document: JsonObject | None, num_ranks: int) -> CustomContract | None:
-        """Build the contract of a custom collective; None if `document` is None.
+        """Build the contract of a custom collective; `None` without a document or for a defect.
 
-        Without `expected` in the document, the contract states no result. All arrays are checked:
-        sizes by rank, `defined` as booleans, source ranks from -1 (all ranks). Also None if any
-        array of the document is invalid so far; the defects are recorded for the caller.
+        The arrays of the contract are checked: sizes by rank, `defined` as booleans, ranks below
+        `num_ranks`, source ranks from -1 (all ranks). Defects are recorded, not raised. Without
+        rows in `expected`, the contract requires no result.
         """
         if document is None:
             return None
@@ -306,11 +307,11 @@ class _Document:
         return columns, data, control
 
     def _build_edges(self, lists: list[list[int]] | None, path: str, rows: int) -> _Edges:
-        """Convert the parents of every row, as lists, to int64 arrays (parent rows, child rows).
+        """Convert lists of parents per row to int64 arrays (parent rows, child rows).
 
-        Edges are in the order of the child rows, then of the lists. Both arrays are empty if
-        `lists` is None or has not `rows` lists, or if an entry is not a row number; the defects of
-        the first such row are recorded.
+        The edges are ordered by child row, then as in the lists. Both arrays are empty if `lists`
+        is None. They are also empty if there are not `rows` lists, or an entry is not a row number;
+        then the defects of the first such row are recorded.
         """
         if lists is None or not self._check_types(lists, path, rows, list):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -346,10 +347,10 @@ class _Document:
     def _build_integers(
         self, values: list[Any], path: str, length: int, minimum: int = 0, maximum: int = MAX_UNITS
     ) -> Int64Array:
-        """Build an int64 column of `length` integers in `minimum`..`maximum`.
+        """Build an int64 column of `length` integers in `minimum`..`maximum`, both included.
 
-        An empty column, and a recorded defect with the path of the first wrong entry, if the length
-        differs or an entry is no integer or outside.
+        If the length differs, or an entry is not an integer or out of range, the column is empty,
+        and one defect with the path of the first wrong entry is recorded.
         """
         if not self._check_types(values, path, length, int):
             return np.zeros(0, np.int64)
@@ -362,9 +363,10 @@ class _Document:
         return np.asarray(values, np.int64)
 
     def _check_types(self, values: list[Any], path: str, length: int, expected: type) -> bool:
-        """Return whether there are `length` entries of exactly the type `expected`.
+        """Return whether a list has `length` entries, all of exactly the type `expected`.
 
-        A bool is no int. Otherwise one defect is recorded: the number, or the first other entry.
+        A bool does not count as an int. If False, one defect is recorded: the wrong number of
+        entries, or the first entry of another type.
         """
         if len(values) != length:
             self._add_fault(f"{length} entries were expected, there are {len(values)}", path)

@@ -49,12 +49,15 @@ class _RefusedError(ValueError):
 
 
 def parse_json_object(content: bytes, file: str) -> JsonObject:
-    """Parse the JSON object in a file; members keep their order.
+    """Parse the JSON object in a file; its members keep their order and are not checked.
 
-    Blanks before and after the object are allowed. Raises `InputError` with `file`, and the line if
-    it is known, for an empty file, another JSON value, text that is not UTF-8 or has half of a
-    surrogate pair, repeated keys, NaN, more than 64 levels and integers with too many digits. The
-    members are not checked.
+    White space before and after the object is allowed. Raises `InputError` with `file`, and with
+    the line if it is known, for:
+
+    - an empty file, or another JSON value
+    - text that is not UTF-8, or has half of a surrogate pair
+    - invalid JSON, repeated keys, and NaN
+    - more than 64 levels of nesting, and integers with too many digits
     """
     # Only the start is copied, because documents may have many megabytes.
     start = content[:4096].lstrip(_BLANKS)
@@ -83,9 +86,10 @@ def parse_json_object(content: bytes, file: str) -> JsonObject:
 def json_document(
     header: Mapping[str, object], table: str, columns: Iterable[tuple[str, object]]
 ) -> str:
-    """Format an object: members of `header`, one per line, and a table with one line per column.
+    """Format a JSON object with the members of `header` and one table.
 
-    Raises `InputError` for values that JSON cannot represent, which extensions may contain.
+    There is one line per member and one per column; `table` is the name of the table. Raises
+    `InputError` for values of `header` that JSON cannot represent, which extensions may contain.
     """
     lines = [f'  "{name}": {_format_json(name, value)},' for name, value in header.items()]
     # Without blanks, because columns are the largest part of a document.
@@ -115,10 +119,10 @@ def _parse(content: bytes) -> JsonObject:
 
 
 def is_too_deep(value: object) -> bool:
-    """Whether lists and dictionaries are nested in more than 64 levels (`MAX_DEPTH`).
+    """Return whether lists and dictionaries are nested in more than 64 levels (`MAX_DEPTH`).
 
-    The value itself is level 1, its entries are level 2, and so on; any value at level 65 is too
-    deep, also a text or number. Writing such values would exhaust the stack.
+    The value itself is level 1, its entries are level 2, and so on. Any value at level 65 is too
+    deep, even a text or number.
     """
     level = [value]
     for _ in range(MAX_DEPTH):
@@ -164,12 +168,13 @@ class SchemaViolation:
 
 
 def schema_violations(document: object, schema_file: str) -> list[SchemaViolation]:
-    """Return the violations of a shipped schema, nearest to the root first, at most 20.
+    """Return the violations of a shipped schema, those nearest to the root first, at most 20.
 
-    Every missing or unknown member is one violation; the cure of an unknown member is the most
-    similar missing member of the schema. 1.0 is not an integer. Only the first 1000 errors
-    of the validator are sorted. Empty for a valid document. A document that names another version
-    of the schema has one violation. `schema_file`: name of a file in `hub_core.schemas`.
+    `schema_file`: name of a file in `hub_core.schemas`. The list is empty for a valid document. A
+    document that names another version of the schema has exactly one violation. Otherwise every
+    missing and every unknown member is one violation; the remedy for an unknown member is a similar
+    missing one. 1.0 is not accepted as an integer. Only the first 1000 errors of the validator are
+    considered.
     """
     # Imported here: a quarter of the time that reading a small file takes.
     import jsonschema
@@ -195,7 +200,8 @@ def schema_violations(document: object, schema_file: str) -> list[SchemaViolatio
 def find_other_version(name: str) -> str | None:
     """Return the shipped schema of which `name` is another version, such as `collhub/topology-1`.
 
-    None for a shipped schema, for other texts, and if no version of the schema is shipped.
+    Of several shipped versions, the first in alphabetical order is returned. None if `name` is a
+    shipped schema itself, and if no version of it is shipped.
     """
     files = importlib.resources.files("hub_core.schemas").iterdir()
     contents = (file.read_bytes() for file in files if file.name.endswith(".json"))
@@ -224,9 +230,9 @@ def _convert_error(error: ValidationError) -> Iterator[SchemaViolation]:
     """Yield the violations of one error of the validator.
 
     An error about additional members gives one violation per unknown member, in alphabetical order.
-    Its cure is the most similar missing member (of those with the same first word, if there are
-    any), or all members of the schema if none is similar. Any other error gives one, without a
-    cure.
+    Its remedy is the most similar missing member; members with the same first word (up to `_`) are
+    preferred. If none is similar, the remedy lists all members of the schema. Any other error gives
+    one violation without a remedy.
     """
     known = error.schema.get("properties") if isinstance(error.schema, dict) else None
     if error.validator != "additionalProperties" or not known or error.validator_value is not False:

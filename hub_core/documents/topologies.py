@@ -39,11 +39,11 @@ _Result = TypeVar("_Result")
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """Build the topology of a document in JSON.
+    """Build the topology of a document in the format `topology-json`.
 
-    Raises `InputError` with the line for invalid JSON, and with the JSON path (code
-    `invalid-topology`) for another schema, for all violations of the schema except those in the
-    list of links, and for the first link that does not fit.
+    Raises `InputError` with the line for invalid JSON. Raises `InputError` (`invalid-topology`)
+    with the JSON path for another schema, for all violations of the schema outside the list of
+    links, and for the first invalid link.
     """
     del options
     root = parse_json_object(source.content(), source.name)
@@ -61,17 +61,21 @@ def read(source: Source, options: NoOptions) -> Topology:
 
 
 def write(topology: Topology, options: NoOptions) -> WriteResult:
-    """Write a document of the format `topology-json`; see `topology_to_json`."""
+    """Return the JSON document of a topology as one artifact.
+
+    It is formatted by `topology_to_json` when its content is read.
+    """
     del options
     return WriteResult([Artifact("", partial(topology_to_json, topology))])
 
 
 def topology_to_json(topology: Topology) -> bytes:
-    """Return the canonical document of a topology: ASCII, equal bytes for equal topologies.
+    """Return the canonical JSON document of a topology in ASCII.
 
-    Members are sorted, with one line per link; the units are bytes/s and s. Members without content
-    (switches, dimensions, groups, multicast, reduce, measured_switches) are omitted. `npus` and
-    `switches` are lists of names, or counts for nodes without names.
+    Equal topologies give equal bytes. Members are sorted, with one line per link; units are bytes/s
+    and s. `npus` and `switches` are lists of names, or counts if the nodes have no names. Empty
+    optional members (switches, dimensions, groups, multicast, reduce, measured_switches) are
+    omitted.
     """
     npus, names = topology.num_npus, list(topology.node_names)
     parts = {"schema": _format_compact(SCHEMA), "name": _format_compact(topology.name)}
@@ -129,7 +133,7 @@ def _format_compact(value: object) -> str:
 
 
 def _format_lines(values: Iterable[JsonObject]) -> str:
-    """Format a list with one object per line."""
+    """Format a JSON list with one object per line; `[]` if there are none."""
     rows = ",\n    ".join(map(_format_compact, values))
     return f"[\n    {rows}\n  ]" if rows else "[]"
 
@@ -144,10 +148,10 @@ class _Nodes:
     numbers: Mapping[str, int]
 
     def number(self, value: object, limit: int) -> int:
-        """Return the number of a node that `value` gives by its number or by its name.
+        """Return the number of the node that `value` gives, either as a number or as a name.
 
-        Raises `InputError` without a path for an unknown name, another type (also true and false),
-        and a number outside 0..limit-1. The limit holds for names as well.
+        Raises `InputError` without a location for an unknown name, for another type (also a
+        boolean), and for a node outside 0..limit-1.
         """
         node = self.numbers.get(value) if isinstance(value, str) else value
         if node is None and isinstance(value, str):
@@ -207,10 +211,10 @@ def _build_topology(file: str, root: JsonObject, links: list[object] | None) -> 
 
 
 def _read_switches(file: str, root: JsonObject, key: str, nodes: _Nodes) -> tuple[int, ...]:
-    """Return the switches listed under `key`, ascending and without repetition.
+    """Return the nodes listed under `key`, ascending and without repetition.
 
-    `true` means all switches; `false`, and a missing key, none. Raises `InputError` for nodes that
-    do not exist.
+    `true` means all switches; `false`, like a missing key, means none. Raises `InputError` with the
+    JSON path `$.key` for a node that does not exist.
     """
     listed = root.get(key, False)
     if isinstance(listed, bool):
@@ -302,11 +306,12 @@ def _read_links(file: str, entries: list[object], nodes: _Nodes) -> Links:
 
 
 def _read_link(entry: object, nodes: _Nodes) -> list[_Row]:
-    """Return the rows of an entry of the list of links: one, or both directions if it is duplex.
+    """Return the rows of one entry of the list of links: one row, or two if it is duplex.
 
-    A row is (source, destination, constants, plane); the plane is 0 by default, and the backward
-    direction is second. Raises `InputError` without a path for an entry that is no object, unknown
-    or missing keys, unknown nodes, a link from a node to itself, and invalid constants or planes.
+    A row is (source, destination, bandwidth in bytes/s, latency in s, plane); the plane is 0 by
+    default. The second row of a duplex link is the opposite direction. Raises `InputError` without
+    a location for an entry that is no object, unknown or missing keys, unknown nodes, a link from a
+    node to itself, and an invalid bandwidth, latency, plane or `duplex`.
     """
     if not isinstance(entry, dict):
         raise InputError(f"expected an object, got {TYPE_NAMES[type(entry)]}")

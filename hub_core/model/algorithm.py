@@ -100,9 +100,9 @@ class Algorithm(NotebookDisplay):
     def differences(self, other: Algorithm) -> list[str]:
         """Return the names of all parts that differ; [] if both algorithms are equal.
 
-        First columns of the step table, then provenance, collective_bytes, extensions,
-        scratch_units and fields of the collective. Values are compared exactly, arrays by their
-        contents. Counts of an uneven collective are named `contract`, as they define it.
+        The order is: columns of the step table, `provenance`, `collective_bytes`, `extensions`,
+        `scratch_units`, and fields of the collective. Values are compared exactly, and arrays by
+        their contents. Different counts of an uneven collective are reported as `contract`.
         """
         differing = self.steps.differences(other.steps)
         names = ("provenance", "collective_bytes", "extensions")
@@ -118,12 +118,13 @@ class Algorithm(NotebookDisplay):
 
 
 def message_bytes(collective_bytes: int, unit_count: int, counts: Int64Array) -> Int64Array:
-    """Compute the bytes of messages: ceil(count * collective_bytes / unit_count), exactly.
+    """Return the size in bytes of messages of `counts` units: int64[messages].
 
-    `counts`: units of each message. Unit k of a buffer is bytes [k * S // U, (k + 1) * S // U). If
-    U does not divide S, this is the maximum size of `count` consecutive units at any offset, so
-    that both ends of a message have the same size. Raises `InputError` if all messages have 2^63
-    bytes or more in total, so that sums over any messages fit int64.
+    The size is ceil(count * collective_bytes / unit_count), computed exactly. Unit k of a buffer of
+    S bytes and U units is bytes [k * S // U, (k + 1) * S // U). If U does not divide S, the result
+    is the maximum size of `count` consecutive units at any offset, so that both ends of a message
+    have the same size. Raises `InputError` (`size-range`) if all messages together have 2^63 bytes
+    or more.
     """
     total = float(counts.sum(dtype=np.float64)) * (collective_bytes / unit_count) + len(counts)
     if total >= _MAX_TOTAL_BYTES:
@@ -170,10 +171,11 @@ def placed(algorithm: Algorithm, npus: Sequence[int]) -> Algorithm:
 
 
 def _are_same(first: object, second: object) -> bool:
-    """Compare two values; arrays, and dataclasses with array fields, by their contents.
+    """Return whether two values are equal.
 
-    Arrays of different shapes differ, of different dtypes do not. Dataclasses of different types
-    are different. Other values are compared by `==`.
+    Arrays, and dataclasses with array fields, are compared by their contents. Arrays of different
+    shapes differ; arrays of different dtypes may be equal. Dataclasses of different types differ.
+    All other values are compared by `==`.
     """
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
         return np.array_equal(first, second)

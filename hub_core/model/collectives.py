@@ -50,10 +50,10 @@ class Contributions(ColumnTable):
         )
 
     def with_ranks_named(self, num_ranks: int) -> Contributions:
-        """Return the same relation with rows of `ALL_RANKS` expanded to one row per source rank.
+        """Return the same relation with one row per source rank for every row of `ALL_RANKS`.
 
-        The rows of an expanded one take its place, by ascending rank from 0 to `num_ranks` - 1.
-        Returns the object itself if there is no such row.
+        The new rows take the place of the old one, with source ranks 0 to `num_ranks` - 1. Returns
+        the object itself if there is no such row.
         """
         is_everyone = self.source_rank == ALL_RANKS
         if not is_everyone.any():
@@ -138,10 +138,11 @@ class Collective:
         return None
 
     def _claim_defect(self) -> str | None:
-        """Return the first defect, or None.
+        """Return a text about the first defect of unit count, contract and modes, or None.
 
-        A defect is a unit count that the parts of the buffer do not divide, a missing or surplus
-        contract, or that no mode of calling is claimed.
+        Checked in this order: the unit count is a multiple of the number of parts of the buffer; a
+        custom collective has a contract, and others have none; at least one of in place and out of
+        place is claimed.
         """
         if self.unit_count % self.kind.traits.parts(self.num_ranks):
             return f"unit_count {self.unit_count} is not a multiple of the number of ranks"
@@ -173,9 +174,9 @@ class Collective:
 
     @property
     def units_per_rank(self) -> int:
-        """One rank's share of the full buffer in units; `unit_count` if the buffer is not split.
+        """Units of one rank's part of the full buffer; `unit_count` if the buffer is not split.
 
-        Raises `InputError` (code `uneven-parts`) for an uneven collective, whose shares differ.
+        Raises `InputError` (`uneven-parts`) for an uneven collective, whose parts differ in size.
         """
         if self.kind.traits.is_uneven:
             raise InputError(
@@ -226,8 +227,9 @@ class Collective:
     def _buffer_units(self, is_part: bool, is_of_root: bool) -> Int64Array:
         """Return the size in units of INPUT or OUTPUT on every rank: int64[num_ranks].
 
-        `is_part`: the buffer is one rank's part of the full buffer. `is_of_root`: only the root's
-        buffer matters; if the full buffer is split, the other ranks then have none.
+        `is_part`: the buffer is one rank's part of the full buffer, otherwise it is the full
+        buffer. `is_of_root`: the buffer exists only at the root if the collective splits the full
+        buffer; the other ranks then have 0 units.
         """
         # Every rank passes a vector to broadcast and reduce; a buffer with the parts of all ranks
         # (output of gather, input of scatter) exists only at the root.
@@ -239,8 +241,8 @@ class Collective:
     def defined_inputs(self) -> BoolArray:
         """Return which ranks have data in INPUT before the collective: bool[num_ranks].
 
-        The contract states it for custom collectives; it is only the root if data come only from
-        the root, else every rank.
+        For a custom collective the contract defines it. Otherwise it is only the root if all data
+        come from the root, else every rank.
         """
         if self.contract is not None:
             return self.contract.defined
@@ -249,12 +251,12 @@ class Collective:
         return np.ones(self.num_ranks, np.bool_)
 
     def postcondition(self) -> Contributions | None:
-        """Return the required contents of OUTPUT: rows by rank, then by unit of OUTPUT.
+        """Return the required contents of OUTPUT, with rows by rank, then by unit of OUTPUT.
 
-        A standard collective has one row per required unit, whose source rank is `ALL_RANKS` for a
-        sum of all ranks. If only the root's OUTPUT matters, other ranks have no rows. For a custom
-        collective the rows of its contract, or None if the contract has none. Raises `InputError`
-        (code `too-large`) for more than `MAX_CONTRACT_UNITS` units.
+        A standard collective has one row per required unit; the source rank is `ALL_RANKS` for a
+        reduction over all ranks. If only the OUTPUT of the root matters, other ranks have no rows.
+        For a custom collective, the rows of its contract are returned, or None if it has none.
+        Raises `InputError` (`too-large`) for more than `MAX_CONTRACT_UNITS` units.
         """
         if self.contract is not None:
             return self.contract.expected
@@ -275,11 +277,12 @@ class Collective:
         return Contributions(rank, offset, *self._origin(rank, offset))
 
     def _origin(self, rank: Int64Array, offset: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return (source rank, source unit) of the contribution to OUTPUT unit `offset` of `rank`.
+        """Return (source rank, source unit) of the units that OUTPUT must contain.
 
-        Of a collective that is not custom. The source rank is `ALL_RANKS` if the collective
-        reduces, else the rank whose part of OUTPUT it is, or the root. The source unit counts in
-        the INPUT of the source. All arrays are int64 and equally long.
+        `offset`: units of the OUTPUT of `rank`. Custom collectives are not supported. The source
+        rank is `ALL_RANKS` if the collective reduces, else the rank from which this part of OUTPUT
+        comes, else the root. The source unit counts in the INPUT of the source. All arrays are
+        int64 and of equal length.
         """
         traits = self.kind.traits
         if self.counts is not None:
@@ -302,8 +305,9 @@ class Collective:
     ) -> tuple[Int64Array, Int64Array]:
         """Return (source rank, offset in its INPUT) of output units of an uneven collective.
 
-        `rank`, `offset`: rank and offset in OUTPUT of each unit, int64. Parts begin at the prefix
-        sums of the counts. If the output is one part of a reduction, the source is `ALL_RANKS`.
+        `rank`, `offset`: rank and offset in OUTPUT of every unit of OUTPUT of all ranks, in this
+        order (int64). Parts begin at the prefix sums of the counts. If the output of a rank is its
+        part of a reduction, the source is `ALL_RANKS`.
         """
         first_input, first_output = counts.first_units()
         if self.kind.traits.output_is_part:
@@ -322,11 +326,14 @@ class Collective:
     def memory_layout(self, in_place: bool, scratch_units: Int64Array) -> MemoryLayout:
         """Return the addresses of INPUT, OUTPUT and SCRATCH of every rank in one memory, in units.
 
-        `scratch_units`: int64[num_ranks]. Ranks follow one another; a rank's SCRATCH follows its
-        other buffers. Out of place, OUTPUT follows INPUT. In place, INPUT and OUTPUT alias by
-        NCCL's conventions: all-gather, gather: INPUT is the rank's part of OUTPUT; reduce-scatter,
-        scatter: OUTPUT is the rank's part of INPUT; gather and scatter only at the root; all
-        others: one buffer, as large as the larger one.
+        `scratch_units`: int64[num_ranks]. The memory of rank r is followed by that of rank r + 1.
+        SCRATCH of a rank follows its other buffers. Out of place, OUTPUT follows INPUT. In place,
+        INPUT and OUTPUT overlap by NCCL's conventions:
+
+        - all-gather: INPUT is the rank's part of OUTPUT; gather: the same, but only at the root
+        - reduce-scatter: OUTPUT is the rank's part of INPUT; scatter: the same, but only at the
+          root
+        - all others: both start at the same address; the larger one determines the size
         """
         scratch = np.asarray(scratch_units, np.int64)
         size = np.stack([self.input_units(), self.output_units(), scratch], axis=1)
@@ -351,10 +358,10 @@ class Collective:
         return MemoryLayout(borders[:-1, None] + shift, size, int(borders[-1]))
 
     def _buffers_apart(self, in_place: bool) -> BoolArray:
-        """Return for which ranks INPUT and OUTPUT are separate buffers: bool[num_ranks].
+        """Return for which ranks INPUT and OUTPUT do not overlap: bool[num_ranks].
 
-        Out of place: for all. In place: for none but, in a gather or scatter, for all except the
-        root.
+        Out of place, this is every rank. In place, it is no rank, except that in a gather or
+        scatter it is every rank but the root.
         """
         traits = self.kind.traits
         if in_place and traits.is_rooted and traits.is_split:

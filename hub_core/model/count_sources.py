@@ -57,10 +57,11 @@ class TokenRouting:
     replicas: int = 0
 
     def draw(self, num_ranks: int) -> list[Int64Array]:
-        """Draw the experts of every rank's tokens: per rank int64[tokens, top], by the seed.
+        """Draw the experts of every token: per rank an array int64[tokens, top].
 
-        Experts are drawn without repetition in proportion to their popularity (Gumbel maxima). The
-        popularities are assigned to the experts in a random order.
+        Experts of a token are drawn without repetition in proportion to their popularity (the
+        largest values after adding Gumbel noise). The k-th popularity is k^-skew; the popularities
+        are assigned to the experts in random order. The same seed gives the same result.
         """
         generator = np.random.default_rng(self.seed)
         popularity = np.arange(1, self.experts + 1, dtype=np.float64) ** -self.skew
@@ -88,8 +89,9 @@ class TokenRouting:
     def count_layer(self, num_ranks: int, num_nodes: int) -> LayerCounts:
         """Count the copies of tokens for ranks and nodes, and the work of every rank.
 
-        A token that selects several experts of a rank (node) is sent there once. Those of
-        replicated experts stay on their rank. Nodes have equal numbers of consecutive ranks.
+        A token that selects several experts of one rank (node) is sent there once. A token for a
+        replicated expert stays on its rank. The work is the number of (token, expert) pairs that a
+        rank computes. A node consists of an equal number of consecutive ranks.
         """
         chosen = self.draw(num_ranks)
         table = self._count_by_expert(chosen)
@@ -128,14 +130,18 @@ class TokenRouting:
 
 
 def parse_counts(text: str, kind: CollectiveKind, num_ranks: int) -> UnitCounts | None:
-    """Return the counts of a generator form, or None for any other text, such as a file.
+    """Return the counts of a generator form, or None for any other text, such as a file name.
 
-    `uniform[:N]`: N units (1) for every pair or rank. `shift:K`: every rank sends one unit, to the
-    rank K positions later, cyclically: the pattern of ring attention; per pair only.
-    `zipf:S[,seed=N][,units=U]`: every rank sends U units (4096); a rank of popularity k receives
-    them in proportion to k^-S, at random; per rank, a part is such a column.
-    `experts:E[,top=K][,tokens=T][,skew=S][,seed=N][,replicas=R]`: the
-    tokens of `TokenRouting`. Equal texts give equal counts. Raises `UsageError` for invalid values.
+    Equal texts give equal counts. In counts per rank, the part of a rank has the units that all
+    ranks together send to it, except for `uniform`. The forms are:
+
+    - `uniform[:N]`: N units (default 1) for every pair or rank
+    - `shift:K`: every rank sends one unit to the rank K positions later, cyclically; per pair only
+    - `zipf:S[,seed=N][,units=U]`: every rank sends U units (default 4096) at random; the receiver
+      of popularity k gets them in proportion to k^-S
+    - `experts:E[,top=K][,tokens=T][,skew=S][,seed=N][,replicas=R]`: the tokens of `TokenRouting`
+
+    Raises `UsageError` for invalid values.
     """
     name, _, rest = text.partition(":")
     if name not in ("uniform", "shift", "zipf", "experts"):
@@ -161,11 +167,12 @@ def parse_counts(text: str, kind: CollectiveKind, num_ranks: int) -> UnitCounts 
 
 
 def read_counts(content: bytes, name: str, kind: CollectiveKind, num_ranks: int) -> UnitCounts:
-    """Return the counts in a JSON or CSV file.
+    """Read the counts of an uneven collective from a JSON or CSV file.
 
-    JSON: a list of n integers, or n lists of them by sender. CSV: the same as lines of integers; n
-    counts per rank may also be in one column. Empty lines are ignored. Raises `InputError` (code
-    `invalid-counts`) for other contents, with the row and column, and for another number of ranks.
+    JSON is a list of n integers or, for counts per pair, n lists of n integers by sender. CSV has
+    the same as lines of integers; n counts per rank may also be in one column. Empty lines are
+    ignored. Raises `InputError` (`invalid-counts`) for other contents, with row and column, and for
+    another number of ranks than `num_ranks`.
     """
     is_per_pair = kind.traits.has_counts_per_pair
     try:
@@ -216,11 +223,12 @@ def _parse_csv(text: str, name: str) -> list[list[object]]:
 
 
 def _split_fields(text: str, name: str, rest: str) -> dict[str, str]:
-    """Return the values of a generator form by name; the first one has the generator's name.
+    """Return the values of a generator form by name; the first value has the generator's name.
 
-    `text`: the complete form, for messages; `name`: its generator; `rest`: the part after the
-    colon, such as `1.2,seed=3`. Of a repeated key the last value counts. Raises `UsageError` for an
-    unknown key, a key without value, and a missing first value unless the generator is `uniform`.
+    `text`: the complete form, for messages. `name`: the generator. `rest`: the part after the
+    colon, such as `1.2,seed=3`. The last value of a repeated key counts. Raises `UsageError` for an
+    unknown key, for a key without a value, and for a missing first value, which only `uniform` may
+    omit.
     """
     first, *others = rest.split(",") if rest else [""]
     allowed = {
@@ -246,8 +254,9 @@ def _number(
 ) -> float:
     """Return the number `name` of `fields`, or `default` if it is missing.
 
-    Integer, or a float for skew and zipf. Raises `UsageError`, with the complete form `text`, for
-    another text and for a number outside of `low..high`; the default is not checked.
+    The number is a float for `skew` and `zipf`, otherwise an integer. The default is not checked.
+    Raises `UsageError`, which shows the complete form `text`, for a value that is no number and for
+    one outside `low`..`high`.
     """
     if name not in fields:
         return default
@@ -278,11 +287,11 @@ def _draw_zipf(text: str, fields: dict[str, str], num_ranks: int) -> Int64Array:
 
 
 def _parse_routing(text: str, fields: dict[str, str], num_ranks: int) -> TokenRouting:
-    """Return the routing of a form `experts:E,...`, checked for this number of ranks.
+    """Build the routing of a form `experts:E,...` and check it for this number of ranks.
 
-    Defaults: 8 experts per token (at most E), skew 1, seed 0, no replicas. Raises `UsageError` if E
-    is no multiple of the ranks, for values outside of their limits, and if tokens times experts
-    exceed `_MAX_DRAWN`.
+    The defaults are `top` 8 (at most E), skew 1, seed 0, and no replicas. Raises `UsageError` if E
+    is not a multiple of `num_ranks`, a value is outside its limits, or tokens times experts exceed
+    `_MAX_DRAWN`.
     """
     experts = int(_number(text, fields, "experts", 0, 1, _MAX_EXPERTS))
     if experts % num_ranks:

@@ -118,7 +118,7 @@ class UnitCounts:
     def multiplied(self, factor: int) -> UnitCounts:
         """Return these counts times `factor`, for units that are `factor` times smaller.
 
-        The same object for factor 1. The sum must stay within 2^63, which is not checked.
+        For factor 1 the same object is returned. The sum must stay below 2^63; this is not checked.
         """
         if factor == 1:
             return self
@@ -126,20 +126,20 @@ class UnitCounts:
         return UnitCounts(self.num_ranks, self.is_per_pair, data)
 
     def transposed(self) -> UnitCounts:
-        """Return the counts of the exchange in the opposite direction: each pair's counts swapped.
+        """Return the counts of the exchange in the opposite direction: the transposed table.
 
-        Counts per rank have no direction: the same object is returned.
+        For counts per rank, which have no direction, the same object is returned.
         """
         if not self.is_per_pair:
             return self
         return UnitCounts(self.num_ranks, True, np.ascontiguousarray(self.table.T).tobytes())
 
     def first_units(self) -> tuple[Int64Array, Int64Array]:
-        """Return the offsets of all parts in their buffers, by prefix sums over ranks.
+        """Return the offsets of all parts in the buffers, in units, as two int64 arrays.
 
-        Per pair: offset in the INPUT of the sender of the units for each receiver, and offset in
-        the OUTPUT of the receiver of the units of each sender, both int64[ranks, ranks] indexed
-        (from, to). Per rank: offset of the rank's part in the full buffer, twice, int64[ranks].
+        For counts per pair, both arrays are [ranks, ranks], indexed (sender, receiver): the offset
+        of the part in the INPUT of the sender, and its offset in the OUTPUT of the receiver. For
+        counts per rank, both are [ranks]: the offset of the rank's part in the full buffer.
         """
         table = self.table
         if not self.is_per_pair:
@@ -149,10 +149,10 @@ class UnitCounts:
 
 
 def has_equal_counts(first: UnitCounts | None, second: UnitCounts | None) -> bool:
-    """Return whether two tables are equal up to the size of a unit.
+    """Return whether two tables are equal apart from the size of a unit.
 
-    Each is divided by its greatest common divisor before. Two None are equal; a table and None are
-    not.
+    Each table is divided by its greatest common divisor before the comparison. Two None are equal;
+    a table and None are not.
     """
     if first is None or second is None:
         return first is second

@@ -204,9 +204,9 @@ class Findings:
         cure: str = "",
         severity: Severity = Severity.ERROR,
     ) -> None:
-        """Count one finding of this code, and list it unless `CAP` findings of the code are listed.
+        """Count one finding, and list it unless `CAP` findings of its code are already listed.
 
-        `location`: where it occurs; `cure`: advice, "" for none.
+        `location`: the place of the fault. `cure`: the remedy, "" for none.
         """
         listed = self._by_code.setdefault(code, [])
         self._count[code] = self._count.get(code, 0) + 1
@@ -221,10 +221,10 @@ class Findings:
         say: Callable[[int], str],
         cure: str = "",
     ) -> None:
-        """Add one finding per row of the table, at the location of the row.
+        """Add one finding of this code per row of the step table, at the location of the row.
 
-        `say(row)` creates its message and is called for the first `CAP` rows only; the rest is
-        counted.
+        `say(row)` returns the message; it is called for the first `CAP` rows only. The remaining
+        rows are only counted.
         """
         for row in rows[:CAP].tolist():
             self.add(code, say(row), steps.location(row, self.file), cure)
@@ -252,8 +252,8 @@ class Findings:
     def has_errors(self, besides: str = "") -> bool:
         """Return whether there is a finding of severity ERROR with another code than `besides`.
 
-        By default all codes count. Only listed findings are examined, which suffices because the
-        first `CAP` findings of each code are listed.
+        By default all codes count. Only the first finding of a code and severity needs to be listed
+        for this, so unlisted findings do not change the result.
         """
         # Every counted finding has a listed one with its code and severity.
         codes = self._by_code.keys() - {besides}

@@ -29,7 +29,10 @@ _FORMS = {
 
 
 def region(buffer: int, offset: int, count: int) -> str:
-    """Format a region: `OUTPUT[4:6]`, `OUTPUT[4]` for one unit; invalid buffers by number."""
+    """Format a region of a buffer, such as `OUTPUT[4:6]`, or `OUTPUT[4]` for one unit.
+
+    The end is excluded. An invalid buffer is shown by its number.
+    """
     name = Buffer(buffer).name if buffer in set(Buffer) else f"buffer {buffer}"
     return f"{name}[{offset}]" if count == 1 else f"{name}[{offset}:{offset + count}]"
 
@@ -87,11 +90,11 @@ def connection_keys(source: IntArray, destination: IntArray, channel: IntArray) 
 def pair_in_order(
     sends: Int64Array, receives: Int64Array, send_keys: Int64Array, receive_keys: Int64Array
 ) -> Messages:
-    """Match, for every key, the k-th of `sends` with the k-th of `receives`.
+    """Match the k-th of `sends` with the k-th of `receives`, separately for every key.
 
-    `sends`, `receives`: row numbers in the order of matching; `send_keys`, `receive_keys`: the key
-    of each, such as of `connection_keys`. Surplus rows of the longer side of a key are the lonely
-    ones of the result. Cost: two sorts, or linear if the keys are sorted.
+    `sends`, `receives`: row numbers in the order of matching. `send_keys`, `receive_keys`: the key
+    of each row, for example from `connection_keys`. Rows without a partner are the unmatched
+    (lonely) rows of the result. Takes two sorts, or linear time if the keys are sorted.
     """
     sends, send_keys = _sorted_by_key(sends, send_keys)
     receives, receive_keys = _sorted_by_key(receives, receive_keys)
@@ -110,8 +113,8 @@ def pair_in_order(
 def match_messages(steps: StepTable, findings: Findings) -> Messages:
     """Match every send with its receive, per (source, destination, channel) in row order.
 
-    Peers that are no other rank, unmatched messages, and matched ones with different counts are
-    added to `findings`. Messages with such a peer are not in the result.
+    Errors are added to `findings`: peers that are not another rank, unmatched messages, and matched
+    messages with different counts. Steps with an invalid peer are not in the result.
     """
     is_send = steps.sends
     addressed = _check_peers(steps, is_send, findings)
@@ -155,9 +158,8 @@ def _messages(
 def _check_peers(steps: StepTable, is_send: BoolArray, findings: Findings) -> BoolArray:
     """Return which rows are messages to or from another rank of the collective: bool[rows].
 
-    Messages whose peer is no rank (code `peer-range`), or the rank itself (`self-message`), are
-    False and are added to `findings`: the first 8 of each code, and the number of the others.
-    `is_send`: bool[rows].
+    Messages whose peer is not a rank (code `peer-range`) or is the rank itself (`self-message`) are
+    False and are added to `findings`. `is_send`: bool[rows], the rows that send.
     """
     is_message = is_send | steps.receives
     outside = is_message & ((steps.peer < 0) | (steps.peer >= steps.num_ranks))
@@ -179,10 +181,10 @@ def _check_peers(steps: StepTable, is_send: BoolArray, findings: Findings) -> Bo
 
 
 def _report_lonely(steps: StepTable, messages: Messages, findings: Findings) -> None:
-    """Add a finding for every send without a receive and every receive without a send.
+    """Add a finding for every send without a receive, and for every receive without a send.
 
-    The codes are `unmatched-send` and `unmatched-receive`; the first 8 of each have texts, the rest
-    is counted.
+    The codes are `unmatched-send` and `unmatched-receive`. The first `CAP` of each are listed, and
+    the others are only counted.
     """
 
     def say(row: int) -> str:
@@ -194,10 +196,10 @@ def _report_lonely(steps: StepTable, messages: Messages, findings: Findings) -> 
 
 
 def _report_unequal(steps: StepTable, messages: Messages, findings: Findings) -> None:
-    """Add a finding (code `count-mismatch`) for every matched pair with different numbers of units.
+    """Add a finding (`count-mismatch`) for every matched pair with different numbers of units.
 
-    It is at the receiving step, and names both numbers. The first 8 have texts; the rest is
-    counted.
+    It is located at the receiving step and gives both numbers. The first `CAP` are listed, and the
+    others are only counted.
     """
     unequal = np.flatnonzero(steps.count[messages.send] != steps.count[messages.receive])
     sends, receives = messages.send[unequal], messages.receive[unequal]

@@ -25,17 +25,21 @@ class NotebookDisplay:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        """Return facts about the object and a picture of it as HTML."""
+        """Return facts about the object and a picture of it as HTML; notebooks call this."""
         html: str = importlib.import_module(_DISPLAY).describe(self)
         return html
 
     def view(self, **options: Any) -> View:
         """Return the interactive page of the object, which a notebook shows in a frame.
 
-        Options: `topology` (a text such as `ring:8`, or a `Topology`) and `size` in bytes of an
-        algorithm or a workload, which is simulated; `algorithm`, `topology` and `size` of the run
-        that a `SimulationResult` describes, or `workload`; `height` in pixels. Raises `HubError` if
-        no plugin writes pages or the simulation fails, and `TypeError` for a missing option.
+        The options depend on the object. Raises `HubError` if no plugin writes pages or the
+        simulation fails, and `TypeError` for a missing option. The options are:
+
+        - for an algorithm or a workload, which is simulated: `topology` (a text such as `ring:8`,
+          or a `Topology`), and `size` in bytes
+        - for a `SimulationResult`: the `algorithm`, `topology` and `size` of its run, or its
+          `workload`
+        - for all objects: `height` in pixels
         """
         view: View = importlib.import_module(_DISPLAY).create_view(self, **options)
         return view

@@ -97,9 +97,9 @@ def parse_time(text: str) -> float:
 
 
 def format_bytes(count: float) -> str:
-    """Format a byte count in the largest binary unit not above it: `1.5 MiB`, `512 B`.
+    """Format a number of bytes in the largest binary unit not above it: `1.5 MiB`, `512 B`.
 
-    A whole number of units is printed exactly, any other one with four digits.
+    A whole number of units is printed exactly, any other number with four significant digits.
     """
     for unit, size in reversed(_BINARY.items()):
         if count >= size:
@@ -117,7 +117,10 @@ def format_bandwidth(bytes_per_s: float) -> str:
 
 
 def format_time(nanoseconds: float) -> str:
-    """Format a time in the largest unit not above it: `1.50 us`; times below 1 us in whole ns."""
+    """Format a time in the largest of the units s, ms and us that is not above it: `1.50 us`.
+
+    The number has two decimals. Times below 1 us are in whole ns.
+    """
     for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if nanoseconds >= factor:
             return f"{nanoseconds / factor:.2f} {unit}"
@@ -151,8 +154,8 @@ def parse_ranks(text: str, noun: str = "rank", wanted: int | None = None) -> tup
 def format_ranks(ranks: Sequence[int]) -> str:
     """Format ranks as a text for `parse_ranks`, in the given order; "" for no ranks.
 
-    Runs of three or more ranks that ascend by 1 become a range, as in `0,2,4-7`; all others are
-    listed singly.
+    Three or more consecutive ranks that ascend by 1 become a range, as in `0,2,4-7`. Other ranks
+    are listed one by one.
     """
     parts: list[str] = []
     start = 0
@@ -167,11 +170,11 @@ def format_ranks(ranks: Sequence[int]) -> str:
 def _split(
     text: str, units: dict[str, float] | dict[str, int], quantity: str, example: str
 ) -> tuple[str, str]:
-    """Split a quantity into its number, as text, and its unit, a key of `units`.
+    """Split a quantity into its number and its unit, both as text; the unit is a key of `units`.
 
-    `quantity`, `example`: used in messages. Raises `UsageError` for a text that is no number or has
-    more than 64 characters, and for a missing or unknown unit; the cure then lists the possible
-    meanings of the unit, or if there are none the known units.
+    `quantity`, `example`: words for messages. Raises `UsageError` for a text that is not a number
+    with a unit or has more than 64 characters, and for a missing or unknown unit. The remedy for a
+    unit lists its possible meanings or, if there are none, the known units.
     """
     match = _NUMBER.match(text) if len(text) <= 64 else None
     if match is None:
@@ -194,11 +197,11 @@ def _split(
 
 
 def _meanings(number: str, unit: str, units: Container[str]) -> list[str]:
-    """Return quantities that a number with an unknown or missing unit may mean, possibly none.
+    """Return the quantities that a number with an unknown or missing unit may mean; [] if none.
 
-    A prefix without a unit, such as `1M`, may mean `1MiB` or `1MB`, for bandwidths per second and
-    also bits, in this order. Otherwise units with the same letters in another case are returned.
-    Only spellings in `units`, each after `number`.
+    A prefix without a unit, such as `1M`, may mean `1MiB` or `1MB`; for a bandwidth it may mean
+    these per second, or bits per second. Any other unit may mean one with the same letters in
+    another case. Only units in `units` are returned, each with `number` in front.
     """
     # In nccl-tests 1M is 1MiB, elsewhere 10^6: neither is assumed.
     end = "/s" if "B/s" in units else ""
@@ -219,9 +222,9 @@ def _meanings(number: str, unit: str, units: Container[str]) -> list[str]:
 
 
 def _parse_run(part: str) -> range | None:
-    """Convert `4-7` or `4` to a range of ranks.
+    """Convert `4-7` or `4` to a range of ranks; blanks around it are ignored.
 
-    None for other texts, a range that ends before its start, and more than 2^20 elements.
+    None for any other text, for a range that ends before its start, and for more than 2^20 ranks.
     """
     match = _RANK_RUN.fullmatch(part.strip())
     if match is None:

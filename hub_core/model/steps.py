@@ -141,10 +141,10 @@ class StepTable(RankTable):
         return Location(file, stated, None, int(self.rank[row]), self.step_of(row))
 
     def ends(self, rows: Int64Array) -> tuple[IntArray, IntArray]:
-        """Return (source ranks, destination ranks) of the rows of messages, one entry per row.
+        """Return (source ranks, destination ranks) of messages, one entry per given row.
 
-        For a send the source is the row's rank, for a receive it is the peer. Other kinds of rows
-        must not be given.
+        `rows`: rows that send or receive; other kinds are not allowed, which is not checked. The
+        source is the row's rank for a send, and the peer for a receive.
         """
         is_send, rank_of_row, peer = self.sends[rows], self.rank[rows], self.peer[rows]
         return np.where(is_send, rank_of_row, peer), np.where(is_send, peer, rank_of_row)
@@ -158,14 +158,17 @@ class StepTable(RankTable):
         control: tuple[npt.ArrayLike, npt.ArrayLike] = ((), ()),
         file: str | None = None,
     ) -> StepTable:
-        """Build a table from columns in any order of rows.
+        """Build a table from columns whose rows may be in any order.
 
-        `rank` and `kind` are required, other columns default. `data` and `control` are (parent
-        rows, child rows) pairs that index the given rows. Rows are grouped by rank, keeping their
-        order; ranks where a dependency points forward are put in topological order, ties by the
-        given order. Cost: linear, plus a sort where the rows are not in order. Raises `InputError`
-        for dependencies that cross ranks, form a cycle, or values outside a column's range; `file`
-        is named in it.
+        `rank` and `kind` are required; other columns get their defaults. `data`, `control`: pairs
+        (parent rows, child rows) of dependencies, as indices of the given rows. Rows are grouped by
+        rank and keep their order within it. In a rank where a dependency leads to an earlier row,
+        rows are put in topological order; among ready rows the first given one is next.
+
+        Takes linear time, plus a sort if the rows are not in order. Raises `InputError`, which
+        names `file`, for values out of range (`rank-range` for ranks), for dependencies on missing
+        rows (`dangling`) or between ranks (`crossing-dependency`), and for cycles
+        (`cyclic-dependencies`).
         """
         rows = len(np.asarray(columns["rank"]))
         table = {name: typed_column(_COLUMNS, name, columns, rows, file) for name in COLUMN_DTYPES}
@@ -216,11 +219,12 @@ class StepTableBuilder:
         control: Iterable[int] = (),
         **values: int,
     ) -> int:
-        """Append a step and return its handle: the number of steps that were added before.
+        """Append a step and return its handle, the number of steps that were added before.
 
-        `values`: columns by name; missing ones have defaults. `data`, `control`: handles of the
-        steps that it waits for; they are checked only when the table is built. Raises `InputError`
-        for a rank outside 0..n-1 or a peer outside -1..n-1, and `TypeError` for an unknown column.
+        `values`: columns by name; missing ones get defaults. `data`, `control`: handles of the
+        steps that this step waits for; they are checked only when the table is built. Raises
+        `InputError` (`rank-range`) for a rank outside 0..n-1 or a peer outside -1..n-1. Raises
+        `TypeError` for an unknown column; the builder must not be used afterwards.
         """
         handle = len(self._columns["rank"])
         row = {**COLUMN_DEFAULTS, **values, "rank": rank, "kind": kind}
@@ -265,11 +269,12 @@ _COLUMNS = ColumnRules(COLUMN_DTYPES, COLUMN_DEFAULTS, _BOUNDS)
 def typed_column(
     rules: ColumnRules, name: str, columns: Mapping[str, npt.ArrayLike], rows: int, file: str | None
 ) -> Array:
-    """Convert a column to its dtype; a missing one is filled with its default.
+    """Return a column in its dtype; a missing column is filled with its default.
 
-    The result is a copy if the array is writeable or has another dtype. Raises `InputError` for
-    another number of rows than `rows`, and for values outside the bounds of the column, or without
-    bounds of its dtype. Booleans are converted unchecked. `file`: named in errors.
+    The result is a copy if the array is writeable or has another dtype. Raises `InputError`, which
+    names `file`, if the column has another number of rows than `rows`, and for values outside the
+    bounds of the column, or outside its dtype if it has no bounds. A boolean column is converted
+    without a check of its values.
     """
     dtype, column = rules.dtypes[name], columns.get(name)
     if column is None:
@@ -296,12 +301,12 @@ def ordered_rows(
     source_line: npt.NDArray[np.int32],
     file: str | None,
 ) -> Int64Array:
-    """Return an order of the rows, int64[rows], in which every parent precedes its child.
+    """Return an order of the rows in which every parent precedes its child: int64[rows].
 
-    Entry i is the row at place i. Rows must be grouped by rank, and edges must stay within a rank.
-    Only ranks with an edge to the same or an earlier row are reordered; among ready rows the lowest
-    one is taken. Raises `InputError` (code `cyclic-dependencies`) for a cycle, with the lowest row
-    that can never run.
+    Entry i is the row at position i. Rows must be grouped by rank, and dependencies must stay
+    within a rank. Only ranks with a dependency on the same or a later row are reordered; among
+    ready rows the lowest one is next. Raises `InputError` (`cyclic-dependencies`) for a cycle, with
+    the lowest row that can never run.
     """
     parents = np.concatenate([parents for parents, _ in edges])
     children = np.concatenate([children for _, children in edges])
@@ -330,10 +335,11 @@ def ordered_rows(
 
 
 def _check_edges(table: Mapping[str, Array], edges: _Edges, file: str | None) -> None:
-    """Raise `InputError` for dependencies on rows that do not exist or of another rank.
+    """Raise `InputError` for dependencies on missing rows or on rows of another rank.
 
-    `edges`: (parents, children) as rows. A row out of range has the code `dangling`; a dependency
-    between ranks has `crossing-dependency`, with the line and rank of the first child.
+    `edges`: (parents, children) as row numbers. A row that does not exist has the code `dangling`.
+    A dependency between ranks has the code `crossing-dependency`, with the line and rank of the
+    first such child.
     """
     rank = table["rank"]
     parents, children = edges
@@ -365,10 +371,10 @@ def _reordered(
 
 
 def _earliest_first(rows: int, parents: list[int], children: list[int]) -> list[int]:
-    """Return a topological order of the rows 0..rows-1; among ready rows the lowest is first.
+    """Return a topological order of the rows 0..rows-1; among ready rows the lowest one is next.
 
-    `parents`, `children`: the rows of every edge; an edge may occur several times. Rows in cycles,
-    and rows that depend on them, are omitted, so that a shorter result means a cycle.
+    `parents`, `children`: the rows of every edge; repeated edges are allowed. Rows in a cycle, and
+    rows that depend on them, are omitted, so the result is shorter if there is a cycle.
     """
     waiting = [0] * rows
     successors: list[list[int]] = [[] for _ in range(rows)]

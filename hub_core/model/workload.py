@@ -134,13 +134,14 @@ class NodeColumns(RankTable):
         control: tuple[npt.ArrayLike, npt.ArrayLike] = ((), ()),
         file: str | None = None,
     ) -> NodeColumns:
-        """Build the table from columns with rows in any order; the rows are grouped by rank.
+        """Build the table of nodes from columns whose rows may be in any order.
 
-        Rows of a rank keep their order. `rank` and `kind` are required; other missing columns get
-        defaults, and `identity` the number of the row within its rank. `data`, `control`: (parent
-        rows, child rows) that index the given rows. Cost: linear, plus a sort where rows or
-        children are not in order. Raises `InputError` for values out of range, columns of different
-        lengths, and dependencies that cross ranks; `file` is named in it.
+        Rows are grouped by rank and keep their order within it. `rank` and `kind` are required;
+        other missing columns get defaults, and `identity` the position of the row within its rank.
+        `data`, `control`: pairs (parent rows, child rows) of dependencies, as indices of the given
+        rows. Takes linear time, plus a sort if rows or children are not in order. Raises
+        `InputError`, which names `file`, for columns of different lengths, values out of range, and
+        dependencies on missing nodes (`dangling`) or between ranks (`crossing-dependency`).
         """
         rows = len(np.asarray(columns["rank"]))
         order = np.argsort(np.asarray(columns["rank"]), kind="stable")
@@ -203,11 +204,11 @@ class Workload(NotebookDisplay):
         self._check_counts()
 
     def _check_counts(self) -> None:
-        """Raise `InputError` (code `invalid-counts`) for the first node whose counts do not fit it.
+        """Raise `InputError` (`invalid-counts`) for the first node whose counts do not fit it.
 
-        Counts are allowed for uneven collectives only, and must have one entry per rank, or per
-        pair of ranks, of the node's group; their sum is the node's bytes. Equal combinations of
-        counts, group, kind and bytes are checked once. Nodes without counts always pass.
+        Only uneven collectives may have counts. They must have one entry per rank, or per pair of
+        ranks, of the node's group, and their sum must be the node's bytes. Nodes without counts are
+        correct.
         """
         nodes = self.nodes
         rows = np.flatnonzero(nodes.counts >= 0)
@@ -232,9 +233,9 @@ class Workload(NotebookDisplay):
             raise InputError(message, location=location, code="invalid-counts")
 
     def kind_of(self, row: int) -> CollectiveKind | None:
-        """Return the kind of algorithms for a COLLECTIVE node: an uneven one if it has counts.
+        """Return the collective that algorithms need for a COLLECTIVE node.
 
-        None for barriers and unknown collectives.
+        A node with counts gives the uneven kind. None for barriers and unknown collectives.
         """
         code = int(self.nodes.collective[row])
         kind = JobCollective(code).kind if code >= 0 else None
@@ -274,10 +275,11 @@ class Workload(NotebookDisplay):
 def collective_of_call(
     kind: CollectiveKind, num_ranks: int, root: int = 0, counts: UnitCounts | None = None
 ) -> Collective:
-    """Return the collective of a node, in the fewest units.
+    """Return the collective of a node, divided into as few units as possible.
 
-    `root`: position in the group, for rooted kinds. `counts`: bytes of an uneven kind, whose units
-    are their greatest common divisor. Uneven collectives are out of place only.
+    `root`: position in the group, used for rooted kinds only; a negative one counts as 0. `counts`:
+    bytes of an uneven kind; a unit is their greatest common divisor. An uneven collective is out of
+    place only; all others are both in place and out of place.
     """
     if counts is not None:
         blocks = counts.in_blocks(counts.common_divisor)
@@ -306,10 +308,11 @@ def full_buffer_bytes(kind: CollectiveKind, node_bytes: int, num_ranks: int) -> 
 def _edges(
     edges: tuple[npt.ArrayLike, npt.ArrayLike], position: Int64Array, rank: Array, file: str | None
 ) -> tuple[Int64Array, Int64Array]:
-    """Return a CSR table (indptr, indices) of the parents of every row, in the given order.
+    """Return the parents of every row as a CSR table (indptr, indices), in the given order.
 
-    `edges`: (parents, children) as numbers of the rows given by the caller; `position`: the row of
-    the table of each. Raises `InputError` for rows that do not exist and for edges between ranks.
+    `edges`: (parents, children) as numbers of the rows that the caller gave. `position`: the row of
+    the table for each of these. Raises `InputError` for a row that does not exist (`dangling`) and
+    for an edge between ranks (`crossing-dependency`).
     """
     sides = [np.asarray(side, np.int64) for side in edges]
     if any(bool(np.any((side < 0) | (side >= len(rank)))) for side in sides):

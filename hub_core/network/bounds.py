@@ -55,23 +55,26 @@ def lower_bounds_ps(
     sizes: Sequence[int],
     npus: Sequence[int] | None = None,
 ) -> tuple[float, ...] | None:
-    """Compute lower bounds on the time of any algorithm in whole picoseconds, one per size in
-    bytes.
+    """Compute lower bounds on the time of any algorithm in whole ps, one per size in bytes.
 
-    None for custom collectives; infinite if ranks cannot reach each other. Rank r runs on NPU
-    `npus[r]`, by default NPU r; other NPUs only forward. The bound is the largest of: the bytes
-    that must leave a set of nodes (one rank, a machine, half of a network: `cuts`) over the rate of
-    the links out of it; the bytes that all blocks of a partition must send (receive) over the rate
-    of theirs (all-reduce: 2 (blocks - 1) S, Patarasuk and Yuan, JPDC 2009); if every byte has one
-    destination, the sum of bytes times distance over all pairs of ranks, over the rate of all
-    links; and the minimum latency between two ranks of which one depends on the other. A link is
-    counted only from the minimum latency from a rank through it on, and up to the last time from
-    which data still reaches a rank. Switches multicast and reduce if the topology declares it.
+    None for custom collectives; infinite if ranks cannot reach each other; 0 for a single rank.
+    Rank r runs on NPU `npus[r]`, by default on NPU r; all other NPUs only forward. Raises
+    `InputError` (`topology-too-small`) if there are fewer NPUs than ranks. The bound is the largest
+    of these:
 
-    The bound holds for shared links (not for the model congestion-unaware) and for exact times: a
-    simulator that truncates the time of every message to whole nanoseconds, as ASTRA-sim does, may
-    be faster by 1 ns per message and link. Cost: about 20 passes over the links. Raises
-    `InputError` if there are fewer NPUs than ranks.
+    - bytes that must leave a set of nodes (one rank, a machine, half of a network: see `cuts`),
+      divided by the bandwidth of the links out of the set
+    - bytes that all blocks of a partition must send (receive), divided by the bandwidth of all
+      links out of (into) them (all-reduce: 2 (blocks - 1) S, Patarasuk and Yuan, JPDC 2009)
+    - if every byte has one destination, the sum of bytes times distance over all pairs of ranks,
+      divided by the bandwidth of all links
+    - the minimum latency between two ranks of which one depends on the other
+
+    A link counts only during the time in which data from a rank can have arrived at it and can
+    still reach a rank. Switches multicast and reduce if the topology declares it. The bound holds
+    if messages share links, and for exact times: a simulator that truncates message times to whole
+    ns, such as ASTRA-sim, may be faster by 1 ns per message and link. Takes about 20 passes over
+    the links.
     """
     n = collective.num_ranks
     if n > topology.num_npus:
@@ -112,11 +115,11 @@ def distance_bounds_ps(
     npus: Sequence[int] | None,
     length: Float64Array,
 ) -> tuple[float, ...]:
-    """Compute bounds for an all-to-all, gather or scatter from a length of every link.
+    """Compute bounds in ps for an all-to-all, gather or scatter from a length of every link.
 
-    `length`: float64[links], not negative, for example prices of a flow divided by bandwidths. By
-    weak duality of the flow, the sum of bytes times distance over all pairs of ranks is at most the
-    sum of bytes times length that the links carry.
+    `length`: float64[links], not negative, such as prices of a flow divided by bandwidths. By weak
+    duality, the sum of bytes times distance over all pairs of ranks is at most the sum of bytes
+    times length that the links carry. Returns one bound per size in bytes.
     """
     links = _links(collective, topology, npus)
     distance, capacity = links.distances(length)
@@ -139,7 +142,7 @@ def _create_links(collective: Collective, topology: Topology, npus: tuple[int, .
 
 
 def _byte_lengths(lengths: Float64Array, traffic: Traffic) -> float:
-    """Return the sum of bytes times length over all ranks with bytes.
+    """Return the sum of bytes times length over all ranks.
 
     Ranks without bytes are skipped, because their length may be infinite.
     """
@@ -243,12 +246,13 @@ class _Links:
     def _slowest(
         self, needs: Float64Array, rates: Float64Array, nearest: Int64Array, crosses: BoolArray
     ) -> list[int]:
-        """Return the blocks with the longest times without latencies, and those with long delays.
+        """Return the blocks with the longest times, and those with the longest delays.
 
-        At most `_EXAMINED_SETS` of each, the longest first; a block that is in both is returned
-        once. The time is needs / rates, the delay the sum of delays of crossing links nearest to
-        the block. Of blocks with equal rounded times and delays only the first is returned; blocks
-        without needs are left out.
+        At most `_EXAMINED_SETS` of each kind are returned, the longest first; a block of both kinds
+        is returned once. The time of a block is needs / rates, without latencies. Its delay is the
+        sum of the delays of crossing links whose end in `nearest` is the block. Of blocks with
+        equal rounded times and delays, only the first one is returned. Blocks without needs are
+        omitted.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             times = np.where(needs > 0, needs / rates, 0.0)
@@ -263,12 +267,13 @@ class _Links:
         return list(dict.fromkeys([*by_time.tolist(), *by_delay.tolist()]))
 
     def _order_ns(self, position: Int64Array, traffic: Traffic) -> Iterator[float]:
-        """Yield bounds in ns of the slowest prefixes of an order, and of the slowest complements.
+        """Yield lower bounds in ns for the slowest prefixes of an order of nodes, and complements.
 
-        The traffic of such a set must leave it over the links to the other nodes. `position`: place
-        of every node; nodes of one place are in the same prefixes. Sets are compared by time
-        without latencies; only the `_EXAMINED_SETS` slowest of each kind, among equals the shortest
-        prefixes, are computed with latencies.
+        The traffic of such a set must leave it over the links to the other nodes. `position`:
+        position of every node in the order; nodes with the same position belong to the same
+        prefixes. Sets are compared by their time without latencies. Only the `_EXAMINED_SETS`
+        slowest prefixes, and as many complements, are computed with latencies; of equally slow ones
+        the shorter prefixes are taken.
         """
         topology, count = self.topology, int(position.max()) + 1
         sets = traffic.prefixes_of(position[self.members], count)
@@ -304,11 +309,12 @@ class _Links:
 
     @cached_property
     def _latency_ns(self) -> float:
-        """Minimum time in ns between two ranks, far apart, of which one depends on the other.
+        """Minimum time in ns between two distant ranks of which one depends on the other.
 
-        With a root: the largest minimum latency from the root, or to it. Without a root: the larger
-        of the distances from rank 0 and from the rank that is most distant from it. Uneven: the
-        largest from one of the first `_EXAMINED_SENDERS` ranks that send to a rank that needs it.
+        With a root, it is the largest minimum latency from the root or, if data go to the root, to
+        the root. Without a root, it is the largest minimum latency from rank 0 or from the rank
+        that is most distant from it. For an uneven collective, it is the largest one from one of
+        the first `_EXAMINED_SENDERS` sending ranks to a rank that needs its data.
         """
         collective = self.collective
         if collective.counts is not None:
@@ -339,14 +345,11 @@ class _Links:
     def _distance_ns(self, traffic: Traffic) -> float:
         """Return a lower bound in ns from the distance that every byte must travel.
 
-        The links together must carry the sum of bytes times distance over all pairs of ranks.
-        Divided by the capacity of all links, the sum of rate times length, this is a bound. It is
-        computed for two lengths of a link, 1 and the inverse of its bandwidth, and the larger
-        result is returned; latencies play no part.
-
-        Returns 0 if the collective is not an all-to-all, a gather or a scatter, since only in these
-        every byte has one destination; also if ranks times links exceed 2^19, where distances cost
-        too much.
+        All links together must carry the sum of bytes times distance over all pairs of ranks;
+        divided by the sum of bandwidth times length of the links, this is a bound. It is computed
+        for links of length 1 and of length 1 / bandwidth, and the larger result is returned.
+        Latencies are ignored. Returns 0 for other collectives than all-to-all, gather and scatter,
+        and if ranks times links exceed `_MAX_DISTANCE_WORK` (2^19).
         """
         times = (
             _byte_lengths(distance, traffic) / capacity
@@ -356,10 +359,10 @@ class _Links:
 
     @cached_property
     def _plain_distances(self) -> list[tuple[Float64Array, float]]:
-        """Return the results of `distances` for links of length 1 and of inverse bandwidth in s/GB.
+        """Results of `distances` for links of length 1, and of length 1e9 / bandwidth (s/GB).
 
-        Empty for other kinds than `UNICAST`, and if members times links exceed
-        `_MAX_DISTANCE_WORK`.
+        Empty if bytes have several destinations (the kind is not in `UNICAST`), and if ranks times
+        links exceed `_MAX_DISTANCE_WORK`.
         """
         topology = self.topology
         is_small = len(self.members) * topology.num_links <= _MAX_DISTANCE_WORK
@@ -371,9 +374,10 @@ class _Links:
     def distances(self, length: Float64Array) -> tuple[Float64Array, float]:
         """Return the sum of distances from all senders to each rank, and the capacity of all links.
 
-        float64[ranks], and the sum of rate (bytes per ns) times length, 1.0 without links. With a
-        root, distances are from the root; for a gather, from each rank to the root. For an
-        all-to-all-v, the mean distance of the units that each rank receives.
+        The distances are float64[ranks], in units of `length`. With a root, they are those from the
+        root; for a gather, from each rank to the root. For an all-to-all-v, each is the mean
+        distance of the units that the rank receives. The capacity is the sum of bandwidth (bytes
+        per ns) times length; if it is 0, 1.0 is returned instead.
         """
         topology = self.topology
         nodes = np.arange(topology.num_nodes)

@@ -24,11 +24,13 @@ MAX_LINKS = 1 << 24
 
 
 def grid(name: str, dimensions: Sequence[Dimension]) -> Topology:
-    """Build the product of dimensions; node id = a0 + n0 * (a1 + n1 * ...), as in ASTRA-sim.
+    """Build a grid network as the product of dimensions.
 
-    Links are ordered by NPU, then by dimension, the next higher (clockwise) neighbour first; links
-    of switches are last. A switch dimension adds one switch per group of NPUs that differ only in
-    this dimension. Raises `UsageError` for more than `MAX_NODES` NPUs or `MAX_LINKS` links.
+    The number of a node is a0 + n0 * (a1 + n1 * ...) for coordinates a and sizes n, as in
+    ASTRA-sim. Links are ordered by NPU, then by dimension, with the next higher (clockwise)
+    neighbour first; links of switches are last. A dimension of kind switch adds one switch per
+    group of NPUs that differ only in this dimension. Raises `UsageError` for more than `MAX_NODES`
+    NPUs or `MAX_LINKS` links.
     """
     sizes = [dimension.size for dimension in dimensions]
     npus = math.prod(sizes)
@@ -50,14 +52,18 @@ def grid(name: str, dimensions: Sequence[Dimension]) -> Topology:
 
 
 def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
-    """Join networks on the same NPUs: the i-th part with links becomes plane i.
+    """Join networks on the same NPUs, so that the i-th part with links becomes plane i.
 
-    Parts have one plane each; parts without links are dropped unless no part has links. The
-    switches of a part are numbered after those of the previous parts; a switch name that is taken
-    gets the plane appended. NPUs have the names of the first part; nodes have no names if no part
-    has any. Of several groups with one name, that of the first part is used. The result has no
-    dimensions. Measured switches of all parts get the lowest rate of the parts. Raises `UsageError`
-    for parts with different numbers of NPUs.
+    Every part must have one plane. Parts without links are dropped, unless no part has links.
+    Raises `UsageError` (`invalid-topology-text`) for parts with different numbers of NPUs. The
+    rules are:
+
+    - Switches of a part are numbered after those of the previous parts.
+    - NPUs are named as in the first part; a repeated switch name gets the plane appended. If no
+      part has names, the result has none.
+    - Of several groups with one name, the one of the first part is used.
+    - Measured switches of all parts get the lowest rate of the parts.
+    - The result has no dimensions.
     """
     first, npus = parts[0], parts[0].num_npus
     for part in parts:
@@ -122,11 +128,12 @@ class GroupNetwork:
 
 
 def group_network(topology: Topology, members: tuple[int, ...]) -> GroupNetwork:
-    """Return the network restricted to the group; the full network if that is not connected.
+    """Return the network reduced to the members of a group, and the group in it.
 
-    Connected means routes from and to the first member. `identity`: () for all NPUs, the members if
-    the full network is returned for a part of them, else the content of the links. Cost: building a
-    subset of the topology.
+    The full network is returned if the reduced one is not connected, that is, if some member has no
+    route from or to the first member. `identity` of the result is equal for groups with equal
+    networks: () for all NPUs; the members, if the full network is returned for a part of the NPUs;
+    otherwise the content of the links.
     """
     if members == tuple(range(topology.num_npus)):
         return GroupNetwork(topology, members, ())
@@ -154,17 +161,20 @@ def below_network(
     has_bandwidths: bool = True,
     has_latencies: bool = True,
 ) -> Topology:
-    """Build the machines of a topology with `network` instead of the switches that connect them.
+    """Build the machines of a topology with `network` in place of the switches between them.
 
-    Machines are the groups of `machines`. A node of a machine with a link to a switch between
-    machines is a port. Ports replace the NPUs of `network` in order: machine by machine, or with
-    `by_rail` the first port of every machine, then the second, and so on. NPUs of `network` beyond
-    the number of ports are removed. The links of a port have the bandwidth and latency of the NPU's
-    links in `network`; without `has_bandwidths` all links of `network` have the minimum bandwidth
-    of the ports' links in `machines`, without `has_latencies` their maximum latency. Nodes are the
-    kept nodes of `machines`, then the switches of `network`; groups and measured switches are those
-    of `machines`. Raises `UsageError` if there are no ports, and if `network` has fewer NPUs than
-    there are ports, or has no suitable form.
+    Machines are the groups of `machines`. A port is a node of a machine with a link to a switch
+    between machines. The ports take the place of the NPUs of `network`: machine by machine or, with
+    `by_rail`, the first port of every machine, then the second one, and so on. Surplus NPUs of
+    `network` are removed.
+
+    Links of ports have the bandwidth and latency of the NPU's links in `network`. Without
+    `has_bandwidths`, all links of `network` get the minimum bandwidth of the ports' links in
+    `machines`; without `has_latencies`, they get their maximum latency.
+
+    The nodes are the remaining nodes of `machines`, then the switches of `network`. Groups and
+    measured switches are those of `machines`. Raises `UsageError` if there are no ports, and if
+    `network` has fewer NPUs than ports or an unsuitable form.
     """
     between = _switches_between(machines)
     ports, machine_of_port, rows = _ports(machines, between)
@@ -220,10 +230,10 @@ def below_network(
 def group_of_nodes(topology: Topology) -> Int64Array:
     """Return the group number of every node: int64[nodes], -1 for no group.
 
-    Groups are numbered in the order of the topology. An NPU has the group that lists it, the last
-    one of several. A switch has the group of the nearest nodes with links to it, counted in links
-    from NPUs of groups, and none if these are in different groups; then it does not pass any group
-    on.
+    Groups are numbered in the order of the topology. An NPU has the last group that lists it. A
+    switch gets its group from the nearest nodes that have a group and a link to it: level by level,
+    starting from the NPUs. If these nodes belong to different groups, the switch has no group, and
+    is not passed.
     """
     group = np.full(topology.num_nodes, -1, np.int64)
     for number, members in enumerate(topology.groups.values()):
@@ -280,10 +290,11 @@ def _dimension_links(
 
 
 def _neighbours(kind: DimensionKind, coordinate: Int64Array, size: int) -> Int64Array:
-    """Return candidate coordinates of neighbours, one row per node, in link order.
+    """Return candidate coordinates of neighbours, one row per node, in the order of links.
 
-    The next higher coordinate is first; a ring of two has one candidate. The caller removes
-    candidates outside 0..size-1 and the node itself.
+    The next higher coordinate is first. A ring of two has only one candidate, because both
+    directions are the same link. Candidates may be outside 0..size-1 or the node itself; the caller
+    removes these.
     """
     if kind is DimensionKind.FULLY_CONNECTED:
         return np.broadcast_to(np.arange(size, dtype=np.int64), (len(coordinate), size))
@@ -296,10 +307,10 @@ def _neighbours(kind: DimensionKind, coordinate: Int64Array, size: int) -> Int64
 
 
 def _switch_names(part: Topology, plane: int, taken: Sequence[str]) -> list[str]:
-    """Return unique names for the switches of a part.
+    """Return the names of the switches of a part, different from each other and from `taken`.
 
-    A switch without a name is called `switch K`, K counted over all planes. ` of plane P` is
-    appended to a name in `taken`.
+    `taken`: names of all nodes of previous parts. A switch without a name is called `switch K`,
+    where K counts the switches of all planes. A name that is taken gets ` of plane P` appended.
     """
     names: list[str] = []
     for switch in range(part.num_npus, part.num_nodes):
@@ -322,16 +333,14 @@ def _switches_between(machines: Topology) -> Int64Array:
 
 
 def _ports(machines: Topology, between: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return the ports of all machines, the machine of each port, and the links that leave ports.
+    """Return the ports, the machine of each port, and the links from ports to other machines.
 
-    `between`: the switches between machines. A port is any other node that has a link to one of
-    these switches. All three results are int64: ports ascending, each once; for every port the
-    number of its machine, from 0; and rows of `machines` of all links from a port to a switch
-    between machines, ascending.
+    `between`: the switches between machines. A port is any other node with a link to one of them.
+    The results are int64: ports, ascending; the machine of each port, from 0; rows of the links
+    from a port to a switch between machines, ascending. All are empty if there are no ports.
 
-    The machines are the groups of `machines`. They must be equal, with their nodes of a kind
-    numbered machine by machine: the ports are divided among the machines evenly, in ascending
-    order. All results are empty if there are no ports.
+    Machines are the groups of `machines`, and must be equal. Ports are divided among them evenly in
+    ascending order, so nodes must be numbered machine by machine; this is not checked.
     """
     is_between = np.zeros(machines.num_nodes, np.bool_)
     is_between[between] = True

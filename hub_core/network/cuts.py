@@ -31,13 +31,18 @@ _MAX_ROUNDS = 64
 
 
 def partitions(topology: Topology) -> Iterator[Int64Array]:
-    """Yield partitions: labels 0, 1, ... of the nodes, int64[nodes].
+    """Yield partitions of the nodes: the block of every node (0, 1, ...) as int64[nodes].
 
-    Switches in no block have the label `NO_BLOCK`; every NPU is in a block. Partitions: single
-    NPUs; the groups of the topology; components of the links faster than each of up to
-    `_MAX_THRESHOLDS` bandwidths; components of the lower levels of switches; the NPUs at each first
-    switch; and the coordinates of every dimension. All but the first come twice: with switches in
-    the block that has at least half of their bandwidth, and with NPUs only.
+    Every NPU is in a block; a switch in no block has `NO_BLOCK`. Partitions other than the first
+    come twice: with each switch in the block that has at least half of its bandwidth, and with NPUs
+    only. The partitions are:
+
+    - single NPUs
+    - groups of the topology
+    - components of the links faster than each of up to `_MAX_THRESHOLDS` bandwidths
+    - components of the lower levels of switches
+    - NPUs with the same first switch
+    - coordinates of every dimension
     """
     npus = topology.num_npus
     alone = np.full(topology.num_nodes, NO_BLOCK, np.int64)
@@ -59,11 +64,11 @@ def partitions(topology: Topology) -> Iterator[Int64Array]:
 
 
 def orders(topology: Topology) -> Iterator[Int64Array]:
-    """Yield orders: the position of every node, int64[nodes]; nodes may share a position.
+    """Yield orders of the nodes: the position of every node, int64[nodes]; nodes may share one.
 
-    Orders along lines and rings, by the distance from two distant NPUs, and by the eigenvectors of
-    the smallest eigenvalues of the network's Laplacian (Fiedler 1973), which divide a network where
-    its links are few and slow.
+    The orders are: the coordinates along every line and ring; the distances from two NPUs that are
+    far apart; and the order by eigenvectors of the smallest eigenvalues of the network's Laplacian
+    (Fiedler 1973), which divides a network where its links are few and slow.
     """
     for label, kind in _coordinates(topology):
         if kind in (DimensionKind.LINE, DimensionKind.RING):
@@ -75,9 +80,10 @@ def orders(topology: Topology) -> Iterator[Int64Array]:
 def leaving_rate(
     begins: Int64Array, ends: Int64Array, rate: Float64Array, count: int
 ) -> Float64Array:
-    """Return the bytes per second of the links that leave each of `count` blocks: float64[count].
+    """Return the bandwidth in bytes/s of the links that leave each block: float64[count].
 
-    `begins`, `ends`: int64[links], blocks of the source and destination of every link.
+    `begins`, `ends`: int64[links], the blocks of the source and destination of every link; links
+    from a negative block (`NO_BLOCK`) are ignored.
     """
     leaves = (begins >= 0) & (begins != ends)
     return np.bincount(begins[leaves], rate[leaves], count).astype(np.float64)
@@ -100,12 +106,13 @@ def beginnings_rate(
 
 
 def _node_labels(topology: Topology) -> Iterator[Int64Array]:
-    """Yield labels of all nodes for `partitions`: any numbers, also of blocks without NPUs.
+    """Yield labels of all nodes for `partitions`; nodes with equal labels form a block.
 
-    In this order: the groups of the topology, each other NPU a block of its own (only if there are
-    groups); the components of links faster than a threshold, for a limited number of bandwidths;
-    the components of lower levels of switches, and first switches (only with switches); and the
-    coordinates in every dimension.
+    The numbers are arbitrary, and blocks may have no NPU. In this order: the groups of the topology
+    with every other NPU as its own block (only if there are groups); the components of the links
+    faster than each of a limited number of bandwidths; the components of the lower levels of
+    switches, and the NPUs at each first switch (both only with switches); the coordinates of every
+    dimension.
     """
     if topology.groups:
         label = np.arange(topology.num_nodes) + len(topology.groups)
@@ -134,10 +141,10 @@ def _node_labels(topology: Topology) -> Iterator[Int64Array]:
 
 
 def _components(topology: Topology, mask: BoolArray) -> Int64Array:
-    """Return the component of every node, joined by the links of `mask` regardless of direction.
+    """Return the component of every node over the links of `mask`, regardless of direction.
 
-    int64[nodes]: the smallest node of the component; a node without links is its own. The number of
-    rounds is about the logarithm of the diameter.
+    int64[nodes]: the smallest node of the component. A node without such a link is its own
+    component.
     """
     label = np.arange(topology.num_nodes)
     sources = np.concatenate([topology.source[mask], topology.destination[mask]])
@@ -216,10 +223,10 @@ def _with_switches(topology: Topology, label: Int64Array) -> Int64Array:
 
 
 def _distances(topology: Topology) -> Iterator[Int64Array]:
-    """Yield the number of links to every node from NPU 0, then from the NPU farthest from it.
+    """Yield the number of links from NPU 0 to every node, then from the NPU farthest from it.
 
-    int64[nodes]; the number of nodes for nodes that are not reachable, which therefore count as the
-    farthest. Of equally far NPUs the first is taken.
+    int64[nodes]. An unreachable node has the number of nodes, so it counts as the farthest. Of
+    equally far NPUs the first one is taken.
     """
     nodes, ones = np.arange(topology.num_nodes), np.ones(topology.num_links)
     start = 0
@@ -233,11 +240,12 @@ def _distances(topology: Topology) -> Iterator[Int64Array]:
 
 
 def _spectral_orders(topology: Topology) -> Iterator[Int64Array]:
-    """Yield orders of the nodes (int64[nodes], position of each) by eigenvectors.
+    """Yield orders of the nodes by eigenvectors: the position of every node, int64[nodes].
 
-    They are those of the 2nd to (1 + `_EIGENVECTORS`)th smallest eigenvalues of the Laplacian whose
-    weights are the bandwidths of both directions. Equal entries keep the order of nodes. Nothing
-    for fewer than 3 or more than `_MAX_SPECTRAL_NODES` nodes, because the cost is cubic.
+    The eigenvectors belong to the 2nd to (1 + `_EIGENVECTORS`)th smallest eigenvalues of the
+    Laplacian whose weights are the bandwidths, summed over both directions. Equal entries keep the
+    order of the nodes. Yields nothing for fewer than 3 or more than `_MAX_SPECTRAL_NODES` nodes,
+    because the cost is cubic.
     """
     nodes = topology.num_nodes
     if not 3 <= nodes <= _MAX_SPECTRAL_NODES:

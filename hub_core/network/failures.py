@@ -38,18 +38,20 @@ class LinkChanges:
         return bool(self.failed or self.slow)
 
     def apply(self, topology: Topology) -> Topology:
-        """Return the network with these links slowed down first, then without the failed links.
+        """Return the network with the slow links slowed down, and then the failed links removed.
 
-        The network itself without changes. The name stays. Raises `UsageError` for texts that name
-        no link, fractions outside 0 to 1, and a network that falls apart (code `not-connected`).
+        The name is kept. Without changes, the network itself is returned. Raises `UsageError` for a
+        text that names no link, for a fraction not above 0 or above 1, and for a network that is no
+        longer connected (`not-connected`).
         """
         changed = degrade_links(topology, self.slow) if self.slow else topology
         return remove_links(changed, self.failed) if self.failed else changed
 
     def append_to(self, text: str) -> str:
-        """Return a topology text with these changes as `without=` and `degrade=` after its `?`.
+        """Return a topology text with these changes appended as `without=` and `degrade=`.
 
-        If it has a `?` already, they are appended by `&`. Without changes the text is returned.
+        They follow `?`, or `&` if the text has a `?` already. Without changes, the text is
+        returned.
         """
         given = {WITHOUT: self.failed, DEGRADE: self.slow}
         items = [f"{key}={','.join(links)}" for key, links in given.items() if links]
@@ -60,8 +62,9 @@ class LinkChanges:
 def split_link_changes(text: str) -> tuple[str, LinkChanges]:
     """Split a topology text into the text of the complete network and the changes of its links.
 
-    The changes are the values of `without=` and `degrade=` after the first `?`; of several planes
-    joined by `+`, those of the last plane's text, and they apply to all planes.
+    The changes are the values of `without=` and `degrade=` after the first `?`, separated by
+    commas. In a text of several planes (`+`), they are part of the last plane's text, but apply to
+    all planes. A text without them is returned unchanged.
     """
     shape, mark, query = text.partition("?")
     items = query.split("&")
@@ -81,12 +84,13 @@ def split_link_changes(text: str) -> tuple[str, LinkChanges]:
 
 
 def remove_links(topology: Topology, links: Sequence[str]) -> Topology:
-    """Return the network without the named links and without all links parallel to them.
+    """Return the network without the named links and all links parallel to them.
 
-    `links`: as `3-4`, both directions of which at least one must exist, or `3->4`. Planes without
-    links disappear and the others are renumbered; the result has no regular dimensions and the same
-    name. Raises `UsageError` for a text that names no link, and for a network that falls apart
-    (code `not-connected`): with the NPUs that are separated and a link that joins them again.
+    A link is given as `3-4` (both directions, at least one of which must exist) or `3->4`. Planes
+    that have no links any more disappear, and the others are renumbered. The result has no
+    dimensions and the same name. Raises `UsageError` for a text that names no link. Raises it
+    (`not-connected`) if NPUs are separated; the message names them, and the remedy a link that
+    joins them again.
     """
     fails = np.zeros(topology.num_links, np.bool_)
     for text in links:
@@ -124,11 +128,11 @@ def remove_rows(topology: Topology, fails: BoolArray) -> Topology:
 
 
 def degrade_links(topology: Topology, links: Sequence[str]) -> Topology:
-    """Return the network whose named links have a fraction of their bandwidth.
+    """Return the network with the bandwidth of the named links multiplied by a fraction.
 
-    `links`: as `3-4=0.5`, both directions, or `3->4=0.5`; parallel links are slowed down too. The
-    factors of a link that is named twice are multiplied. The result has no regular dimensions.
-    Raises `UsageError` for a text that names no link and for a fraction not above 0 or above 1.
+    A link is given as `3-4=0.5` (both directions) or `3->4=0.5`; links parallel to it are changed
+    too. If a link is named twice, both factors apply. The result has no dimensions. Raises
+    `UsageError` for a text that names no link, and for a fraction not above 0 or above 1.
     """
     rate = topology.bandwidth_bytes_per_s.copy()
     for text in links:
@@ -149,9 +153,9 @@ def degrade_links(topology: Topology, links: Sequence[str]) -> Topology:
 def select_links(topology: Topology, text: str, key: str = WITHOUT) -> BoolArray:
     """Return which links a text such as `3-4` (both directions) or `3->4` names: bool[links].
 
-    Nodes are given by name or number; of equal texts the number wins. Names may contain hyphens, so
-    every split is tried. `key`: the option in errors. Raises `UsageError` if not exactly one split
-    names two nodes, and if no link joins them.
+    Nodes are given by name or number; if a text is both, the number counts. Names may contain
+    hyphens, so every division at a hyphen is tried. `key`: the option in errors. Raises
+    `UsageError` unless exactly one division names two nodes, and if no link connects these nodes.
     """
     pairs = _parse_link(topology, text, key)
     matches = np.zeros(topology.num_links, np.bool_)
@@ -163,11 +167,11 @@ def select_links(topology: Topology, text: str, key: str = WITHOUT) -> BoolArray
 
 
 def _parse_link(topology: Topology, link: str, key: str) -> list[tuple[int, int]]:
-    """Parse a link such as `0-1` or `0->1` into pairs of source and destination nodes.
+    """Parse a link such as `0-1` or `0->1` into pairs (source node, destination node).
 
-    `A-B` gives both directions, `A->B` one. Nodes are given by name or number; a name may contain
-    `-` if only one division gives two nodes. Links between them need not exist. Raises `UsageError`
-    for other texts; `key` (`without` or `degrade`) selects the flag that it names.
+    `A-B` gives both directions, `A->B` one. Nodes are given by name or number. A name may contain
+    `-` if only one division gives two nodes. The links need not exist. Raises `UsageError` for any
+    other text; `key` (`without` or `degrade`) selects the flag in the message.
     """
     numbers = {topology.node_name(node): node for node in range(topology.num_nodes)}
     numbers |= {str(node): node for node in range(topology.num_nodes)}
@@ -198,9 +202,9 @@ class Separation:
     links_to_restore: tuple[tuple[int, int], ...]
 
     def message(self, topology: Topology) -> str:
-        """Return a sentence on one unreachable pair of NPUs, and on the NPUs of the smaller part.
+        """Return a sentence about one unreachable pair of NPUs and the NPUs of the smaller part.
 
-        The parts are `npus` and all other NPUs; of equally large ones `npus` is named.
+        The two parts are `npus` and all other NPUs. If they are equally large, `npus` is named.
         """
         names = [topology.node_name(0), topology.node_name(self.npus[0])]
         source, destination = reversed(names) if self.is_backwards else names
@@ -210,9 +214,10 @@ class Separation:
         return f"{source} does not reach {destination} (separated {word} {format_ranks(group)})"
 
     def cure(self, topology: Topology) -> str:
-        """Return the advice to restore links, of which at most `_NAMED_LINKS` are named.
+        """Return the advice to restore the links in `links_to_restore`.
 
-        Without any such link it states that the network is not connected even without failures.
+        At most `_NAMED_LINKS` are named. If there are none, the advice says that the network is not
+        connected even with all links.
         """
         names = [
             f"{topology.node_name(source)}->{topology.node_name(destination)}"
@@ -226,10 +231,12 @@ class Separation:
 
 
 def find_separation(topology: Topology, fails: BoolArray) -> Separation | None:
-    """Find the NPUs that are separated from NPU 0 without the links where `fails`; None if none.
+    """Find the NPUs that are separated from NPU 0 by failures; None if there are none.
 
-    It is sufficient that NPU 0 reaches all others and that all reach it. The links to restore are
-    chosen in link order: the first failed link from the reached part to another part, repeatedly.
+    `fails`: bool[links], the failed links. First NPUs that NPU 0 does not reach are searched, then
+    NPUs that do not reach NPU 0. The links to restore are the first failed link, in link order,
+    from the reached part to another part, repeatedly until all NPUs are reached; none if that is
+    impossible.
     """
     for is_backwards in (False, True):
         reached = _reach(topology, ~fails, is_backwards)
@@ -281,8 +288,8 @@ class LinkFailure:
 def list_failures(topology: Topology) -> list[LinkFailure]:
     """List the failures of single links of a network: one per pair of nodes, in link order.
 
-    A failure takes all links of the pair in both directions and on all planes. It is named `A-B`,
-    or `A->B` if there are links in the direction of the first one only.
+    A failure takes all links between the two nodes, in both directions and on all planes. Its name
+    is `A-B`, or `A->B` if all of them have the same direction.
     """
     low = np.minimum(topology.source, topology.destination)
     high = np.maximum(topology.source, topology.destination)
@@ -301,16 +308,17 @@ def list_failures(topology: Topology) -> list[LinkFailure]:
 def group_failures(
     topology: Topology, failures: Sequence[LinkFailure], weights: Iterable[Int64Array] = ()
 ) -> list[LinkFailure]:
-    """Return one failure of each class that automorphisms of the network prove to be equal.
+    """Return one failure of each class of failures that are proven to be equal by symmetry.
 
-    `failures`: all of the network. `weights`: int64[links] each; automorphisms must preserve them,
-    such as the bytes per link of a schedule, in addition to bandwidths and latencies. NPUs are
-    mapped to NPUs and switches to switches of the same abilities. Each class is represented by its
-    first failure, with its size as `num_equal`. Failures whose equality is not proven are separate,
-    so that a class is never too large. Method: refinement of colours of nodes with
-    individualization (McKay, Practical graph isomorphism, 1981), in which the mapping is completed
-    without backtracking and then checked. Every automorphism unites the classes of all failures
-    that it maps to one another.
+    `failures`: all failures of single links. `weights`: arrays int64[links], such as the bytes per
+    link of a schedule, that a symmetry must preserve, like bandwidths, latencies and abilities of
+    switches. Each class is represented by its first failure, with the size of the class as
+    `num_equal`. Failures whose equality is not proven are separate, so a class is never too large.
+
+    Method: automorphisms of the network are found by refinement of node colours with
+    individualization (McKay, Practical graph isomorphism, 1981). The mapping is completed without
+    backtracking and then checked. Every automorphism unites the classes of the failures that it
+    maps to one another.
     """
     from hub_core.network.symmetry import ColouredNetwork
 

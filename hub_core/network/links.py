@@ -127,9 +127,11 @@ def link_times_ns(
 ) -> tuple[Int64Array, Int64Array]:
     """Compute the times of messages on links in whole nanoseconds: (busy, arrival), int64.
 
-    The three arrays are broadcast against each other; `sizes` are bytes. Each time is truncated
-    once, as in ASTRA-sim's analytical network: busy = trunc(size / B), arrival = trunc(latency +
-    size / B), B in bytes per nanosecond. Raises `InputError` for a message of 2^62 ns or more.
+    `sizes` are bytes; the three arrays are broadcast against each other. As in ASTRA-sim's
+    analytical network, each time is truncated once: arrival = trunc(latency + size / B), with B in
+    bytes per ns. A link is busy for trunc(size / B) with `Occupancy.SERIALIZATION`, and for the
+    arrival time with `Occupancy.ALPHA_BETA`. Raises `InputError` (`too-long`) for a time of 2^62 ns
+    or more.
     """
     # Bytes per nanosecond first: the same order of operations as the simulator, bit by bit.
     serialization = sizes / (bandwidth_bytes_per_s / 1e9)
@@ -166,11 +168,11 @@ def link_times_ps(
 
 
 def whole_ps(bound_ns: float) -> float:
-    """Convert a lower bound in nanoseconds to picoseconds, rounded down to an integer.
+    """Convert a lower bound in ns to whole ps, rounded down.
 
-    Infinity and NaN are returned unchanged. Values up to 1e-4 ps below an integer count as this
-    integer. Above 2^50 ps (about 20 minutes) the bound is lowered further by its 2^50th part, so
-    that errors of doubles never increase it.
+    Infinity and NaN are returned unchanged. A value at most 1e-4 ps below an integer counts as this
+    integer. From 2^50 ps (about 20 minutes) on, the bound is reduced by its 2^50th part, so that
+    errors of doubles never increase it.
     """
     if not math.isfinite(bound_ns):
         return bound_ns

@@ -46,9 +46,11 @@ class Routes:
 
 
 def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64Array) -> Routes:
-    """Find the routes of all pairs on a topology with one plane, as `Topology.routes` does.
+    """Find a shortest route for every pair on a topology with one plane.
 
-    A pair with equal ends has an empty route. Raises `InputError` with a pair that has no path.
+    A pair with a direct link gets the first such link in link order. A pair with equal ends gets an
+    empty route. Raises `InputError` for a pair without a path. The routes are those of
+    `Topology.routes`.
     """
     # The first link in link order from each source to its destination, or -1.
     nodes = topology.num_nodes
@@ -92,11 +94,11 @@ def joined_routes(count: int, parts: Sequence[tuple[Int64Array, Routes]]) -> Rou
 def _distant_routes(
     topology: Topology, sources: Int64Array, destinations: Int64Array, pairs: Int64Array
 ) -> list[tuple[Int64Array, Routes]]:
-    """Find the routes of `pairs`; return the indices of the pairs of each batch with their routes.
+    """Find the routes of `pairs` in batches; return (pairs, their routes) for every batch.
 
-    `pairs`: indices of `sources` and `destinations`. Pairs with the same destination share a
-    search; as many destinations are searched at once as `_SEARCH_CELLS` allows. Raises `InputError`
-    with a pair that has no path.
+    `pairs`: indices into `sources` and `destinations`; the result has them ordered by destination.
+    Pairs with the same destination share one search, and `_SEARCH_CELLS` limits the number of
+    destinations per batch. Raises `InputError` (`disconnected`) for a pair without a path.
     """
     # Pairs of one destination share its search.
     pairs = pairs[np.argsort(destinations[pairs], kind="stable")]
@@ -123,21 +125,21 @@ class _RouteSearch:
     """
 
     def __init__(self, topology: Topology) -> None:
-        """Prepare the search for routes in a topology of one plane (not checked).
+        """Prepare backward searches from destinations in a topology of one plane (not checked).
 
-        It runs backwards from destinations; arcs and groups of arcs are computed once here.
+        The arcs and their groups are computed once here.
         """
         self._topology = topology
         self._backwards = topology.arcs(backwards=True)
         self._links = self._backwards.entering
 
     def routes(self, goals: Int64Array, goal_of_path: Int64Array, sources: Int64Array) -> Routes:
-        """Return the path from `sources[i]` to `goals[goal_of_path[i]]`, for every i.
+        """Return a shortest path from `sources[i]` to `goals[goal_of_path[i]]`, for every i.
 
-        Paths are shortest in the number of links. Among the links that bring the path nearer to its
-        goal, an NPU takes the first. A switch with n such links takes the one with the number d mod
-        n, and d becomes d // n; d is the number of the goal at first. The route of equal ends is
-        empty. Raises `InputError` (code `disconnected`) with the first pair that has no path.
+        Shortest means the fewest links; a path with equal ends is empty. If several links of a node
+        lie on shortest paths, an NPU takes the first one in link order. A switch with n such links
+        takes number d mod n, and d becomes d // n for the next switch; at first, d is the number of
+        the goal. Raises `InputError` (`disconnected`) for the first pair without a path.
         """
         distance = self._backwards.hops(goals)
         length = distance[goal_of_path, sources].astype(np.int64)
@@ -173,11 +175,11 @@ class _RouteSearch:
     def _useful_links(
         self, distance: npt.NDArray[np.int32]
     ) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Return the links that bring a path nearer to its goal: (links, count, start), int64.
+        """Return the links that bring a path nearer to its goal: (links, count, start), all int64.
 
-        Those of a node for a goal are `count[goal, node]` entries of `links` from `start[goal,
-        node]` on, in the order of the node's links. `distance`: hops from every node to every goal,
-        [goals, nodes], -1 without a path.
+        Node `node` has `count[goal, node]` such links for a goal; they are entries of `links` from
+        `start[goal, node]` on, in the order of the node's links. `distance`: int32[goals, nodes],
+        the number of links from every node to every goal, -1 without a path.
         """
         rows, tails, first = self._links
         tail = np.repeat(tails, run_lengths(first, len(rows)))
@@ -220,10 +222,11 @@ class Traffic:
 
     @cached_property
     def share(self) -> Float64Array:
-        """Return the bytes of the share of every rank, float64[ranks].
+        """Bytes of the part of every rank: float64[ranks].
 
-        The size is divided at size * rank // ranks, so that shares differ by at most 1 byte and add
-        up to the size. Those of uneven collectives are exact, and not rounded.
+        Part r ends at size * (r + 1) // ranks, so that parts differ by at most 1 byte and add up to
+        the size. For an uneven collective, they are the exact bytes that every rank receives (or,
+        with counts per rank, its count), not rounded.
         """
         if self.collective.counts is not None:
             received: Float64Array = self.pair_bytes.sum(axis=0)
@@ -235,10 +238,10 @@ class Traffic:
 
     @cached_property
     def pair_bytes(self) -> Float64Array:
-        """Return the bytes of an uneven collective from rank to rank, float64[ranks, ranks].
+        """Bytes of an uneven collective from rank to rank: float64[ranks, ranks] (from, to).
 
-        Without the data that stay on their rank. Of an all-gather-v or a reduce-scatter-v: one row,
-        the bytes of every rank's part.
+        The diagonal, data that stay on their rank, is 0. For counts per rank (all-gather-v,
+        reduce-scatter-v) it is one row, float64[1, ranks], with the bytes of every rank's part.
         """
         assert self.collective.counts is not None
         table = self.collective.counts.table.astype(np.float64)
@@ -254,10 +257,11 @@ class Traffic:
         return self.collective.kind in _LEAVING
 
     def sets_of(self, label: Int64Array, count: int) -> RankSets:
-        """Build `count` sets of ranks: set k has the ranks whose `label` is k.
+        """Build `count` sets of ranks, in which set k has the ranks with label k.
 
-        `label`: int64[ranks], -1 for a rank in no set. Stored are the number of ranks, the bytes of
-        their shares, and whether the root is in it (1.0, else 0.0). A set may be empty.
+        `label`: int64[ranks], -1 for a rank in no set. A set may be empty. Stored per set are the
+        number of ranks, the bytes of their parts, 1.0 if the root is in the set (else 0.0), and the
+        bytes that it exchanges with other ranks.
         """
         inside = label >= 0
         set_index = label[inside]
@@ -271,9 +275,9 @@ class Traffic:
         return RankSets(ranks, shares, has_root, sent, received)
 
     def prefixes_of(self, position: Int64Array, count: int) -> RankSets:
-        """Build `count` - 1 sets of ranks: set k has the ranks at positions 0..k of an order.
+        """Build `count` - 1 sets of ranks; set k has the ranks at positions 0..k of an order.
 
-        `position`: int64[ranks], from 0.
+        `position`: int64[ranks], values 0..count-1; ranks may share a position.
         """
         sets = self.sets_of(position, count)
         sent, received = self._exchanged(position, count, is_prefix=True)
@@ -288,10 +292,10 @@ class Traffic:
     def _exchanged(
         self, label: Int64Array, count: int, is_prefix: bool
     ) -> tuple[Float64Array, Float64Array]:
-        """Return the bytes that sets of ranks send to and receive from other ranks: float64[sets].
+        """Return the bytes that each set of ranks sends to, and receives from, all other ranks.
 
-        Zeros unless the collective is an all-to-all-v. A set has the ranks of one label, or, if
-        `is_prefix`, those of labels 0..k; the set of all labels is then left out.
+        Both arrays are float64[sets], and 0 unless the collective is an all-to-all-v. Set k has the
+        ranks of label k or, with `is_prefix`, those of labels 0..k, for k up to count - 2.
         """
         sets = count - 1 if is_prefix else count
         if self.collective.kind is not CollectiveKind.ALL_TO_ALL_V:
@@ -312,10 +316,10 @@ class Traffic:
         return np.maximum(sent[:sets], 0.0), np.maximum(received[:sets], 0.0)
 
     def complements(self, sets: RankSets) -> RankSets:
-        """Build the complement of each set: all ranks that are not in it.
+        """Return the complement of each set: all ranks that are not in it.
 
-        Its shares are those of the collective minus those of the set; it has the root if the set
-        has not; the sent bytes of the set are received by its complement, and conversely.
+        Its bytes are those of the collective minus those of the set. It has the root if the set
+        does not. What the set sends, the complement receives, and conversely.
         """
         has_root = 1.0 - sets.has_root if self.collective.root is not None else sets.has_root
         return RankSets(
@@ -338,9 +342,10 @@ class Traffic:
     def between(self, blocks: RankSets) -> float:
         """Return the minimum bytes of all messages between the blocks of a partition of the ranks.
 
-        In every algorithm, each unit crosses to (or from) every other ends in one message per
-        ends, in an all-reduce in two (Patarasuk and Yuan, JPDC 2009, with ranks as blocks). Not
-        valid for switches that multicast or reduce.
+        With b blocks that contain ranks and a size of S bytes, it is (b - 1) * S, and twice that
+        for an all-reduce (Patarasuk and Yuan, JPDC 2009, with ranks as blocks). For a gather or
+        scatter it is the bytes of all blocks without the root, and for an all-to-all the sum of the
+        bytes that leave the blocks. It does not hold if switches multicast or reduce.
         """
         kind = self.collective.kind
         crossings = float(np.count_nonzero(blocks.ranks)) - 1.0
@@ -354,10 +359,10 @@ class Traffic:
 
 
 def dependent_pairs(collective: Collective) -> BoolArray:
-    """Return which ranks of an uneven collective need data of which: bool[ranks, ranks] (from, to).
+    """Return which rank's data an uneven collective needs on which rank: bool[from, to].
 
-    False on the diagonal. A part of an all-gather-v goes to all ranks, a part of a reduce-scatter-v
-    comes from all ranks; empty parts and messages cause no dependency.
+    The diagonal is False. A part of an all-gather-v goes to all ranks, and a part of a
+    reduce-scatter-v comes from all ranks. Empty parts and messages cause no dependency.
     """
     assert collective.counts is not None
     ranks, needs = collective.num_ranks, collective.counts.table > 0

@@ -32,10 +32,11 @@ class ColouredNetwork:
 
     @classmethod
     def of(cls, topology: Topology, weights: Iterable[Int64Array] = ()) -> ColouredNetwork:
-        """Colour nodes by kind, and links by bandwidth, latency, plane and further weights.
+        """Create the network with colours of nodes by kind, and of links by their properties.
 
-        A node's kind is NPU or switch, with or without multicast and reduction. A colour is a
-        64-bit hash: equal values have equal colours. `weights`: int64[links] each.
+        The kind of a node is NPU or switch, with or without multicast and reduction. The properties
+        of a link are bandwidth, latency, plane and `weights` (arrays int64[links]). A colour is a
+        64-bit hash; equal properties have equal colours.
         """
         kind = np.zeros(topology.num_nodes, np.int64)
         kind[topology.num_npus :] = 1
@@ -70,10 +71,11 @@ class ColouredNetwork:
         return classes
 
     def find_automorphism(self, link: int, other: int) -> Int64Array | None:
-        """Find a checked automorphism that maps a link to another link or to its reverse.
+        """Find an automorphism that maps a link to another link or to the reverse of that link.
 
-        Returns the image of every node, int64[nodes]; None if none is found: the search does not
-        backtrack, and does not start on large networks.
+        Returns the image of every node, int64[nodes]; the mapping is checked. Returns None if none
+        was found, which does not prove that there is none: the search does not backtrack. It is
+        skipped if nodes times links exceed `_MAX_WORK`.
         """
         if self.num_nodes * len(self.source) > _MAX_WORK:
             return None
@@ -83,11 +85,12 @@ class ColouredNetwork:
         return self._complete(nodes, images[::-1]) if image is None else image
 
     def _complete(self, nodes: Sequence[int], images: Sequence[int]) -> Int64Array | None:
-        """Complete a mapping of `nodes[i]` to `images[i]` to an automorphism; None without success.
+        """Complete the mapping of `nodes[i]` to `images[i]` to an automorphism, if possible.
 
-        Both sides are refined with the same individualized nodes. While several nodes have equal
-        colours, the first node of the smallest such colour is mapped to a node of that colour on
-        the other side: to itself if possible, else to the first one.
+        Returns `None` without success. Colours of both sides are refined with these nodes
+        individualized. While several nodes have the same colour, the first node of the colour with
+        the fewest nodes is mapped to a node of this colour on the other side: to itself if
+        possible, else to the first one. There is no backtracking.
         """
         mine, theirs = self._refine(nodes), self._refine(images)
         chosen, chosen_images = list(nodes), list(images)
@@ -107,10 +110,10 @@ class ColouredNetwork:
         return None
 
     def _refine(self, individual: Sequence[int]) -> UInt64Array:
-        """Return colours of nodes, uint64[nodes], that the neighbourhoods of nodes distinguish.
+        """Return colours of the nodes, uint64[nodes], refined by the colours of neighbours.
 
-        `individual`: nodes with a colour of their own, by position. Rounds continue until the
-        number of colours stays constant.
+        `individual`: nodes that each get a unique colour, by their position in the list. Refinement
+        is repeated until the number of colours stays constant.
         """
         colour = self.node_colour.copy()
         for place, node in enumerate(individual, 1):
@@ -147,7 +150,7 @@ class ColouredNetwork:
 
 
 def _mix(values: UInt64Array) -> UInt64Array:
-    """Return the hash of each value: the finalizer of splitmix64; sums wrap around."""
+    """Return a 64-bit hash of each value, by the finalizer of splitmix64."""
     mixed = (values ^ (values >> np.uint64(30))) * _FIRST
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
     result: UInt64Array = mixed ^ (mixed >> np.uint64(31))

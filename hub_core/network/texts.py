@@ -73,11 +73,11 @@ class TopologyText:
             raise self.error("by-rail is not true", "write by-rail=true, or leave it out")
 
     def _network(self, stated: Mapping[str, Sequence[str]]) -> str:
-        """Return the text of the network above machines, with bandwidth and latency, or "".
+        """Return the text of the network between machines, or "" if there is none.
 
         `stated`: values by key of the query. The values of `network` are joined by commas;
-        `network-bandwidth` and `network-latency` become the query of the text. Raises `UsageError`
-        if one of these or `by-rail` is given without the network.
+        `network-bandwidth` and `network-latency` become the query of the returned text. Raises
+        `UsageError` if one of these two, or `by-rail`, is given without `network`.
         """
         values = {key: stated[key] for key in _NETWORK_KEYS if key in stated}
         if "network" not in values:
@@ -93,11 +93,11 @@ class TopologyText:
         return f"{text}?{'&'.join(pairs)}" if pairs else text
 
     def _stated(self, query: str) -> dict[str, list[str]]:
-        """Return the values of every key of the query `key=a,b&...`, split at commas.
+        """Return the values of every key of a query `key=a,b&...`, split at commas.
 
-        Empty items between `&` are skipped; empty values stay, so that a key without `=` has [""].
-        Raises `UsageError` for an unknown key, with the closest known one as cure, and for a
-        repeated key.
+        Empty items between `&` are skipped. A key without `=` has the value [""]. Raises
+        `UsageError` for an unknown key, with the closest known key as remedy, and for a repeated
+        key.
         """
         stated: dict[str, list[str]] = {}
         for item in filter(None, query.split("&")):
@@ -139,9 +139,10 @@ class TopologyText:
     def sizes(
         self, text: str | None = None, separator: str = "x", example: str = ""
     ) -> tuple[int, ...]:
-        """Parse sizes such as `8x8` from `text`, by default from the argument.
+        """Parse sizes such as `8x8` from `text`, by default from the argument of the topology text.
 
-        Raises `UsageError` with `example` unless each is a whole number of at least 1.
+        Raises `UsageError` unless every part is a whole number of at least 1; `example` is shown in
+        the remedy.
         """
         argument = self.argument if text is None else text
         parts = argument.split(separator)
@@ -151,9 +152,10 @@ class TopologyText:
         return tuple(int(part) for part in parts)
 
     def parameters(self, count: int, separator: str, example: str) -> tuple[int, ...]:
-        """Return exactly `count` sizes, which the text separates by `separator`.
+        """Return exactly `count` sizes from the argument, separated by `separator`.
 
-        Raises `UsageError` with `example` as cure for another number of sizes, and as `sizes`.
+        Raises `UsageError` for another number of sizes, and for a part that is not a whole number
+        of at least 1; `example` is shown in the remedy.
         """
         sizes = self.sizes(None, separator, example)
         if len(sizes) != count:
@@ -207,17 +209,19 @@ class TopologyFunction(Protocol):
 
 
 def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -> Topology:
-    """Build the topology that a text such as `torus:4x4?bandwidth=50GB/s&latency=500ns` names.
+    """Build the topology that a text such as `torus:4x4?bandwidth=50GB/s&latency=500ns` describes.
 
-    One bandwidth or latency applies to all dimensions, a comma-separated list gives one per
-    dimension. Several regular dimensions are joined by `*`: `ring:4*switch:2`, or by `-` followed
-    by the sizes: `ring-switch:4x2`. Defaults: 50GB/s and 500ns per link. `npus=0,2,4-7` keeps only
-    these NPUs, renumbered in that order; with `multicast=true` or `reduce=true` all switches
-    multicast or reduce. `dgx-h100:4?network=leaf-spine:4,8,4` connects machines by a network of
-    switches (`below_network`), whose values are `network-bandwidth=` and `network-latency=`.
-    `dgx1v+dgx1-pcie` joins networks on the same NPUs, one plane each (`side_by_side`). Other texts
-    are passed to the builder that `find_builder` returns for their name. Raises `UsageError`, and
-    any error of `find_builder` for an unknown name.
+    The defaults are 50GB/s and 500ns per link. One value applies to all dimensions; a list
+    separated by commas gives one per dimension. Other names than those below are passed to the
+    builder that `find_builder` returns for them. Raises `UsageError` for an invalid text, and any
+    error of `find_builder`. The forms are:
+
+    - `ring:4*switch:2`, or `ring-switch:4x2`: a product of regular dimensions
+    - `npus=0,2,4-7`: keeps only these NPUs, renumbered in this order
+    - `multicast=true`, `reduce=true`: all switches multicast or reduce
+    - `dgx-h100:4?network=leaf-spine:4,8,4`: machines connected by a network of switches
+      (`below_network`), with `network-bandwidth=` and `network-latency=`
+    - `dgx1v+dgx1-pcie`: networks on the same NPUs, one plane each (`side_by_side`)
     """
     if len(text) > MAX_TEXT:
         message = f"topology {text[:40]!r}...: more than {MAX_TEXT} characters"
@@ -232,9 +236,9 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
 def regular(text: TopologyText) -> Topology:
     """Build a topology such as `ring:8` or `torus:4x4`, whose dimensions are all of one kind.
 
-    Bandwidth and latency of each dimension are those of the text, else defaults. Raises
-    `UsageError` for several sizes with a name other than `mesh` and `torus`, and for more than
-    `MAX_DIMENSIONS`.
+    Bandwidth and latency of each dimension come from the text, or are defaults. Raises `UsageError`
+    for more than `MAX_DIMENSIONS` sizes, and for more than one size with a name other than `mesh`
+    and `torus`.
     """
     sizes = text.sizes()
     kind = _PRODUCTS.get(text.name) or DIMENSIONS[text.name]
@@ -250,12 +254,12 @@ def regular(text: TopologyText) -> Topology:
 
 
 def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:
-    """Build a topology with one plane and all its NPUs, without the declarations of switches.
+    """Build a topology with one plane and all NPUs; it ignores `npus=`, `multicast=`, `reduce=`.
 
-    A text with `network=` is built from its machines and that network (`below_network`). Otherwise
-    a name with `*` gives a product of dimensions with a size each, a name with `-` of dimensions
-    with sizes joined by `x`; any other name is built by the builder from `find_builder`. Raises
-    `UsageError` for invalid texts.
+    The first matching rule applies: a text with `network=` is built from its machines and that
+    network (`below_network`); a name with `*` is a product of dimensions with one size each; a name
+    such as `ring-switch` is a product of dimensions with the sizes of the argument; any other name
+    is built by the builder from `find_builder`. Raises `UsageError` for invalid texts.
     """
     if text.network:
         inner = TopologyText(_without(text.text, (*_NETWORK_KEYS, "by-rail")))
@@ -281,11 +285,11 @@ def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) 
 
 
 def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology:
-    """Build a grid from `factors`: (name, size) of each dimension, or (name,) without a size.
+    """Build a grid from `factors`: (name, size) of each dimension, or (name,) if it has no size.
 
-    The first factor is the dimension in which neighbouring numbers are adjacent. Raises
-    `UsageError` for more than `MAX_DIMENSIONS`, an unknown name, and a factor without or with
-    several sizes.
+    In the first dimension, NPUs with consecutive numbers are neighbours. Raises `UsageError` for
+    more than `MAX_DIMENSIONS` factors, an unknown name, and a factor without a size or with several
+    sizes.
     """
     if len(factors) > MAX_DIMENSIONS:
         raise text.error(f"more than {MAX_DIMENSIONS} dimensions", "use fewer")

@@ -218,11 +218,11 @@ class Topology(NotebookDisplay):
         return replace(self, multicast=switches, reduction=switches)
 
     def differences(self, other: Topology) -> list[str]:
-        """Return the names of the fields in which two networks differ.
+        """Return the names of the fields in which two networks differ; [] if they are equal.
 
-        `name` and `measured_switches` describe the machine and are not compared. "links" means
-        different links, "link_order" equal links in another order. Latencies are compared to 1e-6
-        ns.
+        `name` and `measured_switches` are not compared. `links` means different links, `link_order`
+        equal links in another order. Latencies are compared after rounding to 1e-6 ns, bandwidths
+        exactly.
         """
         plain = ("num_npus", "num_nodes", "dimensions", "node_names", "groups")
         names = (*plain, "multicast", "reduction")
@@ -236,8 +236,8 @@ class Topology(NotebookDisplay):
     def _rows(self) -> Float64Array:
         """Return the links as one table: float64[5, links].
 
-        Rows: source, destination, plane, bandwidth in bytes/s, latency in ns rounded as
-        `latency_ns` is.
+        The rows of the table are source, destination, plane, bandwidth in bytes/s, and latency in
+        ns as rounded by `latency_ns`.
         """
         keys = (self.source, self.destination, self.plane)
         return np.stack([*keys, self.bandwidth_bytes_per_s, self.latency_ns])
@@ -245,10 +245,10 @@ class Topology(NotebookDisplay):
     def subset(self, npus: Sequence[int]) -> Topology:
         """Return the network restricted to these NPUs; NPU `npus[i]` gets number i.
 
-        All switches are kept, and the links between kept nodes in their order; groups with removed
-        NPUs are dropped, and so are dimensions. Planes without links are removed, and the others
-        renumbered. The name states the NPUs. Raises `UsageError` for no NPUs, and for an NPU that
-        is listed twice or does not exist.
+        All switches are kept, and the links between kept nodes in their order. Groups with a
+        removed NPU are dropped, and so are dimensions. Planes without links are removed, and the
+        others renumbered. The name gets `npus=...`. Raises `UsageError` (`invalid-subset`) for an
+        empty list, and for an NPU that is listed twice or does not exist.
         """
         self._check_subset(npus)
         nodes = np.concatenate([np.asarray(npus), np.arange(self.num_npus, self.num_nodes)])
@@ -307,12 +307,12 @@ class Topology(NotebookDisplay):
         return int(self.plane.max(initial=0)) + 1
 
     def on_plane(self, plane: int) -> Topology:
-        """Return the network of one plane; nodes keep their numbers, and the plane becomes 0.
+        """Return the network of one plane; nodes keep their numbers, and all links get plane 0.
 
-        Switches after the last one with a link of the plane are removed, also from multicast and
-        reduction. Link i is row `flatnonzero(plane == p)[i]` of the full network. The name gets `,
-        plane P`. Returns the topology itself if it has only plane 0. A plane without links gives
-        NPUs without links.
+        Switches with a higher number than the last node that the plane's links use are removed.
+        Link i of the result is row `flatnonzero(self.plane == plane)[i]` of this network. The name
+        gets `, plane P`. Dimensions are dropped. Returns the topology itself if it has only plane
+        0. A plane without links gives NPUs without links.
         """
         if self.num_planes == 1 and plane == 0:
             return self

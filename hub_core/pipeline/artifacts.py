@@ -35,8 +35,8 @@ class Content:
 def name_defect(name: object, layout: Layout) -> str | None:
     """Return why an artifact must not have this name in this layout; None if it may.
 
-    Anything but a text has a defect. The pattern of the layout in `_SAFE_NAMES` decides; no
-    accepted name leaves the folder of the output.
+    A name must be a text that matches the pattern of the layout in `_SAFE_NAMES`. A name that
+    matches never leaves the folder of the output.
     """
     if isinstance(name, str) and _SAFE_NAMES[layout].match(name):
         return None
@@ -56,14 +56,16 @@ class Destination:
     force: bool
 
     def put(self, contents: Iterable[Content]) -> tuple[Path, ...]:
-        """Write all contents or none, and return the paths in order; empty for standard output.
+        """Write all contents or none; return the paths of the files in order.
 
-        Each content is written as soon as the iterator yields it, to a hidden folder beside the
-        destination; all are moved at the end. On errors and on Ctrl-C, no new file and folder
-        remains and the previous files are restored; standard output and devices get all contents in
-        one write. A destination of one file returns that file. For files, raises `UsageError` if
-        the destination cannot be written, or if the files would mix with an older set and `force`
-        is not set; with it, the older ones are removed.
+        The result is empty for standard output, and the file itself for a destination of one file.
+        Each content is written to a hidden folder next to the destination as soon as the iterator
+        yields it; at the end all files are moved. On an error or Ctrl-C, new files and folders are
+        removed and the previous files restored. Standard output and devices get all contents in one
+        write.
+
+        Raises `UsageError` if the destination cannot be written. Raises it if a set of rank files
+        would be mixed with older ones; with `force`, the older ones are removed instead.
         """
         if self.place is None:
             sys.stdout.buffer.write(b"".join(content.data for content in contents))
@@ -105,11 +107,11 @@ class Destination:
         return Path(os.path.realpath(self.place))
 
     def _find_stale_files(self, targets: Sequence[Path]) -> list[Path]:
-        """Return files of an older set with the same prefix that the new set does not replace.
+        """Return files of an older set of rank files that the new set does not replace, sorted.
 
-        `targets`: files of the new set. The result is sorted; empty for layouts other than one file
-        per rank, and for standard output. Raises `UsageError` that names the first one if there are
-        any and `force` is not set. Nothing is removed here.
+        `targets`: files of the new set. The result is empty for other layouts and for standard
+        output. Raises `UsageError`, which names the first file, if there are any and `force` is not
+        set. Nothing is removed.
         """
         if self.layout is not Layout.PREFIX or self.place is None:
             return []
@@ -122,13 +124,13 @@ class Destination:
 
 
 def destination(out: str | os.PathLike[str], format: Format, *, force: bool) -> Destination:
-    """Check the destination of output before any work.
+    """Check the destination of an output, before any work, and return it.
 
-    FILE: a file, which is replaced if it exists. PREFIX: a set of files; a set with other ranks is
-    refused when it is written. FOLDER: a new or empty folder. With `force`, other ranks of a set
-    are removed, and files in a folder are replaced. Missing parent folders are created when the
-    output is written. `-` is standard output, for FILE only. Raises `UsageError` for any other
-    place, and for an empty name.
+    `-` is standard output, only for layout FILE. FILE: a file, which is replaced if it exists.
+    PREFIX: a set of files, whose other ranks are checked when it is written. FOLDER: a new or empty
+    folder, or with `force` any folder. Missing parent folders are created only when the output is
+    written. Raises `UsageError` for an empty name, for a folder where a file is needed, for a
+    folder that is not empty, and for `-` with another layout.
     """
     text = os.fspath(out)
     if text == STANDARD_STREAM:
@@ -188,10 +190,10 @@ def _move_all(
 ) -> None:
     """Move staged files to their targets; the files that they replace go to the scratch folder.
 
-    `moves`: (staged file, target); `stale`: older files that are removed in the same way. Missing
-    folders of targets are created. The steps that reverse each move are appended to `undo` before
-    the move, so that an interrupt loses nothing. A single file without stale ones is replaced by
-    one atomic move, without an undo step. Raises `OSError`.
+    `moves`: pairs (staged file, target). `stale`: older files that are moved away too. Missing
+    folders of targets are created. Before each move, the step that reverses it is appended to
+    `undo`, so that an interruption loses nothing. A single file is moved by one atomic replacement,
+    without an undo step, if there are no stale files. Raises `OSError`.
     """
     if len(moves) == 1 and not stale and moves[0][1].parent.is_dir():
         os.replace(*moves[0])

@@ -22,10 +22,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 def load_file(file: Path) -> bytes:
-    """Load a file of at most 4 GiB; a pipe or device is read like a stream, up to 1 GiB.
+    """Read a file of at most 4 GiB; a pipe or device is read like a stream, up to 1 GiB.
 
-    Raises `InputError` that names the file if it cannot be read, is larger, or is an empty regular
-    file; a pipe without content gives b"".
+    Raises `InputError`, which names the file, if it cannot be read, is larger, or is an empty
+    regular file. An empty pipe gives b"".
     """
     name = str(file)
     with open_file(file) as opened, convert_read_errors(name):
@@ -114,9 +114,10 @@ def create_read_error(name: str, message: str, cure: str) -> InputError:
 
 
 def create_part(file: Path, rank: int | None = None) -> SourcePart:
-    """Return a file as a part of a source, which is read on demand.
+    """Return a file as a part of a source; its content is read on demand.
 
-    Raises `InputError` that names the file if it does not exist or cannot be examined.
+    `rank`: the rank whose file it is, None if it is not a file of one rank. Raises `InputError` if
+    the file does not exist or cannot be examined.
     """
     with convert_read_errors(str(file)):
         size = file.stat().st_size
@@ -139,10 +140,10 @@ def _open_part(file: Path) -> BinaryIO:
 
 
 def decompress_part(part: SourcePart) -> SourcePart:
-    """Return the part with decompressed content and unknown size.
+    """Return the part with decompressed content and unknown size; nothing is read yet.
 
-    Nothing is read now. `load` raises `InputError` if the content is longer than 4 GiB; `open` has
-    no such limit. Both raise it for a damaged archive.
+    `load` of the result raises `InputError` if the content is longer than 4 GiB; `open` has no such
+    limit. Both raise it for a damaged archive.
     """
 
     def open_content() -> BinaryIO:

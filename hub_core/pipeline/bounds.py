@@ -46,10 +46,11 @@ class ProvenBound:
         return self.time_ps // 1000
 
     def ratio(self, time_ps: int | None, slack_ps: int = 0) -> float | None:
-        """Divide a time by the bound; at least 1. None without a time, and if one of them is zero.
+        """Return a time divided by this bound, at least 1.0.
 
-        `slack_ps`: maximum error of the time by rounding. None also for a time that is below the
-        bound by more than that, which `beaten_bound` reports.
+        `slack_ps`: maximum rounding error of the time. Returns None if the time is None or 0, if
+        the bound is 0, and if the time is below the bound by more than `slack_ps`, which
+        `beaten_bound` reports.
         """
         if not time_ps or not self.time_ps or time_ps + slack_ps < self.time_ps:
             return None
@@ -66,16 +67,17 @@ def best_bounds(
     best_times_ps: Sequence[int | None] | None = None,
     is_thorough: bool = False,
 ) -> tuple[ProvenBound | None, ...]:
-    """Compute the largest bound for every size; None for custom collectives and without a path.
+    """Compute the largest known lower bound for every size in bytes.
 
-    `sizes`: of the collective in bytes; `npus`: the NPU of each rank. The core's bound is computed
-    first, with a few passes over the links. `best_times_ps`: times of the fastest known algorithms
-    by size, None if unknown. Offers of plugins, which may import solvers, are called in the order
-    of their loading work, then of their names. Each gets the sizes whose best time is unknown or
-    more than 2 % above the bounds so far, and a work limit: `QUICK_WORK` (10^9) or, if
-    `is_thorough`, `THOROUGH_WORK` (2 * 10^10), less its loading work; the search ends when no size
-    or no work is left. Of equal bounds, the first counts. An offer that raises `InputError` has no
-    bound and is skipped. Raises `HubError` for a broken plugin.
+    A bound is None for a custom collective, and if ranks cannot reach each other. `npus`: the NPU
+    of each rank. `best_times_ps`: times of the fastest known algorithms by size, None if unknown.
+    Raises `HubError` for a broken plugin.
+
+    The core's bound is computed first. Then offers of plugins are called in the order of their
+    loading work, then of their names. Each gets only the sizes whose best time is unknown or more
+    than 2 % above the bound so far, and a limit of work: `QUICK_WORK`, or `THOROUGH_WORK` if
+    `is_thorough`, less its loading work. The search ends when no size or no work remains. Of equal
+    bounds, the first one counts. An offer that raises `InputError` is skipped.
     """
     core_ps = lower_bounds_ps(collective, topology, sizes, npus)
     if core_ps is None:
@@ -121,10 +123,10 @@ def best_bounds(
 def replace_bounds(
     result: SynthesisResult, request: SynthesisRequest, network: Topology
 ) -> SynthesisResult:
-    """Return the result with the best proven bound on `network` instead of its own bounds.
+    """Return the result with the best proven bound on `network` in place of its own bounds.
 
-    For times of a machine whose switches do more than those of the network of `request`. Without a
-    bound, the result has none. Raises `HubError` for a broken plugin.
+    It is used for times of a machine whose switches can do more than those of the network in
+    `request`. If no bound is proven, the result has none. Raises `HubError` for a broken plugin.
     """
     (bound,) = best_bounds(
         request.collective,
@@ -140,11 +142,11 @@ def replace_bounds(
 def beaten_bound(
     bound: ProvenBound | None, time_ps: int | None, *, slack_ps: int = 0, name: str = ""
 ) -> Diagnostic | None:
-    """Return the warning for a time below a bound, which is a bug of one of them; else None.
+    """Return the warning (`bound-beaten`) about a time below a bound; None if there is none.
 
-    None also if the time or the bound is unknown. `slack_ps`: maximum error of the time by
-    rounding: a time that is below the bound by at most that much gives no warning. `name`: of the
-    algorithm, for the message.
+    Such a time is a bug of the algorithm or of the bound. Returns None if the time or the bound is
+    unknown, and if the time is below the bound by at most `slack_ps`, its maximum rounding error.
+    `name`: the algorithm, for the message.
     """
     if bound is None or time_ps is None or time_ps + slack_ps >= bound.time_ps:
         return None

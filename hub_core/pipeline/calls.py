@@ -46,11 +46,11 @@ DEFAULT_EXECUTOR = "numpy"
 
 
 def bound_options(provided: Provided[Offer], texts: OptionText | None) -> object:
-    """Bind texts to the options of an offer; only here the environment provides values.
+    """Convert texts to the record of options of an offer.
 
-    Returns a record of the offer's class of options; `texts` None means none are given. Given texts
-    take precedence over environment variables, and these over defaults. Raises `UsageError` for
-    unknown names and for values that do not fit.
+    `texts`: values by name; None means that none are given. A given text takes precedence over an
+    environment variable, and that over the default. Raises `UsageError` for unknown names and
+    invalid values.
     """
     owner = f"{kind_of(provided.offer).noun} {provided.name}"
     record: type = getattr(provided.offer, "options", NoOptions)
@@ -58,12 +58,12 @@ def bound_options(provided: Provided[Offer], texts: OptionText | None) -> object
 
 
 def call(provided: Provided[Offer], returns: type[T], *arguments: object) -> T:
-    """Call the function of an offer, and check the type of its result.
+    """Import and call the function of an offer, and check the type of its result.
 
-    `returns`: the type, of which subclasses are accepted. The function is imported now. During the
-    call, `run_registry` returns the registry of the offer. Exceptions other than `HubError`, Ctrl-C
-    and lack of memory raise `PluginError` that names the plugin, except those of the core's own
-    offers; a result of another type raises it in any case.
+    `returns`: the required type; subclasses are accepted. During the call, `run_registry` returns
+    the registry of the offer. `HubError`, Ctrl-C and `MemoryError` pass through. Any other
+    exception of a plugin becomes a `PluginError` that names the plugin; exceptions of the core's
+    own offers pass through. A result of another type raises `PluginError`.
     """
     with running_with(provided.registry), blame(provided):
         result = resolve(reference_of(provided.offer))(*arguments)
@@ -95,9 +95,10 @@ def misfit(provided: Provided[Offer], defect: str) -> PluginError:
 def start_engine(
     name: str, request: EngineRequest, *, options: OptionText | None = None, registry: Registry
 ) -> futures.Executor:
-    """Start the workers of an engine; the executor is a context manager that stops them.
+    """Start the workers of an engine and return them as an executor.
 
-    Raises `HubError` for an unknown engine or option, and if the plugin fails.
+    The executor is a context manager that stops the workers. Raises `HubError` for an unknown
+    engine or option, and if the plugin fails.
     """
     engine = registry.find(Engine, name)
     # Imported here: few commands start workers.
@@ -111,9 +112,10 @@ def generate_job(
 ) -> Workload:
     """Generate a job with the generator `name`.
 
-    `options`: texts by name. `budget`: limits of the search; parts of it that they end are listed
-    in the budget. Raises `UsageError` for a time limit if the generator does not search,
-    `InputError` if a limit is reached before the first job.
+    `options`: texts by name. `budget`: limits of the search, which also records the parts that a
+    limit ended. Raises `UsageError` for a time limit if the generator does not search. Raises
+    `InputError` (`limit-reached`) if a limit is reached before the first job is complete. Raises
+    `HubError` for an unknown generator or option.
     """
     generator = registry.find(WorkloadGenerator, name)
     limits = budget or SearchBudget()
@@ -138,13 +140,13 @@ def transform(
     options: OptionText | None = None,
     registry: Registry | None = None,
 ) -> tuple[Model, PassReport]:
-    """Apply the pass `name` and return the new model and the report of its changes.
+    """Apply the pass `name`; return the new model and the report of its changes.
 
-    The kind of `model` must be that of the pass, algorithm or workload; the result is of the same
-    kind. `search_arguments`: workers, progress and budget, for passes that search. `options`: texts
-    by name; `registry`: by default that of the run. Raises `UsageError` if the pass is for the
-    other kind of model, `PluginError` if it fails or returns other types than (model,
-    `PassReport`), and `HubError` for an unknown pass or option and as the pass raises it.
+    `search_arguments`: workers, progress and budget, for passes that search. `options`: texts by
+    name. `registry`: by default that of the current run. Raises `UsageError` (`subject`) if the
+    pass is for the other kind of model (algorithm or workload), `HubError` for an unknown pass or
+    option and for errors of the pass, and `PluginError` if it fails or returns other types than
+    (model of the same kind, `PassReport`).
     """
     algorithm_pass = (registry or run_registry()).find(AlgorithmPass, name)
     subject = Subject(type(model).__name__.lower())
@@ -184,8 +186,10 @@ def execute(
     """Run an algorithm on one array per rank with the executor `name`.
 
     `inputs`: the content of INPUT of each rank; they are not changed. `in_place`: by default True
-    unless the algorithm claims to work out of place. `reduce_op`: default that of the collective.
-    Raises `InputError` for algorithms that cannot run, `UsageError` for inputs of wrong sizes.
+    unless the algorithm claims to work out of place. `reduce_op`: by default that of the
+    collective. `repeats`, `warmups`: timed runs and runs before them. `timeout_s`: limit in
+    seconds. Raises `InputError` for an algorithm that cannot run, and `UsageError` for another
+    number of inputs than ranks and for inputs of wrong sizes.
     """
     request = ExecutionRequest(
         algorithm,

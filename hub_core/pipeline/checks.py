@@ -35,12 +35,13 @@ _MAX_NAMED_FORMATS = 3
 
 
 def choose_versions(check: Check, version: str) -> RuntimeVersions:
-    """Find the row of the check's version table that contains `version`.
+    """Return the row of the check's version table that contains `version`.
 
-    `newest` and `latest` mean the last row. Otherwise a version has one to four numbers, with or
-    without `v` before them; `2.1` stands for all versions that begin with it, and a row contains it
-    if any of them is in its range (a row without a last version is open). Raises `UsageError` if
-    there is no table, for a text that is no version, and unless exactly one row contains it.
+    `newest` and `latest` mean the last row. Any other version has one to four numbers, optionally
+    after `v`. `2.1` stands for all versions that begin with 2.1; a row contains it if its range has
+    at least one of them. A row without a last version has no upper end. Raises `UsageError`
+    (`unknown-version`) if there is no table, for a text that is not a version, and if no row or
+    several rows contain it.
     """
     name = f"runtime {check.name}"
     if not check.versions:
@@ -75,9 +76,9 @@ def choose_versions(check: Check, version: str) -> RuntimeVersions:
 
 
 def report_unused_file(check: Check, versions: RuntimeVersions, file: str) -> CheckReport:
-    """Create the report that these versions of a runtime do not use such a file; it is not ok.
+    """Create the report that these versions of a runtime do not use such a file.
 
-    `file`: name of the file in the finding (code `not-used-by-version`).
+    The report is not ok and has one finding, `not-used-by-version`, located at `file`.
     """
     finding = _create_finding("not-used-by-version", check, versions, file)
     return CheckReport(
@@ -103,10 +104,10 @@ def warn_of_newest(check: Check, report: CheckReport, file: str) -> CheckReport:
 
 
 def list_versions(check: Check) -> str:
-    """List all versions of a runtime in one clause, with those that use such files.
+    """List all versions of a runtime in one line, with whether they use such files.
 
-    The rows of the table are in their order, separated by commas, each with `use such files` or `do
-    not use such files`. Empty without a table.
+    The rows of the version table are in their order, separated by commas, each followed by `use
+    such files` or `do not use such files`. "" without a table.
     """
     rows = [
         f"{format_span(check, row)} {'use' if row.uses_files else 'do not use'} such files"
@@ -118,9 +119,8 @@ def list_versions(check: Check) -> str:
 def format_span(check: Check, versions: RuntimeVersions) -> str:
     """Format a range of versions: `ROCm 5.5 to 7.12`, `ROCm 7.13 and later`, `NCCL 2.12`.
 
-    The product in front is that by which the check counts its versions; it is omitted if the check
-    names none. `and later` stands for a row without a last version, and a single version for a row
-    whose first and last are equal.
+    The product is the one whose versions the check counts; it is omitted if the check names none. A
+    range without a last version ends with `and later`. A range with equal ends is a single version.
     """
     product = f"{check.versioned_by} " if check.versioned_by else ""
     if versions.last is None:
@@ -133,7 +133,7 @@ def format_span(check: Check, versions: RuntimeVersions) -> str:
 def _parse_span(version: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the first and the last version that begin with the numbers of `version`.
 
-    Each as a tuple of `_PARTS` numbers: `2.1` gives (2, 1, 0, ...) and (2, 1, `_BEYOND`, ...).
+    Each is a tuple of `_PARTS` numbers: `2.1` gives (2, 1, 0, ...) and (2, 1, `_BEYOND`, ...).
     """
     parts = tuple(map(int, version.split(".")))
     rest = _PARTS - len(parts)
@@ -141,10 +141,11 @@ def _parse_span(version: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _create_finding(code: str, check: Check, versions: RuntimeVersions, file: str) -> Diagnostic:
-    """Create the error for a file that these versions do not use.
+    """Create the error (`code`) about a file that these versions do not use.
 
-    It states the reason, its source and its date from the table of versions, is located at the file
-    as a whole, and has the newest versions that use such files, or another runtime, as remedy.
+    The message has the reason, its source and its date from the table of versions; the location is
+    the entire file. The remedy is the newest versions that use such files or, if there are none,
+    another runtime.
     """
     lead = f"{check.name} of {format_span(check, versions)} does not use such files"
     message = f"{lead}: {versions.reason} ({versions.source}, {versions.date})"
@@ -152,9 +153,10 @@ def _create_finding(code: str, check: Check, versions: RuntimeVersions, file: st
 
 
 def _get_example(check: Check) -> str:
-    """Return an example of the argument `RUNTIME@VERSION` for a check.
+    """Return an example `RUNTIME@VERSION` for a check, which must have a version table.
 
-    It is the newest version among those that use such files, or among all if none does.
+    It is the newest version that uses such files, or the newest of all if none does. In a row
+    without a last version, the first version is taken.
     """
     used = [row for row in check.versions if row.uses_files] or check.versions
     return f"{check.name}@{used[-1].last or used[-1].first}"
@@ -182,9 +184,10 @@ def checks_of(subject: Subject, registry: Registry) -> list[Provided[Check]]:
 def find_check(name: str, subject: Subject, registry: Registry) -> Provided[Check]:
     """Find the check of this name and subject.
 
-    Raises `UsageError` for an unknown name, with the closest check of the subject, else all of
-    them, as remedy (`PluginError` if a plugin that is not loaded may provide it), `UsageError` for
-    a check of another subject, and `PluginError` if several plugins offer the name.
+    Raises `UsageError` for an unknown name; the remedy is the closest check of the subject or, if
+    none is close, all of them. If a plugin that is not loaded may provide the name, `PluginError`
+    is raised instead. Raises `UsageError` (`wrong-subject`) for a check of another subject, and
+    `PluginError` if several plugins offer the name.
     """
     known = [check.name for check in checks_of(subject, registry)]
     everything = f"checks of that subject: {', '.join(known) or 'none'}"
@@ -215,13 +218,15 @@ def check_runtime(
 ) -> CheckReport:
     """Check whether a runtime uses a file, and for which calls and sizes, or why not.
 
-    `runtime`: its name, or NAME@VERSION; `options`: those of its check. For a version that uses no
-    such files, the report says so without the check. Without a version, the file is checked by the
-    rules of the versions that use such files, and a warning reports if the newest version does not.
-    Findings on opening the file go to `report`. Raises `HubError` for an unknown runtime, version
-    or option and for an unreadable file; a file that is not used is no error. A file of another
-    format than those that the runtime reads is not checked: the report has `is_applicable` False
-    and the finding `not-applicable`.
+    `runtime`: NAME or NAME@VERSION. `options`: those of its check. Findings on opening the file go
+    to `report`. A file that is not used raises nothing. Raises `HubError` for an unknown runtime,
+    version or option, and for an unreadable file. The rules are:
+
+    - A file of a format that the runtime does not read is not checked; the report has
+      `is_applicable` False and the finding `not-applicable`.
+    - For a version that uses no such files, the report says so, and the check does not run.
+    - Without a version, the rules are those of the versions that use such files; a warning is added
+      if the newest version does not.
     """
     registry = registry or run_registry()
     check, versions = find_runtime(runtime, registry)
@@ -236,9 +241,11 @@ def check_runtime(
 
 
 def _describe_misfit(check: Check, opened: Input, registry: Registry) -> str | None:
-    """Return why a runtime's rules do not apply to a file: it has another format; None if they do.
+    """Return why a runtime's rules do not apply to a file; None if they apply.
 
-    A file that is not recognized at all gets the verdict of the runtime's rules.
+    They do not apply if the file is recognized as formats none of which the runtime reads. They
+    apply if the file is not recognized, and if the check does not declare the formats that it
+    reads.
     """
     recognized = recognize_formats(opened, registry)
     if not check.reads or not recognized or {format.name for format in recognized} & {*check.reads}:
@@ -271,10 +278,11 @@ def _report_misfit(check: Check, reason: str, file: str) -> CheckReport:
 
 
 def find_runtime(text: str, registry: Registry) -> tuple[Provided[Check], RuntimeVersions | None]:
-    """Find the check of NAME or NAME@VERSION, and the row of versions (None without VERSION).
+    """Find the check of NAME or NAME@VERSION, and the row of its version table.
 
-    The text is split at the first `@`. Raises `HubError` with the closest name for an unknown
-    check, and `UsageError` with the known versions for an unknown or empty version.
+    The text is split at the first `@`; without `@`, the row is None. Raises `HubError` with the
+    closest name for an unknown check, and `UsageError` with the known versions for an unknown or
+    empty version.
     """
     name, mark, version = text.partition("@")
     check = find_check(name, Subject.RUNTIME, registry)

@@ -56,13 +56,12 @@ class JsonHead:
 
 
 def scan_json_head(head: bytes) -> JsonHead | None:
-    """Scan the first bytes of a text; None if it begins with neither an object nor a list.
+    """Scan the first bytes of a JSON text; None if it begins with neither an object nor a list.
 
-    The head may end anywhere. The result has the names of the members of the outermost object as
-    far as they are in `head`, in their order, and the value of its member `schema` if that is a
-    schema of the hub (it begins with `collhub/`), else "". `searched`: the bytes in which
-    signatures are searched: that schema in quotes, else the head without the value of `extensions`,
-    which may contain data of other formats.
+    The bytes may end anywhere. The result has the names of the members of the outermost object, in
+    their order, and its member `schema` if that begins with `collhub/`, else "". `searched` has the
+    bytes in which signatures of formats are searched: that schema in quotes or, without one, the
+    bytes without the value of `extensions`, which may contain data of other formats.
     """
     start = _START.match(head)
     if start is None:
@@ -103,14 +102,18 @@ def scan_json_head(head: bytes) -> JsonHead | None:
 def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:
     """Find the only reader for an input.
 
-    If only one reader has the suffix, it is chosen, unless its signature does not match and that of
-    the only matching format without suffixes does. Otherwise the signature decides, in the first
-    4096 bytes, among the readers with the suffix or, if none of them matches, among all. Raises
-    `InputError` if no reader or several readers match, `PluginError` if a plugin that is not loaded
-    may provide the reader.
+    Raises `InputError` if no reader or several readers match, and `PluginError` if a plugin that is
+    not loaded may provide the reader. A reader that executes its input is considered only for a
+    single file that the user named with its suffix. A signature is searched in the first 4096
+    bytes. The rules are, in this order:
 
-    Content alone never selects a format that executes it: such a reader is considered only for a
-    single file that the user named with its suffix.
+    - If exactly one reader has the suffix, it is chosen. Exception: its signature does not match,
+      and the only matching reader has a format without suffixes; then that reader is chosen.
+    - Otherwise readers with a matching signature are compared: those with the suffix or, if there
+      are none, all. If exactly one reader of algorithms is left, it is chosen, unless a reader of
+      workloads claims the content.
+    - Without a match, the only reader of algorithms with the suffix is chosen; readers without a
+      signature take precedence over readers whose signature does not match.
     """
     name = opened.source.parts[0].name
     able = [
@@ -157,10 +160,10 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
 
 
 def recognize_formats(opened: Input, registry: Registry) -> list[Format]:
-    """Return the formats of readers of algorithms and workloads that an input may have, by name.
+    """Return the formats of algorithms and workloads that an input may have, sorted by name.
 
-    These are the formats whose signature is in the first 4096 bytes, without any the formats with
-    the suffix of its name. Empty if no format has either.
+    These are the formats whose signature is in the first 4096 bytes. If there are none, they are
+    the formats with the suffix of the input's name. Empty if no format has either.
     """
     formats = {
         provided.offer.format.name: provided.offer.format
@@ -178,11 +181,11 @@ def recognize_formats(opened: Input, registry: Registry) -> list[Format]:
 def find_writer(out: str, kind: type[W], registry: Registry) -> Provided[W]:
     """Find the writer for the suffix of a path; the longest suffix takes precedence.
 
-    What counts is the longest suffix of each format that has a suffix of the path: a format with
-    `.program.json` is preferred to one with `.json` only. A path without any suffix (other than
-    `-`) names canonical traces: the only writer of traces among writers of `kind` or, unless there
-    is exactly one, the writer named `CANONICAL_FORMAT`. Raises `UsageError` if no writer or several
-    writers remain.
+    Of the formats with a suffix of the path, those whose longest suffix is longest remain, so that
+    `.program.json` takes precedence over `.json`. A path without any suffix (other than `-`) means
+    canonical traces: the only writer of traces or, if there are several or none, the writer named
+    `CANONICAL_FORMAT`. Raises `UsageError` (`undecided-format`) if no writer or several writers
+    remain.
     """
     writers = registry.all(kind)
     named = [provided for provided in writers if _has_suffix(out, provided.offer.format)]
@@ -208,10 +211,10 @@ def is_trace(format: Format) -> bool:
 
 
 def trace_form(format: Format) -> Format | None:
-    """Return the form of canonical traces, binary or JSON, that a format has, or None.
+    """Return which form of canonical traces a format has, binary or JSON; None if neither.
 
-    It has the binary form if it shares a suffix with it, and the JSON form if it has exactly the
-    suffixes of that form and is a set of rank files.
+    It is binary if the format shares a suffix with that form. It is JSON if the format is a set of
+    rank files with exactly the suffixes of that form.
     """
     if set(format.suffixes) & set(CHAKRA.suffixes):
         return CHAKRA
@@ -243,9 +246,9 @@ def _claims(provided: Provided[R], opened: Input) -> bool:
 
 
 def may_be_topology_file(text: str, registry: Registry) -> bool:
-    """Whether a text that names no existing file was meant as a path.
+    """Return whether a text that is not the name of an existing file was probably meant as a path.
 
-    It has a `/`, or a suffix of a format of topologies.
+    This is so if it contains `/`, or has a suffix of an installed reader of topologies.
     """
     readers = registry.all(TopologyReader)
     return "/" in text or any(_has_suffix(text, reader.offer.format) for reader in readers)
@@ -275,14 +278,16 @@ def _create_ambiguity_error(
 def _create_json_error(
     opened: Input, head: JsonHead | None, kind: type[Offer], registry: Registry
 ) -> InputError:
-    """Create the error for JSON, or a file named `.json`, that no reader recognises.
+    """Create the error about JSON, or a file named `.json`, that no reader recognizes.
 
-    `head`: the scanned head, None if the file is no JSON (code `not-json`, with the first line up
-    to 40 bytes); otherwise the code is `unknown-format`, and the message names an unknown schema of
-    the hub (another version of a known one with the known version), else the first six members of
-    an object, else a list. The remedy is an upgrade, `--from`, or the format with the most common
-    members, if there is one; it says so if that is a topology where none is wanted, or no topology
-    where one is.
+    `head`: the scanned start of the file. If it is None, the file is not JSON: the code is
+    `not-json`, and the message has the start of the file's first line. Otherwise the code is
+    `unknown-format`, and the message names an unknown schema of the hub, or the first six members
+    of an object, or says that it is a list.
+
+    The remedy is a suitable version of the program for another version of a known schema; otherwise
+    the format that shares most members, if there is one; otherwise `--from`. If a topology is
+    needed and the nearest format is none, or conversely, the remedy says so.
     """
     noun, location = noun_of(kind), Location(opened.source.name)
     cure = "name the format with --from; 'collhub formats' lists them"
@@ -316,12 +321,12 @@ def _create_json_error(
 
 
 def _find_nearest_format(head: JsonHead, registry: Registry) -> Provided[Any] | None:
-    """Find the reader of the format that shares most members with a JSON object; None for none.
+    """Find the reader whose format shares most members with a JSON object; None if none does.
 
-    All readers of algorithms, workloads and topologies are compared. Names are equal if they have a
-    similarity of at least 0.85 after normalisation: `collective_size` is near `collective-size` and
-    `collectiveSize`. Among equal numbers of shared members, the format with fewer members is
-    nearer; among those, the first one.
+    All readers of algorithms, workloads and topologies are compared. Members are equal if their
+    normalized names have a similarity of at least 0.85: `collective_size` is near `collective-size`
+    and `collectiveSize`. Of several formats with the same number of shared members, the one with
+    fewer members is nearer; then the first one.
     """
     # Imported here, because most inputs are recognised.
     from difflib import get_close_matches

@@ -41,12 +41,13 @@ def simulate_failures(
     options: OptionText | None = None,
     registry: Registry,
 ) -> list[FailureTime]:
-    """Simulate an algorithm without each link of a network; return one time per pair of nodes.
+    """Simulate an algorithm without each link of a network; return one result per pair of nodes.
 
-    Both directions and parallel links of a pair fail together. `time_ns`: the time on the complete
-    network, which is that without an unused link. Messages use the routes that remain; the
-    algorithm does not run if a message would have to pass through an NPU that does not forward
-    messages on the complete network. Raises `HubError`.
+    All links between two nodes, in both directions, fail together. `time_ns`: the time on the
+    complete network, which is also the time without a link that no message uses. Messages use the
+    remaining routes. There is no time, but a reason, if NPUs are separated, if the algorithm does
+    not finish, and if a message would have to pass through an NPU that does not forward messages on
+    the complete network. Raises `HubError`.
     """
     messages = MessageRoutes.of(algorithm, topology)
     times = []

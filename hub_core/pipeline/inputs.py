@@ -120,11 +120,12 @@ def open_algorithm(
     report: Report = log_diagnostic,
     more: Sequence[str] = (),
 ) -> OpenedAlgorithm:
-    """Open an input and find the reader for it from the name and the first bytes.
+    """Open an input and find its reader from the name and the first bytes.
 
-    `format`: name of the format to use instead of detection. `more`: further files that are rank
-    files of one algorithm together with `path`, whatever their names. Raises `HubError` if the
-    input cannot be opened, or no reader or several readers accept it.
+    `format`: name of the reader to use instead of detection. `report`: gets warnings about the
+    file. `more`: further files that are, together with `path`, the rank files of one algorithm,
+    whatever their names are. Raises `HubError` if the input cannot be opened, and if no reader or
+    several readers fit.
     """
     request = path, FormatReader, format, registry or run_registry(), report
     return OpenedAlgorithm(*open_source(*request, more))
@@ -155,9 +156,11 @@ def read_workload(
     registry: Registry | None = None,
     report: Report = log_diagnostic,
 ) -> Workload:
-    """Read a workload from a file or folder; arguments as for `read`.
+    """Read a workload from a file or folder, without checking it.
 
-    Raises `HubError` for invalid inputs, and for an input that is an algorithm.
+    `format`: name of the reader; None chooses it by suffix and content. `options`: texts by name.
+    `report`: gets warnings. Raises `HubError` for an invalid input, and for an input that is an
+    algorithm.
     """
     opened = open_algorithm(path, format=format, registry=registry, report=report)
     return require_workload(opened.read_any(options), opened.name)
@@ -171,12 +174,12 @@ def open_source(
     report: Report,
     more: Sequence[str] = (),
 ) -> tuple[Source, Provided[R]]:
-    """Open a file, and find its reader among readers of `kind`; return both.
+    """Open a file and find its reader among the readers of `kind`; return both.
 
-    `format`: name of the reader; None to choose it by suffix and content. `more`: further rank
-    files, as of `open_algorithm`. `report` gets warnings about the file. The source is decompressed
-    if the reader accepts gzip. Raises `HubError` if the file cannot be opened, no single reader
-    fits, or the file is compressed and the reader does not accept that.
+    `format`: name of the reader; None chooses it by suffix and content. `more`: further rank files
+    of the same job. `report`: gets warnings about the file. The source is decompressed when it is
+    read, if the reader accepts gzip. Raises `HubError` if the file cannot be opened, if no reader
+    or several readers fit, and if the file is compressed and the reader does not accept gzip.
     """
     chosen = registry.find(kind, format) if format is not None else None
     readers = registry.all(kind) if chosen is None else [chosen]
@@ -189,10 +192,11 @@ def open_source(
 
 
 def parse_topology(text: str, registry: Registry | None = None) -> Topology:
-    """Build the topology of a text such as `torus:4x4`, with a builder of the core or a plugin.
+    """Build the topology of a text such as `torus:4x4`, by a builder of the core or of a plugin.
 
-    Without a registry, the core's builders are tried first; the installed plugins are discovered
-    only if the text names another builder. Raises `HubError`.
+    Changes of links (`without=`, `degrade=`) are applied. Without a registry, the core's builders
+    are tried first, and plugins are discovered only if the text names another builder. Raises
+    `HubError` for an invalid text and an unknown builder.
     """
     complete, changes = split_link_changes(text)
     topology = build_topology(complete, _Builders(registry))
@@ -207,14 +211,16 @@ def read_topology(
     registry: Registry | None = None,
     report: Report = log_diagnostic,
 ) -> Topology:
-    """Build the topology that a text such as `torus:4x4` or a file describes.
+    """Build the topology that a text such as `torus:4x4`, or a file, describes.
 
-    `format`: name of the reader; then the text is always a file. Without it, the name of a builder
-    takes precedence over a file, and a text that is neither a file nor could be the name of one is
-    parsed as a topology, for its error. Options of the reader may follow the name of a file, as in
-    `machine.xml?profile=h100&nodes=2`; `options` take precedence over them, and `npus=0-3` selects
-    NPUs. A topology with such options has the text as name. `without=3-4` and `degrade=5-6=0.5`
-    remove links and slow them down, with the numbers after the selection. Raises `HubError`.
+    `format`: name of the reader; the text is then always a file. Without it, the name of a builder
+    takes precedence over a file. A text that is neither a file nor looks like a path is parsed as a
+    topology text, so that its error is reported.
+
+    Options of the reader may follow the name of a file, as in `machine.xml?profile=h100&nodes=2`;
+    `options` take precedence over them. `npus=0-3` selects NPUs. Then `without=3-4` and
+    `degrade=5-6=0.5` remove links and slow them down, with node numbers after the selection. The
+    name of a topology with any of these is the text. Raises `HubError`.
     """
     text = os.fspath(text_or_path)
     registry = registry or run_registry()
@@ -242,9 +248,9 @@ def read_topology(
 def own_topology(opened: OpenedAlgorithm, registry: Registry) -> Topology | None:
     """Read the network that an input contains in addition to its model; None if there is none.
 
-    It is read from the same source by the reader of the workload if that declares a function for
-    it, else by the topology reader with the same name as the reader of the input, with default
-    options. Errors of reading are raised.
+    It is read from the same source. A reader of workloads may declare its own function for it;
+    otherwise the topology reader with the same name as the input's reader is used, with default
+    options. Raises `HubError` if the network cannot be read.
     """
     offer = opened.reader.offer
     if isinstance(offer, WorkloadReader) and offer.network:
@@ -275,10 +281,10 @@ class _Builders:
     registry: Registry | None
 
     def __call__(self, name: str) -> TopologyFunction:
-        """Return the builder of a name; plugins are loaded only for names unknown to the core.
+        """Return the builder of a name; plugins are loaded only for a name unknown to the core.
 
-        They are loaded once, and kept in `registry`; if that is given from the start, it alone is
-        used. Raises `HubError` if no plugin, or more than one, offers the name.
+        Loaded plugins are kept in `registry`. If `registry` was given from the start, only its
+        builders are used. Raises `HubError` if no plugin or several plugins offer the name.
         """
         if self.registry is None:
             core = load_core_only()
@@ -291,7 +297,8 @@ class _Builders:
 def _find_builder(name: str, registry: Registry) -> TopologyFunction:
     """Return the builder that exactly one plugin offers for a name.
 
-    Raises `HubError` with the closest name for an unknown one, and if several plugins offer it.
+    Raises `HubError` for an unknown name (`unknown-topology`), with the closest name as remedy, and
+    if several plugins offer the name.
     """
     known = _list_builders(registry)
     if name not in known:
@@ -307,11 +314,11 @@ def _list_builders(registry: Registry) -> list[str]:
 
 
 def _split_query(text: str) -> tuple[str, dict[str, str]]:
-    """Split a text into the path of a file and the `key=value` pairs after `?`.
+    """Split a text into the path of a file and the `key=value` pairs after the first `?`.
 
-    If the text itself is the path of a file, or the part before the first `?` is none, the text is
-    returned without pairs. Empty parts between `&` are ignored. Raises `UsageError` for a part
-    without `=` or key, and for a repeated key.
+    The entire text is returned without pairs if it is itself the path of a file, or if the part
+    before `?` is not one. Empty parts between `&` are ignored. Raises `UsageError` for a part
+    without `=` or without a key, and for a repeated key.
     """
     path, mark, query = text.partition("?")
     if not mark or os.path.lexists(text) or not os.path.lexists(path):

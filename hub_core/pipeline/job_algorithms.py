@@ -74,11 +74,13 @@ def with_algorithms(
     """Assign to each collective of a job the algorithm of the last rule that matches it.
 
     A synthesizer is called with the bytes and the NPUs of the group, once for equal collectives on
-    equal networks. `read`: reads and verifies the algorithm of a file. `admit`: verifies an
-    algorithm that messages call by a name. `selected`: bool per node, True for nodes that may be
-    changed; None for all. Collectives on the host, of a single rank, without a rule, and of rules
-    with `native` are not changed. Raises `HubError` with the rule for an algorithm that does not
-    fit, and `UsageError` for a rule that is the last one for no collective.
+    equal networks. `read`: reads and verifies the algorithm in a file. `admit`: verifies an
+    algorithm, with its name for messages. `selected`: bool[nodes], the nodes that may be changed;
+    None for all.
+
+    Collectives on the host, of a single rank, without a matching rule, and of rules with the
+    algorithm `native` are not changed. Raises `UsageError` (`no-match`) for a rule that is the last
+    matching one for no collective, and `HubError` for an algorithm that does not fit.
     """
     nodes = workload.nodes
     maker = _AlgorithmCache(topology, registry, read, admit, list(workload.algorithms))
@@ -130,9 +132,9 @@ class CollectiveRule:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def matches(self, kind: CollectiveKind, size: int, group: str) -> bool:
-        """Whether a collective of this kind, size in bytes and group meets all conditions.
+        """Return whether a collective of this kind, size in bytes and group meets all conditions.
 
-        A condition that the rule does not have is met.
+        A condition that the rule does not declare is met.
         """
         is_kind = self.kind in (None, kind)
         is_group = self.group in (None, group)
@@ -144,12 +146,12 @@ DEFAULT_RULE = CollectiveRule(f"{EVERY_KIND}={NATIVE}", None, 0, _NO_LIMIT, None
 
 
 def parse_rule(text: str, synthesizers: Sequence[str]) -> CollectiveRule:
-    """Parse a rule `KIND[@SIZE][/GROUP]=ALGORITHM`, which gives collectives of a job an algorithm.
+    """Parse a rule `KIND[@SIZE][/GROUP]=ALGORITHM` for the collectives of a job.
 
-    KIND is the name of a standard or uneven collective, or `*` for every one. SIZE is a limit or
-    range of bytes; without it, all sizes match, and without GROUP, all groups. `synthesizers`:
-    names after which `:` begins options. Raises `UsageError` for an invalid text, kind, size or
-    option.
+    KIND is a standard or uneven collective, or `*` for every one. SIZE is a limit or range in
+    bytes. Without SIZE all sizes match, and without GROUP all groups. `synthesizers`: names after
+    which `:` starts options; any other text is a file, or `native`. Raises `UsageError` for an
+    invalid text, kind, size or option.
     """
     match = _RULE.fullmatch(text)
     if match is None:
@@ -250,9 +252,10 @@ class _AlgorithmCache:
     def _synthesize(self, rule: CollectiveRule, call: _Call, network: GroupNetwork) -> Algorithm:
         """Synthesize and verify the algorithm for a collective on the NPUs of a group.
 
-        `rule`: synthesizer and its options; `call`: kind, ranks, root, counts and size per rank or
-        in total, as the kind counts. If the network has more NPUs than the group, the algorithm is
-        restricted to the members. Raises `HubError` if synthesis or verification fails.
+        `rule`: the synthesizer and its options. `call`: kind, ranks, root, counts, and the bytes as
+        nodes count them. If the network has more NPUs than the group, the algorithm is restricted
+        to the members. Raises `HubError` if synthesis or verification fails, and if a step is on
+        another NPU.
         """
         kind, ranks = call.kind, call.num_ranks
         collective = collective_of_call(kind, ranks, call.root, call.counts)
@@ -276,10 +279,10 @@ def _restrict_to_members(
 ) -> Algorithm:
     """Convert an algorithm on all NPUs of a network to one on the members of a group.
 
-    Member i is NPU `npus[i]`. Ranks and peers are renumbered, the dependencies and the scratch
-    units of the members are kept, extensions are dropped. `collective`: that of the members; it
-    keeps the unit count of the algorithm. Raises `InputError` for steps on other NPUs, such as
-    relays; the message names the first of them.
+    Member i is NPU `npus[i]`. Ranks and peers are renumbered, the dependencies and scratch units of
+    the members are kept, and extensions are dropped. `collective`: that of the members; it gets the
+    unit count of the algorithm. Raises `InputError` (`algorithm-does-not-fit`) for a step on
+    another NPU, such as a relay.
     """
     steps = algorithm.steps
     position = np.full(algorithm.num_ranks, -1, np.int64)
@@ -324,9 +327,9 @@ def _parse_kind(text: str) -> CollectiveKind | None:
 def _parse_range(text: str | None, rule: str) -> tuple[int, int]:
     """Parse a condition on the size, such as `<1MiB` or `1KiB..1MiB`: (first, last + 1) in bytes.
 
-    A range includes both ends; a size without comparison means exactly that size. None: all sizes,
-    (0, 2^63). `rule` is the rule in messages. Raises `UsageError` for an invalid size and for a
-    range whose end is below its start.
+    Both ends of a range belong to it; a size without a comparison means exactly this size. None
+    means all sizes: (0, 2^63). `rule`: the rule for messages. Raises `UsageError` for an invalid
+    size, and for a range whose end is below its start.
     """
     if text is None:
         return 0, _NO_LIMIT
@@ -343,12 +346,12 @@ def _parse_range(text: str | None, rule: str) -> tuple[int, int]:
 
 
 def _parse_algorithm(text: str, synthesizers: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Parse an algorithm: (name of a synthesizer, `native` or path, options).
+    """Parse an algorithm: (name of a synthesizer, `native` or a path; options by name).
 
-    Options follow a synthesizer after a colon, as `key=value,key=value`; a value may contain
-    commas, `-` in a key stands for `_`, and the last of equal keys wins. The text after `native:`
-    is its option `algorithm`. Any other text is a path without options, which may contain a colon.
-    Raises `UsageError` for an option without key or value.
+    Options follow the name of a synthesizer as `:key=value,key=value`. A value may contain commas,
+    `-` in a key stands for `_`, and the last of equal keys counts. The text after `native:` becomes
+    the option `algorithm`. Any other text is a path without options, which may contain a colon.
+    Raises `UsageError` for an option without a key or value.
     """
     name, colon, option_text = text.partition(":")
     if name == NATIVE:

@@ -13,12 +13,12 @@ from hub_core.registry.plugins import Registry
 
 
 def simulate_job(request: WorkloadRequest, name: str, options: OptionText) -> WorkloadTimes:
-    """Call the simulator of workloads `name` and check that its result has times for every rank.
+    """Call the simulator of workloads `name`, and check that its result has times for every rank.
 
-    `options`: texts by name. The simulator gets the registry of the request or, without one, of the
-    run. Uneven collectives without an algorithm are sent directly. Raises `HubError` for an unknown
-    simulator or option, `PluginError` if it fails, and for another number of finish times or
-    exposed times than ranks.
+    `options`: texts by name. The simulator gets the registry of the request or, without one, that
+    of the current run. Uneven collectives without an algorithm get the default one. Raises
+    `HubError` for an unknown simulator or option, and `PluginError` if the simulator fails, or
+    returns another number of finish times or exposed times than ranks.
     """
     registry = request.hub or run_registry()
     simulator = registry.find(WorkloadSimulator, name)
@@ -31,10 +31,12 @@ def simulate_job(request: WorkloadRequest, name: str, options: OptionText) -> Wo
 
 
 def with_uneven_algorithms(request: WorkloadRequest, registry: Registry) -> WorkloadRequest:
-    """Assign `DEFAULT_UNEVEN` to the uneven collectives of a job that name no algorithm.
+    """Return the request in which every uneven collective has an algorithm.
 
-    Simulators have no native algorithms for them. The network is that of the request, else that of
-    its input. Raises `HubError` as `with_algorithms`, and `UsageError` without a network.
+    Collectives without one get `DEFAULT_UNEVEN`, because simulators have no native algorithm for
+    them; those on the host are not changed. The network is that of the request or, without one,
+    that of its input. The request itself is returned if no collective lacks an algorithm. Raises
+    `UsageError` (`no-topology`) without a network, and `HubError` if the synthesis fails.
     """
     workload, nodes = request.workload, request.workload.nodes
     is_open = (nodes.counts >= 0) & (nodes.algorithm < 0) & ~nodes.on_host

@@ -37,11 +37,11 @@ def read_measurements(
 ) -> MeasurementSet:
     """Read measured times from files (`-`: standard input), in the order of the files.
 
-    `collective`, `ranks` and `nodes` complete files that lack them. `format`: name of the reader,
-    by default the only one whose signature is in a file. An option goes to every reader that
+    `collective`, `ranks`, `nodes`: values for files that lack them. `format`: name of the reader;
+    by default the one whose signature is in the file. An option is passed to every reader that
     declares it. Skipped lines are listed in the result. Raises `InputError` for the first file
-    without usable points, `UsageError` for an option that no reader of the files declares and for
-    files that several readers recognise, `PluginError` for a reader that returns invalid points.
+    without usable points, `UsageError` for an option that no reader declares and for a file that
+    several readers recognize, and `PluginError` for a reader that returns invalid points.
     """
     registry = registry or run_registry()
     points: list[Measurement] = []
@@ -80,10 +80,10 @@ def detect_measurements(content: bytes, registry: Registry) -> list[Provided[Mea
 
 
 def _read_content(path: str, skipped: list[Diagnostic]) -> Source:
-    """Read a file or standard input completely; return it as a source that reports to `skipped`.
+    """Read a file or standard input completely, and return it as a source with one part.
 
-    The source has one part, under the name of the input. Raises `InputError` if it cannot be read,
-    is compressed, or is larger than 256 MiB.
+    Findings on the file are appended to `skipped`. Raises `InputError` if it cannot be read, is
+    compressed, or has more than 256 MiB.
     """
     opened = open_input(path, (), skipped.append)
     source = content_of(opened, _UNCOMPRESSED)

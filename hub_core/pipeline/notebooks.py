@@ -61,10 +61,11 @@ class NotebookView:
 
 
 def describe(model: object) -> str:
-    """Return facts about a model as a table, and a picture of it, as HTML. All texts are escaped.
+    """Return facts about a model as a table, and a picture of it, as HTML with escaped texts.
 
-    Algorithms and workloads have a picture of their bytes or nodes, topologies and comparisons that
-    of the plugin that draws them, results of simulations the times of their ranks.
+    The picture of an algorithm shows the units between ranks, that of a workload the nodes by kind,
+    and that of a simulation result the finish times of at most `_MAX_CELLS` ranks. A plugin draws
+    topologies and comparisons; without one, they have no picture.
     """
     if isinstance(model, Algorithm):
         return _join(_list_algorithm_facts(model), _draw_bytes(model))
@@ -92,9 +93,10 @@ def create_view(
 ) -> NotebookView:
     """Return the interactive page of a model; algorithms and workloads are simulated first.
 
-    `topology` is required for an algorithm, and 1 MiB the default of `size`. For a
-    `SimulationResult`, the algorithm or the workload that was simulated is required. Raises
-    `TypeError` for a missing argument and `HubError` if the page cannot be written.
+    `topology` is required for an algorithm. `size` in bytes is by default that of the algorithm,
+    else 1 MiB. For a `SimulationResult`, the algorithm or workload that was simulated is required.
+    `height`: in pixels. Raises `TypeError` for a missing argument, and `HubError` if the simulation
+    fails or the page cannot be written.
     """
     registry = run_registry()
     network = None if topology is None else as_topology(topology, registry)
@@ -223,9 +225,9 @@ def _draw(subject: ReportSubject) -> str:
 
 
 def _draw_bytes(algorithm: Algorithm) -> str:
-    """Return an SVG of the units that each rank sends to every other rank; "" above 64 ranks.
+    """Return an SVG of the units that each rank sends to every other rank.
 
-    Rows are senders, columns receivers.
+    Rows are senders, columns are receivers. "" for more than `_MAX_CELLS` ranks.
     """
     steps, count = algorithm.steps, algorithm.num_ranks
     if count > _MAX_CELLS:
@@ -258,7 +260,10 @@ def _draw_matrix(units: npt.NDArray[np.int64]) -> str:
 
 
 def _draw_nodes(workload: Workload) -> str:
-    """Return an SVG with a bar per kind of node that the workload has: the number of nodes."""
+    """Return an SVG with a bar per kind of node: the number of nodes of this kind.
+
+    Kinds without nodes are omitted.
+    """
     counts = np.bincount(workload.nodes.kind, minlength=len(NodeKind)).tolist()
     values = {
         kind.name.lower(): count for kind, count in zip(NodeKind, counts, strict=True) if count

@@ -77,10 +77,10 @@ def write(
 ) -> Written:
     """Write an algorithm or a workload to a file, a prefix, a folder or standard output (`-`).
 
-    `format`: default by suffix; without suffix, the canonical traces. Losses are returned; under
-    `LossPolicy.REFUSE` they raise `LossyError` before anything is written. The output is complete
-    or not written at all; `force` is required if it would mix with existing files. The model is not
-    verified. Raises `HubError`.
+    `format`: name of the writer; None chooses it by suffix, and canonical traces without a suffix.
+    The output is written completely or not at all. `force` is required if it would mix with
+    existing files. The model is not verified. Losses are returned; under `LossPolicy.REFUSE` they
+    raise `LossyError`, and nothing is written. Raises `HubError` for an unusable output or format.
     """
     registry = registry or run_registry()
     writer: ModelWriter = (
@@ -102,8 +102,8 @@ def measure_gain(
 ) -> MeasuredGain:
     """Run two workloads as files of a format, and compare their times and results.
 
-    Raises `UsageError` for a format whose writer cannot run its files, and `HubError` if a run
-    fails.
+    `format`: name of a writer of workloads, which runs the files; `options`: its options. Raises
+    `UsageError` if the writer cannot run its files, and `HubError` if a run fails.
     """
     writer = registry.find(WorkloadWriter, format)
     if not writer.offer.run:
@@ -125,11 +125,12 @@ def write_topology(
     policy: LossPolicy = LossPolicy.WARN,
     registry: Registry,
 ) -> Written:
-    """Write a network to a file or to standard output (`-`), as `write` writes a model.
+    """Write a network to a file or to standard output (`-`); return the paths and losses.
 
-    `format`: name of the writer. None: the only writer with the suffix of `out`, else the hub's
-    topology document. An existing file is replaced. Only the topology document has the measured
-    rate of switches that multicast and add up; with other formats it is a loss.
+    `format`: name of the writer. None chooses the only writer with the suffix of `out`, else the
+    hub's topology document. An existing file is replaced. Formats other than this document lose the
+    measured rate of switches that multicast and reduce. Raises `LossyError` for losses under
+    `LossPolicy.REFUSE`, and `HubError` for an unusable output.
     """
     named = [
         offered.name
@@ -159,8 +160,9 @@ def write_result(
 ) -> Written:
     """Write artifacts that a command built, as if the writer of `format` had returned them.
 
-    All files or none are written; without `force`, existing sets and folders are refused. Raises
-    `LossyError` for losses under the policy REFUSE, `UsageError` for an unusable output.
+    All files are written or none. An existing set or folder is refused unless `force` is set.
+    Raises `LossyError` for losses under `LossPolicy.REFUSE`, and `UsageError` for an unusable
+    output.
     """
     writer = registry.find(FormatWriter, format)
     target = destination(out, writer.offer.format, force=force)
@@ -175,11 +177,11 @@ def write_report(
     format: str | None = None,
     registry: Registry,
 ) -> Written:
-    """Write a picture or a timeline of a subject of the kind `shown`.
+    """Write a picture, a timeline or another report of the kind `shown`.
 
-    The writer is `format` if given, otherwise the only writer of this kind with the suffix of
-    `out`; a writer that is the only one of its kind is used for any suffix. Existing files are
-    replaced. Raises `HubError`.
+    The writer is the one named `format`; without it, the only writer of this kind with the suffix
+    of `out`, or the only writer of this kind at all. An existing file is replaced. Raises
+    `HubError` if no writer or several writers fit, and if the writing fails.
     """
     writer = _find_report_writer(shown, out, format, registry)
     target = destination(out, writer.offer.format, force=True)
@@ -189,9 +191,9 @@ def write_report(
 def render_report(subject: ReportSubject, *, registry: Registry, suffix: str = "") -> bytes:
     """Return the content of the report on a subject, by the first writer for its kind.
 
-    `suffix`: only writers of files with this suffix, such as `.svg`, are used; empty for all.
-    Options have their defaults; several artifacts are concatenated. Raises `HubError` if no plugin
-    has such a writer, or if the writer fails.
+    `suffix`: the writer must have this suffix, such as `.svg`; "" for any. Options have their
+    defaults. Several artifacts are concatenated. Raises `HubError` if no plugin has such a writer,
+    and if the writer fails.
     """
     able = [
         one
@@ -206,10 +208,10 @@ def render_report(subject: ReportSubject, *, registry: Registry, suffix: str = "
 def choose_writer(
     registry: Registry, out: str, target_format: str | None, kind: type[W]
 ) -> Provided[W]:
-    """Return the writer named `target_format`; without a name, that for the suffix of the output.
+    """Return the writer named `target_format`, or if it is None, the writer for `out`'s suffix.
 
-    With a name, the suffix of `out` does not matter. Raises `HubError` if no or several writers of
-    the kind have that name, and `UsageError` if not exactly one has the suffix (see `find_writer`).
+    Raises `HubError` if no writer or several writers of the kind have that name, and `UsageError`
+    if no writer or several writers fit the suffix (see `find_writer`).
     """
     if target_format is not None:
         return registry.find(kind, target_format)
@@ -226,12 +228,12 @@ class SelectionFolders:
     registry: Registry
 
     def files(self, selection: Selection, format: str, options: Mapping[str, str]) -> WriteResult:
-        """Build the files of a selection in a format; contents are loaded and names are checked.
+        """Build the files of a selection in a format, with loaded contents; nothing is written.
 
-        A selection says which algorithm is used for which calls. Nothing is written. Raises
-        `HubError` if no writer of selections is named `format` or it refuses the selection,
-        `PluginError` if the writer fails or returns a name that leaves the folder. Without runtimes
-        of its own the result has those of the writer.
+        A selection defines which algorithm is used for which calls. `format`: name of a writer of
+        selections. The result has the runtimes of the writer if it returned none itself. Raises
+        `HubError` for an unknown format and if the writer refuses the selection, and `PluginError`
+        if the writer fails or returns a name that would leave the folder.
         """
         writer = self.registry.find(SelectionWriter, format)
         result = call(writer, WriteResult, selection, bound_options(writer, options))
@@ -254,11 +256,11 @@ class SelectionFolders:
         return tuple(self.registry.find(SelectionWriter, format).offer.runtimes)
 
     def served_calls(self, source: Source, format: str) -> Sequence[ServedCalls]:
-        """Read files of a format and return the calls that a runtime serves with them.
+        """Read the files of a selection; return the calls that a runtime serves with them.
 
-        `format`: name of a writer of selections, whose function `read` is called. The order is as
-        returned; a tuple is as good as a list. Raises `HubError` for an unknown format and as the
-        function refuses the files, `PluginError` if it fails or returns anything else.
+        `format`: name of a writer of selections, whose function `read` is called. The order of its
+        result is kept. Raises `HubError` for an unknown format and if the function refuses the
+        files, and `PluginError` if it fails or returns neither a list nor a tuple.
         """
         writer = self.registry.find(SelectionWriter, format)
         with blame(writer):
@@ -268,12 +270,11 @@ class SelectionFolders:
         return calls
 
     def formats_of(self, name: str, content: bytes) -> list[str]:
-        """Return the formats of a single file, by name: those of its suffix and its content.
+        """Return the names of the formats that a single tuner file may have.
 
-        Of the formats with its suffix, those whose signature is in the first 64 KiB are returned,
-        else all with the suffix. Without a format of its suffix, those of all formats whose
-        signature is there. The case of the name is ignored. Formats without suffixes and signature
-        are those of folders only and are never returned. Empty if no format fits.
+        Among the formats with the suffix of `name` (its case is ignored), those whose signature is
+        in the first 64 KiB are returned or, if there are none, all of them. If no format has the
+        suffix, all formats with a matching signature are returned.
         """
         formats = [provided.offer.format for provided in self.registry.all(SelectionWriter)]
         by_suffix = [form for form in formats if name.lower().endswith(form.suffixes)]
@@ -337,12 +338,12 @@ def _write_artifacts(
 
 
 def _check_artifacts(writer: AnyWriter, result: WriteResult) -> Iterator[Content]:
-    """Yield the artifacts of a writer with their bytes, each loaded when it is requested.
+    """Yield the artifacts of a writer as contents; each is loaded when it is requested.
 
-    Raises `PluginError` for a name that does not fit the layout of the format or is repeated, for
-    content that is no `bytes`, `bytearray` or `memoryview`, for an exception of the writer, and, at
-    the end, if there was no artifact. A `HubError` of the writer is not converted. Artifacts before
-    the defective one have been yielded by then.
+    Raises `PluginError` at the first defective artifact: a name that does not fit the layout of the
+    format or is repeated, or content that is not `bytes`, `bytearray` or `memoryview`. Raises it if
+    the writer fails and, at the end, if there was no artifact. A `HubError` of the writer is not
+    converted.
     """
     is_single = writer.offer.format.layout is Layout.FILE
     seen: set[str] = set()

@@ -64,11 +64,13 @@ def create_target(
     sizes: Sequence[int],
     variants: Variants,
 ) -> SynthesisTarget:
-    """Create the target of a synthesis for at least one runtime and calls of all `sizes` in bytes.
+    """Create the target of a synthesis: the limits of runtimes, and the function that fits results.
 
-    The first size is the one whose time counts. Chunks suit all runtimes; all other limits are
-    those of the first runtime that executes the algorithm. Raises `InputError` (`size-not-served`)
-    for a size that is no multiple of the smallest part that the runtimes address.
+    `chosen`: at least one runtime. `sizes`: sizes in bytes that the algorithm must serve; the time
+    counts for the first one. The chunks suit all runtimes; other limits are those of the first
+    runtime that executes the algorithm. `variants`: lists forms of an algorithm with their times.
+    Raises `InputError` (`size-not-served`) for a size that is not a multiple of the smallest part
+    that all runtimes can address.
     """
     names = " and ".join(one.runtime.name for one in chosen)
     unit_bytes = lcm(*(one.runtime.limits.unit_bytes or 1 for one in chosen))
@@ -96,10 +98,11 @@ def create_target(
 
 
 def _count_messages(chosen: ChosenRuntime) -> int | None:
-    """Return the messages that a rank can receive in a search; None without limit.
+    """Return the number of messages that a rank may receive in a search; None if unlimited.
 
-    A quarter of its operations: a rank receives every chunk, usually sends it too, and two copies
-    of the algorithm are often faster than one.
+    It is a quarter of the operations of a rank, at least 1: a rank receives every chunk and usually
+    sends it too, and two copies of the algorithm are often faster than one. Without a limit of
+    operations, blocks times operations of a block is used.
     """
     limits = chosen.runtime.limits
     operations = limits.max_operations
@@ -111,10 +114,11 @@ def _count_messages(chosen: ChosenRuntime) -> int | None:
 def _fit(
     chosen: tuple[ChosenRuntime, ...], calls: _Calls, variants: Variants, algorithm: Algorithm
 ) -> FittedAlgorithm:
-    """Return the form of an algorithm with the best merit on the first runtime that executes one.
+    """Return the best form of an algorithm that the first suitable runtime executes.
 
     `variants` yields the forms with their times; they are tried by ascending time, then number of
-    steps. Raises the `InputError` of the first runtime if none executes any form.
+    steps. The runtimes are tried in order, and the first one that executes a form is used. Raises
+    the `InputError` of the first runtime if no runtime executes any form.
     """
     rows = sorted(
         variants(in_largest_units(algorithm)), key=lambda row: (row[1], len(row[0].steps))
@@ -134,9 +138,10 @@ def _choose_variant(
 ) -> FittedAlgorithm:
     """Return the form with the best merit that the runtime executes.
 
-    `rows`: (form, time in ns, text), by ascending time. Slower forms than the first executable one
-    count only within a tolerance, which is larger while no form stays within the preferred limits,
-    and only with fewer steps. Raises the first reason as `InputError` if none is executed.
+    `rows`: (form, time in ns, text), by ascending time. A slower form than the first executable one
+    is considered only if its time is within a tolerance and it has fewer steps. The tolerance is
+    larger as long as every form exceeds the preferred limits. Raises the first reason as
+    `InputError` if no form is executed.
     """
     fitted: list[FittedAlgorithm] = []
     reason: InputError | None = None
@@ -168,11 +173,11 @@ def _choose_variant(
 
 
 def _check_fit(chosen: ChosenRuntime, calls: _Calls, algorithm: Algorithm) -> RuntimeFit:
-    """Return the resources of an algorithm on a runtime. Raises `InputError` if it does not run.
+    """Return the resources that an algorithm needs on a runtime.
 
-    The reasons, in this order: a size that it does not serve, more operations of a rank than are
-    allowed, a refusal by the writer, an exceeded limit, a larger size than it serves without a
-    deadlock.
+    Raises `InputError` if the runtime does not execute it. The reasons are, in this order: a size
+    that it does not serve, too many operations of a rank, a refusal by the writer, an exceeded
+    limit, and a size above the largest one that does not deadlock.
     """
     runtime, limits = chosen.runtime, chosen.runtime.limits
     _check_units(runtime.name, calls, algorithm.collective.unit_count)
@@ -198,9 +203,10 @@ def _check_fit(chosen: ChosenRuntime, calls: _Calls, algorithm: Algorithm) -> Ru
 
 
 def count_least_operations(algorithm: Algorithm) -> int:
-    """Count the operations that the rank with the most needs at least.
+    """Return the minimum number of operations of the rank that needs the most.
 
-    One for each send and receive; a send and a receive on whose data it depends may be one.
+    Each send and each receive is one operation. A send and a receive on which it has a data
+    dependency may form one operation.
     """
     steps = algorithm.steps
     ranks = algorithm.num_ranks
@@ -230,13 +236,14 @@ def fit_result(
     result: SynthesisResult,
     search_again: Callable[[SynthesisRequest], SynthesisResult],
 ) -> SynthesisResult:
-    """Return a result that the runtime of the request executes, with its resources.
+    """Return a result that a runtime of the request executes, with its resources.
 
-    The search is repeated with at most half of the units: as long as this costs at most 1 % of the
-    best time (fewer messages win), as long as the runtime cannot execute the algorithm, and as long
-    as it exceeds the preferred limits and each try is at most 5 % slower than the fastest one: a
-    deterministic sequence of at most 12 retries. Raises `InputError` if no number of units is small
-    enough; the error names the exceeded limit of the try with the fewest units.
+    If necessary, the search is repeated by `search_again` with at most half of the units each time,
+    at most 12 times. First it is repeated as long as the result is at most 1 % slower than the
+    fastest one and has fewer steps. Then it is repeated until the runtime executes the algorithm,
+    and further while the algorithm exceeds the preferred limits and is at most 5 % slower than the
+    fastest executable one. The result with the best merit is returned. Raises `InputError` if none
+    is executed; the error is that of the limit exceeded with the fewest units.
     """
     target = request.target
     assert target is not None
@@ -306,8 +313,8 @@ def _list_tries(
 def _apply_fit(result: SynthesisResult, fitted: FittedAlgorithm, runtime: str) -> SynthesisResult:
     """Return the result with the fitted form of its algorithm, its resources and its merit.
 
-    The statistics get the texts `runtime` (thread blocks, operations, channels, chunks) and, for a
-    changed form, `variant`. The time is that of the form; if it is 0 or None, the old one stays.
+    The statistics get `runtime` (thread blocks, operations, channels, chunks) and, for a changed
+    form, `variant`. The time is that of the form; if that is 0, the former time is kept.
     """
     fit = fitted.fit
     text = (
@@ -330,11 +337,11 @@ def _apply_fit(result: SynthesisResult, fitted: FittedAlgorithm, runtime: str) -
 def list_variants(
     timing: TimingSource, topology: Topology, size: int, registry: Registry
 ) -> Variants:
-    """Return a function that lists forms of an algorithm with their simulated times.
+    """Return a function that yields the forms of an algorithm: (form, simulated time in ns, text).
 
-    On nominal links the only form is the algorithm itself. On a machine, they are the fastest form,
-    and 16, 8, 4, 2, 1 copies of the algorithm, each in one piece. A form without a time is left
-    out.
+    On nominal links, the only form is the algorithm itself. On a machine, the forms are the fastest
+    one that the simulator finds, and the numbers of copies in `_INSTANCES`. A form that does not
+    finish, or has more copies than the machine allows, is omitted.
     """
 
     def simulate_with(

@@ -38,9 +38,9 @@ def list_runtimes(registry: Registry) -> list[ChosenRuntime]:
 
 
 def find_runtimes(names: str, registry: Registry) -> tuple[ChosenRuntime, ...]:
-    """Return the runtimes of names separated by commas, each once; empty for `ideal`.
+    """Return the runtimes of names separated by commas, each once; `ideal` gives none.
 
-    Raises `UsageError` for an unknown name.
+    Raises `UsageError` (`unknown-runtime`) for an unknown name.
     """
     known = {one.runtime.name: one for one in list_runtimes(registry)}
     chosen = []
@@ -68,7 +68,7 @@ def name_runtime(
     """Return the name of the runtime that loads the files of a writer with these options.
 
     It is the first runtime of the writer that can express the collective and whose selecting
-    options do not contradict the given ones; `ideal` without one, and without a writer.
+    options do not contradict the given ones. Returns `ideal` if there is none, or `writer` is None.
     """
     offer = None if writer is None else writer.offer
     runtimes = offer.runtimes if isinstance(offer, FormatWriter) else ()
@@ -78,11 +78,11 @@ def name_runtime(
 def choose_runtimes(
     formats: Mapping[str, Mapping[str, str]], kind: CollectiveKind, registry: Registry
 ) -> str:
-    """Return the names of the runtimes that execute the programs in files of a selection.
+    """Return the names of the runtimes that execute the programs in the files of a selection.
 
-    `formats`: options by name of the format of a folder. The names are separated by commas, in the
-    order of the formats; `ideal` if no file contains a program of this kind of collective. Raises
-    `HubError` for an unknown format.
+    `formats`: options by name of the format of a folder. The names are separated by commas, each
+    once, in the order of the formats. Returns `ideal` if no file contains a program for this kind
+    of collective. Raises `HubError` for an unknown format.
     """
     names = [
         _match(registry.find(SelectionWriter, name).offer.programs_for, options, kind)
@@ -108,9 +108,10 @@ def _match(
 
 
 def select_runtime(name: str, writer: Provided[Offer], registry: Registry) -> dict[str, str]:
-    """Return the options of a writer that select the runtime `name`; empty if it has no such one.
+    """Return the options of a writer that select the runtime `name`.
 
-    Raises `UsageError` for an unknown name.
+    The result is empty if the runtime belongs to another writer. Raises `UsageError` for an unknown
+    name.
     """
     chosen = find_runtime(name, registry)
     is_own = chosen is not None and chosen.writer.offer is writer.offer
@@ -118,10 +119,10 @@ def select_runtime(name: str, writer: Provided[Offer], registry: Registry) -> di
 
 
 def describe_unserved(algorithm: Algorithm, runtime: Runtime, size: int) -> str:
-    """Describe in one clause why a runtime does not serve calls of `size` bytes, with the nearest
-    sizes that it serves; empty if it serves them.
+    """Describe why a runtime does not serve calls of `size` bytes; "" if it serves them.
 
-    A program serves multiples of its units times the smallest part that the runtime addresses.
+    The text has the nearest sizes that it serves. A program serves multiples of its number of units
+    times the smallest part that the runtime addresses.
     """
     units = in_largest_units(algorithm).collective.unit_count
     return describe_multiple(runtime.limits.unit_bytes * units, runtime.name, size)
@@ -130,10 +131,10 @@ def describe_unserved(algorithm: Algorithm, runtime: Runtime, size: int) -> str:
 def build_variant(
     algorithm: Algorithm, passes: Sequence[tuple[str, Mapping[str, str]]], registry: Registry
 ) -> tuple[Algorithm, str]:
-    """Apply transformations to an algorithm in order; return the result and a text about them.
+    """Apply passes to an algorithm in order; return the result and a text about them.
 
-    `passes`: (name, options) each. The text is such as `a key=value, b`, "" without passes. Raises
-    `HubError` as `transform` does.
+    `passes`: (name, options) each. The text has the form `a key=value, b`; it is "" without passes.
+    Raises `HubError` for an unknown pass or option, and if a pass fails.
     """
     texts = []
     for name, options in passes:

@@ -62,9 +62,10 @@ def simulate(
 ) -> SimulationResult:
     """Simulate an algorithm for a collective of `collective_bytes` with the simulator `backend`.
 
-    Rank r runs on NPU r, unless the algorithm declares a placement (`placement_of`). `topology`: a
-    text such as `ring:4`, or the path of a file, is read. `wants_transfers`: as in
-    `SimulationRequest`. Raises `HubError`.
+    Rank r runs on NPU r, unless the algorithm has a placement (`placement_of`). `topology`: a
+    topology, a text such as `ring:4`, or the path of a file. `wants_transfers`: the result shall
+    contain the transfers over links. Raises `HubError` for invalid arguments, and if the simulation
+    fails.
     """
     registry = registry or run_registry()
     network = as_topology(topology, registry)
@@ -78,11 +79,12 @@ def simulate(
 def run_simulator(
     request: SimulationRequest, name: str, options: OptionText | None = None
 ) -> SimulationResult:
-    """Call the simulator `name` and check that its result has a time for every rank.
+    """Call the simulator `name`, and check that its result has a time for every rank.
 
-    `options`: texts by name. The simulator gets the registry of the run. Raises `UsageError` for a
-    size below 1, for a topology without an NPU for every rank, and if the request places ranks on
-    NPUs and the simulator cannot; `PluginError` for another number of times.
+    `options`: texts by name. The simulator gets the registry of the request or, without one, that
+    of the current run. Raises `UsageError` for a size below 1, for a topology with too few NPUs
+    (`topology-too-small`), and if ranks are placed on NPUs and the simulator cannot do this
+    (`placed`). Raises `PluginError` for another number of times than ranks.
     """
     check_size(request.collective_bytes)
     ranks, npus = request.algorithm.num_ranks, request.npus
@@ -126,14 +128,16 @@ def exact_time(
     options: OptionText | None = None,
     registry: Registry | None = None,
 ) -> ExactTime:
-    """Compute the time of a simulation in picoseconds, for ratios to lower bounds.
+    """Compute the time of a simulation in ps, for ratios to lower bounds.
 
-    `time_ns`: the time that `backend` returned; None gives an unknown time. Simulators drop
-    fractions of a nanosecond of every message, as ASTRA-sim does, so that a time near a bound may
-    be below it. If the time is within 2 % of the bound `near_ps` (None: always), a simulator that
-    scales runs again on a network slowed down by 10^6, on which it counts femtoseconds. The slack
-    is then 1 fs per step of the algorithm, otherwise 1 ns per step, plus the rounding error of
-    doubles above 2^50 ps. Times more than 2 % above the bound have no slack.
+    `time_ns`: the time that `backend` returned; None gives an unknown time. Simulators truncate the
+    time of every message to ns, so a time near a bound may be below it.
+
+    If the time is more than 2 % above the bound `near_ps`, it is returned without slack; `near_ps`
+    None means near. Otherwise, a simulator that supports scaling runs again on a network that is
+    10^6 times slower, which gives fs; the slack is 1 fs per step. If it does not support scaling,
+    or that run is impossible, the slack is 1 ns per step, plus the rounding error of doubles above
+    2^50 ps.
     """
     if time_ns is None:
         return ExactTime(None)
@@ -187,10 +191,10 @@ class TimingSource:
 
     @property
     def note(self) -> str:
-        """The line by which reports name the source of their times: nominal links or a machine.
+        """The line by which reports name the source of their times.
 
-        That of a machine has its name, its library, and the held-out error of its model in percent,
-        `not measured` if that is unknown.
+        For nominal links it is a fixed text. For a machine it has the name, the library, and the
+        held-out error of the model in percent, `not measured` if that is unknown.
         """
         machine = self.machine
         if machine is None:
@@ -226,12 +230,13 @@ class TimingSource:
 def simulator_name(
     machine: str | None, backend: str, registry: Registry, *, of_workloads: bool = False
 ) -> str:
-    """Return the simulator for the options `--machine` and `--backend`, whose options apply.
+    """Return the name of the simulator for the options `--machine` and `--backend`.
 
-    `machine`: a profile, or None or `none`: then it is `backend`. With a profile, it is the
-    plugin's simulator that models machines; `backend` must then be that simulator or the default,
-    `analytical`. `of_workloads`: simulators of jobs instead of those of algorithms. Raises
-    `UsageError` if the two options exclude each other, `PluginError` if no plugin models machines.
+    `machine`: a profile; None or `none` mean nominal links, and the result is `backend`. With a
+    profile, it is the simulator of a plugin that models machines; `backend` must then be this
+    simulator or the default, `analytical`. `of_workloads`: choose among simulators of jobs. Raises
+    `UsageError` if the two options contradict each other, and `PluginError` (`not-available`) if no
+    plugin models machines.
     """
     if machine in (None, NO_MACHINE):
         return backend
@@ -265,13 +270,13 @@ def choose_timing(
 ) -> TimingSource:
     """Return the simulator and the machine for the options `--machine` and `--backend`.
 
-    `machine`: name or content of a profile, `none`, or None if the option is not given; with
-    `uses_known`, and `backend` the default, None selects the profile of a known machine that the
-    topology names. Without a topology, a profile or a plugin that models machines, the result has
-    the simulator `backend` and no machine. `tries_instances`: on a machine, algorithms have the
-    time of the fastest number of instances, as runtimes execute them. Raises `HubError` for an
-    unknown profile, for one of another machine than the topology, and for two options that exclude
-    each other.
+    `machine`: name or content of a profile, `none`, or None if the option is not given. None
+    selects no machine, except with `uses_known` and the default backend: then the machine that the
+    topology names is used, if it is known. The result has the simulator `backend` and no machine if
+    there is no topology, no profile, or no plugin that models machines. `tries_instances`: on a
+    machine, the time of an algorithm is that of its fastest number of copies. Raises `HubError` for
+    an unknown profile, for one of another machine than the topology, and for options that
+    contradict each other.
     """
     name = simulator_name(machine, backend, registry)
     machine_simulator = _find_simulator(registry)
@@ -293,11 +298,11 @@ def choose_timing(
 
 
 def predict_library_times(request: LibraryTimesRequest, registry: Registry) -> LibraryTimes:
-    """Predict the times of a measured library on a machine, with the plugin that models machines.
+    """Predict the times of a measured library on a machine, one per call of the request.
 
-    The first simulator by name that offers such times is asked; it returns one time per call of the
-    request. Raises `PluginError` if there is none, if it fails, or if its answer has not one time
-    per call, and `HubError` for an unknown profile.
+    The first simulator, in the order of the registry, that offers such times is used. Raises
+    `PluginError` if there is none (`not-available`), if it fails, and if it does not return one
+    time per call. Raises `HubError` for an unknown profile.
     """
     offered = registry.all(Simulator)
     machine_simulator = next((one for one in offered if one.offer.library_times), None)
@@ -320,10 +325,10 @@ def _slack_ps(time_ps: int, truncated_ps: int) -> int:
 
 
 def _check_npus(topology: Topology, ranks: int, npus: tuple[int, ...] | None) -> None:
-    """Raise `UsageError` for a topology without an NPU for every rank.
+    """Raise `UsageError` (`topology-too-small`) for a topology without an NPU for every rank.
 
-    `npus`: the NPU of each rank; None for NPU r for rank r. The topology needs more NPUs than the
-    largest number among them; an empty tuple counts as None. Duplicates are not noticed.
+    `npus`: the NPU of each rank; None or empty means NPU r for rank r. The topology needs more NPUs
+    than the largest number in it. Repeated NPUs are not detected.
     """
     count, needed = topology.num_npus, 1 + max(npus or (ranks - 1,))
     if count < needed:

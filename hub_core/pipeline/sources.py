@@ -63,14 +63,14 @@ class _Member(NamedTuple):
 
 
 def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: Report) -> Input:
-    """Open a file, standard input (`-`), or a set of files.
+    """Open a file, standard input (`-`), or a set of rank files; only the first bytes are read.
 
-    `formats`: determine which suffixes form sets. A set `PREFIX.<rank><suffix>`, or of files such
-    as `rank0<suffix>`, is named by its prefix, by one member, or by a folder with no other set.
-    Other folders are opened only for formats that are folders. A set inside a folder of such a
-    format is opened as that folder, under its own name, because other files of the folder may be
-    needed to interpret it. The head of the first part is read; the rest is read on demand, with a
-    size limit. Raises `InputError` for inputs that are missing, empty, unreadable or too large.
+    `formats`: their suffixes define which files form sets. A set `PREFIX.<rank><suffix>`, or of
+    files such as `rank0<suffix>`, is named by its prefix, by one member, or by a folder that has no
+    other set. Other folders are opened only if one of the formats is a folder. A set inside a
+    folder of such a format is opened as that folder, but under the name of the set, because other
+    files of the folder may be needed to interpret it. The rest is read on demand, with a size
+    limit. Raises `InputError` for an input that is missing, empty, unreadable or too large.
     """
     text = os.fspath(path)
     if text == STANDARD_STREAM:
@@ -95,20 +95,21 @@ def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: 
 
 
 def open_rank_files(paths: Sequence[str], report: Report) -> Input:
-    """Open files as the rank files of one job, although their names do not say so.
+    """Open files as the rank files of one job, whatever their names are.
 
-    Their contents determine the ranks. Raises `InputError` for a file that cannot be opened.
+    Their contents determine the ranks. The first file gives the name and the head of the input.
+    Raises `InputError` for a file that cannot be opened.
     """
     parts = tuple(create_part(Path(path)) for path in paths)
     return _create_input(Source(paths[0], parts, report), read_head(Path(paths[0])), Layout.PREFIX)
 
 
 def are_rank_files(paths: Sequence[str], formats: Sequence[Format]) -> bool:
-    """Return whether the contents of files show that they are rank files; their names do not.
+    """Return whether the contents of files, rather than their names, show that they are rank files.
 
-    True if one format of rank files has the signature of all of them, each in its first 4096 bytes,
-    decompressed if necessary. False if a file is repeated or missing, or the name of one is that of
-    a set. Raises `InputError` for an empty or unreadable file.
+    True if one format of rank files has the signature of all files, each in its first 4096 bytes,
+    decompressed if necessary. False if a file is repeated or missing, or if the name of a file
+    belongs to a set. Raises `InputError` for an empty or unreadable file.
     """
     places = [Path(path) for path in paths]
     if len(set(places)) < len(places) or not all(file.is_file() for file in places):
@@ -169,10 +170,10 @@ def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
 def _find_set(path: Path, formats: Sequence[Format]) -> list[_Member]:
     """Find the set of rank files that a path names, ordered by rank; [] if it names none.
 
-    A file names the set of the files with its prefix and suffix in its folder, itself included; a
-    name that is no file is a prefix in its folder; otherwise a folder names the set in it. Only
-    suffixes of `formats` with rank files count. Raises `InputError` for several sets with that
-    prefix or in that folder.
+    A file names the set of all files in its folder with the same prefix and suffix. Any other path
+    is first a prefix in its folder; if no file has it, a folder names the set in it. Only suffixes
+    of formats of rank files count. Raises `InputError` if several sets have that prefix or are in
+    that folder.
     """
     sets = [format for format in formats if format.layout is Layout.PREFIX]
     suffixes = sorted({suffix for format in sets for suffix in format.suffixes})
@@ -191,11 +192,11 @@ def _find_set(path: Path, formats: Sequence[Format]) -> list[_Member]:
 
 
 def _is_set(member: _Member, formats: Sequence[Format]) -> bool:
-    """Return whether files with this name form a set, rather than single files of another format.
+    """Return whether `member` belongs to a set of rank files, rather than being a single file.
 
-    They do if all formats with the suffix of the name are of one file per rank. Otherwise the
-    content of `member` decides: they form a set if the signature of one of these formats is in its
-    first 4096 bytes, decompressed if necessary. Raises `InputError` if it cannot be read then.
+    It does if all formats with its suffix are formats of rank files. Otherwise it does if the
+    signature of one of these formats is in its first 4096 bytes, decompressed if necessary. Raises
+    `InputError` if the file cannot be read for this.
     """
     sharing = [
         candidate for candidate in formats if member.file.name.lower().endswith(candidate.suffixes)
@@ -231,10 +232,10 @@ def _find_members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
 
 
 def _require_one_set(path: Path, members: list[_Member]) -> list[_Member]:
-    """Return the members unchanged if all have the same prefix and suffix, so are of one set.
+    """Return the members unchanged if all have the same prefix and suffix.
 
-    Raises `InputError` on `path` for several sets, with their number and the rank 0 of at most six
-    of them as examples. An empty list is returned.
+    Raises `InputError` on `path` if there are several sets; the message has their number and the
+    remedy the files of rank 0 of at most six sets. An empty list is returned.
     """
     sets = sorted({(member.prefix, member.suffix) for member in members})
     if len(sets) > 1:
@@ -262,8 +263,8 @@ def _open_single(path: Path, report: Report) -> Input:
 def _create_input(source: Source, head: bytes, layout: Layout) -> Input:
     """Create the input of a source; `head`: its first bytes as stored.
 
-    If these are those of a gzip archive, the input is marked as compressed, and its head is the
-    decompressed one, which may be empty.
+    If they are the start of a gzip archive, the input is marked as compressed and gets the
+    decompressed head, which may be empty.
     """
     if is_gzip(head):
         return Input(source, decompress_head(head), layout, is_gzip=True)
@@ -271,12 +272,12 @@ def _create_input(source: Source, head: bytes, layout: Layout) -> Input:
 
 
 def _find_marker(folder: Path, formats: Sequence[Format]) -> bytes | None:
-    """Return the first 4096 bytes of the file in a folder that identifies its folder format.
+    """Return the first 4096 bytes of the file in a folder that identifies a folder format.
 
-    Only formats that are folders and have a signature count. Files directly in the folder with a
-    suffix of such a format are examined by name, the first `MAX_MARKERS` (64); the first that has
-    the signature of any of these formats is returned. None if there is none, or if a file or the
-    folder cannot be read.
+    Only formats that are folders and have a signature count. The first `MAX_MARKERS` files, by
+    name, directly in the folder and with a suffix of such a format are examined; the first one with
+    the signature of any of these formats is used. None if there is none, or if a file or the folder
+    cannot be read.
     """
     markers = [f for f in formats if f.layout is Layout.FOLDER and f.signature]
     suffixes = tuple({suffix for format in markers for suffix in format.suffixes})
@@ -298,9 +299,9 @@ def _find_marker(folder: Path, formats: Sequence[Format]) -> bytes | None:
 def _find_enclosing_folder(prefix: Path, formats: Sequence[Format], report: Report) -> Input | None:
     """Open the folder of a folder format that contains a set of rank files; None if there is none.
 
-    The folder of the set, then its parent are examined; the first with the marker of such a format
-    is opened, under the name of the set's `prefix`. If it cannot be opened, a warning is reported
-    and None is returned, because the set can be read without it.
+    The folder of the set is examined first, then its parent. The first one that has the identifying
+    file of such a format is opened, under the name `prefix`. If it cannot be opened, a warning is
+    reported, and None is returned because the set can be read without it.
     """
     for folder in (prefix.parent, prefix.parent.parent):
         marker = _find_marker(folder, formats)

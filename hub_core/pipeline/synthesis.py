@@ -63,9 +63,9 @@ def synthesize(
 ) -> SynthesisResult:
     """Synthesize an algorithm for a collective on a topology with the synthesizer `name`.
 
-    Builds the request with `create_synthesis_request`, then calls `run_synthesizer`; the parameters
-    are described there. Raises `HubError`, with the code `limit-reached` if a limit of `budget`
-    ended the search without a result.
+    `options`: texts for the synthesizer by name. All other parameters are those of
+    `create_synthesis_request`. Raises `HubError`, with the code `limit-reached` if a limit of
+    `budget` ended the search without a result.
     """
     request = create_synthesis_request(
         collective,
@@ -87,8 +87,9 @@ def synthesize(
 def resolve_counts(text: str | None, kind: CollectiveKind, num_ranks: int) -> UnitCounts | None:
     """Return the counts of an uneven collective from a file or a generator form such as `zipf:1.2`.
 
-    None for other collectives. Raises `UsageError` for counts of a collective that has none, and if
-    they are missing; `InputError` for a file that cannot be read or is no such table.
+    None for any other collective. Raises `UsageError` for counts of a collective that has none, for
+    missing counts, and for a text that is neither a generator form nor a file. Raises `InputError`
+    for a file that cannot be read or has no such table.
     """
     if not kind.traits.is_uneven:
         if text is None:
@@ -178,19 +179,22 @@ def run_synthesizer(
     name: str,
     options: OptionText | None = None,
 ) -> SynthesisResult:
-    """Call the synthesizer `name` and check its result against its bounds.
+    """Call the synthesizer `name`, and check its result against its bounds.
 
-    `options`: texts by name. Simulators drop fractions of a nanosecond, so that a time may be below
-    a bound: the algorithm is then simulated in picoseconds and the time rounded up, unless
-    `request.backend` is empty or the result is partial. A bound that still exceeds the time is a
-    bug: it is removed with a warning in the result, except bounds for messages of one size, which
-    are removed without a warning. Limits that ended parts of the search are listed in the result.
-    If the request has a target, the result is an algorithm that its runtime executes, in the form
-    of the runtime (`fit_result`); not for partial results, and not if the target is fitted later.
+    `options`: texts by name. The steps are, in this order:
 
-    Raises `UsageError` for a size below 1 and for NPUs outside the topology, `InputError` for a
-    collective that the synthesizer does not support, and with the code `limit-reached` if a limit
-    ended the search without a result.
+    - Limits of the budget that ended parts of the search are listed in the result.
+    - If the request has a target, the result is converted to an algorithm that its runtime executes
+      (`fit_result`). This is omitted for a partial result, and if the caller fits it later.
+    - If the time is below a bound, the algorithm is simulated in ps and the time rounded up,
+      because simulators truncate to ns. This is omitted if `request.backend` is "" or the result is
+      partial.
+    - A bound that still exceeds the time is removed with a warning in the result; a bound for
+      messages of one size is removed without a warning.
+
+    Raises `UsageError` for a size below 1 and for wrong NPUs. Raises `InputError` for a collective
+    that the synthesizer does not support, and (`limit-reached`) if a limit ended the search without
+    a result.
     """
     check_size(request.collective_bytes)
     _check_npus(request)
@@ -234,10 +238,10 @@ def fit_to_runtime(
     result: SynthesisResult,
     options: OptionText | None = None,
 ) -> SynthesisResult:
-    """Fit a result of the synthesizer `name` into the limits of the runtime of the request.
+    """Convert a result of the synthesizer `name` to one that a runtime of the request executes.
 
-    The synthesizer is called again with fewer units where this is needed; see `fit_result`. The
-    request must have a target. Raises `InputError` if the runtime can execute no result.
+    The request must have a target. The synthesizer is called again with fewer units if necessary;
+    see `fit_result`. Raises `InputError` if no result can be executed.
     """
     registry = request.hub or run_registry()
     synthesizer = registry.find(Synthesizer, name)
@@ -248,9 +252,9 @@ def fit_to_runtime(
 def estimate_synthesis(name: str, request: SynthesisRequest, registry: Registry) -> int | None:
     """Return the time in ns that the synthesizer `name` expects with its default options.
 
-    None if the synthesizer declares no estimate, or cannot estimate this request. Raises `HubError`
-    for a request that the synthesizer does not support, `PluginError` for an estimate that is no
-    integer.
+    None if the synthesizer has no estimate, or cannot estimate this request. Raises `HubError` for
+    a collective that it does not support, and `PluginError` if the estimate fails or is neither an
+    integer nor None.
     """
     synthesizer = registry.find(Synthesizer, name)
     if not synthesizer.offer.estimate:
@@ -277,11 +281,11 @@ def _check_collective(offer: Synthesizer, kind: CollectiveKind) -> None:
 def _count_simulations(
     simulate: Callable[[Algorithm], int | None], budget: SearchBudget
 ) -> Callable[[Algorithm], int | None]:
-    """Return `simulate` with a check of the limits before, and a count of, every simulation.
+    """Return `simulate` with a check of the budget before, and a count of, every simulation.
 
-    The new function raises `BudgetReached` instead of a simulation if a limit of the budget is
-    reached. Each simulation counts as the steps of its algorithm plus a constant (500); one inside
-    another simulation of the same search is not counted again.
+    The returned function raises `BudgetReached` in place of a simulation if a limit is reached.
+    Each simulation counts as the steps of its algorithm plus a constant (500). A simulation inside
+    another one of the same search is not counted again.
     """
 
     def time_ns(algorithm: Algorithm) -> int | None:
@@ -293,10 +297,10 @@ def _count_simulations(
 def _call_within_limits(
     synthesizer: Provided[Synthesizer], request: SynthesisRequest, options: object
 ) -> SynthesisResult:
-    """Call the synthesizer; its result lists the parts of the search that limits ended.
+    """Call the synthesizer; the result lists the parts of the search that a limit ended.
 
-    If a limit of the budget was reached, the synthesizer itself is listed as the last of these
-    parts. Raises `InputError` if a limit was reached before the first algorithm.
+    If a limit was reached, the synthesizer itself is the last of these parts. Raises `InputError`
+    (`limit-reached`) if a limit was reached before the first algorithm was complete.
     """
     budget = request.budget
     try:
@@ -317,8 +321,8 @@ def _call_within_limits(
 def _remove_beaten_bounds(result: SynthesisResult) -> SynthesisResult:
     """Return the result without bounds above its time, which are wrong, and with warnings.
 
-    Bounds equal to the time remain. Every removed bound adds a warning `bound-beaten`, except those
-    for messages of one size: with other sizes, an algorithm may be faster.
+    A bound equal to the time remains. Every removed bound adds a warning `bound-beaten`, except a
+    bound for messages of one size: with messages of other sizes, an algorithm may be faster.
     """
     bounds = {name: bound for name, bound in result.bounds_ns.items() if bound <= result.time_ns}
     warnings = [
@@ -336,10 +340,11 @@ def _remove_beaten_bounds(result: SynthesisResult) -> SynthesisResult:
 
 
 def _check_npus(request: SynthesisRequest) -> None:
-    """Raise `UsageError` unless there is one NPU per rank, all different, and all NPUs exist.
+    """Raise `UsageError` unless every rank has its own NPU, and all NPUs exist.
 
-    The NPUs whose steps are requested (`wanted`) must exist too. NPUs are numbered from 0. Only the
-    first defect is reported: number of NPUs, then NPUs that do not exist, then repeated ones.
+    NPUs are numbered from 0; those in `wanted` must exist too. Only the first defect is reported,
+    in this order: the number of NPUs, NPUs that do not exist (`npu-range`), repeated NPUs
+    (`npu-range`).
     """
     topology, npus = request.topology, request.npus
     if len(npus) != request.collective.num_ranks:
@@ -362,8 +367,8 @@ def _create_timer(
 
     It simulates a collective of `size` bytes on `topology` with the simulator `backend`. The link
     model `occupancy` is passed on if the simulator has such an option. The function always returns
-    None if the simulator is not installed, or has no such option and the link model is not the
-    default one, SERIALIZATION.
+    None if the simulator is not installed, and if it has no such option but the link model is not
+    SERIALIZATION.
     """
     simulators = [offered.offer for offered in registry.all(Simulator) if offered.name == backend]
     names = {option.name for offer in simulators for option in options_of(offer)}

@@ -53,7 +53,7 @@ class SourcePart:
 def log_diagnostic(diagnostic: Diagnostic) -> None:
     """Log a finding as a warning with the logger `collhub`, whatever its severity.
 
-    It is the default receiver of findings.
+    Functions use it for findings if their caller gives no other receiver.
     """
     # Imported here: the program passes a receiver of its own and needs no logger.
     import logging
@@ -124,11 +124,11 @@ def decompress_head(head: bytes) -> bytes:
 
 
 def decompressed(file: BinaryIO, name: str) -> BinaryIO:
-    """Return a stream of the decompressed content of `file`, unchanged if it is no archive.
+    """Return a stream of the decompressed content of a file, unchanged if it is no gzip.
 
-    The first two bytes decide, which must be those of gzip. Closing the stream closes `file`.
-    `name`: for errors. Reading raises `InputError` for a damaged archive, and for one that expands
-    to more than 64 MiB plus `MAX_EXPANSION` (300) times its size.
+    The first two bytes decide. Closing the stream closes `file`. `name`: the file in errors.
+    Reading raises `InputError` for a damaged archive, and for one that expands to more than 64 MiB
+    plus `MAX_EXPANSION` (300) times its size.
     """
     raw = cast(io.RawIOBase, file)
     stored = file if isinstance(file, io.BufferedReader) else io.BufferedReader(raw)

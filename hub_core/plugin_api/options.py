@@ -79,12 +79,11 @@ def option(
 ) -> T:
     """Declare a field of a frozen dataclass as an option.
 
-        @dataclass(frozen=True, slots=True)
-        class RingOptions:
-            chunks: int = option(OptionType.INT, 1, "Chunks a rank.", minimum=1)
-
-    `environment`: name of a variable that the program reads if the option is not given; plugins
-    themselves never read the environment.
+    An example is `chunks: int = option(OptionType.INT, 1, "Chunks a rank.", minimum=1)`. `choices`:
+    allowed texts, () for any. `minimum`, `maximum`: limits of numbers, included. `environment`:
+    name of a variable that the program reads if the option is not given; plugins never read the
+    environment themselves. Nothing is checked here: the check of the plugin reports an invalid
+    default.
     """
     # An invalid default is kept, so that the check of the plugin can report it.
     value: OptionValue = default  # type: ignore[assignment]
@@ -94,9 +93,9 @@ def option(
 
 
 def choice(choices: tuple[T, ...], help: str) -> T:
-    """Declare a field as an option with these values; the first one is the default.
+    """Declare a field as an option of type TEXT with these values; the first one is the default.
 
-    If the first value is None, there is no default: None means that the option is not given.
+    If the first value is None, it means that the option is not given.
     """
     words = tuple(word for word in choices if isinstance(word, str))
     return option(OptionType.TEXT, choices[0], help, choices=words)
@@ -136,10 +135,10 @@ Reference = str
 
 
 def resolve(reference: Reference) -> Callable[..., object]:
-    """Import the function of a reference `module:function` and return it.
+    """Import and return the function of a reference `module:function`.
 
-    Exceptions of the import, and for a missing attribute, are not caught. Repeated calls import the
-    module once.
+    Raises `ImportError` or `AttributeError` if it does not exist; other exceptions of the module's
+    code pass through.
     """
     module, _, attribute = reference.partition(":")
     function: Callable[..., object] = getattr(importlib.import_module(module), attribute)

@@ -100,9 +100,10 @@ class RunExcerpt:
         return self == RunExcerpt()
 
     def find_defect(self, num_ranks: int, last_ns: int) -> str | None:
-        """Return why the excerpt is empty in a run of `num_ranks` that ends at `last_ns`, or None.
+        """Return why the excerpt is empty or invalid in a run, or None.
 
-        Reasons: a rank that the run does not have, a window that is empty or begins after the end.
+        The run has `num_ranks` ranks and ends at `last_ns`. The reasons are, in this order: a rank
+        that the run does not have, a window that begins after the end, and an empty window.
         """
         from hub_core.model.quantities import format_time
 

@@ -72,9 +72,12 @@ class RuntimeFit:
     max_bytes: int | None = None
 
     def find_excess(self, limits: RuntimeLimits) -> str:
-        """Return the first limit that is exceeded as a clause, such as `80 thread blocks of a rank,
-        at most 64 run at once (80 suffice, smaller limits were not tried)`; empty if the algorithm
-        respects all limits. The number suffices for this algorithm; it is no proven minimum.
+        """Return a text on the first limit that the algorithm exceeds, "" if there is none.
+
+        The order is thread blocks, operations of a block, channels, operations of a rank, chunks.
+        An example is `80 thread blocks of a rank, at most 64 run at once (80 suffice, smaller
+        limits were not tried)`. The first number is sufficient for this algorithm, but not a proven
+        minimum.
         """
         for number, limit, text in (
             (self.blocks, limits.max_blocks, "thread blocks of a rank, at most {} run at once"),
@@ -91,7 +94,7 @@ class RuntimeFit:
     def compute_excess(self, limits: RuntimeLimits) -> float:
         """Return the largest ratio of thread blocks or operations to their preferred limit.
 
-        At least 1; a resource without a preferred limit does not count.
+        The result is at least 1. A resource without a preferred limit does not count.
         """
         pairs = (
             (self.blocks, limits.preferred_blocks),
@@ -121,10 +124,12 @@ def find_tolerance(merits: Sequence[Merit]) -> float:
 
 
 def choose_best(merits: Sequence[Merit]) -> int:
-    """Return the index of the best of at least one algorithm.
+    """Return the index of the best algorithm; `merits` must not be empty.
 
-    Of all within 1 % of the fastest one, the one with the fewest messages, then the fastest. If
-    each of these exceeds the preferred limits, that with the least excess within 5 %.
+    Candidates are all algorithms within 1 % of the fastest time. If each of these exceeds the
+    preferred limits (`excess` > 1), candidates are all within 5 %. Among the candidates with the
+    least excess (all with at most 1 count as equal), the one with the fewest messages is chosen,
+    then the fastest, then the first.
     """
     fastest_ns = min(one.time_ns for one in merits)
     ties: list[int] = []
@@ -168,10 +173,10 @@ def format_size(size: int) -> str:
 
 
 def describe_multiple(multiple: int, runtime: str, size: int) -> str:
-    """Describe in one clause why a runtime does not serve a size, with the nearest served sizes.
+    """Describe why a runtime does not serve a size, with the nearest sizes that it serves.
 
-    All in bytes; `multiple`: the algorithm serves its multiples, 0: every size. `runtime`: its
-    name, or several joined by `and`. Empty if it serves the size.
+    "" if it serves the size. `multiple`: the algorithm serves multiples of this number of bytes, 0
+    for every size. `size`: in bytes. `runtime`: its name, or several joined by `and`.
     """
     if not multiple or size % multiple == 0:
         return ""
@@ -204,17 +209,18 @@ class UnitLimits:
     def allows(self, units: int) -> bool:
         """Return whether the full buffer may be divided into this number of units.
 
-        It must divide the granules (any number does if there are 0), and be at most `max_units`.
+        The number must be positive, a divisor of `granules` (0 granules allow any number), and at
+        most `max_units`.
         """
         is_few = self.max_units is None or units <= self.max_units
         return units > 0 and self.granules % units == 0 and is_few
 
     def list_counts(self, shares: int) -> list[int]:
-        """List the allowed numbers of units of one of `shares` equal shares, ascending.
+        """List the allowed numbers of units of one of `shares` equal buffer parts, ascending.
 
-        They divide the granules of a share (any number if there are 0 granules), and all shares
-        together have at most `max_units`. At most 2^14 each. Empty if the shares do not divide the
-        granules.
+        They are divisors of the granules of a part (0 granules allow any number); all parts
+        together have at most `max_units`, and one part at most 2^14. Empty if the granules cannot
+        be divided into `shares` equal parts.
         """
         if shares < 1 or self.granules % shares:
             return []
@@ -225,17 +231,20 @@ class UnitLimits:
         return [one for one in range(1, min(largest, _MAX_DIVISOR) + 1) if count % one == 0]
 
     def choose_count(self, shares: int, number: int) -> int | None:
-        """Return the largest allowed number of units of a share that is at most `number`.
+        """Return the largest allowed number of units of a part that is at most `number`.
 
-        The smallest allowed one if all are larger; None if none is allowed.
+        If all allowed numbers are larger, the smallest one is returned; None if no number is
+        allowed. `shares`: number of equal parts of the buffer.
         """
         counts = self.list_counts(shares)
         return max((one for one in counts if one <= number), default=counts[0] if counts else None)
 
     def build_error(self, units: int) -> InputError:
-        """Build the error for an algorithm that needs multiples of this number of units.
+        """Build the error (`size-not-served`) for a size that an algorithm does not serve.
 
-        It names the nearest sizes with such units, if the number does not divide the granules.
+        The algorithm needs a multiple of `units` units. If the size is not such a multiple, the
+        message has the nearest sizes that are. Otherwise it says that the units do not suit all
+        sizes of the window, or exceed `max_units`.
         """
         size = self.size or self.granules * self.unit_bytes
         message = describe_multiple(units * self.unit_bytes, self.runtime, size)
@@ -284,9 +293,9 @@ class SynthesisTarget:
 
     @property
     def chunks(self) -> UnitLimits:
-        """Return the limits of units if every unit is a message from a rank to every other rank.
+        """Limits of units for algorithms in which every unit is a message between each two ranks.
 
-        These are `units` with `max_units` lowered to `max_chunks`.
+        They are `units` with `max_units` reduced to `max_chunks`.
         """
         limits = [one for one in (self.units.max_units, self.max_chunks) if one is not None]
         return replace(self.units, max_units=min(limits, default=None))

@@ -78,9 +78,9 @@ class SearchBudget:
         """Create the budget of a part of this search, with the same time limit.
 
         Its limit of work is `work`, or the remaining work of this search if that is less or `work`
-        is None; no limit if neither exists. Its work also counts for this search, and both list
-        cuts in the same list. `work_option`: the option that sets `work`, for messages; if the
-        limit is that of this search, messages name its option.
+        is None; without either it is unlimited. Work of the part also counts for this search, and
+        both record cuts in the same list. `work_option`: the option that sets `work`, for messages;
+        if the remaining work is the limit, messages name the option of this search.
         """
         remaining = self.left_work
         has_limit = work is not None and (remaining is None or work <= remaining)
@@ -105,10 +105,10 @@ class SearchBudget:
 
     @property
     def reason(self) -> str:
-        """Description of the limit that is reached; empty if none is.
+        """Description of the limit that is reached; "" if none is.
 
-        The limit of work goes first: it is reached if the counted work is at least the limit. The
-        limit of time is reached when no time is left.
+        The limit of work comes first: it is reached if the counted work is at least the limit. The
+        limit of time is reached if no time is left.
         """
         if self.work is not None and self.done >= self.work:
             return f"the work limit was reached ({self._work_limit})"
@@ -126,10 +126,10 @@ class SearchBudget:
             self._parent.count(work)
 
     def check(self) -> None:
-        """Raise `BudgetReached` when a limit is reached; only once, so that the search can finish.
+        """Raise `BudgetReached` if a limit is reached, but only once, so that a search can end.
 
         The limit of work does not apply before any work was counted, so that a limit of 0 allows a
-        first result; the limit of time always applies. `is_reached` is set before the exception is
+        first result. The limit of time always applies. `is_reached` is set before the exception is
         raised.
         """
         # A limit of work never prevents the first simulation: with a limit of 0 there is one
@@ -150,12 +150,11 @@ class SearchBudget:
         self.check()
 
     def simulated(self, steps: int, simulate: Callable[[], T], *, is_checked: bool = True) -> T:
-        """Check the limits, count a simulation of `steps` steps, run it and return its result.
+        """Check the limits, count a simulation of `steps` steps, run it, and return its result.
 
-        The count is `steps` plus 500. A simulation that runs inside another one of the same
-        outermost search, as when it passes through the budgets of nested searches, is neither
-        checked nor counted again. `is_checked` False counts it without a check. Raises
-        `BudgetReached` before the simulation if a limit is reached.
+        It counts as `steps` plus 500. A simulation inside another one of the same outermost search
+        is neither checked nor counted again. With `is_checked` False, it is counted without a
+        check. Raises `BudgetReached` before the simulation if a limit is reached.
         """
         outermost = self._get_outermost()
         if outermost._is_simulating:
@@ -176,8 +175,8 @@ class SearchBudget:
     def checked(self, function: Callable[P, T]) -> Callable[P, T]:
         """Return the function with a check of the limits before each call.
 
-        The new function takes the same arguments. It raises `BudgetReached` instead of the first
-        call after a limit is reached; later calls pass, as `check` raises only once.
+        The returned function raises `BudgetReached` in place of the first call after a limit is
+        reached. Later calls are executed, because `check` raises only once.
         """
 
         def checking(*arguments: P.args, **named: P.kwargs) -> T:
@@ -199,8 +198,8 @@ def _rebuild_budget(
 ) -> SearchBudget:
     """Recreate a budget in another process.
 
-    Its time limit ends `left_s` seconds from now (None: no limit); `timeout_s` and `work_limit` are
-    only used in its messages.
+    `left_s`: seconds from now to its time limit, None for no limit. `timeout_s`, `work_limit`:
+    texts for messages only.
     """
     budget = SearchBudget(work, left_s)
     budget.timeout_s, budget._work_limit = timeout_s, work_limit

@@ -34,13 +34,12 @@ _MAX_NUMBER_LENGTH = 40
 def bind_options(
     record: type, values: OptionText, environment: Mapping[str, str], owner: str
 ) -> object:
-    """Create the record of options: values as given, else from the environment, else defaults.
+    """Create the record of options from given texts, the environment and defaults, in this order.
 
-    `owner`: name in messages (`writer chakra`). `-` in a name stands for `_`; `NAME.KEY` adds a
-    pair to an option of type PAIRS, pairs in alphabetical order of the keys. An empty environment
-    variable counts as unset; an option without any value is bound to None. Values are converted to
-    the declared types. Raises one `UsageError` with a finding for every unknown name, in
-    alphabetical order, then for every invalid value.
+    `owner`: the component in messages, such as `writer chakra`. `-` in a name stands for `_`.
+    `NAME.KEY` adds a pair to an option of type PAIRS; pairs are sorted by key. An empty environment
+    variable counts as unset. A value of None is not converted. Raises one `UsageError` with a
+    finding for every unknown name, in alphabetical order, and then for every invalid value.
     """
     declared = declared_options(record)
     pairs = {option.name for option in declared if option.type is OptionType.PAIRS}
@@ -71,9 +70,9 @@ def bind_options(
 def convert_value(option: Option, raw: str | int | float | bool) -> OptionValue:
     """Convert a value to the type of the option, and check its choices and range.
 
-    Choices are compared after the conversion. The limits of the range belong to it; they are
-    checked for numbers only. Integers must be within +-`MAX_INTEGER` (2^31 - 1) where the option
-    gives no own limit. Raises `ValueError` with the reason, which names the closest choice.
+    Choices are compared after the conversion. The limits of the range are allowed values. An
+    integer must also be within +-`MAX_INTEGER` (2^31 - 1) on a side without a limit. Raises
+    `ValueError` with the reason, which names the closest choice.
     """
     value = _CONVERTERS[option.type](raw)
     if option.choices and value not in option.choices:
@@ -89,10 +88,9 @@ def convert_value(option: Option, raw: str | int | float | bool) -> OptionValue:
 
 
 def _check_range(value: float, low: float | None, high: float | None) -> None:
-    """Raise `ValueError` for a number below `low` or above `high`; None is no limit.
+    """Raise `ValueError` for a number below `low` or above `high`; both limits are allowed.
 
-    Both limits belong to the range. Limits are printed in the units of the record. A number that is
-    not comparable (NaN) is refused if there is a limit.
+    None is no limit. NaN is refused if there is a limit.
     """
     if (low is None or value >= low) and (high is None or value <= high):
         return
@@ -230,12 +228,12 @@ class Attempt(Generic[T]):
 
 
 def attempt(work: Callable[[], T]) -> Attempt[T]:
-    """Run `work`; return its value, or the reason of the exception that it raised, and its output.
+    """Run `work`; return its value or the reason of its failure, and the text that it printed.
 
-    The value is None after an exception, and the reason None without one. All exceptions are
-    caught, including `SystemExit` and `os._exit`; only Ctrl-C and lack of memory are not. Standard
-    output and error are captured together, standard input is empty. Only one thread at a time runs
-    here.
+    After an exception the value is None; without one the reason is None. Ctrl-C and `MemoryError`
+    are raised; all other exceptions are caught, and also `SystemExit` and calls of `os._exit`.
+    Standard output and error are captured together; standard input is empty. Only one thread at a
+    time runs such work; others wait.
     """
     with _STREAMS, _intercept_exit(), _capture_streams() as stream:
         try:
@@ -275,9 +273,9 @@ def blamed_on(owner: str, reference: Reference) -> Iterator[None]:
 def reason_of(error: BaseException) -> str:
     """Describe an error in one line: its type, its message, and the file and line that raised it.
 
-    A `HubError` is described by its first message only, `SystemExit` as an attempt to end the
-    program with its status. White space in messages is reduced to single spaces, and they are
-    truncated to 300 characters; an empty one is omitted.
+    For a `HubError`, only the message of its first finding is returned. `SystemExit` is described
+    as an attempt to end the program with its status. White space in a message is reduced to single
+    spaces, and the message is truncated to 300 characters.
     """
     origin = _format_origin(error)
     if isinstance(error, SystemExit):

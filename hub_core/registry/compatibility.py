@@ -38,10 +38,10 @@ _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 
 
 def check_requirement(distribution: Distribution) -> str | None:
-    """Return the reason why `Requires-Dist` excludes this version of the core, or None.
+    """Return why the distribution's requirements exclude this version of the core, or None.
 
-    All requirements on the distribution `collhub` count, in any spelling of its name; the first
-    unmet one is the reason. None also if there is no such requirement. Only metadata is read;
+    Every `Requires-Dist` on the distribution `collhub`, in any spelling of its name, counts; the
+    first unmet one is the reason. None if there is no such requirement. Only metadata are read;
     nothing of the plugin is imported.
     """
     for line in distribution.requires:
@@ -56,11 +56,11 @@ def check_requirement(distribution: Distribution) -> str | None:
 
 
 def check_api_version(plugin: object) -> str | None:
-    """Return the reason why the API version of an imported plugin is incompatible, or None.
+    """Return why the API version of an imported plugin is incompatible, or None.
 
-    The plugin states it as COLLHUB_PLUGIN_API, a pair of integers; a missing or other value is a
-    reason, too. The major number must equal that of the core, and the minor number must not be
-    larger: minor versions only add to the API.
+    The plugin declares it as COLLHUB_PLUGIN_API, a tuple of two integers. A missing or other value
+    is incompatible. The major number must be equal to that of the core, and the minor number must
+    not be larger.
     """
     declared = getattr(plugin, API_CONSTANT, None)
     ours = f"this core has API {API_VERSION[0]}.{API_VERSION[1]}"
@@ -91,11 +91,11 @@ def options_of(offer: Offer) -> tuple[Option, ...]:
 
 
 def find_offer_defect(hook: str, returned: object) -> str | None:
-    """Return the reason why the result of a hook is not a list of valid offers, or None.
+    """Return why the result of a hook is not a list of valid offers, or None.
 
-    A tuple is as good as a list. The defects are, in this order: no list; an item whose type is not
-    exactly one of those of the hook, or that is not a valid offer; two offers of one kind with the
-    same name. Only the first one is returned. An empty list and an unknown hook with one have none.
+    A tuple is accepted like a list. The defects are, in this order, and only the first one is
+    returned: no list; an item that is not exactly of a type of this hook, or is not a valid offer;
+    two offers of one kind with the same name. An empty list has no defect.
     """
     allowed = [kind.type for kind in OFFER_KINDS if kind.hook == hook]
     if not isinstance(returned, list | tuple):
@@ -114,19 +114,14 @@ def find_offer_defect(hook: str, returned: object) -> str | None:
 
 
 def _find_unmet_specifier(text: str, line: str) -> str:
-    """Return the version specifier of a requirement if this core does not satisfy it, otherwise "".
+    """Return the version specifier of a requirement that this core does not satisfy, otherwise "".
 
     `line`: the full requirement, such as `collhub>=0.1,<0.2; marker`. `text`: the part after the
-    name.
-
-    A specifier is simple if it has only comparisons with numbers between commas, such as
-    `>=0.1,<0.2`. A simple specifier is compared here if the version of the core has only numbers;
-    missing numbers count as 0. If one clause fails, all clauses are returned, sorted and without
-    spaces. Any other requirement is evaluated by the package `packaging`, with pre-releases
-    allowed.
-
-    The result is also "" for a requirement without a version, one that is invalid, and one whose
-    marker excludes this environment.
+    name. A requirement that consists only of comparisons with numbers is compared here, if the
+    version of the core has only numbers; missing numbers count as 0. If one comparison fails, all
+    are returned, sorted and without spaces. Any other requirement is evaluated by `packaging`, with
+    pre-releases allowed. The result is "" for a requirement that is invalid or whose marker
+    excludes this environment.
     """
     clauses = [_PLAIN_CLAUSE.match(part) for part in text.split(",")]
     if not text or (all(clauses) and _PLAIN_VERSION.match(__version__)):

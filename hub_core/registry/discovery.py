@@ -59,12 +59,14 @@ def discover(
     environment: Mapping[str, str] | None = None,
     admission: Admission = lambda plugin: None,
 ) -> Registry:
-    """Load the core's offers and every installed plugin; failures become the plugin's status.
+    """Load the core's offers and every installed plugin, and return the registry.
 
-    `disabled`: names of plugins or distributions, to which the comma-separated names in
-    `COLLHUB_DISABLE_PLUGINS` are added (`environment`: by default that of the process). Raises
-    `UsageError` for a name in `disabled` that no plugin has; unknown names in the variable are
-    ignored. A `KeyboardInterrupt` names the plugin that was being imported.
+    A failing plugin raises nothing; the failure is its status. `disabled`: names of plugins or
+    distributions that are not imported; the names in the variable `COLLHUB_DISABLE_PLUGINS`,
+    separated by commas, are added. `environment`: by default that of the process. `admission`:
+    decides before an import, by returning a reason or None. Raises `UsageError` for a name in
+    `disabled` that no plugin has; unknown names in the variable are ignored. A `KeyboardInterrupt`
+    names the plugin that was being imported.
     """
     candidates = _sort_candidates()
     _check_names(disabled, candidates)
@@ -81,7 +83,7 @@ _of_the_run: ContextVar[Registry | None] = ContextVar("registry of the run", def
 
 @contextmanager
 def running_with(registry: Registry | None) -> Iterator[None]:
-    """Let `run_registry` return `registry` in the body; None leaves the present one.
+    """Let `run_registry` return `registry` within the body; None keeps the current one.
 
     The former one applies again afterwards, also after an exception. Other threads are not
     affected.
@@ -105,9 +107,9 @@ def run_registry() -> Registry:
 
 @cache
 def registry_from(settings: RegistrySettings) -> Registry:
-    """Return the registry of this process for the settings of a run; built once for equal settings.
+    """Return the registry of this process for the settings of a run, built once per settings.
 
-    Names of plugins that are not installed here are ignored.
+    It is meant for worker processes. Names of plugins that are not installed are ignored.
     """
     refused = dict(settings.refused)
     return _load_all(
@@ -128,13 +130,12 @@ def _load_all(
     switches: Mapping[str, str],
     admission: Admission,
 ) -> Registry:
-    """Load the candidates in order, after the core, and return the registry of all plugins.
+    """Load the core and then the candidates in order; return the registry of all plugins.
 
-    `switches`: reasons by name of disabled plugins (entry point or distribution, in any spelling);
-    `use_plugins` False disables all. Disabled plugins are not imported. A candidate whose name is
-    used twice, or is that of the core, is broken and not imported either; being disabled goes
-    first. `admission` may refuse a plugin before its import with a reason, which the settings of
-    the registry record by name.
+    `switches`: reasons by name of disabled plugins (entry point or distribution, in any spelling).
+    With `use_plugins` False, all are disabled. A disabled plugin is not imported. A candidate whose
+    name occurs twice, or is that of the core, is broken and not imported. Otherwise `admission` may
+    refuse a plugin with a reason, which the settings of the registry record by name.
     """
     refused: dict[str, str] = {}
 
@@ -254,12 +255,17 @@ def _explain_shared_name(candidate: _Candidate, candidates: Collection[_Candidat
 
 
 def _load(candidate: _Candidate, manager: pluggy.PluginManager, admission: Admission) -> Plugin:
-    """Import a plugin whose requirement on the core is met and which is admitted.
+    """Import a plugin, and return it with its status.
 
-    Returns the plugin with its status: unchanged if it has no entry point (it is broken already),
-    INCOMPATIBLE if its requirement is not met, BROKEN with the reason of `admission` or of the
-    import, or LOADED with its offers. Lack of memory makes it BROKEN. Raises `KeyboardInterrupt`
-    that names the plugin.
+    The status is the first of these that applies:
+
+    - unchanged, if it has no entry point, because it is broken already
+    - INCOMPATIBLE, if its requirement on the core is not met
+    - BROKEN with the reason of `admission`, or of a failed import (also lack of memory)
+    - INCOMPATIBLE for another API version
+    - LOADED with its offers
+
+    Raises `KeyboardInterrupt`, which names the plugin.
     """
     plugin, entry_point = candidate.plugin, candidate.entry_point
     if entry_point is None:
@@ -283,10 +289,10 @@ def _import_plugin(
 ) -> Plugin:
     """Import a plugin and collect its offers; return it with its status.
 
-    INCOMPATIBLE for another API version, BROKEN if the import or a hook fails or a hook returns no
-    valid offers; both without offers and with the reason. Otherwise LOADED; the text of the status
-    then lists output during the import and non-daemon threads that remain, and is empty without
-    them.
+    The status is BROKEN if the import or a hook fails, or a hook returns invalid offers, and
+    INCOMPATIBLE for another API version; the plugin then has no offers, and the status has the
+    reason. Otherwise it is LOADED; the text of the status then lists output during the import and
+    non-daemon threads that still run, "" if there are none.
     """
     threads = set(threading.enumerate())
     imported = attempt(entry_point.load)
@@ -318,9 +324,9 @@ def _create_manager() -> pluggy.PluginManager:
 def _collect_offers(module: object, name: str, manager: pluggy.PluginManager) -> tuple[Offer, ...]:
     """Call every hook of one plugin, and return its offers in the order of the hooks.
 
-    `manager`: has no other plugin during the call, and not this one afterwards either. Raises
-    `PluginError` for invalid offers and unmarked hooks, pluggy's error for an unknown hook, and
-    exceptions of the hooks.
+    The plugin is registered with `manager` only during the call, which must have no other plugin.
+    Raises `PluginError` for invalid offers and for hooks that are not marked, pluggy's error for an
+    unknown hook, and exceptions of the hooks.
     """
     manager.register(_select_functions(module), name)
     try:

@@ -133,11 +133,12 @@ class Registry:
         return cast("tuple[Provided[T], ...]", self._of_kind[kind])
 
     def find(self, kind: type[T], name: str) -> Provided[T]:
-        """Return the only offer of this kind and name; names are compared exactly.
+        """Return the only offer of this kind with this name (case-sensitive).
 
-        Raises `PluginError` if several plugins use the name, with those to disable as remedy, or if
-        a plugin that is not loaded may provide it; otherwise `UsageError` with the closest name,
-        else all names.
+        Raises `PluginError` (`name-clash`) if several plugins use the name; the remedy is to
+        disable one. Raises `PluginError` (`not-available`) if a plugin that is not loaded may
+        provide it. Otherwise raises `UsageError` (`unknown-name`) with the closest name or, if none
+        is close, all names.
         """
         matches = [provided for provided in self.all(kind) if provided.name == name]
         if len(matches) == 1:
@@ -154,10 +155,10 @@ class Registry:
         raise self.unknown_name(message, name, known, everything)
 
     def clashes(self) -> list[str]:
-        """List names that several offers of one kind have, one line each, without repetition.
+        """List the names that several offers of one kind have, one line each, without repetition.
 
-        The order is that of the kinds of offers, then of the names. Equal names of different kinds
-        do not clash. Empty if there are none.
+        The order is that of the kinds of offers, then of the names. Offers of different kinds may
+        have the same name.
         """
         lines = []
         for kind in OFFER_KINDS:
@@ -192,11 +193,12 @@ class Registry:
         everything: str,
         code: str = "unknown-name",
     ) -> HubError:
-        """Create the error for a name that no loaded offer has.
+        """Create the error for a name that no loaded offer has; the caller raises it.
 
-        The remedy is the closest of the `known` names, or `everything` if none is close. The
-        message mentions plugins that are not loaded. A `PluginError` is returned if such a plugin
-        may provide the name: one after which it is called, or any if no known name is close.
+        The remedy is the closest of the `known` names, or the text `everything` if none is close.
+        The message mentions plugins that are not loaded. It is a `PluginError` (`not-available`) if
+        there is such a plugin, and `name` contains its name or no known name is close; otherwise a
+        `UsageError` with `code`.
         """
         close = closest(name, known)
         hint = self.unavailable_hint()

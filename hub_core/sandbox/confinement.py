@@ -66,13 +66,13 @@ class EndReason(IntEnum):
 
 
 def main(child: str, memory_limit_bytes: str, time_limit_s: str) -> None:
-    """Start the program, monitor it, stop its remaining processes, and exit with its status.
+    """Start the program in a forked process, monitor it, and exit with its status.
 
-    `child`: `module:function` that runs the job in a forked process. The limits, in bytes and in s
-    of CPU time, apply to all processes of the program together; each process also has limits of its
-    own. SIGXCPU is passed on to the program, which then reports its position; SIGTERM stops all its
-    processes and exits with status 1. If this process is killed, the kernel kills the program. The
-    function does not return.
+    `child`: `module:function` that runs the job in the forked process. The limits, in bytes and in
+    s of CPU time, apply to all processes of the program together. When the program ends, its
+    remaining processes are stopped. SIGXCPU is passed on to the program, which then reports its
+    position. SIGTERM stops all its processes and exits with status 1. If this process is killed,
+    the kernel kills the program. The function does not return.
     """
     _set_process_attribute(_SET_CHILD_SUBREAPER, 1)
     _set_process_attribute(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
@@ -157,10 +157,10 @@ class _Usage:
 
 
 def _measure_usage() -> _Usage:
-    """Return CPU time in s, memory in bytes and number of all living descendants.
+    """Return CPU time in s, memory in bytes, and number of all living descendants.
 
-    CPU time of ended processes is included, shared memory is not. Processes that end meanwhile are
-    skipped.
+    CPU time of ended descendants is included. Shared memory is not counted. Processes that end
+    during the measurement are skipped.
     """
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = ended.ru_utime + ended.ru_stime
@@ -240,8 +240,8 @@ def _read_stat(process: int) -> list[str]:
 def _exit_like(status: int) -> None:
     """End this process with the exit status, or by the signal, of the program's process.
 
-    `status`: as `waitpid` states it. If the signal does not end this process, its exit status is
-    the negative number of the signal modulo 256. The function does not return.
+    `status`: as returned by `waitpid`. If the signal does not end this process, its exit status is
+    the negative number of the signal, modulo 256. The function does not return.
     """
     # A shell distinguishes a signal from an exit status.
     if os.WIFSIGNALED(status):
@@ -275,10 +275,10 @@ def landlock_features(version: int) -> dict[str, bool]:
 def restrict_this_process(readable: Iterable[str], writable: Iterable[str]) -> bool:
     """Restrict this process and its later children to these files, without TCP and signals.
 
-    `readable`: files and folders, with their content, that may be read and executed. `writable`:
-    files that may also be written. Paths that do not exist are ignored. Open files remain usable.
-    Restrictions that the version lacks are omitted. Returns False, without any restriction, if the
-    kernel has no Landlock.
+    `readable`: files, and folders with their content, that may be read and executed. `writable`:
+    files that may also be written. Paths that do not exist are ignored. Files that are already open
+    remain usable. Restrictions that the kernel's version of Landlock lacks are omitted. Returns
+    whether the restrictions are active; False without Landlock.
     """
     version = landlock_version()
     if version == 0:

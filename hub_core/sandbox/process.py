@@ -141,8 +141,9 @@ def run_program(
 def _create_program_error(name: str, report: Report) -> HubError:
     """Create the error that the report of a program's process describes.
 
-    A `UsageError` if the file defines several programs and none was chosen, else an `InputError`
-    with code, remedy and line of the report (0 or less: no line).
+    It is a `UsageError` if the file defines several programs and none was selected; otherwise an
+    `InputError` with the code, remedy and line of the report. A line of 0 or less means that the
+    line is unknown.
     """
     place = Location(name, report["line"] if report["line"] > 0 else None)
     code = report.get("code", "program-failed")
@@ -158,8 +159,8 @@ def _start_process(child: str, limits: ProcessLimits) -> subprocess.Popen[bytes]
 
     `child`: `module:function` that runs the job. The process gets only the environment variables in
     `_ENVIRONMENT`, and settings for reproducible output (hash seed 0) and single-threaded
-    libraries. Standard input and output are pipes, standard error is discarded. The limits of
-    memory in bytes and CPU time in s are passed as arguments; the process applies them itself.
+    libraries. Standard input and output are pipes; standard error is discarded. The limits of
+    memory (bytes) and CPU time (s) are passed as arguments, and the process applies them itself.
     """
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     # Sets are iterated in the same order in every run, and libraries start no threads, which would
@@ -202,10 +203,11 @@ def _run_exchange(
 ) -> _ProcessEnd:
     """Send the job to the process, receive its output, and stop it at the time limit.
 
-    `clock_limit_s`: limit of elapsed time; then SIGXCPU makes the process report its position, for
-    which it has 2 s, and all its processes are killed, also after errors. Output that is still in
-    the pipe is received for 1 s more. Returns its output and exit status (negative for a signal),
-    whether the limit was reached or the output became too long, and whether it was too long.
+    `clock_limit_s`: limit of elapsed time. At the limit, the process gets SIGXCPU and has 2 s to
+    report its position; then all its processes are killed, which is also done after an error.
+    Output that is still in the pipe is received for 1 s more. Returns the output, the exit status
+    (negative for a signal), whether the process did not end in time or its output was too long, and
+    whether the output was too long.
     """
     exchange = _Exchange(process, job)
     try:
@@ -249,9 +251,9 @@ class _Exchange:
     def run(self, seconds: float) -> bool:
         """Exchange data until the process has ended and its report is complete, or until the limit.
 
-        `seconds`: the limit of elapsed time. The report is complete at its end, or 1 s after the
-        end of the process, since a child may keep the pipe open. Returns whether the process has
-        ended; False also if the report is too long. The process is not stopped.
+        `seconds`: limit of elapsed time. The report is complete when the pipe ends, or 1 s after
+        the end of the process, since a child process may keep the pipe open. Returns whether the
+        process has ended; False if the report is too long. The process is not stopped.
         """
         deadline = time.monotonic() + seconds
         while self._selector.get_map() and not self.is_too_long:
@@ -282,12 +284,12 @@ class _Exchange:
                 pipe.close()
 
     def _transfer(self, pipe: object) -> None:
-        """Write or read as much data as the pipe accepts or contains, without waiting.
+        """Write to or read from a pipe as much as is possible without waiting, at most 1 MiB.
 
-        One call transfers at most 1 MiB. `pipe`: standard input of the process, to which the job is
-        written, or its standard output, from which the report is read. A finished pipe is removed
-        from the selector; an input that the process has closed counts as finished. If the report
-        becomes longer than `MAX_REPORT_BYTES` (256 MiB), it is discarded and `is_too_long` is set.
+        `pipe`: standard input of the process, to which the job is written, or its standard output,
+        from which the report is read. A finished pipe, also an input that the process has closed,
+        is removed from the selector. If the report becomes longer than `MAX_REPORT_BYTES` (256
+        MiB), it is discarded, and `is_too_long` is set.
         """
         process = self._process
         assert process.stdin is not None
@@ -323,8 +325,8 @@ class _Exchange:
 def _stop_process(process: subprocess.Popen[bytes]) -> None:
     """Stop the process and all processes that it started, and wait for it.
 
-    It is asked to end first, because it also knows processes that have left its group, and gets 5 s
-    for it. Then its group is killed in any case, also if the process itself has ended before.
+    It gets SIGTERM and 5 s to stop its processes, because it also knows those that have left its
+    group. Then its process group is killed, even if the process itself has already ended.
     """
     if process.poll() is None:
         # It also knows processes that have left its group.
@@ -337,7 +339,7 @@ def _stop_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def _parse_report(output: bytes) -> Report | None:
-    """Parse the report of a process, a JSON object.
+    """Parse the report of a process, which must be one JSON object.
 
     None for any other output, for output before the object, and for more than `MAX_REPORT_BYTES`
     (256 MiB).
@@ -358,9 +360,9 @@ def _explain_end(
 ) -> InputError:
     """Create the error for a process that ended without a report.
 
-    Checked in this order: a report that is too long, a limit of memory or processes, the limits of
-    CPU time and elapsed time, and another signal or status. The line is that which the program had
-    reached, if it is known.
+    The causes are checked in this order: a report that is too long (`too-large`), a limit of memory
+    or processes (`limit`), the limit of CPU time or elapsed time (`time-limit`), another signal or
+    status (`program-failed`). The error has the line that the program had reached, if it is known.
     """
     if end.is_too_long:
         message = f"the program reports more than {MAX_REPORT_BYTES >> 20} MiB"
@@ -384,11 +386,11 @@ def _explain_end(
 
 
 def _find_dumped_line(name: str, output: bytes) -> int | None:
-    """Return the program's innermost line in the traceback that `faulthandler` wrote, or None.
+    """Return the innermost line of the program in a traceback of `faulthandler`, or None.
 
-    `name`: file of the program; `output`: standard error of the process. The traceback has the
-    innermost frame first, so this is the first frame in that file, also if its name is escaped as
-    `faulthandler` does for other characters than ASCII.
+    `name`: file of the program. `output`: output of the process. The traceback has the innermost
+    frame first, so the first frame in that file counts. The file name may be escaped as
+    `faulthandler` does for characters other than ASCII.
     """
     shown = name.encode("ascii", "backslashreplace").decode()
     # `faulthandler` escapes names that are not ASCII.

@@ -75,11 +75,10 @@ class _PrintedText(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Store the first 200 characters with the calling line, and the last part of the output.
+        """Store the start and the end of the printed text; return the length of `text`.
 
-        The first characters are those of the first text that is not empty, and of that text only;
-        the last part has at most 8000 characters. The amount of output is unlimited. Returns the
-        length of the text.
+        `first` gets the first 200 characters of the first text that is not empty, and `line` the
+        line of the program that printed it. `last` has the last 8000 characters of all texts.
         """
         if text and not self.first:
             self.line, self.first = calling_line(self._file), text[:200]
@@ -91,10 +90,11 @@ def run_job(language: Language) -> None:
     """Read the job from standard input, run the program, write the report, and exit with status 0.
 
     The job is a line of JSON (name, arguments, program, limits, whether to use the sandbox),
-    followed by the source of the program. Limits are set and, in the sandbox, access is restricted
-    to reading the import path, the folder of the program and system files before the program runs.
-    The report is one JSON object on the former standard output; errors of the program are part of
-    it. Threads and exit handlers of the program are not waited for; the function does not return.
+    followed by the source of the program. Before the program runs, the limits are set and, in the
+    sandbox, only reading of the import path, the program's folder and system files is allowed. The
+    report is one JSON object, written to the original standard output; errors of the program are
+    part of it. The process does not wait for threads and exit handlers of the program. The function
+    does not return.
     """
     # A file descriptor that the program does not know.
     report = os.fdopen(os.dup(1), "wb")
@@ -127,10 +127,10 @@ def error_report(message: str, line: int, code: str) -> Report:
 
 
 def chosen_places(names: Sequence[str], chosen: str | None) -> list[int]:
-    """Return the indices from 0 of the selected programs: by number from 1, else by name.
+    """Return the indices, from 0, of the selected programs.
 
-    A text of digits that is no number of a program may be a name. `chosen` None selects all; [] if
-    there is no such program; several if programs have the same name.
+    `chosen`: None for all; otherwise a number from 1 or, if it is not the number of a program, a
+    name. The result is [] if no program has the name, and has several indices if several have it.
     """
     if chosen is None:
         return list(range(len(names)))
@@ -140,10 +140,9 @@ def chosen_places(names: Sequence[str], chosen: str | None) -> list[int]:
 
 
 def calling_line(file: str) -> int:
-    """Return the line of the nearest caller in `file`, or -1.
+    """Return the line of the innermost caller in `file`, or -1 if there is none.
 
-    Callers in other files are skipped: they are functions of the language or of another module, but
-    the user sees only the program.
+    Callers in other files, such as functions of the language, are skipped.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename != file:
@@ -161,11 +160,11 @@ def _list_system_files() -> list[str]:
 
 
 def _set_limits(time_limit_s: int, memory_limit_bytes: int, report: BinaryIO) -> None:
-    """Set the limits of CPU time and memory of this process, and forbid core dumps.
+    """Set the limits of CPU time and memory of this process, and disable core dumps.
 
-    The time is in whole seconds, the memory is the address space in bytes. At the CPU limit,
-    SIGXCPU writes the position of the program's current thread to `report`, and the process then
-    ends by that signal; two seconds later at the latest it is killed.
+    The time is in whole seconds; the memory is the address space in bytes. At the CPU limit,
+    SIGXCPU writes the position of the program's current thread to `report` and ends the process. It
+    is killed at the latest after two more seconds of CPU time.
     """
     # Not available on every system.
     import resource
@@ -186,13 +185,13 @@ class _Run:
         self._module = ModuleType("__main__")
 
     def outcome(self, source: bytes, arguments: list[str], chosen: str | None) -> Report:
-        """Run the program with captured output and return its report.
+        """Run the program with captured output, and return its report.
 
-        `chosen`: number or name of the program in the file, None for all. The report has an error,
-        or the answer of a program that printed text and exited with status 0 without a result (as
-        for `--help`), or the results of the programs that `chosen` selects. `printed`: first line
-        that it printed on standard output, with the line of the program; missing if it printed
-        nothing, and in an answer.
+        `chosen`: number or name of the program in the file, None for all. The report is one of
+        these: an error; `answer` with the printed lines, if the program exits with status 0, has
+        printed text, and has no result (as for `--help`); the results of the selected programs.
+        Except for an answer, `printed` has the first line on standard output and the program line
+        that printed it; it is missing if nothing was printed.
         """
         printed, complained = _PrintedText(self._name), _PrintedText(self._name)
         with (
@@ -257,11 +256,15 @@ class _Run:
         exec(code, self._module.__dict__)
 
     def _failure(self, error: BaseException) -> Report:
-        """Return the report of an exception, with the innermost line that is in the program, or -1.
+        """Return the report of an exception.
 
-        The code is `memory-limit` for lack of memory, `syntax` for a syntax error in the program
-        itself (with its own line), that of the first finding for an error of the hub (with its
-        remedy, and its line if it is in the program), and `program-failed` for all others.
+        The line is the innermost line of the program, or -1. The code is, in this order:
+
+        - `memory-limit` for lack of memory
+        - `syntax` for a syntax error in the program itself, with its line
+        - the code of the first finding for an error of the hub, with its remedy, and with its line
+          if the finding is in the program
+        - `program-failed` for all other exceptions
         """
         name = self._name
         line = _find_line(error, name)
@@ -279,11 +282,11 @@ class _Run:
         return error_report(self._message(error), line, "program-failed")
 
     def _message(self, error: BaseException) -> str:
-        """Return the message for an exception: the explanation of the language, if it has one.
+        """Return the message for an exception.
 
-        Otherwise, if the exception was raised in the language's own files and has a text, that text
-        alone; for all others, the type of the exception and its text, if any. The text of a
-        `KeyError` is its first argument.
+        It is the explanation of the language, if it has one. Otherwise, if the exception was raised
+        in the language's own files and has a text, it is that text. Otherwise it is the type of the
+        exception and its text, if any. The text of a `KeyError` is its first argument.
         """
         message = str(error)
         # The text of a KeyError is the `repr` of its argument.
@@ -307,9 +310,9 @@ def _to_text_stream(stream: _PrintedText) -> TextIO:
 def _report_exit(end: SystemExit, name: str, printed_errors: str) -> Report:
     """Return the report of `sys.exit`: only the line for status 0, else an error with the status.
 
-    None counts as status 0, and any code that is no integer as 1. The reason is the last line on
-    standard error, where argparse writes it, or, if nothing was written there, the text given to
-    `sys.exit`. The line is the innermost one of the program `name`, or -1.
+    None counts as status 0, and a code that is no integer as 1. The reason in the error is the last
+    line on standard error, where argparse writes it; if there is none, it is a text given to
+    `sys.exit`. The line is the innermost line of the program `name`, or -1.
     """
     line = _find_line(end, name)
     if end.code in (None, 0):

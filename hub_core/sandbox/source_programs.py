@@ -71,11 +71,10 @@ def parsed_source(name: str, content: bytes) -> ast.Module:
 
 
 def imports_any(node: ast.AST, packages: tuple[str, ...]) -> bool:
-    """Return whether a node is an import statement of one of these packages, or of a module of one.
+    """Return whether a node is an import statement of one of these packages or their modules.
 
-    Only the part of a module's name before the first `.` is compared. One name of several is
-    enough. False for other nodes, and for an import relative to the own package that names no
-    module.
+    Only the part of a name before the first `.` is compared; one matching name is sufficient. False
+    for other nodes, and for `from . import ...`.
     """
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
     if isinstance(node, ast.ImportFrom):
@@ -110,6 +109,9 @@ def warn_of_output(source: Source, report: Report) -> None:
 
 
 def warn_at(source: Source, code: str, message: str, line: int) -> None:
-    """Report a warning to the receiver of `source`, at a line; 0 or less for no line."""
+    """Report a warning to the receiver of `source`.
+
+    `line`: line of the program; 0 or less means that the warning has no line.
+    """
     place = Location(source.name, line if line > 0 else None)
     source.report(Diagnostic(code, message, Severity.WARNING, place))

@@ -49,24 +49,23 @@ def algorithm_of(
     extensions: Mapping[str, JsonValue] | None = None,
     startup_ns: Sequence[int] = (),
 ) -> Algorithm:
-    """Build the algorithm that performs `transfers`. Rank v of the algorithm is NPU v.
+    """Build the algorithm that performs `transfers`; rank v of the algorithm is NPU v.
 
-    `npus[r]`: the NPU of rank r of `collective` (default: r). Ranks of other NPUs only relay.
-    `num_npus`: default is the highest NPU of `npus` plus 1. `startup_ns[p]`: time until plane p of
-    the topology is ready; its channels are those with c % len(startup_ns) == p. A COMPUTE step of
-    that time precedes the sends on them that wait for no data. `wanted`: ranks whose steps are
-    created; None for all.
+    `npus[r]`: the NPU of rank r of `collective`, by default r; ranks of other NPUs only relay.
+    `num_npus`: by default the highest NPU in `npus` plus 1. `wanted`: ranks whose steps are
+    created, None for all. `startup_ns[p]`: time until plane p of the topology is ready; channel c
+    belongs to plane c % len(startup_ns). A COMPUTE step of that time precedes the sends on the
+    plane that wait for no data.
 
-    Every transfer becomes a SEND and a RECV or RECV_REDUCE, on its channel if `transfers.channel`
-    is given, otherwise on the channel of `link_channels`. A received chunk is stored in OUTPUT if
-    the rank needs it, otherwise in SCRATCH, and is forwarded from there. A SEND has a data
-    dependency on the arrival of its chunk and a control dependency on the message `window`
-    positions before it on its link. A chunk that its rank both contributes and needs is copied
-    last. An all-to-all (also all-to-all-v) supports only out-of-place mode: in place, arriving
-    chunks would overwrite chunks that are still to be sent.
+    Every transfer becomes a SEND and a RECV or RECV_REDUCE, on its channel in `transfers.channel`
+    or, without channels, on that of `link_channels`. A received chunk is stored in OUTPUT if the
+    rank needs it, otherwise in SCRATCH, and is forwarded from there. A SEND has a data dependency
+    on the arrival of its chunk, and a control dependency on the message `window` positions before
+    it on its link. A chunk that a rank both contributes and needs is copied at the end.
 
-    Cost: three sorts of the transfers. Raises `InputError` for a chunk that is sent before its
-    source has it.
+    An all-to-all, also an uneven one, supports only out-of-place mode, because in place, arriving
+    chunks would overwrite chunks that are still to be sent. Takes three sorts of the transfers.
+    Raises `InputError` (`schedule-acausal`) for a chunk that is sent before its source has it.
     """
     members = np.arange(collective.num_ranks) if npus is None else np.asarray(npus, np.int64)
     if collective.kind in (CollectiveKind.ALL_TO_ALL, CollectiveKind.ALL_TO_ALL_V):
@@ -87,12 +86,12 @@ def algorithm_of(
 
 
 def collective_among(collective: Collective, npus: Sequence[int], num_npus: int) -> Collective:
-    """Convert a collective to `num_npus` ranks, where rank `npus[r]` does the part of rank r.
+    """Convert a collective to `num_npus` ranks, in which rank `npus[r]` has the role of rank r.
 
     Returns `collective` itself if all NPUs take part in order. Otherwise the result is a custom
-    collective in which the remaining ranks have no INPUT and no OUTPUT. It supports out-of-place
-    mode, and in-place mode only if `collective` does and is not split by rank: a custom collective
-    is in place if INPUT and OUTPUT are the same buffer.
+    collective, in which the remaining ranks have empty INPUT and OUTPUT. It supports out-of-place
+    mode. It supports in-place mode only if `collective` does and does not split its buffer, because
+    a custom collective in place uses one buffer as INPUT and OUTPUT.
     """
     if list(npus) == list(range(num_npus)):
         return collective
@@ -109,11 +108,11 @@ def collective_among(collective: Collective, npus: Sequence[int], num_npus: int)
 
 
 def _build_contract(collective: Collective, npus: Int64Array, num_npus: int) -> CustomContract:
-    """Build the contract in which NPU `npus[r]` does the part of rank r of a standard collective.
+    """Build the contract in which NPU `npus[r]` has the role of rank r of a standard collective.
 
     Sizes of INPUT and OUTPUT, defined inputs and expected results are those of the ranks. NPUs
-    without a rank have empty buffers and undefined inputs. `npus`: int64[ranks], distinct;
-    `num_npus`: all NPUs.
+    without a rank have empty buffers and undefined inputs. `npus`: int64[ranks], distinct.
+    `num_npus`: number of all NPUs.
     """
     postcondition = collective.postcondition()
     assert postcondition is not None
@@ -136,13 +135,13 @@ def _build_contract(collective: Collective, npus: Int64Array, num_npus: int) -> 
 def build_steps(
     message_ends: MessageEnds, transfers: Transfers, holders: ChunkHolders, startup_ns: Int64Array
 ) -> tuple[StepTable, Int64Array]:
-    """Build the step table of a schedule; also return its SCRATCH sizes in units, int64[num_npus].
+    """Build the step table of a schedule; also return the SCRATCH units per NPU (int64[num_npus]).
 
     The table has the start-up steps, the messages and the local copies, in this order. A send or
-    reduction has a data dependency on the last arrival of its chunk; start-up, link order and
-    copies give control dependencies. Channels are those of the transfers if given, else one per
-    link of a pair. `startup_ns`: int64 per plane. Raises `InputError` for a chunk that is sent
-    before its source has it.
+    reduction has a data dependency on the last arrival of its chunk. Start-up steps, the order on
+    links and copies give control dependencies. Channels are those of the transfers, if given;
+    otherwise each link of a pair of NPUs has its own. `startup_ns`: int64 per plane. Raises
+    `InputError` (`schedule-acausal`) for a chunk that is sent before its source has it.
     """
     check_causality(message_ends, transfers, holders)
     channels = link_channels(transfers) if transfers.channel is None else transfers.channel
@@ -192,11 +191,11 @@ Candidate = TypeVar("Candidate", bound=Searched)
 def fastest_of(
     candidates: Iterable[Candidate], time: Callable[[Candidate], int]
 ) -> Candidate | None:
-    """Return the candidate with minimum time, among equals the first; None without candidates.
+    """Return the candidate with the minimum time, the first of equal ones; None without candidates.
 
-    `time` is called once per candidate. Candidates after one that is interrupted are not
-    considered; then, or on Ctrl-C, the best candidate so far is returned with
-    `is_interrupted=True`. Raises `KeyboardInterrupt` if there is no candidate yet.
+    `time` is called once per candidate. After a candidate with `is_interrupted`, or on Ctrl-C, no
+    further candidates are considered, and the best one so far is returned with
+    `is_interrupted=True`. Raises `KeyboardInterrupt` on Ctrl-C if there is no candidate yet.
     """
     best: Candidate | None = None
     best_time = 0

@@ -120,8 +120,8 @@ _HASHED_KEYS = ("npus", "nodes", "multicast", "reduce", "links")
 def find_certificate(algorithm: Algorithm) -> dict[str, JsonValue] | None:
     """Return the certificate in the extensions of an algorithm, None without one.
 
-    Of several ones that of the first extension by name. The JSON object is not validated (a
-    `Certificate` if it is valid).
+    Of several certificates, the one of the first extension in alphabetical order is returned. It is
+    a JSON object that is not validated.
     """
     for name in sorted(algorithm.extensions):
         extension = algorithm.extensions[name]
@@ -134,11 +134,11 @@ def find_certificate(algorithm: Algorithm) -> dict[str, JsonValue] | None:
 
 
 def network_object(topology: Topology, with_links: bool = True) -> dict[str, JsonValue]:
-    """Build the `network` object (`CertifiedNetwork`) of a certificate, with or without links.
+    """Build the JSON object `network` (`CertifiedNetwork`) of a certificate.
 
-    It has the name, the numbers of NPUs and nodes, and the digest `sha256`, which covers everything
-    but the name, also the links that are omitted. Switches that multicast or reduce are listed only
-    if there are any.
+    It has the name, the numbers of NPUs and nodes, the digest `sha256`, and with `with_links` the
+    links. The digest covers everything but the name, even if the links are omitted. Switches that
+    multicast or reduce are listed only if there are any.
     """
     head: dict[str, JsonValue] = {
         "npus": topology.num_npus,
@@ -167,11 +167,11 @@ def network_digest(network: Mapping[str, object]) -> str:
 
 
 def _list_links(topology: Topology) -> list[JsonValue]:
-    """List the links, in their order, as [source, destination, bandwidth as an exact fraction].
+    """List the links, in their order, as [source, destination, bandwidth].
 
-    The fraction (of bytes/s) is the text of the shortest decimal number that gives the double. If
-    the topology has several planes, the plane is appended to every link. Latencies are not
-    included.
+    The bandwidth in bytes/s is the text of an exact fraction, which is the shortest decimal number
+    that gives the double. If the topology has several planes, each link also has its plane.
+    Latencies are not included.
     """
     objects: list[JsonValue] = []
     for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True):
@@ -188,10 +188,10 @@ LinkCapacities = Mapping[tuple[int, int], Fraction]
 
 
 def spreading_rate(nodes: Sequence[int], capacities: LinkCapacities, outward: bool) -> Fraction:
-    """Return the total bandwidth in bytes/s of the links that leave a set of nodes, exactly.
+    """Return the exact total bandwidth in bytes/s of the links that leave a set of nodes.
 
-    With `outward` False: of the links that enter it. Links within or outside of the set do not
-    count. `capacities`: bandwidth by (source, destination). 0 without such links.
+    With `outward` False, it is that of the links that enter the set. `capacities`: bandwidth by
+    (source, destination). The result is 0 without such links.
     """
     inside = set(nodes)
     total = Fraction(0)
@@ -206,11 +206,12 @@ def spreading_rate(nodes: Sequence[int], capacities: LinkCapacities, outward: bo
 
 
 def partition_rate(blocks: Sequence[Sequence[int]], capacities: LinkCapacities) -> Fraction:
-    """Return an upper bound of the rate of an all-reduce, in bytes of the collective per second.
+    """Return an upper bound on the rate of an all-reduce, in bytes of the full buffer per second.
 
-    `blocks`: a partition of the ranks into two or more sets of nodes. Switches can be assigned to
-    any block or to none. Without switches and with equal links in both directions this is the bound
-    of Nash-Williams and Tutte (1961).
+    `blocks`: two or more disjoint sets of nodes that contain all ranks; a switch may be in any
+    block or in none. The bound is the bandwidth of all links that enter a block, divided by 2
+    (blocks - 1). Without switches and with equal links in both directions, it is the bound of
+    Nash-Williams and Tutte (1961).
     """
     # Every element needs at least len(blocks) - 1 messages between the blocks to be reduced and as
     # many to be distributed, and each of them enters a block. A message that enters the ranks of a

@@ -15,9 +15,10 @@ NO_RANK = -1
 
 
 def find_tree_parents(num_ranks: int) -> Int64Array:
-    """Compute the parent of every rank in the first tree; -1 for the root, rank 0.
+    """Return the parent of every rank in the first tree: int64[ranks], -1 for the root, rank 0.
 
-    With b the lowest bit of r, the parent is (r xor b) or 2 b if that is a rank, else r xor b.
+    Let b be the lowest set bit of r. The parent is (r xor b) or 2 b, if that is a rank; otherwise
+    it is r xor b.
     """
     rank = np.arange(num_ranks)
     bit = rank & -rank
@@ -27,10 +28,10 @@ def find_tree_parents(num_ranks: int) -> Int64Array:
 
 
 def find_second_tree_parents(num_ranks: int) -> Int64Array:
-    """Compute the parent of every rank in the second tree; -1 for its root.
+    """Return the parent of every rank in the second tree: int64[ranks], -1 for its root.
 
-    The second tree is the first one with other ranks: r becomes n - 1 - r for an even number n of
-    ranks, else r + 1 modulo n.
+    The second tree is the first one with other rank numbers: rank r of n becomes n - 1 - r if n is
+    even, else (r + 1) modulo n.
     """
     rank = np.arange(num_ranks)
     image = num_ranks - 1 - rank if num_ranks % 2 == 0 else (rank + 1) % num_ranks

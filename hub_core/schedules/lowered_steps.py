@@ -44,12 +44,13 @@ def concatenate_columns(parts: Sequence[StepColumns]) -> StepColumns:
 def build_startup_steps(
     message_ends: MessageEnds, channel: Int64Array, startup_ns: Int64Array
 ) -> tuple[StepColumns, RowPairs]:
-    """Build COMPUTE steps that take the start-up time of a plane, and control edges to its sends.
+    """Build COMPUTE steps for the start-up times of planes, and control edges to their sends.
 
-    There is one step for each rank and plane with sends that read INPUT; the edges lead to these
-    sends. `channel`: int64 per row of `message_ends`; channel c is of plane c mod
-    `len(startup_ns)`. `startup_ns`: int64 per plane; empty if all planes are ready at once. In the
-    edges, start-up steps have the rows 0 to n - 1, and row r of `message_ends` has the row n + r.
+    There is one step for each rank and plane with sends that read INPUT and a start-up time above
+    0; the edges lead to these sends. `channel`: int64 per row of `message_ends`; channel c belongs
+    to plane c mod `len(startup_ns)`. `startup_ns`: int64 per plane, empty if all planes are ready
+    at time 0. In the edges, the n start-up steps have rows 0 to n - 1, and row r of `message_ends`
+    has row n + r.
     """
     times = startup_ns if len(startup_ns) else np.zeros(1, np.int64)
     planes = len(times)
@@ -107,11 +108,11 @@ def build_message_steps(
 ) -> StepColumns:
     """Return the columns of the messages: one SEND, RECV or RECV_REDUCE per end, in their order.
 
-    `needs`: per end, whether its rank must have the chunk afterwards; then it is received into
-    OUTPUT. `slot`: otherwise, its offset in SCRATCH. `channel`: per end, the channel of its
-    message. A SEND reads the chunk from the location where it arrived, or from INPUT before that. A
-    receive reduces if the transfer does and the rank has an operand: an earlier arrival, or its own
-    contribution in INPUT; otherwise it is a RECV.
+    `needs`: bool per end, whether its rank must have the chunk at the end; then it is received into
+    OUTPUT, otherwise into SCRATCH at offset `slot`. `channel`: per end, the channel of its message.
+    A SEND reads the chunk where it arrived or, before any arrival, in INPUT. A receive is a
+    RECV_REDUCE if the transfer reduces and the rank has an operand, which is an earlier arrival or
+    its own contribution in INPUT; otherwise it is a RECV.
     """
     has_arrived = message_ends.has_arrived
     # A relay without a contribution has no operand: its first receive is a RECV.
@@ -141,12 +142,12 @@ def build_message_steps(
 def allocate_scratch(
     message_ends: MessageEnds, needs: BoolArray, holders: ChunkHolders
 ) -> tuple[Int64Array, Int64Array]:
-    """Allocate SCRATCH for chunks that a rank receives but does not need afterwards.
+    """Allocate SCRATCH for chunks that a rank receives but does not need at the end.
 
-    A pair of rank and chunk has one slot, also if it is forwarded or reduced several times; slots
-    of a rank are consecutive in the order of chunks, and are never reused. `needs`: bool per end,
-    whether its rank must have the chunk afterwards. Returns the offset in SCRATCH per end (int64; 0
-    without a slot) and the size of SCRATCH per NPU (int64[num_npus]), both in units.
+    Each pair of rank and chunk has one slot, even if the chunk is forwarded or reduced several
+    times. Slots of a rank are consecutive in the order of chunks, and are never reused. `needs`:
+    bool per end, whether its rank needs the chunk at the end. Returns the offset in SCRATCH per end
+    (int64; 0 without a slot) and the size of SCRATCH per NPU (int64[num_npus]), both in units.
     """
     count = holders.chunks.count
     # Sends that precede any arrival of their chunk read INPUT and need no slot.
@@ -171,9 +172,9 @@ def allocate_scratch(
 def _find_local_chunks(
     message_ends: MessageEnds, holders: ChunkHolders
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (NPU, chunk), int64, of the chunks to copy at the ranks `message_ends.wanted`.
+    """Return (NPU, chunk), int64, of the chunks that are copied at the ranks `message_ends.wanted`.
 
-    Sorted by NPU and offset in INPUT, so that adjacent chunks have adjacent rows.
+    `wanted` None means all ranks. The rows are sorted by NPU, then by offset in INPUT.
     """
     npu, chunk = holders.find_local_chunks()
     if message_ends.wanted is not None:
@@ -187,10 +188,10 @@ def _find_local_chunks(
 def _is_adjacent_to_previous(
     npu: Int64Array, chunk: Int64Array, holders: ChunkHolders
 ) -> BoolArray:
-    """Return whether each chunk directly follows that of the previous row on its NPU: bool[rows].
+    """Return whether each chunk directly follows the chunk of the previous row: bool[rows].
 
-    It must follow it in INPUT and in OUTPUT, so that one step can copy both. False for the first
-    row.
+    Both must be on the same NPU, and be adjacent in INPUT and in OUTPUT, so that one step can copy
+    them. False for the first row.
     """
     is_adjacent = np.zeros(len(npu), np.bool_)
     is_adjacent[1:] = npu[1:] == npu[:-1]

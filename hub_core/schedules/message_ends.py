@@ -77,10 +77,10 @@ class ChunkHolders:
         return self._is_one_of(self.chunks.target, npu, chunk)
 
     def find_local_chunks(self) -> tuple[Int64Array, Int64Array]:
-        """Return (npu, chunk) of chunks whose only contributor is also a target: int64, by chunk.
+        """Return (npu, chunk), int64, of chunks whose only contributor is also a target, by chunk.
 
-        Such data need no message. A target of all ranks includes the contributor. A chunk of all
-        ranks has a single contributor only if there is one rank.
+        Such chunks need no message. A target `ALL_RANKS` includes the contributor. A chunk with
+        contributions of all ranks has a single contributor only if there is one rank.
         """
         origin, target = self.chunks.origin, self.chunks.target
         # With a single rank, a reduction is a copy of its contribution.
@@ -91,9 +91,9 @@ class ChunkHolders:
         return self.members[contributor[chunk]], chunk
 
     def _is_one_of(self, ranks: Int64Array, npu: Int64Array, chunk: Int64Array) -> BoolArray:
-        """Return whether `ranks[chunk[i]]` is the rank of `npu[i]` or `ALL_RANKS`: bool[i].
+        """Return whether `ranks[chunk[i]]` is `ALL_RANKS` or the rank of `npu[i]`: bool[i].
 
-        False for NPUs without a rank (relays), also for `ALL_RANKS`.
+        `ranks`: int64[chunks]. False for an NPU without a rank (a relay), even for `ALL_RANKS`.
         """
         rank = self.rank_of[npu]
         chunk_rank = ranks[chunk]
@@ -122,12 +122,12 @@ class MessageEnds(ColumnTable):
     def from_transfers(
         cls, transfers: Transfers, num_chunks: int, wanted: Sequence[int] | None
     ) -> MessageEnds:
-        """Build the ends of all transfers at the ranks `wanted` (None: all), by rank and time.
+        """Build the ends of all transfers at the ranks `wanted`, sorted by rank and time.
 
-        A transfer has a send at its start and an arrival at its finish. At one time of a rank,
-        arrivals precede sends, so that a chunk can be forwarded at once; simultaneous ends of one
-        kind are sorted by the time of the opposite end, then by the number of the transfer. Cost:
-        three sorts.
+        `None` stands for all ranks. A transfer has a send at its start and an arrival at its
+        finish. At equal times of a rank, arrivals precede sends, so that a chunk can be forwarded
+        at once. Simultaneous ends of one kind are sorted by the time of the opposite end, then by
+        the number of the transfer. Takes three sorts.
         """
         # Until they are sorted, transfer i is sent in row i and received in row count + i.
         count = len(transfers)
@@ -162,11 +162,10 @@ class MessageEnds(ColumnTable):
 
 
 def check_causality(message_ends: MessageEnds, transfers: Transfers, holders: ChunkHolders) -> None:
-    """Raise `InputError` (code `schedule-acausal`) for a chunk sent before its source has it.
+    """Raise `InputError` (`schedule-acausal`) for a chunk that is sent before its source has it.
 
-    A source has a chunk from the start (`holders`) or from its first arrival on. The first such
-    send in the order of ends, by rank and time, is named. The times of receives need no check: a
-    receive may be arbitrarily early.
+    A source has a chunk from the start, if `holders` says so, or from its first arrival on. The
+    error names the first such send in the order of ends, by rank and time. Receives need no check.
     """
     is_available = message_ends.has_arrived | holders.has_before(
         message_ends.rank, message_ends.chunk
@@ -185,11 +184,12 @@ def check_causality(message_ends: MessageEnds, transfers: Transfers, holders: Ch
 
 
 def order_links(message_ends: MessageEnds, transfers: Transfers) -> RowPairs:
-    """Return control edges (parents, children) between ends that keep the order on every link.
+    """Return control edges (parents, children) that keep the order of messages on every link.
 
-    int64 rows of `message_ends`. A send depends on the one `window` positions before it on its
-    link, and, if the window is more than 1, on the arrivals that earlier sends wait for, unless
-    this is implied. Only sends are children; messages with a window of 0 are not ordered.
+    They are int64 rows of `message_ends`; children are sends. A send depends on the send `window`
+    positions before it on its link. If the window is above 1, it also depends on the arrivals that
+    the preceding send, and any earlier send of the link, wait for, unless that is implied. Messages
+    with a window of 0 are not ordered.
     """
     # A schedule has times; an algorithm has only dependencies. The order is preserved because a
     # SEND depends on the message `window` positions before it on its link.
@@ -221,10 +221,10 @@ def order_links(message_ends: MessageEnds, transfers: Transfers) -> RowPairs:
 
 
 def _find_last_arrivals(key: Int64Array, is_send: BoolArray) -> Int64Array:
-    """Return, per end, the row of the last arrival with the same key before it, or -1: int64.
+    """Return, per end, the row of the last arrival with the same key before it: int64, -1 for none.
 
-    `key`: int64, unique for every (rank, chunk); the rows of a key are in chronological order.
-    `is_send`: ends that are no arrivals.
+    `key`: int64, a number per pair of rank and chunk; rows of a key are in chronological order.
+    `is_send`: bool, the ends that are not arrivals.
     """
     # A stable sort preserves the chronological order of the rows of a key.
     rows = len(key)
@@ -257,10 +257,10 @@ class _LinkQueues:
 
     @classmethod
     def from_ends(cls, message_ends: MessageEnds, transfers: Transfers) -> _LinkQueues:
-        """Build the queues of all links: rows of sends whose window is not 0, by link and time.
+        """Build the queues of all links: the rows of sends, sorted by link and then time.
 
-        `first`: for every row, the index of the first row of its link. `window`: of the transfer of
-        the row.
+        Sends with a window of 0 are omitted. `first`: for every row, the index of the first row of
+        its link. `window`: for every row, the window of its transfer.
         """
         rows = np.flatnonzero(message_ends.is_send & (transfers.window[message_ends.transfer] > 0))
         link = transfers.link[message_ends.transfer[rows]]
@@ -296,18 +296,18 @@ class _LinkQueues:
         return np.flatnonzero(has_predecessor & (self.window > 1))
 
     def find_window_parents(self, positions: Int64Array) -> Int64Array:
-        """Return for each position the row of the send on the same link that must arrive before it.
+        """Return, per position, the row of the send `window` positions earlier on its link.
 
-        It is the send `window` positions earlier, at least the first one of the link.
+        If there are fewer positions on the link, it is the first send of the link.
         """
         earlier = positions - self.window[positions]
         parents: Int64Array = self.rows[np.maximum(earlier, self.first[positions])]
         return parents
 
     def find_latest_arrivals(self, message_ends: MessageEnds) -> Int64Array:
-        """Return, per position, the latest arrival on which a send of the link so far depends.
+        """Return, per position, the row of the latest arrival awaited on the link so far.
 
-        Rows of `message_ends`, negative if there is none.
+        It is a row of `message_ends`, negative if there is none.
         """
         # Rows of a rank are in chronological order and a link has one sender, so the latest arrival
         # is the largest row. The shift restarts the running maximum at every link.
@@ -324,10 +324,11 @@ def _is_required(
     send: Int64Array,
     window_parent: Int64Array,
 ) -> BoolArray:
-    """Whether an edge from `arrival` to `send` is neither present nor implied by the schedule.
+    """Return whether an edge from `arrival` to `send` is needed, because it is not implied: bool.
 
-    `arrival`, `send`, `window_parent`: rows of `message_ends`, int64. `arrival` is -1 for none;
-    `window_parent` is the message one window before `send`.
+    `arrival`, `send`, `window_parent`: int64 rows of `message_ends`. It is not needed if `arrival`
+    is -1 (none), if `send` waits for it anyway, and if it finishes before `window_parent` starts,
+    which is the message one window before `send`.
     """
     # Arrivals that the plan has before the data of `send` are included, since simulators round.
     is_new = (arrival >= 0) & (arrival != message_ends.previous[send])
@@ -339,12 +340,12 @@ def _is_required(
 
 
 def separate_phases(algorithm: Algorithm) -> Algorithm:
-    """Give each phase of a connection a channel of its own.
+    """Give each phase of a connection its own channel, and return the changed algorithm.
 
-    Messages of a connection are in different phases if one has more messages before it on its
-    longest chain of messages and dependencies than the other. An algorithm with lanes, whose
-    thread blocks are thus fixed, and one without several phases on a connection are returned
-    unchanged.
+    A connection is a pair of ranks with a channel. Messages of a connection whose sends are at the
+    same level of the order of steps and messages (length of the longest path to them) form a phase.
+    Channels are renumbered without gaps. An algorithm with lanes, whose thread blocks are fixed,
+    and one in which every connection has a single phase are returned unchanged.
     """
     steps = algorithm.steps
     if (steps.lane >= 0).any() or not len(steps):

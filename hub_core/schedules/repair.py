@@ -49,16 +49,19 @@ def repair(
     collective_bytes: int,
     measure: Callable[[Algorithm], int | None] | None = None,
 ) -> Repair:
-    """Reroute the messages that the network cannot deliver without some links; change no other one.
+    """Reroute the messages that cannot be delivered without some links; change no other message.
 
-    A message changes if the remaining links connect its ends only through NPUs that do not forward
-    messages on the complete network `topology`. All messages of a connection take one new path: the
-    fastest one for their bytes, counting latencies, bandwidths and the bytes that wait for the same
-    links. Every NPU on it receives the message into new scratch units and sends it on. `fails`:
-    bool[links]. `measure`: the time without the links; two estimates of the waiting bytes are
-    tried, that of the rerouted messages and that of all messages, and the faster result counts.
-    Raises `UsageError` (code `not-connected`) for a message without a path, and `InputError` for
-    messages that do not match. Extensions but the placement are dropped.
+    `fails`: bool[links], the failed links. A message changes if the remaining links connect its
+    ends only through NPUs that do not forward messages on the complete network `topology`. All
+    messages of a connection (rank, peer, channel) take one new path, the fastest one for their
+    bytes, considering latencies, bandwidths and bytes that wait for the same links. Every NPU on
+    the path receives the message into new scratch units and sends it on.
+
+    `measure`: returns the time in ns without the links. Paths are then chosen with two estimates of
+    the waiting bytes, those of the rerouted messages and those of all messages, and the faster
+    result is returned; without it, only the first estimate is used. Extensions other than the
+    placement are dropped. Raises `UsageError` (`not-connected`) for a message without a path, and
+    `InputError` for messages that do not match.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     messages = match_messages(algorithm.steps, findings)
@@ -253,9 +256,9 @@ def _order_rows(
 ) -> StepTable:
     """Build the table of the original and the added rows, sorted by rank and then by key.
 
-    `columns`: values of all rows, those of `steps` first. `keys`: a number per row; rows of equal
-    rank and key keep their order. `parents`, `children`: data dependencies of added rows, in
-    addition to those of `steps`.
+    `columns`: values of all rows, with those of `steps` first. `keys`: one number per row; rows
+    with equal rank and key keep their order. `parents`, `children`: data dependencies of added
+    rows, in addition to the dependencies of `steps`.
     """
     order = np.lexsort((np.arange(len(keys)), np.asarray(keys), np.asarray(columns["rank"])))
     position = np.empty(len(order), np.int64)
@@ -282,8 +285,8 @@ def _list_edges(indptr: Int64Array, indices: Int64Array) -> tuple[Int64Array, In
 def _compute_order_keys(steps: StepTable, messages: Messages) -> list[float]:
     """Return a number per row that increases along every rank's program and every message.
 
-    It is the level of the row if all ranks run row by row. If that deadlocks, it is the row number,
-    which increases within a rank only.
+    It is the level of the row if every rank executes its steps row by row. If that deadlocks, it is
+    the row number, which increases only within a rank.
     """
     rows = np.arange(len(steps))
     is_next = steps.rank[1:] == steps.rank[:-1]
@@ -301,10 +304,10 @@ def _compute_order_keys(steps: StepTable, messages: Messages) -> list[float]:
 def _choose_channels(
     steps: StepTable, sends: Int64Array, paths: dict[_Connection, tuple[int, ...]], num_planes: int
 ) -> dict[_Connection, int]:
-    """Choose a channel for every path: the lowest that no other message on one of its hops uses.
+    """Choose a channel for every path: the lowest one that no other message on its hops uses.
 
-    It has the plane of the path's original channel (channel modulo `num_planes`). The channels that
-    the rerouted `sends` use now count as unused. Paths are served in the order of `paths`.
+    It has the plane of the path's former channel (channel modulo `num_planes`). Channels that only
+    rerouted messages (`sends`) used before are free. Paths are processed in the order of `paths`.
     """
     remaining = np.delete(
         np.flatnonzero(steps.sends), np.searchsorted(np.flatnonzero(steps.sends), sends)
@@ -365,8 +368,9 @@ class MessageRoutes:
     def blocked(self, failed: Topology, pairs: Int64Array) -> Int64Array:
         """Return those of `pairs` that `failed` connects only through other NPUs, or not at all.
 
-        Pairs that the complete network connects through NPUs as well are not blocked: there, NPUs
-        forward messages. `failed`: the same nodes and planes with fewer links.
+        `failed`: the network with fewer links. A pair whose route on the complete network passes
+        through an NPU is not blocked, because NPUs forward messages there. All of `pairs` are
+        returned if any of them has no route, and if `failed` has fewer planes.
         """
         if failed.num_planes < self.topology.num_planes:
             # A plane without links is lost, and channels would use other planes.

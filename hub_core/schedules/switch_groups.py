@@ -38,10 +38,10 @@ class SwitchGroups:
 
 
 def find_switch_groups(algorithm: Algorithm, topology: Topology) -> SwitchGroups | None:
-    """Find the multicasts and sums of an algorithm on a topology; None if there are none.
+    """Find the multicasts and sums that switches can do for an algorithm; None if there are none.
 
-    Multicasts are searched only if the topology has multicasting switches, sums only if it has
-    reducing switches. Messages of a multicast are excluded from sums, since the switch would add
+    Multicasts are searched only if the topology has multicasting switches, and sums only if it has
+    reducing switches. Messages of a multicast are excluded from sums, because the switch would add
     all copies.
     """
     empty = np.zeros(0, np.int64)
@@ -55,11 +55,11 @@ def find_switch_groups(algorithm: Algorithm, topology: Topology) -> SwitchGroups
 
 
 def _find_multicasts(steps: StepTable) -> tuple[Int64Array, Int64Array]:
-    """Return (SEND rows, group numbers), int64, of sends that a switch can multicast.
+    """Return (SEND rows, group numbers), both int64, of sends that a switch can multicast.
 
-    A group is a run of two or more sends of a rank, without another send between them, that have an
-    equal source region and equal dependencies (compared by a hash). Sends with unknown buffers are
-    left out. Group numbers ascend, but not without gaps.
+    A group consists of two or more sends of a rank, without another send between them, that have
+    the same source region and the same dependencies (compared by a hash). Sends with an unknown
+    buffer are omitted. Group numbers are ascending, but may have gaps.
     """
     rows = np.flatnonzero(steps.sends & (steps.src_buffer != Buffer.UNKNOWN))
     columns = (
@@ -77,9 +77,9 @@ def _find_multicasts(steps: StepTable) -> tuple[Int64Array, Int64Array]:
 
 
 def _hash_dependencies(steps: StepTable) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Return a hash of the set of dependencies of every step, uint64[rows].
+    """Return a hash of the set of dependencies of every step: uint64[rows].
 
-    Equal sets have equal hashes; different sets collide with probability 2^-64.
+    Equal sets have equal hashes. Two different sets have equal hashes with probability 2^-64.
     """
     parents, children = _list_edges(steps)
     mixed = parents.astype(np.uint64) + np.uint64(1)
@@ -106,11 +106,11 @@ def _list_edges(steps: StepTable) -> tuple[Int64Array, Int64Array]:
 
 
 def _find_sums(steps: StepTable, multicast_sends: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return (SEND rows, group numbers), int64, of messages that a chain of additions receives.
+    """Return (SEND rows, group numbers), int64, of messages that chains of additions receive.
 
-    Only chains of two or more such messages; the group number is the row of the first addition of
-    the chain, and the sends of a group are in the order of their receives' rows. Messages whose
-    sends are in `multicast_sends` are excluded.
+    A group is a chain of two or more additions; its number is the row of the first one. The sends
+    of a group are in the order of the rows of their receives. Messages whose sends are in
+    `multicast_sends` are omitted.
     """
     head = _find_chain_heads(steps)
     messages = matched_messages(steps)
@@ -125,10 +125,11 @@ def _find_sums(steps: StepTable, multicast_sends: Int64Array) -> tuple[Int64Arra
 
 
 def _find_chain_heads(steps: StepTable) -> Int64Array:
-    """Return the row of the first addition in the chain of every row, int64[rows].
+    """Return the row of the first addition in the chain of every row: int64[rows].
 
-    A row is chained to its parent if it is the only child, has no other parent, and both add
-    received messages to the same units. An unchained row is its own head.
+    A row continues the chain of its parent if both add received messages to the same units, the row
+    is the only child of the parent, and has no other parent. A row without a chain is its own first
+    row.
     """
     parents, children = _list_edges(steps)
     rows = len(steps)

@@ -43,12 +43,10 @@ class Chunks(ColumnTable):
     def cut(cls, collective: Collective, sizes: Sequence[int] | Int64Array) -> Chunks:
         """Divide every block of a collective into chunks of the given sizes in units.
 
-        A block is the part of the data of one rank, in an all-to-all that of one pair of ranks; it
-        is all data if the kind does not split them. Chunk ids: `block * len(sizes) + i`; blocks of
-        an all-to-all are numbered `source * num_ranks + destination`.
-
-        Raises `InputError` unless the sizes are positive and add up to a block, which has
-        `collective.units_per_rank` units.
+        A block is the part of one rank, in an all-to-all the part of one pair of ranks, or all data
+        if the kind does not split them. It has `collective.units_per_rank` units. The number of a
+        chunk is `block * len(sizes) + i`; blocks of an all-to-all are numbered `source * num_ranks
+        + destination`. Raises `InputError` unless the sizes are positive and add up to a block.
         """
         counts = np.asarray(sizes, np.int64)
         units = collective.units_per_rank
@@ -134,11 +132,11 @@ class Transfers(ColumnTable):
 
 
 def link_channels(transfers: Transfers) -> Int64Array:
-    """Return the channel of every transfer: the index of its link in its NPU pair, int64.
+    """Return the channel of every transfer: the index of its link in its pair of NPUs, int64.
 
-    A pair is (source, destination). Only used links of the pair count, in ascending order of their
-    ids, from 0. So messages can overtake one another only if they use different links. Empty
-    without transfers.
+    A pair is (source, destination). Its links are numbered from 0 in the order of their ids, and
+    only those that are used count. Messages of a pair can therefore overtake each other only if
+    they use different links.
     """
     if not len(transfers):
         return transfers.link
@@ -166,11 +164,11 @@ def link_channels(transfers: Transfers) -> Int64Array:
 def work_times_ns(
     steps: StepTable, sizes: Int64Array, reduce_rate: float | None, copy_rate: float | None
 ) -> Int64Array:
-    """Return the duration of the local work of each step in ns, int64[rows].
+    """Return the duration of the local work of each step in ns: int64[rows].
 
-    The step's `duration_ns` if it has one. Otherwise reductions and copies take `sizes` (bytes per
-    step) divided by their rate (bytes/s), if that is not None, rounded as for a link without
-    latency and at least 1. All other steps take 1.
+    It is the step's `duration_ns`, if it has one. Otherwise a reduction or copy takes `sizes`
+    (bytes per step) divided by its rate in bytes/s, truncated to ns, and at least 1 ns. All other
+    steps, and work whose rate is None, take 1 ns.
     """
     # At least 1 ns, the resolution of some simulators, so that no step takes no time.
     times = np.ones(len(steps), np.int64)
@@ -199,11 +197,11 @@ class _RankBlocks:
     def from_collective(cls, collective: Collective) -> _RankBlocks:
         """Build the blocks of a standard collective, in the order of chunk ids.
 
-        A block is the part of the data of one rank, in an all-to-all that of one pair of ranks,
-        numbered `source * num_ranks + destination`; a buffer that is not split is one block. The
-        origin is `ALL_RANKS` for a reduction, else the root or the rank of the part; the target is
-        the root, the rank of the part if data are split by target, else `ALL_RANKS`. Indices are
-        the block's place in INPUT and OUTPUT, in parts.
+        A block is the part of one rank, in an all-to-all that of one pair of ranks (number `source
+        * num_ranks + destination`), or all data if they are not split. The origin is `ALL_RANKS`
+        for a reduction, else the root, else the rank of the part. The target is the root, if data
+        go to it; else the rank of the part, if data are split by target; else `ALL_RANKS`. Indices
+        are the position of the block in INPUT and OUTPUT, counted in parts.
         """
         ranks, traits = collective.num_ranks, collective.kind.traits
         if traits.split_by_source and traits.split_by_target:

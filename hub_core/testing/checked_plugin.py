@@ -101,9 +101,9 @@ class CheckedPlugin:
     def sources(self, reader: Reader) -> dict[str, Source]:
         """Return valid inputs of a reader by name.
 
-        The samples that the reader declares, and for readers of algorithms the kit's samples as
-        written by a writer of the same format, if one is installed. A written sample replaces a
-        declared one of the same name.
+        They are the samples that the reader declares. For a reader of algorithms, the kit's samples
+        are added, as written by an installed writer of the same format; a written sample replaces a
+        declared one with the same name.
         """
         sources = load_declared_samples(reader)
         # There are no kit samples for readers of topologies.
@@ -124,11 +124,11 @@ class CheckedPlugin:
 
 
 def load_declared_samples(reader: AnyReader) -> dict[str, Source]:
-    """Return the valid inputs that a reader declares in its field `samples`, by name.
+    """Return the valid inputs that a reader declares by its field `samples`, by name.
 
-    Empty without such a field. Of samples with equal names, the last counts. Raises
-    `AssertionError` if the function that `samples` refers to returns no list or tuple; its
-    exceptions pass.
+    Empty without such a field. Of samples with equal names, the last one counts. Raises
+    `AssertionError` if the function to which `samples` refers returns neither a list nor a tuple.
+    Exceptions of that function are not caught.
     """
     if not reader.samples:
         return {}
@@ -170,11 +170,12 @@ def title(offer: Offer) -> str:
 
 
 def render(writer: AnyWriter, model: Algorithm | Topology | Workload) -> Rendering:
-    """Write a model with a writer's default options and return its artifacts in memory.
+    """Write a model with a writer's default options, and return its artifacts in memory.
 
-    The result has the contents by name of the artifact, each loaded before the next is requested
-    (of equal names, the last counts), the losses and the restated parts. Raises `AssertionError` if
-    the writer returns no `WriteResult`; the writer's exceptions pass.
+    The result has the contents by name of the artifact (of equal names, the last one counts), the
+    losses, and the restated parts. Each content is loaded before the next artifact is requested.
+    Raises `AssertionError` if the writer returns no `WriteResult`. Exceptions of the writer are not
+    caught.
     """
     result = call(writer, model)
     message = f"{writer.write} returned {type(result).__name__}, expected WriteResult"
@@ -202,11 +203,11 @@ def render_samples(writer: FormatWriter) -> dict[str, Rendering]:
 
 
 def to_source(rendering: Rendering, format: Format) -> Source:
-    """Convert artifacts to a `Source` named `sample`, as if they were written to disk and opened.
+    """Convert artifacts to a `Source` named `sample`, as if they were written and opened again.
 
-    A single-file format uses the first artifact, under the name `sample` and the first suffix of
-    the format; there must be one. In other layouts each artifact is a part, in their order, whose
-    rank is the number before its suffix (`sample.3.et`), if any.
+    A format of a single file uses the first artifact (there must be one), named `sample` with the
+    first suffix of the format. In other layouts each artifact is a part, in their order; its rank
+    is the number before its suffix (`sample.3.et`), if there is one.
     """
     suffix = format.suffixes[0] if format.suffixes else ""
     if format.layout is Layout.FILE:
@@ -220,10 +221,10 @@ def to_source(rendering: Rendering, format: Format) -> Source:
 def find_loss_problem(model: Model, read_model: object, written: Rendering) -> str | None:
     """Describe the first contradiction between declared losses and the model read back, or None.
 
-    Contradictions: a part differs that no loss or restatement names (all such parts are described),
-    else a loss names only parts that do not differ. A loss that names no part of the model
-    contradicts nothing, and a restatement may be groundless. Raises `AssertionError` if
-    `read_model` is another kind of model.
+    The contradictions are, in this order: parts that differ although no loss or restatement names
+    them (all are described); a loss that names parts of the model none of which differs. A loss
+    that names no part of the model is accepted, and so is an unnecessary restatement. Raises
+    `AssertionError` if `read_model` is another kind of model.
     """
     differences = find_differences(model, read_model)
     features = [*(loss.feature for loss in written.losses), *written.restated]
@@ -258,10 +259,10 @@ def find_differences(model: Model, read_model: object) -> list[str]:
 
 
 def is_declared(difference: str, features: Sequence[str]) -> bool:
-    """Whether one of the features names the part `difference`.
+    """Return whether one of the features of losses names the part `difference`.
 
-    A feature names a part if it contains the part's name or a synonym, ignoring case and
-    underscores. `steps` names every column of the step table.
+    It does if it contains the part's name or a synonym, ignoring case and underscores. `steps`
+    names every column of the step table.
     """
     synonyms = _get_synonyms(difference)
     return any(synonym in _normalize(feature) for feature in features for synonym in synonyms)
@@ -274,11 +275,10 @@ def _to_part(name: str, content: bytes) -> SourcePart:
 
 
 def _is_groundless(feature: str, model: Model, differences: Sequence[str]) -> bool:
-    """Return whether a feature names parts of a model, none of which differs.
+    """Return whether a feature of a loss names parts of a model none of which differs.
 
-    A feature names a part if a synonym of the part occurs in it, spelling aside. `differences`:
-    names of the parts that differ. False for a feature that names no part (such as a run-time
-    property of the target), because reading back cannot contradict it.
+    `differences`: names of the parts that differ. A feature names a part if it contains a synonym
+    of the part, ignoring case and underscores. False for a feature that names no part of the model.
     """
     text = _normalize(feature)
     parts = [

@@ -137,14 +137,17 @@ def check_plugin(name: str, registry: Registry | None = None) -> tuple[RuleResul
 
 
 def discover_for_check(name: str) -> Registry:
-    """Discover all installed plugins, for a check of the plugin (or distribution) `name`.
+    """Discover all installed plugins, for a check of the plugin or distribution `name`.
 
-    The plugin under check is first imported in a separate process; it is loaded here only if that
-    process survives.
+    The plugin under check is first imported in a separate process. If that fails, it is not
+    imported in this process, and has the reason as its status.
     """
 
     def admission(plugin: Plugin) -> str | None:
-        """Reason not to load a plugin, or None."""
+        """Return the reason not to load a plugin, or None.
+
+        Only the plugin under check is imported in a separate process first; all others are loaded.
+        """
         names = canonical_name(plugin.name), canonical_name(plugin.distribution)
         return trial(plugin.name).reason if canonical_name(name) in names else None
 

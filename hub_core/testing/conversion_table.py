@@ -110,11 +110,11 @@ def conversions_are_honest(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def _find_readers(registry: Registry, family: _Family) -> dict[str, AnyReader]:
-    """Return the readers of one kind of model by format name.
+    """Return the readers of one kind of model by name of the format.
 
-    Readers that execute their source are omitted, and subclasses for other kinds of models: the
-    type of the offer must be exactly that of the family. Of several readers of one name, the last
-    counts.
+    The type of an offer must be exactly that of the family, so readers of other models are omitted.
+    Readers that execute their source are omitted too. Of several readers with one name, the last
+    one counts.
     """
     readers = {}
     for provided in registry.all(family[1]):
@@ -128,10 +128,10 @@ def _find_readers(registry: Registry, family: _Family) -> dict[str, AnyReader]:
 def _convert_from(
     reader: AnyReader, registry: Registry, family: _Family, formats: Collection[str] | None
 ) -> Iterator[Conversion]:
-    """Yield the conversions of the models of one reader to `formats` (None: all formats).
+    """Yield the conversions of the models of one reader to `formats` (None for all).
 
-    None are yielded without a writer. Each sample of the reader is written by each writer and read
-    back by the reader of that format, if there is one.
+    Every sample that the reader can read is written by each writer and read back by the reader of
+    that format, if there is one. Yields nothing if no writer is installed for `formats`.
     """
     writers: list[AnyWriter] = [provided.offer for provided in registry.all(family[2])]
     targets = [writer for writer in writers if formats is None or writer.name in formats]
@@ -148,11 +148,11 @@ def _convert_from(
 def _read_samples(
     reader: AnyReader, writers: Sequence[AnyWriter], family: _Family
 ) -> Iterator[tuple[str, Model]]:
-    """Yield (sample name, model) for all samples that a reader can read.
+    """Yield (sample name, model) for all samples of a reader.
 
-    The samples are those that it declares and those that a writer of its format writes; of equal
-    names, the latter count. Samples that the writer refuses, and models of another kind than that
-    of the family, are omitted. Errors of the reader are raised; its findings are discarded.
+    The samples are those that the reader declares, and those that the writers of its format write;
+    of equal names, the latter count. Samples that a writer refuses, and models of another kind than
+    the family's, are omitted. Errors of the reader are raised; its findings are discarded.
     """
     sources = load_declared_samples(reader)
     for writer in writers:
@@ -170,12 +170,17 @@ def _read_samples(
 def _write_and_read_back(
     model: Model, writer: AnyWriter, reader: AnyReader | None
 ) -> tuple[Outcome, str]:
-    """Write a model and read it back, unless `reader` is None; return the outcome and its detail.
+    """Write a model, and read it back unless `reader` is None; return (outcome, detail).
 
-    REFUSED with the message if the writer raises a `HubError`; WRONG with the reason for other
-    exceptions, a file that the reader refuses, undeclared differences and groundless losses; else
-    WRITTEN without a reader, LOSSY with the lost features, or EQUAL, both without detail. Findings
-    of the reader are discarded.
+    The outcome is, in this order:
+
+    - REFUSED with the message, if the writer raises a `HubError`
+    - WRONG with the reason, for any other exception, a file that the reader refuses, an undeclared
+      difference, and a loss of a part that does not differ
+    - WRITTEN without detail, if there is no reader
+    - LOSSY with the features of the losses, or EQUAL without detail
+
+    Findings of the reader are discarded.
     """
     try:
         written = render(writer, model)
@@ -245,12 +250,12 @@ def validate_all(
 def _describe_first_difference(
     artifacts: Mapping[str, bytes], expected: Mapping[str, bytes]
 ) -> str:
-    """Describe the first difference of written artifacts: names, a line, or the length.
+    """Describe the first difference between written artifacts and expected ones.
 
-    Other names of artifacts are described first. Then each artifact is compared line by line, in
-    the order of `expected`; at least one must differ. The first different line is named with both
-    texts, up to 80 characters each; the length, if one text begins with the other or they differ
-    only in line ends.
+    Different names of artifacts are described first. Then the artifacts are compared line by line,
+    in the order of `expected`; at least one must differ. The description has the first different
+    line with both texts, up to 80 characters each; if no line differs, it says that the length
+    differs.
     """
     if artifacts.keys() != expected.keys():
         return f"artifacts {sorted(artifacts)}, expected {sorted(expected)}"

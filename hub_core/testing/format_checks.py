@@ -157,9 +157,11 @@ def formats_leave_the_system_alone(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def _find_side_effects(offer: Reader | FormatWriter, work: Callable[[], object]) -> Iterator[str]:
-    """Call `work` and yield its output and its accesses to files, processes and the network.
+    """Call `work`; yield its output, and its accesses to files, processes and the network.
 
-    A `HubError` is ignored. For offers that execute their input only the output is checked.
+    Each is described as a problem of the offer. `work` is called several times; the first call does
+    the imports and is not observed. A `HubError` is ignored. For an offer that executes its input,
+    only output is checked. Files of the plugin and of the core may be read.
     """
     tolerant = partial(_ignore_refusal, work)
     # The first call does the imports, so that they are not reported.
@@ -189,10 +191,11 @@ def _find_round_trip_problem(
     writer: FormatWriter,
     reader: FormatReader,
 ) -> str | None:
-    """Read a written algorithm back; describe the first undeclared difference or groundless loss.
+    """Read a written algorithm back; return the first problem as a text, or None.
 
-    If no losses are declared, the algorithm read back must also pass verification. None: no
-    problem.
+    A problem is a difference that no loss declares, or a loss of a part that does not differ.
+    Without any loss, the algorithm read back must also pass verification. Raises `AssertionError`
+    if the reader returns no `Algorithm`.
     """
     read_back = call(reader, to_source(written, writer.format))
     message = f"{reader.read} returned {type(read_back).__name__}, expected Algorithm"
@@ -256,9 +259,10 @@ def find_refusal_problems(
 
 
 def generate_nonsense() -> Iterator[tuple[str, bytes]]:
-    """Yield (description, content) of inputs that are valid in no format, the same in every run.
+    """Yield (description, content) of inputs that are valid in no format.
 
-    Empty, zero bytes, random bytes of three sizes, and plain text.
+    They are an empty input, zero bytes, random bytes of three sizes, and plain text. They are equal
+    in every run.
     """
     generator = random.Random(_SEED)
     yield "empty input", b""
@@ -269,9 +273,10 @@ def generate_nonsense() -> Iterator[tuple[str, bytes]]:
 
 
 def damage_source(source: Source) -> Iterator[tuple[str, Source]]:
-    """Yield (description, source) of copies whose first part is damaged.
+    """Yield (description, source) of copies of a source whose first part is damaged.
 
-    The part is truncated at up to 11 evenly spaced positions, or one of 12 random bits is flipped.
+    First the part is truncated at up to 11 evenly spaced positions. Then, in 12 copies, one random
+    bit is flipped; there are none for an empty part. The damage is equal in every run.
     """
     generator = random.Random(_SEED)
     content = source.parts[0].load()
@@ -322,9 +327,9 @@ def _ignore_refusal(work: Callable[[], object]) -> None:
 
 
 def _find_package_folders(reference: str) -> list[str]:
-    """Return the folders of all loaded packages of the distribution of a `module:function`.
+    """Return the folders of all loaded packages with the top-level name of a reference.
 
-    Packages count if their top-level name is that of the module.
+    `reference`: a text `module:function`, or the name of a module.
     """
     package = _get_top_package(reference.partition(":")[0])
     folders: list[str] = []

@@ -96,7 +96,10 @@ def format_rules_page(rules: Mapping[str, Sequence[Rule]]) -> str:
 
 
 def _list_schemas() -> dict[str, list[tuple[str, str]]]:
-    """Return (call, schema) of every report by the name of its command, such as `plugins list`."""
+    """Return (call, schema) of every report by the name of its command, such as `plugins list`.
+
+    A report belongs to the commands whose calls the first paragraph of its docstring contains.
+    """
     schemas: dict[str, list[tuple[str, str]]] = {}
     for report in find_reports():
         summary = (report.__doc__ or "").split("\n\n")[0]
@@ -107,7 +110,10 @@ def _list_schemas() -> dict[str, list[tuple[str, str]]]:
 
 
 def _list_names(words: list[str]) -> Iterator[str]:
-    """Yield the names of commands in a call: `plugins list|show --json` are two."""
+    """Yield the names of the commands in a call: the first word, and it with each subcommand.
+
+    `plugins list|show --json` gives `plugins`, `plugins list` and `plugins show`.
+    """
     yield words[0]
     if len(words) > 1:
         yield from (f"{words[0]} {part}" for part in words[1].split("|") if part.isalpha())
@@ -144,9 +150,10 @@ def _describe_command(name: str, command: click.Command, schemas: list[tuple[str
 
 
 def _find_exit_codes(text: str) -> str:
-    """Return the sentences of a help text on exit codes.
+    """Return the sentences of a help text that describe exit codes.
 
-    These are the sentences with the word `exit`, and all after them in the same paragraph.
+    In each paragraph, they are the first sentence with the word `exit` and all sentences after it.
+    Without any, a default text is returned.
     """
     stated: list[str] = []
     for paragraph in text.split("\n\n"):
@@ -197,11 +204,10 @@ def format_schemas() -> dict[str, str]:
 
 
 def find_reports() -> Iterator[type[msgspec.Struct]]:
-    """Yield the classes of reports, by package and module.
+    """Yield the classes of reports, ordered by package and then by path of the module.
 
-    The packages are `hub_core`, then all installed top-level packages `collhub_...` in alphabetical
-    order; modules are ordered by path. Only modules whose text contains the tag of a report are
-    imported.
+    The packages are `hub_core` and then all installed top-level packages `collhub_...` in
+    alphabetical order. Only modules whose text contains the tag of a report are imported.
     """
     packages = [name for _, name, _ in pkgutil.iter_modules() if name.startswith("collhub_")]
     for package in ("hub_core", *sorted(packages)):

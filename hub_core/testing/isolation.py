@@ -33,10 +33,10 @@ _MEMORY_DATABASE = ("sqlite3.connect", (":memory:",))
 
 
 def capture_output(work: Callable[[], object]) -> str:
-    """Call `work` and return the text that it writes to standard output and standard error.
+    """Call `work`, and return the text that it writes to standard output and standard error.
 
-    Both are in one text, in the order of writing; only what goes through `sys.stdout` and
-    `sys.stderr` is captured. The result of `work` is dropped, exceptions pass.
+    Both are in one text, in the order of writing. Only output through `sys.stdout` and `sys.stderr`
+    is captured. The result of `work` is dropped; its exceptions are not caught.
     """
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
@@ -45,11 +45,12 @@ def capture_output(work: Callable[[], object]) -> str:
 
 
 def record_accesses(work: Callable[[], object], readable_folders: Sequence[str]) -> list[str]:
-    """Call `work` and list its accesses to files, processes and the network, in order of time.
+    """Call `work`, and list its accesses to files, processes and the network, in order of time.
 
-    One text per audit event of Python: `EVENT FIRST_ARGUMENT`, at most 120 characters. Only the
-    current thread is watched. Accesses by imports and by readers of package metadata are omitted,
-    and files in `readable_folders` that are opened for reading. Exceptions of `work` pass.
+    There is one text `EVENT FIRST_ARGUMENT` of at most 120 characters per audit event of Python.
+    Only the current thread is watched. Omitted are accesses by imports and by readers of package
+    metadata, and files in `readable_folders` that are opened for reading. Exceptions of `work` are
+    not caught.
     """
     watch = _install_watch()
     watch.accesses, watch.readable_folders = [], tuple(readable_folders)
@@ -70,10 +71,10 @@ class _Watch(threading.local):
     readable_folders: tuple[str, ...] = ()
 
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
-        """Record an audit event if the current thread is watched (hook of PEP 578).
+        """Record an audit event if the current thread is watched (an audit hook of PEP 578).
 
-        Not recorded: events inside the process, reads of allowed files, databases in memory, and
-        accesses by imports and by readers of package metadata.
+        Not recorded are other events than accesses, reads of allowed files, databases in memory,
+        and accesses by imports and by readers of package metadata.
         """
         if self.accesses is None or not (event == "open" or event.startswith(_AUDITED)):
             return
@@ -92,10 +93,10 @@ class _Watch(threading.local):
         self.accesses.append(f"{event} {argument}"[:_MAX_TEXT_LENGTH])
 
     def _is_allowed_read(self, path: object, mode: object) -> bool:
-        """Return whether a file below one of the readable folders is opened for reading only.
+        """Return whether a file in one of the readable folders is opened for reading only.
 
-        `mode`: as of `open`; `w`, `a`, `x` and `+` mean writing. It is None for `os.open`, which
-        counts as reading. False for a file descriptor in place of a path.
+        `mode`: as for `open`; `w`, `a`, `x` and `+` mean writing. It is None for `os.open`, which
+        counts as reading. False if `path` is not a text, such as a file descriptor.
         """
         # The mode is None for `os.open`, which has only flags.
         is_reading = not isinstance(mode, str) or not set(mode) & set("wax+")

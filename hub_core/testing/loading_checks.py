@@ -46,9 +46,10 @@ def find_active_requirements(distribution: Distribution) -> Iterator[Requirement
 
 
 def find_unmet_requirements(distribution: Distribution) -> list[str]:
-    """Describe the requirements that this environment does not meet, one text each.
+    """Describe the requirements of a distribution that this environment does not meet.
 
-    Lines that cannot be parsed come first; then missing packages and wrong versions in order.
+    There is one text per requirement. Lines that cannot be parsed come first, then missing packages
+    and wrong versions in the order of the metadata.
     """
     unreadable = [line for line in distribution.requires if _parse_requirement(line) is None]
     unmet = [f"{line!r:.80} (no tool can read it)" for line in unreadable]

@@ -47,9 +47,10 @@ class _ProbeError(RuntimeError):
 
 
 def trial(plugin: str, other_plugins: Sequence[str] = (), limit_s: float = TRIAL_LIMIT_S) -> Trial:
-    """Import a plugin in a new process, after those of `other_plugins` that precede it.
+    """Import a plugin in a new process, after those of `other_plugins`, and measure the time.
 
-    A crash, an exit or a run longer than `limit_s` is returned as the reason in the result.
+    The result has the seconds of the import. If the process crashes, exits or needs more than
+    `limit_s` seconds, the result has the reason, and nothing is raised.
     """
     try:
         answer = _probe("seconds", plugin, other_plugins, limit_s)
@@ -83,10 +84,11 @@ def _probe(
     limit_s: float = _TIME_LIMIT_S,
     hash_seed: str = "0",
 ) -> dict[str, str]:
-    """Ask a new process for an answer (`question`: see the module) and return it.
+    """Run this module in a new process to answer a question about a plugin; return the answer.
 
-    `other_plugins`: plugins that it loads before. Raises `_ProbeError` if it gives no answer within
-    `limit_s` or ends with another status than 0.
+    `question`: a key of `_ANSWERS`. `other_plugins`: plugins that are loaded before. `hash_seed`:
+    value of PYTHONHASHSEED. Raises `_ProbeError` if the process does not end within `limit_s`
+    seconds, ends with a status other than 0, or prints no answer.
     """
     # -P: do not add the current folder to the path.
     command = [sys.executable, "-P", "-m", __name__, question, plugin, *other_plugins]
@@ -115,11 +117,11 @@ def _run_command(
     errors: IO[bytes],
     limit_s: float,
 ) -> int | None:
-    """Run a command in a new process group; return its exit status, None after the time limit.
+    """Run a command in a new process group; return its exit status, or None at the time limit.
 
-    A status below 0 is minus the number of the signal that ended it. Standard input is empty;
-    output goes to the files `out` and `errors`. All processes of the group are killed at the end in
-    any case. `limit_s`: elapsed time in s.
+    A negative status is the number of the signal that ended the process. Standard input is empty;
+    output goes to the files `out` and `errors`. `limit_s`: limit of elapsed time in s. At the end,
+    all processes of the group are killed.
     """
     process = subprocess.Popen(
         command,
@@ -150,10 +152,10 @@ def _read_last_line(file: IO[bytes]) -> str:
 
 
 def _describe_failure(status: int | None, limit_s: float, message: str) -> str:
-    """Return the predicate of a sentence about a process without an answer.
+    """Describe why a process gave no answer, as the predicate of a sentence.
 
-    `status`: None for the time limit (`limit_s`), negative for a signal; `message`: its last line
-    of errors, of which the first 200 characters follow the exit status.
+    `status`: None for the time limit `limit_s` in s, negative for a signal. `message`: the last
+    line of its standard error, of which the first 200 characters are added to an exit status.
     """
     if status is None:
         return f"was not done after {limit_s:g} s"
@@ -219,8 +221,8 @@ class _Loading:
 def _record_functions() -> dict[str, dict[str, int]]:
     """Return the identities of functions and classes by module and name.
 
-    All callable variables count, of all loaded modules of Python's library and of the core, except
-    `__main__`.
+    All callable variables of the loaded modules of Python's library and of the core are included,
+    except those of `__main__`. They show which functions a plugin replaces.
     """
     identities = {}
     for name, module in sorted(sys.modules.items()):

@@ -16,9 +16,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Raise `pytest.UsageError` if tests of the kit were collected without the option.
+    """Raise `pytest.UsageError` if tests of the kit are collected without the option.
 
-    Tests of the kit are those that use the fixture `collhub_plugin`. The items are not changed.
+    Tests of the kit are those that use the fixture `collhub_plugin`. `items` is not changed.
     """
     if config.getoption(OPTION) is not None:
         return

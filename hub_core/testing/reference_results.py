@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 def simulate_time_ns(
     algorithm: Algorithm, topology: Topology, collective_bytes: int, occupancy: Occupancy
 ) -> int | None:
-    """Simulate an algorithm; return the finish time of its last step in ns, rounded up.
+    """Simulate an algorithm; return the time in ns, rounded up, at which its last step finishes.
 
-    `occupancy`: whether a message also occupies a link during the link's latency. None: some steps
-    never finish, because of a deadlock or an unmatched receive.
+    `occupancy`: whether a message also occupies a link during the link's latency. None if some step
+    never finishes, because of a deadlock or an unmatched receive.
     """
     run = _Simulation.prepare(algorithm, topology, collective_bytes, occupancy)
     while run.events:
@@ -66,11 +66,11 @@ class _Simulation:
     def prepare(
         cls, algorithm: Algorithm, topology: Topology, collective_bytes: int, occupancy: Occupancy
     ) -> _Simulation:
-        """Build the initial state: an event at time 0 per row that waits for nothing.
+        """Build the initial state, with an event at time 0 for every row that waits for nothing.
 
-        A row waits for its data and control dependencies; a receive also waits for its message,
-        even if no SEND matches it, in which case it never starts. `collective_bytes` and
-        `occupancy` determine how long messages occupy links.
+        A row waits for its data and control dependencies. A receive also waits for its message; if
+        no SEND matches it, it never starts. `collective_bytes` and `occupancy` determine how long
+        messages occupy links.
         """
         steps, rows = algorithm.steps, len(algorithm.steps)
         parents, children = steps.edges()
@@ -93,10 +93,10 @@ class _Simulation:
     def advance(self, now_ns: float, row: int, hop: int) -> None:
         """Process an event: start a step (hop 0), or send its message over the next link.
 
-        `now_ns`: the time of the event. A message waits until the link is free, occupies it, and
-        arrives at the next hop later, which is a new event. After its last link it releases its
-        receive. A step finishes when its message has left its first link, local steps, receives and
-        messages without a link at once.
+        `now_ns`: time of the event. A message waits until the link is free and then occupies it;
+        its arrival at the next hop is a new event. After the last link it releases its receive. A
+        SEND finishes when its message has left its first link; all other steps, and a message
+        without a link, finish at once.
         """
         path = self.paths.get(row, [])
         departure_ns = now_ns
@@ -128,12 +128,11 @@ class _Simulation:
 def _compute_paths(
     algorithm: Algorithm, topology: Topology, collective_bytes: int, occupancy: Occupancy
 ) -> dict[int, list[tuple[int, float, float]]]:
-    """Return, per SEND row, the hops (link, occupied time, time until delivery), in ns.
+    """Return the links of the route of every SEND row: (link, busy time, time until arrival) in ns.
 
-    The hops are those of the route for its sender, receiver and channel, in their order. The time
-    of the transfer is the size in bytes by the bandwidth of the link; with its latency it is the
-    time until delivery. A link is occupied for the transfer only, or, with ALPHA_BETA, until
-    delivery.
+    The links are those of the route for sender, receiver and channel, in their order. The transfer
+    time is the size in bytes divided by the bandwidth. The time until arrival also has the latency.
+    A link is busy for the transfer time or, with ALPHA_BETA, until the arrival.
     """
     steps = algorithm.steps
     sends = np.flatnonzero(steps.sends)
@@ -154,10 +153,10 @@ def _compute_paths(
 
 
 def find_distances(topology: Topology, start: int) -> dict[int, int]:
-    """Return the number of links from node `start` to every reachable node, `start` included.
+    """Return the minimum number of links from node `start` to every reachable node.
 
-    Links have a direction; the numbers are those of the shortest paths. By node, in the order of a
-    breadth-first search; unreachable nodes are missing.
+    Links have a direction. `start` itself has 0. Unreachable nodes are missing. Nodes are in the
+    order of a breadth-first search.
     """
     neighbours: dict[int, list[int]] = {}
     for source, destination in _list_ends(topology):
@@ -174,12 +173,10 @@ def find_distances(topology: Topology, start: int) -> dict[int, int]:
 
 
 def check_routes(topology: Topology) -> None:
-    """Assert that the route between every two NPUs is a connected path with the minimum of links.
+    """Assert that the route between every two NPUs is connected and has the minimum of links.
 
-    For tests of topology builders. The time is quadratic in the number of NPUs.
-
-    Raises:
-        AssertionError: A route has a gap, leads to another NPU or is not shortest.
+    It is meant for tests of topology builders. The time is quadratic in the number of NPUs. Raises
+    `AssertionError` if a route has a gap, leads to another NPU, or is not shortest.
     """
     sources, destinations = np.divmod(np.arange(topology.num_npus**2), topology.num_npus)
     routes = topology.routes(sources, destinations)
@@ -196,12 +193,10 @@ def check_routes(topology: Topology) -> None:
 
 
 def check_cabling(topology: Topology) -> None:
-    """Assert `check_routes`, and that every link has a link in the opposite direction.
+    """Assert that routes are correct, and that every link has a link in the opposite direction.
 
-    For topologies in which every cable is a pair of links.
-
-    Raises:
-        AssertionError: As by `check_routes`, or a link has no opposite link.
+    It is meant for topologies in which every cable is a pair of links. Raises `AssertionError`,
+    also for the defects of `check_routes`.
     """
     check_routes(topology)
     endpoints = set(_list_ends(topology))
@@ -249,6 +244,6 @@ def _list_ends(topology: Topology) -> list[tuple[int, int]]:
 
 
 def _list_links(topology: Topology) -> list[tuple[int, int, float]]:
-    """(source, destination, bandwidth in bytes/s) of every link."""
+    """Return (source, destination, bandwidth in bytes/s) of every link, in link order."""
     rates = topology.bandwidth_bytes_per_s.tolist()
     return [(*endpoints, rate) for endpoints, rate in zip(_list_ends(topology), rates, strict=True)]

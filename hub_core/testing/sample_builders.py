@@ -116,7 +116,8 @@ class SampleDraft:
     ) -> int:
         """Add a step that depends on all earlier steps with conflicting accesses.
 
-        Returns its handle. `after`: units that the step must wait for as if it wrote them.
+        Returns the handle of the step. `source`, `target`: locations of `count` units that it reads
+        and writes, `None` for none. `after`: a location for which it waits as if it wrote there.
         `values`: other columns.
         """
         reads, writes = _list_units(rank, source, count), _list_units(rank, target, count)
@@ -132,7 +133,8 @@ class SampleDraft:
     def _find_conflicts(self, reads: list[_Unit], writes: list[_Unit]) -> list[int]:
         """Return the rows on which a step with these accesses must depend, ascending.
 
-        The last writers of all units, and the readers of the units that it writes.
+        These are the last writers of all its units, and the steps that have read the units that it
+        writes since they were last written.
         """
         parents = {self._writer[unit] for unit in reads + writes if unit in self._writer}
         for unit in writes:
@@ -140,10 +142,10 @@ class SampleDraft:
         return sorted(parents)
 
     def _record_accesses(self, step: int, reads: list[_Unit], writes: list[_Unit]) -> None:
-        """Record the accesses of a step: last writer of `writes`, reader of `reads`.
+        """Record the accesses of a step: it reads the units `reads`, then writes `writes`.
 
-        A unit that is written has no readers afterwards, not even this step: the next writer
-        depends on this step and thereby on all earlier accesses.
+        A unit that is written has no readers afterwards, because the next writer depends on this
+        step and thereby on all earlier accesses.
         """
         for unit in reads:
             readers = self._readers.setdefault(unit, [])
@@ -172,9 +174,10 @@ Contents = Mapping[tuple[int, Buffer, int], Counter[tuple[int, int]]]
 def promise_of(contents: Contents, num_ranks: int, unit_count: int) -> Collective:
     """Build a custom collective whose postcondition is that OUTPUT has these contents.
 
-    `contents`: by (rank, buffer, unit), the contributions and how often each is contained. INPUT
-    and OUTPUT have `unit_count` units per rank, and all of INPUT is defined. Contents of other
-    buffers are ignored; OUTPUT units without contents have no condition.
+    `contents`: by (rank, buffer, unit), the contributions and how often each is contained. Contents
+    of other buffers are ignored, and units of OUTPUT without contents have no condition. INPUT and
+    OUTPUT have `unit_count` units per rank, and all of INPUT is defined. The collective is out of
+    place.
     """
     rows = [
         (rank, unit, *contribution)

@@ -40,11 +40,12 @@ def run_on_samples(
     offer: Sampled,
     run: Callable[[Sampled, Algorithm], R],
 ) -> tuple[dict[str, tuple[Algorithm, R]], Sequence[str | Skip]]:
-    """Call `run(offer, algorithm)` for every sample of 4 ranks.
+    """Call `run(offer, algorithm)` for every sample of 4 ranks; return results and problems.
 
-    Returns the samples that were not refused with (algorithm, result) by name, and the problems: if
-    all samples were refused, one `Skip` (only `PluginError`, such as a missing program or device)
-    or one text. Raises `AssertionError` if the algorithm was changed.
+    The results are (algorithm, result) by name of the sample, without the samples that were refused
+    by a `HubError`. The problems are empty if there is a result. If all samples were refused, there
+    is one `Skip` if every error is a `PluginError` (such as a missing device), otherwise one text.
+    Raises `AssertionError` if `run` changes the algorithm.
     """
     results: dict[str, tuple[Algorithm, R]] = {}
     refusals: list[HubError] = []
@@ -67,10 +68,10 @@ def run_on_samples(
 
 
 def simulate_sample(simulator: Sampled, algorithm: Algorithm) -> SimulationResult:
-    """Simulate a collective of 1 MiB on 4 fully connected NPUs, with the simulator's defaults.
+    """Simulate a collective of 1 MiB on the topology of the kit, with the simulator's defaults.
 
-    Rank i is on NPU i. Raises `AssertionError` for a wrong result type; the simulator's exceptions
-    pass.
+    The topology has 4 fully connected NPUs; rank i is on NPU i. Raises `AssertionError` for a
+    result of another type. Exceptions of the simulator are not caught.
     """
     topology = parse_topology(TOPOLOGY)
     request = SimulationRequest(algorithm, topology, _COLLECTIVE_BYTES)
@@ -81,10 +82,11 @@ def simulate_sample(simulator: Sampled, algorithm: Algorithm) -> SimulationResul
 
 
 def execute_sample(executor: Sampled, algorithm: Algorithm) -> ExecutionResult:
-    """Execute an algorithm on `build_inputs` with SUM, out of place if it supports that.
+    """Execute an algorithm on the inputs of `build_inputs` with SUM and default options.
 
-    Out of place, a run that overwrites its inputs is detected. The executor has its default
-    options. Raises `AssertionError` for a wrong result type; its exceptions pass.
+    It runs out of place if the algorithm supports this, because an executor that overwrites its
+    inputs is then detected. Raises `AssertionError` for a result of another type. Exceptions of the
+    executor are not caught.
     """
     # Out of place, a run that overwrites its inputs is detected.
     in_place = not algorithm.collective.out_of_place

@@ -82,8 +82,8 @@ def _build_ring_edges(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the data dependencies of `ring_all_reduce` as (parent rows, child rows).
 
-    A SEND depends on the receive whose unit it forwards; a RECV on the SEND whose unit it
-    overwrites.
+    A SEND depends on the receive of the unit that it forwards. A receive of the second half depends
+    on the SEND that read the unit that it overwrites.
     """
     forwarding = np.flatnonzero(sends & (round_index > 0))
     # The RECV of round k >= n - 1 overwrites the unit that the SEND of round k - (n - 1) read,
@@ -130,11 +130,12 @@ def ring_reduce_scatter(num_ranks: int) -> Algorithm:
 
 
 def halving_doubling_all_reduce(num_ranks: int) -> Algorithm:
-    """Build an in-place all-reduce by recursive halving, then doubling, one unit per rank.
+    """Build an in-place all-reduce by recursive halving, then doubling, with one unit per rank.
 
-    In the first half, ranks at distances n / 2, n / 4 ... 1 exchange and reduce blocks of as many
-    units; in the second, they exchange complete blocks at distances 1, 2 ... n / 2. The number of
-    ranks must be a power of two, which is not checked. Source: Thakur et al., IJHPCA 2005.
+    In the first half, ranks exchange and reduce blocks at the distances n / 2, n / 4, ..., 1; a
+    block has as many units as the distance. In the second half they exchange complete blocks at the
+    distances 1, 2, ..., n / 2. The number of ranks must be a power of two, which is not checked.
+    Source: Thakur et al., IJHPCA 2005.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     distances = _list_doubling_distances(n)
@@ -147,12 +148,11 @@ def halving_doubling_all_reduce(num_ranks: int) -> Algorithm:
 
 
 def _exchange_blocks(draft: SampleDraft, num_ranks: int, distance: int, add: bool) -> None:
-    """Add one exchange of all ranks with their partners at `distance`.
+    """Add one exchange between all ranks and their partners at `distance` (rank XOR `distance`).
 
-    The partner of a rank is rank XOR `distance`. With `add` (halving) each rank sends its partner's
-    block, and the partner reduces it in OUTPUT; otherwise (doubling) it sends the block that it
-    owns. Blocks have `distance` units and begin at a multiple of that. All sends come before all
-    receives.
+    With `add` (halving), a rank sends the block that its partner keeps, and the partner reduces it
+    into OUTPUT. Otherwise (doubling) it sends the block that it keeps itself. Blocks have
+    `distance` units and start at a multiple of it. All sends are added before all receives.
     """
     blocks = []
     for rank in range(num_ranks):
@@ -274,9 +274,10 @@ def binomial_broadcast(num_ranks: int, root: int = 0) -> Algorithm:
 def binomial_reduce(num_ranks: int, root: int = 0) -> Algorithm:
     """Build a binomial-tree reduce of two units for both modes.
 
-    Distances are the powers of two below `num_ranks`, the largest first: the rank at that distance
-    behind another one (mod n, from the root) sends its partial sum of both units to it. Partial
-    sums are in OUTPUT at the root and in SCRATCH (two units) at other ranks.
+    Distances are the powers of two below `num_ranks`, the largest first. In each round, a rank that
+    is `distance` positions after another one, counted from the root modulo n, sends its partial sum
+    of both units to it. Partial sums are in OUTPUT at the root, and in SCRATCH (two units) at other
+    ranks.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     # Location of the partial sum, by distance from the root; initially the rank's input.
@@ -358,10 +359,11 @@ def shift_to_next(num_ranks: int) -> Algorithm:
 
 
 def flooding_exchange(messages: int, count: int = 1) -> Algorithm:
-    """Build a custom collective of two ranks, which send all `messages` before they receive any.
+    """Build a custom collective in which two ranks send all `messages` before they receive any.
 
-    Every message has `count` units, the size of INPUT and OUTPUT. If a connection can buffer fewer
-    messages, both ranks deadlock.
+    Every message has `count` units, which is also the size of INPUT and OUTPUT. The steps of a rank
+    are ordered by control dependencies. If a connection can buffer fewer messages, both ranks
+    deadlock.
     """
     steps = CustomSteps(2, count)
     for rank in (0, 1):

@@ -30,9 +30,9 @@ _SIZES = (1 << 10, 1 << 14, 1 << 20)
 
 
 def sample_selection(num_ranks: int = 4, num_nodes: int = 1) -> Selection:
-    """Build a selection with two in-place all-reduces, each the fastest at some sizes.
+    """Build a selection for tests: two in-place all-reduces and one all-gather.
 
-    It also has one all-gather. `num_ranks`: a power of two.
+    Each all-reduce is the fastest at some sizes. `num_ranks`: a power of two.
     """
     samples = {
         "halving-doubling": halving_doubling_all_reduce(num_ranks),
@@ -62,13 +62,17 @@ def selected(
 ) -> SelectedCollective:
     """Build a `SelectedCollective` that selects the fastest algorithm at every size.
 
-    `sizes`: ascending, in bytes. `times_ns`: per algorithm, its time at every size. A window begins
-    at every size at which the fastest algorithm changes; the first begins at 0, the last is open.
-    `get_algorithm`: from name and size.
+    `sizes`: ascending, in bytes. `times_ns`: by name of the algorithm, its time at every size. A
+    window starts at every size at which the fastest algorithm changes; the first one starts at 0,
+    the last one has no end. Of equally fast algorithms, the first is selected. `get_algorithm`:
+    returns the algorithm for a name and a size.
     """
 
     def slowdowns(requested_sizes: Collection[int]) -> dict[str, float]:
-        """Return each algorithm's mean ratio to the fastest time at these sizes, ascending."""
+        """Return the mean of each algorithm's time divided by the fastest time, at these sizes.
+
+        Names are ordered by this mean, ascending. At least one of the sizes must be measured.
+        """
         indices = [i for i, size in enumerate(sizes) if size in requested_sizes]
         best = [min(times[i] for times in times_ns.values()) for i in indices]
         means = {
@@ -79,9 +83,10 @@ def selected(
         return dict(sorted(means.items(), key=lambda item: item[1]))
 
     def windows(names: Collection[str] | None) -> tuple[SelectedWindow, ...]:
-        """Return the windows of the fastest algorithms among `names` (None: all); () for no names.
+        """Return the windows of sizes of the fastest algorithms among `names` (None for all).
 
-        Of equally fast ones the first is used. Neighbouring sizes with one winner form a window.
+        Returns () for no names. Of equally fast algorithms, the first is used. Neighbouring sizes
+        with the same fastest algorithm form a window.
         """
         candidates = [name for name in times_ns if names is None or name in names]
         if not candidates:
@@ -158,10 +163,11 @@ def measurement_readers_refuse_bad_input(subject: CheckedPlugin) -> Iterator[str
 
 
 def _check_writer(writer: SelectionWriter) -> Iterator[str]:
-    """Write a sample selection twice, read it back and yield all problems.
+    """Write a sample selection twice, read it back, and yield all problems.
 
-    Problems: wrong types, different files, invalid file names, errors of the reader, and sizes that
-    are served twice or, without any loss, not at all.
+    Problems are wrong types, differences between the two outputs, invalid file names, errors that
+    the reader reports, sizes that are served twice and, if no loss is declared, sizes that are not
+    served.
     """
     selection = sample_selection()
     result, repetition = call(writer, selection), call(writer, selection)
@@ -186,10 +192,10 @@ def _check_writer(writer: SelectionWriter) -> Iterator[str]:
 def _check_coverage(
     selected: SelectedCollective, served: Sequence[ServedCalls], *, has_losses: bool
 ) -> Iterator[str]:
-    """Yield a problem per size and mode that is served twice, or that is not served without a loss.
+    """Yield a problem per size and mode that is served twice or not at all.
 
-    A size that is not served is no problem if `has_losses`. The sizes are the selected ones and the
-    bounds of their windows.
+    A size that is not served is no problem if `has_losses`. The sizes are the selected ones, and
+    the first and last size of each window. A mode is in place or out of place.
     """
     kind = selected.collective.kind
     modes = [mode for mode in ("in_place", "out_of_place") if getattr(selected.collective, mode)]
@@ -212,7 +218,7 @@ def _check_coverage(
 
 
 def _is_served(calls: ServedCalls, kind: object, size: int) -> bool:
-    """Whether `calls` include a collective of the kind whose full buffer has `size` bytes."""
+    """Return whether `calls` have a collective of this kind with `size` bytes in the buffer."""
     is_within = calls.max_bytes is None or size <= calls.max_bytes
     return calls.kind is kind and calls.min_bytes <= size and is_within
 
@@ -224,7 +230,7 @@ def _load_files(result: WriteResult) -> dict[str, bytes]:
 def _samples(reader: MeasurementReader) -> Sequence[MeasurementRequest]:
     """Return the samples that a reader of measurements declares; [] if it declares none.
 
-    Raises `AssertionError` if its function returns no list.
+    Raises `AssertionError` if the function of the samples returns neither a list nor a tuple.
     """
     samples = resolve(reader.samples)() if reader.samples else []
     message = f"{reader.samples} returned {type(samples).__name__}, expected requests"

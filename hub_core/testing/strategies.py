@@ -180,11 +180,11 @@ def _step_values(
     num_ranks: int,
     unit_count: int,
 ) -> dict[str, int]:
-    """Draw the columns of a step of a kind, by name; regions may exceed the buffers.
+    """Draw the columns of a step of one kind, by name.
 
-    Only messages have a peer (else -1), which may be the rank itself. Regions are drawn only for
-    the sides that the kind reads or writes. The count is 0 to `unit_count`, the channel 0 to 3;
-    lane, duration and source line may be -1, not specified.
+    Only messages have a peer, which may be the rank itself; others have -1. Regions are drawn only
+    for the sides that the kind reads or writes, and may exceed the buffers. The count is 0 to
+    `unit_count`, the channel 0 to 3. Lane, duration and source line may be -1, not specified.
     """
     values = {
         "peer": draw(_below(num_ranks)) if kind in _MESSAGES else -1,

@@ -28,7 +28,8 @@ def registry(collhub_plugin: str) -> Registry:
 def test_plugin(rule: Rule, collhub_plugin: str, registry: Registry) -> None:
     """Run one rule on the plugin `collhub_plugin` as a test of pytest.
 
-    The test is skipped or fails with the rule's text and details, as the verdict says.
+    The test is skipped if the verdict is SKIPPED, and fails if it is FAILED. The message has the
+    rule's text and the details of the result.
     """
     result = check_rule(rule, collhub_plugin, registry)
     text = "\n".join((rule.text, *result.details))

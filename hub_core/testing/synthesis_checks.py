@@ -59,7 +59,11 @@ def synthesizers_synthesize(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def _iterate_requests() -> Iterator[SynthesisRequest]:
-    """Yield a request per standard collective and topology, and one whose NPUs need relays."""
+    """Yield the sample requests for synthesizers.
+
+    There is one per standard collective and topology of the kit, and one all-gather of NPUs 0 and 2
+    of a ring of 4, which needs relays.
+    """
     for kind in STANDARD_KINDS:
         for topology in _TOPOLOGIES:
             yield _build_request(kind, topology, range(_RANKS))
@@ -110,9 +114,10 @@ def _find_result_problem(
 
 
 def _find_collective_problem(request: SynthesisRequest, algorithm: Algorithm) -> str | None:
-    """Describe kind, ranks and root of the algorithm if they are not the requested ones, else None.
+    """Describe kind, ranks and root of the algorithm if they differ from the request; else None.
 
-    If other NPUs may relay, the algorithm must have a rank per NPU and a custom collective.
+    If not all NPUs of the topology are ranks in order, the algorithm must have one rank per NPU and
+    a custom collective.
     """
     requested, num_npus = request.collective, request.topology.num_npus
     expected = requested.kind, requested.root, requested.num_ranks
@@ -128,7 +133,7 @@ def _find_collective_problem(request: SynthesisRequest, algorithm: Algorithm) ->
 def _find_time_problem(result: SynthesisResult) -> str | None:
     """Return the problem of the time of a result, or None.
 
-    It must be a positive `int` in ns, and not below one of the result's lower bounds.
+    The time must be a positive `int` in ns, and not less than any lower bound of the result.
     """
     time_ns = result.time_ns
     # `type(...)`, because bool is a subclass of int, and numpy integers cannot be written as JSON.
@@ -144,9 +149,9 @@ def _find_time_problem(result: SynthesisResult) -> str | None:
 def _find_partial_problem(synthesizer: Synthesizer, request: SynthesisRequest) -> str | None:
     """Request a partial result for every rank; return the first problem, or None.
 
-    The partial results must contain only steps of their rank and together be a correct algorithm. A
-    synthesizer may return the full algorithm instead. Only requests on `_TOPOLOGY_FOR_PARTS` are
-    checked.
+    A partial result must contain only steps of its rank, and all of them together must be a correct
+    algorithm. A synthesizer may return the full algorithm, which is no problem. Only requests on
+    `_TOPOLOGY_FOR_PARTS` are checked; for others, None is returned.
     """
     if request.topology.name != _TOPOLOGY_FOR_PARTS:
         return None

@@ -163,9 +163,10 @@ def topologies_come_back(subject: CheckedPlugin) -> Iterator[str | Skip]:
 def _find_topology_problem(
     subject: CheckedPlugin, writer: TopologyWriter, topology: Topology, result: object
 ) -> str | None:
-    """Read a written topology back and describe the first problem, or None.
+    """Read a written topology back; describe the first problem, or return None.
 
-    Without a reader of the format only the type and the artifacts of the result are checked.
+    If no reader of the format is installed, only the type and the artifacts of the result are
+    checked. Otherwise the declared losses must name exactly the parts that differ.
     """
     if not isinstance(result, WriteResult):
         return f"returned {type(result).__name__}, expected WriteResult"
@@ -227,8 +228,9 @@ def _find_simulation_problem(
 ) -> str | None:
     """Return the first problem of a simulation, or None.
 
-    Finish times must be one whole number of ns, or None, per rank. Finish times and loads of links
-    must be equal in `repetition`, and step times must fit.
+    There must be one finish time per rank, an `int` of at least 0 in ns, or None. Finish times and
+    link loads must be equal in `repetition`, the result of a second run. There must be as many step
+    times as steps, and no step may end before it starts.
     """
     finish_ns = result.rank_finish_ns
     if len(finish_ns) != algorithm.num_ranks:
@@ -253,10 +255,10 @@ def _find_simulation_problem(
 
 
 def _find_execution_problem(algorithm: Algorithm, result: ExecutionResult) -> str | None:
-    """Return the first wrong unit of the outputs of an execution, or None.
+    """Return the first wrong unit of the outputs of an execution as a text, or None.
 
-    Outputs are compared exactly with the sum of the required contributions; a contract without
-    contents is not compared.
+    Another number of outputs than ranks is a problem too. Outputs must be equal to the sum of the
+    required contributions. A collective without a postcondition is not compared.
     """
     if len(result.outputs) != algorithm.num_ranks:
         return f"{len(result.outputs)} outputs for {algorithm.num_ranks} ranks"
@@ -317,7 +319,8 @@ def _find_pass_problem(result: object) -> str | None:
 def _build_check_request(check: Check) -> CheckRequest | None:
     """Build a request with a sample subject for a check.
 
-    None: the kit has no sample of the subject (certificates and files for runtimes).
+    None if the kit has no sample of the check's subject, which is so for certificates, workloads
+    and files for runtimes.
     """
     if check.subject is Subject.ALGORITHM:
         algorithm = next(iter(all_samples(RANKS).values()))

@@ -71,10 +71,10 @@ def sample_workloads() -> Mapping[str, Workload]:
 
 
 def training_step(num_ranks: int = 4) -> Workload:
-    """Build a data-parallel step with two layers: compute, then all-reduce the gradients.
+    """Build a data-parallel training step with two layers: compute, then all-reduce gradients.
 
-    The computation of the second layer depends on that of the first; the all-reduces are
-    independent.
+    On every rank, the computation of the second layer depends on that of the first one, and each
+    all-reduce depends on the computation of its layer.
     """
     builder = _WorkloadBuilder(num_ranks)
     for rank in range(num_ranks):
@@ -88,10 +88,10 @@ def training_step(num_ranks: int = 4) -> Workload:
 
 
 def pipeline() -> Workload:
-    """Build a pipeline with two stages of two ranks, which are process groups.
+    """Build a pipeline with two stages of two ranks, each stage a process group.
 
-    Every rank computes; ranks 0 and 1 then send to ranks 2 and 3, which receive; each stage ends
-    with an all-gather.
+    Every rank computes. Ranks 0 and 1 then send to ranks 2 and 3, which receive after their
+    computation. Each stage ends with an all-gather in its group.
     """
     builder = _WorkloadBuilder(4)
     for rank in range(4):
@@ -118,8 +118,9 @@ class _WorkloadBuilder:
     def add(self, rank: int, kind: NodeKind, parents: list[int], **values: int) -> int:
         """Append a node that depends on the rows `parents`, and return its row.
 
-        `values`: columns by name; others get their default. Unknown names are ignored. Rows are
-        counted from 0 in the order of the calls; whether the parents exist is not checked.
+        Rows are numbered from 0 in the order of the calls. `values`: columns by name; other columns
+        get their default, and unknown names are ignored. Whether the parents exist is not checked
+        here.
         """
         row = len(self._columns["rank"])
         columns = {"rank": rank, "kind": int(kind)} | values
@@ -137,7 +138,7 @@ class _WorkloadBuilder:
 
 
 def topology_samples() -> Sequence[Source]:
-    """Return the JSON documents of a ring, a switch, and a product of both."""
+    """Return the JSON documents of a ring, a switch, and a product of both, as sources."""
     sources = []
     for text in ("ring:4", "switch:3", "ring:2*switch:2"):
         content = topology_to_json(_build_regular(text))
@@ -148,8 +149,9 @@ def topology_samples() -> Sequence[Source]:
 def sample_topologies() -> Mapping[str, Topology]:
     """Build sample topologies by name.
 
-    Four regular ones, two planes, a two-level fat tree with node names and groups, a switch that
-    multicasts and reduces, unidirectional links, and two cables between two nodes.
+    They are four regular ones, two planes, a two-level fat tree with node names and groups, a
+    switch that multicasts and reduces, a ring with links in one direction, and two cables between
+    two nodes.
     """
     samples = {
         text: _build_regular(text)
@@ -272,7 +274,8 @@ def workload_passes_keep_jobs_correct(subject: CheckedPlugin) -> Iterator[str | 
 def _find_pass_problems(subject: CheckedPlugin, result: object) -> Iterator[str]:
     """Yield the problems of the result of a pass over workloads.
 
-    The result must be a pair of workload and `PassReport`; then errors of installed checks follow.
+    The result must be a pair of a `Workload` and a `PassReport`. If it is, the errors that
+    installed checks find in the workload are the problems.
     """
     pair = result if isinstance(result, tuple) else ()
     if [type(member) for member in pair] != [Workload, PassReport]:
@@ -293,9 +296,10 @@ def _find_check_errors(subject: CheckedPlugin, workload: Workload) -> Iterator[s
 def _simulate(
     simulator: WorkloadSimulator, workload: Workload, network: Topology
 ) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
-    """Simulate a workload; return the finish times and exposed times of all ranks in ns.
+    """Simulate a workload; return the finish times and the exposed times of all ranks in ns.
 
-    Raises `AssertionError` for a wrong result type.
+    Raises `AssertionError` for a result of another type. Exceptions of the simulator are not
+    caught.
     """
     result = call(simulator, WorkloadRequest(workload, network))
     message = f"{simulator.simulate} returned {type(result).__name__}, expected WorkloadTimes"

@@ -67,8 +67,8 @@ class Plan:
 def encode_nodes(plan: Plan, ranks: range) -> list[bytes]:
     """Encode the node records of consecutive ranks; return the bytes of each rank, in order.
 
-    The order of attributes is part of the profile, so that equal algorithms give equal bytes.
-    `ranks`: not empty, with step 1. The metadata record is not included.
+    `ranks`: not empty, with step 1. The metadata record is not included. The order of attributes is
+    fixed by the profile, so that equal algorithms give equal bytes.
     """
     nodes = _ProfileNodes(plan, ranks)
     start = [nodes.ids(), *nodes.looks()]
@@ -113,33 +113,34 @@ class _ProfileNodes:
         self._count = self._get_column("count", 0)
 
     def _get_column(self, name: str, default: int) -> Int64Array:
-        """Return a column of the step table by node.
+        """Return a column of the step table by node: int64[nodes].
 
-        A node gets the value of its step; placeholders of ranks without steps get `default`.
+        A node has the value of its step. The placeholder node of a rank without steps has
+        `default`.
         """
         column = getattr(self._plan.algorithm.steps, name)[self._step_rows]
         values = np.append(column.astype(np.int64), default)
         return values[self._step]
 
     def _get_message_operand(self, name: str) -> Int64Array:
-        """Return one field (`name`: buffer or offset) of the location of each message's data.
+        """Return the buffer or the offset (`name`) of the data of each message: int64[nodes].
 
-        A send gives the source that it reads; every other row the destination that it writes, which
-        for a receive-reduce is the place of the sum.
+        A send has the source that it reads. Every other node has the destination that it writes,
+        which for a receive-reduce is the location of the sum.
         """
         # For a receive-reduce this is the location of the sum; see `placement`.
         sent, received = self._get_column(f"src_{name}", 0), self._get_column(f"dst_{name}", 0)
         return np.where(self._is_send, sent, received)
 
     def ids(self) -> Piece:
-        """Return the piece of the node id; proto3 omits 0."""
+        """Return the piece of the node id; an id of 0 is omitted, as proto3 does."""
         ids = self._nodes.node_id[self._rows]
         return number_field(_ID_TAG, ids, ids != 0)
 
     def looks(self) -> list[Piece]:
         """Return one piece per combination of node name and type in `_LOOKS`, in this order.
 
-        A piece has the encoded fields, and a mask of the nodes with the combination.
+        A piece has the encoded fields name and type, and a mask of the nodes that have them.
         """
         texts = [
             bytes([_NAME_TAG, len(name)]) + name.encode() + bytes([_TYPE_TAG, node_type])
@@ -150,7 +151,7 @@ class _ProfileNodes:
     def micros(self) -> Piece:
         """Return the piece of the duration in microseconds, rounded to the nearest, halves up.
 
-        0 is omitted, and so are unknown durations (-1).
+        It is omitted if it is 0 or unknown (-1 ns).
         """
         duration = self._nodes.duration_ns[self._rows]
         rounds_up = duration % 1000 >= 500
@@ -159,10 +160,10 @@ class _ProfileNodes:
         return number_field(_MICROS_TAG, micros, micros > 0)
 
     def message(self) -> list[Piece]:
-        """Return the attributes that every reader of messages needs: size, both ends and tag.
+        """Return the attributes that all readers of messages need: size, both ends and tag.
 
-        Only messages have them; the size in bytes is omitted in the symbolic dialect. `is_cpu_op`,
-        which is False, comes first and is written for all nodes.
+        Only messages have them; the size in bytes is omitted in the symbolic dialect. The first
+        attribute is `is_cpu_op` with the value False, which all nodes have.
         """
         nodes, is_message = self._nodes, self._is_message
         peer = nodes.peer[self._rows]
@@ -180,7 +181,7 @@ class _ProfileNodes:
     def dependencies(self) -> list[Ragged]:
         """Return the encoded control and data dependencies of all nodes.
 
-        If the plan is flat, both are in the list of data dependencies.
+        If the plan is flat, control dependencies are written as data dependencies.
         """
         nodes = self._nodes
         control = self._ids(nodes.control_indptr, nodes.control_indices)
@@ -190,23 +191,21 @@ class _ProfileNodes:
         return [*packed_field(_CONTROL_TAG, *control), *packed_field(_DATA_TAG, *data)]
 
     def _ids(self, indptr: Int64Array, indices: Int64Array) -> _Lists:
-        """Return the ids of the parents of these nodes by one kind of dependencies: (row pointer,
-        ids).
+        """Return the ids of the parents of this batch of nodes: (row pointer, ids as uint64).
 
-        `indptr`, `indices`: the row pointer and the parents of all nodes of the table, where
-        parents are row numbers. The returned row pointer has an entry per node of this part, and
-        starts at 0.
+        `indptr`, `indices`: CSR table of the parents of all nodes, as row numbers. The returned row
+        pointer has one entry per node of the batch plus one, and starts at 0.
         """
         # Parents are rows of the full table; the file needs their ids.
         bounds = indptr[self._rows.start : self._rows.stop + 1]
         return bounds - bounds[0], self._nodes.node_id[indices[bounds[0] : bounds[-1]]]
 
     def triple(self) -> list[Piece]:
-        """Return the attributes of messages for their index, count and total in chunks (INT32).
+        """Return the attributes of messages for their chunk index, chunk count and total (INT32).
 
-        They are for a branch of ASTRA-sim: offset and count of the message in units, and units of
-        the collective. All three are -1 if chunks are meaningless for the algorithm. Empty in the
-        absolute dialect. Only messages have these attributes.
+        They are the offset and count of the message and the size of the buffer, in units, for a
+        branch of ASTRA-sim. All three are -1 if sizes in chunks are meaningless for the algorithm.
+        Returns [] in the absolute dialect. Only messages have these attributes.
         """
         if self._plan.dialect == "absolute":
             return []
@@ -224,12 +223,12 @@ class _ProfileNodes:
         ]
 
     def placement(self) -> list[Piece]:
-        """Return channel and lane of a step, and the region that a message carries.
+        """Return the attributes for channel and lane of a step, and the region of a message.
 
-        Lane -1 and channel 0 are omitted, except for the channel of messages. A step of two nodes
-        has them at the first one. `region` is (buffer, offset, units) of the operand. The receiving
-        half of a receive-reduce is marked by `is_rrc` and has no region of its own: (UNKNOWN, 0)
-        with its count.
+        Lane -1, and channel 0 of steps other than messages, are omitted. If a step has two nodes,
+        only the first one has channel and lane. `region` is (buffer, offset, units). The receiving
+        half of a receive-reduce is marked by `is_rrc`, and has the region (UNKNOWN, 0, units)
+        because it stores no data.
         """
         is_message = self._is_message
         lane, channel = self._get_column("lane", -1), self._get_column("channel", 0)
@@ -248,11 +247,11 @@ class _ProfileNodes:
         ]
 
     def computation(self) -> list[Piece]:
-        """Return kind, operations, bytes and operands of COMP nodes.
+        """Return the attributes of COMP nodes: kind, operations, bytes and operands.
 
-        A reduction counts one operation per 4 bytes, rounded up, because an algorithm does not
-        define the element type; other kinds have 0. Operations (`num_ops`) and bytes
-        (`tensor_size`) are left out in the symbolic dialect.
+        A reduction has one operation per 4 bytes, rounded up, because an algorithm does not define
+        the element type; other kinds have 0. Operations (`num_ops`) and bytes (`tensor_size`) are
+        omitted in the symbolic dialect.
         """
         is_comp = ~self._is_message
         comp_kind = _COMP_KINDS[self._look]
@@ -267,9 +266,10 @@ class _ProfileNodes:
         return [*pieces, self._encode_operand("src"), self._encode_operand("dst")]
 
     def _encode_operand(self, side: str) -> Piece:
-        """Return the region that a COMP node reads ("src") or writes ("dst").
+        """Return the attribute for the region that a COMP node reads ("src") or writes ("dst").
 
-        An operand that the model does not know (buffer UNKNOWN, offset 0 and count 0) is omitted.
+        The region is (buffer, offset, units). It is omitted if all three are unknown (UNKNOWN, 0,
+        0).
         """
         buffer = self._get_column(f"{side}_buffer", Buffer.UNKNOWN)
         offset = self._get_column(f"{side}_offset", 0)
@@ -279,10 +279,10 @@ class _ProfileNodes:
         return list_attribute(f"{side}_region", Kind.INT64_LIST, region, present)
 
     def origin(self) -> list[Piece]:
-        """Return the attributes `duration_ns` (INT64) and `source_line` (INT32), if they are known.
+        """Return the attributes `duration_ns` (INT64) and `source_line` (INT32).
 
-        A node has a duration if it is at least 0, and a line if its step has one (not -1) and the
-        node is the first one of its step.
+        The duration is omitted if it is unknown (negative). The line is omitted if it is unknown
+        (-1), and for the second node of a step.
         """
         duration = self._nodes.duration_ns[self._rows]
         line = self._get_column("source_line", -1)
@@ -294,10 +294,10 @@ class _ProfileNodes:
 
 
 def _merge_lists(data: _Lists, control: _Lists) -> _Lists:
-    """Return each node's data dependencies, then its control dependencies that are no data ones.
+    """Return, per node, the data dependencies and then the control dependencies that are new.
 
-    A list is (row pointer by node, ids as uint64), for the arguments and the result. An id that a
-    node has several times is kept once, at its first place.
+    Arguments and result have the form (row pointer by node, ids as uint64). An id that a node has
+    several times is kept only at its first position.
     """
     owner = np.concatenate([group_of_entry(data[0]), group_of_entry(control[0])])
     ids = np.concatenate([data[1], control[1]])

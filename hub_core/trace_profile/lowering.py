@@ -47,13 +47,14 @@ CHANNEL_TAGS = "channel"
 
 
 def chakra_nodes(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
-    """Lower steps to nodes, as profile v1 writes them, for a collective of `collective_bytes`.
+    """Convert the steps of an algorithm to nodes of profile v1, with message sizes in bytes.
 
-    RECV_REDUCE becomes COMM_RECV and a COMP that depends on it; every other step is one node; a
-    rank without steps gets one COMP. Nodes keep the order of the steps, and ids count from 0 in
-    every rank. The dependencies of a step belong to its first node; its dependants depend on its
-    last node. If `algorithm.extensions["chakra"]` records ids, order and tags of a foreign trace
-    (see `numbering`), the nodes get these. Cost: O(n log n).
+    `collective_bytes`: size of the full buffer. A RECV_REDUCE becomes a COMM_RECV and a COMP that
+    depends on it; every other step becomes one node; a rank without steps gets one COMP. Nodes are
+    in the order of the steps, with ids from 0 in every rank. The dependencies of a step belong to
+    its first node, and its dependants depend on its last node. If `algorithm.extensions["chakra"]`
+    records ids, order and tags of a foreign trace, the nodes get these; `InputError` is raised if
+    they do not fit. Takes O(n log n).
     """
     nodes = _lower_plain(algorithm, collective_bytes)
     if EXTENSION not in algorithm.extensions:
@@ -64,11 +65,12 @@ def chakra_nodes(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
 
 
 def message_tags(steps: StepTable) -> npt.NDArray[np.int32]:
-    """Return one tag per message, int32 per row, -1 for local steps; equal for a SEND and its RECV.
+    """Return the tag of every message: int32[rows], -1 for local steps.
 
-    The k-th message of (source, destination, channel) in program order gets the tag base + k; the
-    channels of one (source, destination) have consecutive ranges in ascending order, from 0. So a
-    tag is unique only within a pair of ranks. Cost: one sort of the message rows.
+    A SEND and its RECV have the same tag. The k-th message of (source, destination, channel) in row
+    order has the tag base + k. The channels of a (source, destination) have consecutive ranges of
+    tags, in ascending order from 0, so a tag is unique only within a pair of ranks. Takes one sort
+    of the messages.
     """
     tags = np.full(len(steps), -1, np.int32)
     rows = np.flatnonzero(steps.sends | steps.receives)
@@ -95,12 +97,12 @@ def message_tags(steps: StepTable) -> npt.NDArray[np.int32]:
 
 
 def restore(nodes: NodeTable, extension: JsonValue, channel: npt.NDArray[np.int32]) -> NodeTable:
-    """Return plain nodes with the ids, order, tags and lists that `extension` records.
+    """Return the nodes with the ids, order, tags and lists that `extension` records.
 
-    Ranks that it does not list stay plain. Tags change only if its `tags` says so: then messages
-    have the channel of their step as tag. `channel`: of the step of every node. The given nodes are
-    not modified. Raises `InputError` if the extension has a wrong form or does not fit the nodes,
-    for example after a change of the steps.
+    Ranks that it does not list are not changed. If its `tags` is `CHANNEL_TAGS`, a message gets the
+    channel of its step as tag. `channel`: int32, the channel of the step of every node. The given
+    nodes are not modified. Raises `InputError` if the extension has a wrong form or does not fit
+    the nodes, for example because the steps were changed.
     """
     if not isinstance(extension, dict) or not set(extension) <= {"tags", "ranks"}:
         raise _create_misfit("it is not an object of tags and ranks")
@@ -125,11 +127,11 @@ def restore(nodes: NodeTable, extension: JsonValue, channel: npt.NDArray[np.int3
 
 
 def _lower_plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
-    """Return the nodes with ids, order and tags of profile v1: one per step, in the order of steps.
+    """Return the nodes with ids, order and tags of profile v1, in the order of the steps.
 
-    A RECV_REDUCE becomes a receive and a COMP node that depends on it; dependents wait for the
-    latter. Ids count from 0 within each rank. A rank without steps gets one COMP node as
-    placeholder, because simulators need a node per rank.
+    A RECV_REDUCE becomes a receive and a COMP node that depends on it, and its dependants wait for
+    the COMP; every other step is one node. Ids count from 0 in each rank. A rank without steps gets
+    one COMP node as placeholder, because simulators need a node per rank.
     """
     steps = algorithm.steps
     is_pair = steps.kind == StepKind.RECV_REDUCE
@@ -164,11 +166,11 @@ def _lower_plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
 def _build_columns(
     algorithm: Algorithm, first: Int64Array, last: Int64Array, nodes: int, collective_bytes: int
 ) -> dict[str, Any]:
-    """Return the columns of `NodeTable` that describe single nodes; defaults for placeholders.
+    """Return the columns of `NodeTable` that describe single nodes, by name.
 
-    `first`, `last`: nodes of each step, different only for a RECV_REDUCE, whose second node has the
-    duration. Only messages have peer (else -1), tag and size (else 0); the size is their share of
-    `collective_bytes`. `nodes`: number of nodes; `step` is -1 for placeholders.
+    `first`, `last`: the nodes of each step, which differ only for a RECV_REDUCE, whose last node
+    has the duration. `nodes`: number of all nodes. Only messages have a peer (else -1), a tag and a
+    size in bytes (else 0). A placeholder node has step -1 and default values.
     """
     steps, unit_count = algorithm.steps, algorithm.collective.unit_count
     columns: dict[str, Any] = {
@@ -202,8 +204,8 @@ def _create_misfit(reason: str) -> InputError:
 def _reorder(nodes: NodeTable, ids: UInt64Array, order: Int64Array) -> NodeTable:
     """Return the nodes in another order, with their dependencies renumbered.
 
-    `order`: plain position of every node of the result; `ids`: ids of the nodes of the result. Each
-    list of dependencies keeps its order. The given table is not modified.
+    `order`: int64, for every node of the result its position in `nodes`. `ids`: the ids of the
+    nodes of the result. Lists of dependencies keep their order. `nodes` is not modified.
     """
     position = inverse(order)
     columns: dict[str, Any] = {"node_id": ids}
@@ -223,7 +225,7 @@ class _RankEntry:
         """Select the nodes of the rank that the key `rank` of an extension names.
 
         Raises `InputError` unless the key is the decimal number of a rank of the algorithm. An
-        entry that is no object counts as empty.
+        entry that is not an object counts as empty.
         """
         is_number = rank.isascii() and rank.isdigit() and len(rank) < 10
         if not is_number or int(rank) >= nodes.num_ranks:
@@ -234,9 +236,10 @@ class _RankEntry:
         self.rows = slice(self.start, stop)
 
     def permutation(self) -> Int64Array:
-        """Return the plain position of every node in file order; 0..n-1 if no order is recorded.
+        """Return, for every node in file order, its position in the order of profile v1: int64.
 
-        Raises `InputError` unless the recorded order is a permutation.
+        It is 0..n-1 if no order is recorded. Raises `InputError` unless the recorded order is a
+        permutation of 0..n-1.
         """
         plain = np.arange(self._count)
         if self._entry.get("order") is None:
@@ -247,9 +250,9 @@ class _RankEntry:
         return order
 
     def ids(self) -> UInt64Array:
-        """Return the id of every node in file order; 0..n-1 if no ids are recorded.
+        """Return the id of every node in file order (uint64); 0..n-1 if no ids are recorded.
 
-        Raises `InputError` for ids that are repeated or not one per node.
+        Raises `InputError` if the recorded ids are repeated, or not one per node.
         """
         if self._entry.get("ids") is None:
             # Ids that count from 0 are not recorded.
@@ -260,11 +263,11 @@ class _RankEntry:
         return ids
 
     def relist(self, name: str, indptr: Int64Array, indices: Int64Array) -> None:
-        """Put the parents of nodes with a recorded list into its order; changes `indices` in place.
+        """Put the parents of every node with a recorded list into the recorded order.
 
         `name`: kind of dependencies, "data" or "control"; without recorded lists nothing happens.
-        Nodes are counted within the rank. Raises `InputError` for a list of a wrong form, or that
-        does not have the same parents as the node.
+        `indices` is changed in place. Nodes are counted within the rank. Raises `InputError` for a
+        list of a wrong form, and for one with other parents than the node has.
         """
         # Lists that are not recorded are in plain order.
         lists = self._entry.get(name)

@@ -86,9 +86,10 @@ class CompKind(IntEnum):
 
 
 def chakra_bytes(algorithm: Algorithm) -> int:
-    """Return the size of the collective in bytes for traces without another size.
+    """Return the size of the collective in bytes, for traces that have no other size.
 
-    The size of the algorithm, else 1 MiB per unit (1 byte per unit above 2^20 units).
+    It is the size of the algorithm, if that has one. Otherwise it is 1 MiB per unit or, for more
+    than 2^20 units, 1 byte per unit.
     """
     if algorithm.collective_bytes is not None:
         return algorithm.collective_bytes
@@ -99,13 +100,13 @@ def chakra_bytes(algorithm: Algorithm) -> int:
 def metadata_entries(
     algorithm: Algorithm, rank: int, size: int | None, is_stated: bool
 ) -> list[MetadataEntry]:
-    """Return the attributes of record 0 (the metadata) of the file of one rank, in fixed order.
+    """Return the metadata attributes of the file of one rank, in fixed order.
 
-    Values that are None are left out. `size`: bytes of the collective for which the sizes of
-    messages are written, None without sizes in bytes. `is_stated`: the size is given; otherwise it
-    is marked as a default. Sizes of buffers are those of `rank` for custom collectives. Large
-    values, such as extensions, are only in the file of rank 0. Lone surrogates in texts are
-    escaped.
+    `size`: bytes of the collective for which message sizes are written, None if sizes are not in
+    bytes. `is_stated`: the size was given; otherwise it is marked as a default. Attributes without
+    a value (None) are omitted. For custom collectives, sizes of buffers are those of `rank`. Large
+    values, such as extensions, are only in the file of rank 0. Characters that UTF-8 cannot encode
+    are escaped.
     """
     collective = algorithm.collective
     steps = algorithm.steps
@@ -143,9 +144,9 @@ def _collect_rank_0_values(algorithm: Algorithm) -> dict[str, _Value]:
     """Return the values that only the file of rank 0 has, by name of the attribute.
 
     `options` and `extensions` are JSON texts with sorted keys, None if empty; the extension
-    "chakra" is left out, since ids, order and tags are read from the nodes. A contract with
-    expected contents adds its columns as lists `expected_*`; an uneven collective its counts, row
-    by row.
+    "chakra" is omitted because ids, order and tags are read from the nodes. A contract with
+    expected contents adds its columns as lists `expected_*`. An uneven collective adds its counts,
+    row by row.
     """
     # Ids, order and tags are read from the nodes.
     extensions = {name: value for name, value in algorithm.extensions.items() if name != "chakra"}

@@ -79,11 +79,11 @@ def chakra_algorithm(source: Source, options: ChakraReadOptions) -> Algorithm:
 
 
 def rank_parts(source: Source) -> list[SourcePart]:
-    """Return the parts of ranks 0..n-1 in order.
+    """Return the parts of ranks 0..n-1, in this order.
 
-    The rank is that of the part, else that in its file name; a single file without one is rank 0.
-    Raises `InputError` for no files, for a file without a rank among several, and for repeated and
-    missing ranks.
+    The rank of a part is the one that it declares, else the one in its file name, else 0 if there
+    is only one file. Raises `InputError` if there are no files, if one of several files has no
+    rank, and for repeated or missing ranks.
     """
     by_rank: dict[int, SourcePart] = {}
     for part in source.parts:
@@ -123,10 +123,10 @@ class _Reader:
     """Reads files in order of rank, in batches, and keeps only their steps."""
 
     def __init__(self, source: Source, drop_dangling: bool) -> None:
-        """Sort the parts of `source` by rank; nothing is read yet.
+        """Sort the parts of `source` by rank; their contents are not read yet.
 
-        `drop_dangling`: omit dependencies on missing nodes instead of an error. Raises `InputError`
-        if the parts are not the files of ranks 0..n-1, each once.
+        `drop_dangling`: omit dependencies on missing nodes instead of raising an error. Raises
+        `InputError` if the parts are not the files of ranks 0..n-1, each once.
         """
         self._name = source.name
         self._parts = rank_parts(source)
@@ -183,12 +183,11 @@ class _Reader:
             yield file
 
     def _check_foreign(self, metadata: Metadata, file: str) -> None:
-        """Raise `InputError` for a file of another origin than that of rank 0.
+        """Raise `InputError` (`rank-files`) for a file of another origin than that of rank 0.
 
-        Either all files have a profile or none: a profile after a foreign file of rank 0 is
-        refused. Foreign files must have equal `collective`, `schema` and `input_file` in the
-        metadata, or lack them. It is called after the file's metadata and profile have been
-        appended.
+        Either all files have a profile or none has. Foreign files must have equal values of
+        `collective`, `schema` and `input_file` in their metadata, or all lack them. Call it after
+        the file's metadata and profile were appended.
         """
         if len(self._profiles) == len(self._metadata):
             return
@@ -207,9 +206,10 @@ class _Reader:
     def _decode_chunk(self, files: Sequence[RankFile]) -> Chunk:
         """Return the steps of some files of consecutive ranks, all with or all without a profile.
 
-        Also adds up dropped dependencies, and by name the nodes with attributes that the model does
-        not represent. Raises `TraceError` for invalid nodes and nodes that are no steps,
-        `InputError` for metadata without the numbers of steps or units.
+        Also updates the number of dropped dependencies, and the number of nodes per attribute that
+        the model does not represent. Raises `TraceError` for invalid nodes and for nodes that are
+        not steps of an algorithm. Raises `InputError` for metadata without the numbers of steps or
+        units.
         """
         nodes = decode_nodes(Batch(files), self._book)
         fields = NodeFields(nodes)
@@ -253,12 +253,12 @@ class _Reader:
     def _collect_extensions(
         self, joined: Joined, known_metadata: frozenset[str]
     ) -> dict[str, JsonValue]:
-        """Return the numbering of the nodes, and data that the model does not represent.
+        """Return entries of `Algorithm.extensions`: the numbering of nodes, and unrepresented data.
 
-        Two entries of `Algorithm.extensions`; empty ones are omitted. The second has the metadata
-        of rank 0 that are not in `known_metadata`, the nodes per attribute that is left out, and
-        the number of dropped dependencies, each only if there are any. Raises `InputError` as
-        `numbering`.
+        The second entry has the metadata of rank 0 that are not in `known_metadata`, the number of
+        nodes per attribute that the model does not represent, and the number of dropped
+        dependencies. Empty entries and values are omitted. Raises `InputError` as
+        `Joined.numbering` does.
         """
         details: dict[str, JsonValue] = {
             "metadata": _select_metadata(self._metadata[0], known_metadata),
@@ -273,10 +273,10 @@ class _Reader:
 
 
 def _select_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, JsonValue]:
-    """Return metadata that are numbers or short texts by name, except for the names in `known`.
+    """Return the metadata that are numbers or short texts, by name, without those in `known`.
 
-    The version is included if `known` is empty. Texts of more than `_MAX_KEPT_TEXT` characters are
-    omitted: converters store source files.
+    The version is included only if `known` is empty. Texts of more than `_MAX_KEPT_TEXT` characters
+    are omitted, because converters store source files in the metadata.
     """
     selected: dict[str, JsonValue] = {}
     for name, value in metadata.attributes.items():
@@ -290,9 +290,10 @@ def _select_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, Jso
 
 
 def _find_rank(part: SourcePart, count: int) -> int:
-    """Return the rank of a part, else that in its file name; else 0 if `count` is 1.
+    """Return the rank of a part, else the rank in its file name, else 0 for a single file.
 
-    `count`: number of files. Raises `InputError` if neither gives it and there are several files.
+    `count`: number of files. Raises `InputError` if neither gives a rank and there are several
+    files.
     """
     if part.rank is not None:
         return part.rank

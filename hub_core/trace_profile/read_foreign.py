@@ -49,13 +49,13 @@ _KINDS: Mapping[str, CollectiveKind] = {
 
 
 def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> Chunk:
-    """Convert each node of a trace without the profile to a step, in file order.
+    """Convert each node of a trace without a profile to a step, in file order.
 
-    Messages have the channel `tag % TAG_MODULUS` (500 million); COMP nodes become COMPUTE steps.
-    The duration is micros * 1000 ns, -1 if micros is 0. The lane is `tb_id`, -1 without it; the
-    offset is `msg_chunk_idx`. Buffers are unknown. Counts remain at their default, because they
-    need the sizes of all ranks, which the chunk contains as additional columns. Raises `TraceError`
-    for attributes out of range and messages without a size.
+    A message has the channel `tag % TAG_MODULUS` (500 million); a COMP node becomes a COMPUTE step.
+    The duration is micros * 1000 ns, -1 if micros is 0. The lane is `tb_id`, -1 without it. The
+    offset is `msg_chunk_idx`. Buffers are unknown. Counts have their default, because they need the
+    sizes of all ranks; the chunk has the sizes as additional columns. Raises `TraceError` for
+    attributes out of range, and for a message without a size.
     """
     micros = fields.micros()
     tag = fields.numbers("comm_tag", fields.is_message, 0, _MAX_INT32, -1)
@@ -86,11 +86,12 @@ def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> C
 
 
 def refuse_workload(fields: NodeFields) -> None:
-    """Raise `TraceError` for a trace that is no algorithm; nothing happens for others.
+    """Raise `TraceError` if a trace is not an algorithm.
 
-    Refused, in this order: the first node that is neither message nor COMP (as a workload if it is
-    a collective, memory or metadata node, else as unknown); sends without `comm_dst`, receives
-    without `comm_src`, messages without `comm_tag`, as a workload.
+    These nodes are refused, in this order: a node that is neither a message nor COMP (a collective,
+    memory or metadata node means a workload, any other has code `node-type`); a send without
+    `comm_dst`, a receive without `comm_src`, and a message without `comm_tag`, which also mean a
+    workload.
     """
     is_other = ~(fields.is_message | fields.is_comp)
     if is_other.any():
@@ -129,10 +130,11 @@ def _create_workload_error(fields: NodeFields, node: int, lack: str = "") -> Tra
 
 
 def _read_sizes(fields: NodeFields) -> dict[str, Int64Array]:
-    """Return the sizes of messages as given: bytes, and the three columns of chunks; 0 if missing.
+    """Return the sizes of messages as the trace gives them, int64 by name.
 
-    If a message has both, its bytes are used and its chunks are 0. Raises `TraceError` for a
-    message with neither, and for values out of range.
+    They are bytes (`comm_size`) and three columns of chunks (index, count, total), 0 if missing. If
+    a message has both, only its bytes are used, and its chunks are 0. Raises `TraceError` for a
+    message that has neither, and for values out of range.
     """
     size = fields.numbers("comm_size", fields.is_message, 1, LARGEST_MESSAGE, 0)
     chunks = {name: fields.numbers(name, fields.is_message, -1, _MAX_INT32, -1) for name in _TRIPLE}
@@ -170,9 +172,9 @@ def foreign_sizes(
     In an absolute trace, messages have sizes in bytes, and a unit is one byte. In a symbolic one
     they are fractions of the buffer (chunk index, count, total), and a unit is a chunk that divides
     all of them. `size`: bytes of the collective of an absolute trace, whose kind is in the
-    metadata. Without `size` the collective is custom, and its unit count is the largest number of
-    bytes that any rank sends, or receives. Raises `InputError` for a mixture of both forms and
-    above 2^62 bytes.
+    metadata. Without `size`, the collective is custom, and its unit count is the largest number of
+    bytes that any rank sends or receives. Raises `InputError` for a mixture of both forms
+    (`size-mismatch`) and for more than 2^62 bytes (`attribute-range`).
     """
     sizes = joined.columns["comm_size"].astype(np.int64)
     total = joined.columns["total_chunk_cnt"].astype(np.int64)
@@ -213,7 +215,7 @@ def _compute_symbolic_sizes(
 def _compute_traffic(joined: Joined, sizes: Int64Array) -> int:
     """Return the maximum number of bytes that a rank sends, or receives, in total; at least 1.
 
-    `sizes`: bytes of every step, 0 for local ones. Sums are doubles, exact up to 2^53.
+    `sizes`: bytes of every step, 0 for local steps. Sums are doubles, so they are exact up to 2^53.
     """
     rank = joined.columns["rank"]
     is_send = joined.columns["kind"] == StepKind.SEND
@@ -223,9 +225,10 @@ def _compute_traffic(joined: Joined, sizes: Int64Array) -> int:
 
 
 def _find_kind(metadata: Metadata, num_ranks: int, units: int) -> CollectiveKind:
-    """Return the collective that the metadata names, in any usual spelling.
+    """Return the kind of collective that the metadata name, in any usual spelling.
 
-    Custom for unknown names, and if the units cannot be divided among the ranks.
+    Custom for an unknown name, and if the units of a kind other than all-reduce cannot be divided
+    among the ranks.
     """
     name = metadata.text("collective").lower().replace("_", "").replace("-", "")
     kind = _KINDS.get(name, CollectiveKind.CUSTOM)

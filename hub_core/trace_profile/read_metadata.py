@@ -60,9 +60,9 @@ class RankProfile:
         self._file = file
 
     def fail(self, message: str, code: str = "invalid-metadata", cure: str = "") -> InputError:
-        """Create (not raise) an `InputError` about the metadata record, number 0, of this file.
+        """Create an `InputError` about the metadata record of this file; the caller raises it.
 
-        `cure`: advice, "" for none.
+        `cure`: the remedy, "" for none.
         """
         location = Location(self._file, byte=0)
         return InputError(message, location=location, code=code, cure=cure)
@@ -78,7 +78,8 @@ class RankProfile:
     def integer(self, name: str, low: int = 0, high: int = LARGEST) -> int:
         """Return an attribute of any integer kind.
 
-        Raises `InputError` if it is missing, no integer, or outside `low..high`.
+        Raises `InputError` if it is missing (`missing-metadata`), of another kind
+        (`attribute-kind`), or outside `low`..`high` (`invalid-metadata`).
         """
         value = self._get(name)
         if isinstance(value, int) and low <= value <= high:
@@ -99,7 +100,7 @@ class RankProfile:
     def one_of(self, name: str, names: type[_Name]) -> _Name:
         """Return an attribute of kind string as a member of the enumeration `names`.
 
-        Raises `InputError` if it is missing or has another value.
+        Raises `InputError` if it is missing, of another kind, or not one of the names.
         """
         value = self.string(name)
         if value not in list(names):
@@ -155,9 +156,9 @@ class RankProfile:
 def profile_algorithm(ranks: Sequence[RankProfile], steps: StepTable) -> Algorithm:
     """Build the algorithm from the metadata of all files, in order of ranks, and its steps.
 
-    The file of rank 0 gives the shared values; SCRATCH is stated by every file. A size that is
-    marked as a default becomes None. Raises `InputError` for invalid values, options that are no
-    texts, and extensions that use the reserved name `EXTENSION`.
+    The file of rank 0 gives the shared values; every file gives the scratch units of its rank. A
+    size that is marked as a default becomes None. Raises `InputError` for invalid values, for
+    options that are not texts, and for extensions with the reserved name `EXTENSION`.
     """
     first = ranks[0]
     collective = _build_collective(ranks)
@@ -177,12 +178,12 @@ def profile_algorithm(ranks: Sequence[RankProfile], steps: StepTable) -> Algorit
 
 
 def check_rank(profile_of_rank: RankProfile, first: RankProfile, rank: int, files: int) -> None:
-    """Raise `InputError` for a file that does not belong to the set of `files` files of `first`.
+    """Raise `InputError` for a file that does not belong to the same set as the file of rank 0.
 
-    Checked in this order: the profile is the one that this release reads (code `unknown-profile`);
-    attributes have the kinds of the profile (`attribute-kind`); the number of ranks is `files`; the
-    attributes `SHARED_NAMES` equal those of rank 0; the stated rank is `rank`, that of the file
-    name (all `rank-files`).
+    `rank`: rank of the file name. `files`: number of files. The conditions are, in this order: the
+    profile is the one that this version reads (`unknown-profile`); attributes have the kinds of the
+    profile (`attribute-kind`); the number of ranks is `files`; the attributes `SHARED_NAMES` are
+    equal to those of rank 0; the rank in the metadata is `rank` (the last three: `rank-files`).
     """
     # The version is checked first, because other profiles have unknown attributes.
     if (profile := profile_of_rank.string("profile")) != PROFILE:
@@ -203,11 +204,11 @@ def check_rank(profile_of_rank: RankProfile, first: RankProfile, rank: int, file
 
 
 def _build_collective(ranks: Sequence[RankProfile]) -> Collective:
-    """Build the collective from the metadata of all files; those of rank 0 state its fields.
+    """Build the collective from the metadata of all files.
 
-    A custom collective's contract is read from the files of all ranks. A missing root is None.
-    Raises `InputError` for missing or invalid fields, and for values that the model refuses, at the
-    file of rank 0.
+    The file of rank 0 has the fields of the collective. The contract of a custom collective is read
+    from the files of all ranks. A missing root becomes None. Raises `InputError` for missing or
+    invalid fields, and, located in the file of rank 0, for values that the model refuses.
     """
     first = ranks[0]
     kind = first.one_of("collective", CollectiveKind)

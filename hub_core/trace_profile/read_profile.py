@@ -36,10 +36,11 @@ def profile_chunk(
 ) -> Chunk:
     """Convert a batch of nodes to steps and their dependencies.
 
-    Each node is a step, except the second half of a receive-reduce, which is part of the first, and
-    the only COMP node of a file that states 0 steps, which is a placeholder. `step_counts`: per
-    file, from its metadata. Raises `TraceError` for nodes that are neither message nor COMP, and
-    for sizes and numbers of steps that contradict the profile.
+    Each node is a step, with two exceptions: the second half of a receive-reduce belongs to the
+    step of the first half, and the only COMP node of a file with 0 steps is a placeholder.
+    `step_counts`: int64, the number of steps of each file in its metadata. Raises `TraceError` for
+    a node that is neither a message nor COMP (`node-type`), and for sizes and numbers of steps that
+    contradict the profile.
     """
     is_unknown = ~(fields.is_message | fields.is_comp)
     fields.refuse(is_unknown, "an algorithm has no such node", "node-type")
@@ -67,12 +68,12 @@ def profile_chunk(
 def _build_columns(
     fields: NodeFields, is_half: BoolArray, is_combine: BoolArray, num_ranks: int
 ) -> dict[str, Column]:
-    """Return the columns of `StepTable` and `tag`, one entry per node, with checked ranges.
+    """Return the columns of `StepTable` and `tag` with one entry per node, checked for range.
 
-    The receiving half of a receive-reduce (`is_half`) becomes the step of kind RECV_REDUCE, and
-    takes the duration of the second half (`is_combine`). Missing values: channel 0, lane and source
-    line -1, tag -1 for other nodes than messages. Raises `TraceError` for values out of range and
-    missing attributes of messages.
+    The receiving half of a receive-reduce (`is_half`) gets the kind RECV_REDUCE and the duration of
+    the second half (`is_combine`). Defaults are channel 0, lane -1, source line -1, and tag -1 for
+    nodes other than messages. Raises `TraceError` for values out of range and for missing
+    attributes of messages.
     """
     columns: dict[str, Column] = {"rank": fields.rank, **_read_regions(fields, is_half, is_combine)}
     duration = _read_durations(fields)
@@ -94,11 +95,12 @@ def _build_columns(
 
 
 def _read_peers(fields: NodeFields, last: int) -> Int64Array:
-    """Return the other end of every message, -1 for other nodes: int64[nodes].
+    """Return the other end of every message: int64[nodes], -1 for other nodes.
 
-    That is `comm_dst` of a send and `comm_src` of a receive. Raises `TraceError` for messages
-    without region, tag or other end, for ends above `last`, and if the own end is given and is
-    another rank than that of the file.
+    It is `comm_dst` of a send and `comm_src` of a receive. Raises `TraceError` for a message
+    without region, tag or other end (`missing-attribute`), for an end above `last`
+    (`attribute-range`), and for an own end, which is optional, that is not the rank of the file
+    (`rank-files`).
     """
     fields.require("region", fields.is_message)
     fields.require("comm_tag", fields.is_message)
@@ -114,11 +116,11 @@ def _read_peers(fields: NodeFields, last: int) -> Int64Array:
 
 
 def _check_bytes(fields: NodeFields, count: Column, sizes_of_set: StatedSizes) -> None:
-    """Raise `TraceError` for a message whose `comm_size` is not the bytes of its units.
+    """Raise `TraceError` for a message whose `comm_size` is not the number of bytes of its units.
 
-    Messages without `comm_size` are not checked. The bytes follow from the size of the collective,
-    which the metadata must state if any message has `comm_size`. Counts whose bytes exceed 2^62 are
-    refused too. `count`: units of each node.
+    Messages without `comm_size` are not checked. `count`: units of each node. The codes are
+    `missing-metadata` if the metadata have no size of the collective, `attribute-range` for a count
+    of more than 2^62 bytes, and `size-mismatch` for a wrong size.
     """
     has_size = fields.is_message & fields.has("comm_size")
     sizes = fields.numbers("comm_size", has_size, 0, LARGEST, -1)
@@ -157,11 +159,11 @@ def _read_regions(
 ) -> dict[str, Int64Array]:
     """Return buffer and offset of both operands of every node, and its count in units.
 
-    A message has one `region`, the source of a send and the destination of a receive; a COMP has
-    `src_region` and `dst_region`. An unused operand is (UNKNOWN, 0); the receiving half of a
-    receive-reduce gets the operands of the second half. Columns are int64 by name, such as
-    `src_buffer`. Raises `TraceError` if both regions of a node, or the halves of a receive-reduce,
-    differ in their count.
+    The columns are int64 by name, such as `src_buffer`. A message has one `region`, which is the
+    source of a send and the destination of a receive; a COMP has `src_region` and `dst_region`. An
+    unused operand is (UNKNOWN, 0). The receiving half of a receive-reduce gets the operands of the
+    second half. Raises `TraceError` (`size-mismatch`) if the two regions of a node, or the halves
+    of a receive-reduce, have different counts.
     """
     message = fields.triple("region", fields.is_message, _REGION)
     src = fields.triple("src_region", fields.is_comp, _REGION)
@@ -190,10 +192,10 @@ def _read_regions(
 def _find_receive_reduces(fields: NodeFields, links: ResolvedLinks) -> tuple[BoolArray, BoolArray]:
     """Return the masks of the receiving and of the combining halves of receive-reduce steps.
 
-    A receive with the attribute `is_rrc` is a receiving half; the node after it must be a COMP with
-    comp_kind 0, which is the combining half. This must depend only on the first, by a data
-    dependency, and no other node on the first. Raises `TraceError` otherwise, and for any COMP
-    without comp_kind.
+    A receive with the attribute `is_rrc` is a receiving half. The next node must be a COMP with
+    comp_kind 0, which is the combining half. It must depend only on the receiving half, by a data
+    dependency, and no other node may depend on the receiving half. Raises `TraceError`
+    (`receive-reduce`) otherwise, and (`missing-attribute`) for any COMP without comp_kind.
     """
     is_half = fields.numbers("is_rrc", fields.is_receive, 0, 1, 0) == 1
     is_pair = _find_combining_halves(fields, is_half)
@@ -216,8 +218,8 @@ def _find_receive_reduces(fields: NodeFields, links: ResolvedLinks) -> tuple[Boo
 def _find_combining_halves(fields: NodeFields, is_half: BoolArray) -> BoolArray:
     """Return which nodes are reductions directly after a receiving half of the same rank.
 
-    `is_half`: bool[nodes], receives that may be the first half of a receive-reduce. bool[nodes];
-    the first node of a batch is False.
+    `is_half`: bool[nodes], the receives that are the first half of a receive-reduce. The result is
+    bool[nodes]; the first node of a batch is False.
     """
     kind = fields.numbers("comp_kind", fields.is_comp, 0, max(CompKind), -1)
     is_pair: BoolArray = fields.is_comp & (kind == CompKind.REDUCE)
@@ -285,8 +287,8 @@ def _convert_edges(
 ) -> Edges:
     """Convert edges between nodes to edges between steps.
 
-    The edge inside a receive-reduce is dropped. Raises `TraceError` if the placeholder of a rank
-    without steps has a dependency.
+    The edge between the two halves of a receive-reduce is dropped. Raises `TraceError`
+    (`dangling-dependency`) if the placeholder of a rank without steps has a dependency.
     """
     external = edges.only(~is_combine[edges.children])
     rows = Edges(row_of_node[external.parents], row_of_node[external.children])

@@ -65,11 +65,11 @@ class Joined:
     irregular: Mapping[int, RankNodes]
 
     def numbering(self, file: str) -> dict[str, JsonValue]:
-        """Return the data by which `chakra_nodes` restores the nodes of this trace.
+        """Return the data from which `chakra_nodes` restores the nodes of this trace.
 
-        That is the content of `Algorithm.extensions["chakra"]`: `tags` if they are not those of the
-        plain form, and `ranks` with an entry per irregular rank; {} for the plain form. Raises
-        `InputError` for tags that match other messages than the channels.
+        It is the content of `Algorithm.extensions["chakra"]`: `tags` if they are not those of
+        profile v1, and `ranks` with one entry per irregular rank. {} if the trace has the form of
+        profile v1. Raises `InputError` for tags that match other messages than the channels do.
         """
         # Only irregular data is recorded: most algorithms have no extension.
         extension: dict[str, JsonValue] = {}
@@ -90,9 +90,9 @@ class Joined:
 def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
     """Concatenate chunks, which are in the order of ranks, and build the step table.
 
-    The rows of a rank are reordered if a dependency points forward; the result records the position
-    of every row before (`row`), and the columns in that order. At least one chunk is required.
-    Raises `InputError` with the node for cyclic dependencies.
+    The rows of a rank are reordered if a dependency leads to an earlier row. The result has the
+    former position of every row (`row`), and the columns in the former order. At least one chunk is
+    required. Raises `InputError`, which names the node, for cyclic dependencies.
     """
     columns = {
         name: np.concatenate([chunk.columns[name] for chunk in chunks])
@@ -117,10 +117,10 @@ def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
 
 
 def _relate_to_node(error: InputError, irregular: Mapping[int, RankNodes]) -> InputError:
-    """Return an error about a step in a cycle as one about its node, with file, byte and rank.
+    """Return an error about a step in a cycle as an error about its node.
 
-    Other errors (another code, or without rank and step) are returned unchanged. `irregular`: nodes
-    by rank, which must contain the rank.
+    The new error has file, byte and rank of the node. `irregular`: nodes by rank, which must
+    contain this rank. An error with another code, or without rank and step, is returned unchanged.
     """
     finding = error.diagnostics[0]
     location = finding.location
@@ -148,11 +148,11 @@ def _join_edges(chunks: Sequence[Chunk], name: str) -> tuple[Int64Array, Int64Ar
 def irregular_ranks(
     nodes: NodeColumns, links: ResolvedLinks, row_of_node: Int64Array
 ) -> dict[int, RankNodes]:
-    """Return, by rank, the nodes of files with irregular ids, order or lists of dependencies.
+    """Return the nodes of files with irregular ids, order or lists of dependencies, by rank.
 
-    Only such ranks need an entry in the extension. `links.irregular` says which files these are.
-    `row_of_node`: step of every node of the batch, -1 for a placeholder; rows in the result count
-    from the first one of the file.
+    `links.irregular` marks these files. Only such ranks need an entry in the extension.
+    `row_of_node`: step of every node of the batch, -1 for a placeholder. Rows in the result are
+    counted from the first row of the file.
     """
     nodes_by_rank = {}
     for file in np.flatnonzero(links.irregular).tolist():
@@ -180,12 +180,12 @@ def _select_edges(edges: Edges, start: int, stop: int) -> Edges:
 
 
 def _create_rank_entry(nodes: RankNodes, position_of_row: Int64Array) -> dict[str, JsonValue]:
-    """Return the entry of one rank in the extension; {} for the plain form.
+    """Return the entry of one rank in the extension; {} if it has the form of profile v1.
 
-    `position_of_row`: position of every row of the rank in the step table. Recorded are, only if
-    they differ from the plain form: `ids` (plain: 0, 1, ... in the order of the file), `order`
-    (plain position of every node), and `data` and `control`, the lists of parents that are not in
-    ascending plain order.
+    `position_of_row`: position of every row of the rank in the step table. Only values that differ
+    from profile v1 are recorded: `ids` (not 0, 1, ... in file order), `order` (position of every
+    node in profile v1), and `data` and `control`, the lists of parents that are not in ascending
+    order of these positions.
     """
     file_order = np.arange(len(nodes.ids))
     # Both nodes of a receive-reduce have the same row, and keep their order.
@@ -227,9 +227,9 @@ def _find_unusual_lists(edges: Edges, plain: Int64Array) -> list[JsonValue]:
 def _record_tags(steps: StepTable, tags: npt.NDArray[np.int32], file: str) -> str | None:
     """Return `CHANNEL_TAGS` if the tag of every message is its channel, else None.
 
-    None also if `message_tags` computes the same tags, or if other tags match the same messages:
-    such tags are not kept. Raises `InputError` for tags that match other messages than channels and
-    order do.
+    It is also None if the tags are those of `message_tags`, or match the same messages as these;
+    such tags are not preserved. Raises `InputError` (`tag-mismatch`) for tags that match other
+    messages than channels and order do.
     """
     expected = message_tags(steps)
     if np.array_equal(expected, tags):

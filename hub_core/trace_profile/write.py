@@ -27,8 +27,9 @@ _LEFT_OUT = "a buffer side or a peer that the step does not use is not written"
 def write(algorithm: Algorithm, options: ChakraWriteOptions) -> WriteResult:
     """Write one trace per rank, encoded when the content of its artifact is read.
 
-    Raises `UsageError` for the symbolic dialect if sizes of the algorithm are bytes or its
-    unit_count exceeds int32, and for ranks outside the algorithm.
+    Durations that are not whole microseconds are reported in a note. Raises `UsageError` for the
+    symbolic dialect if sizes in chunks are meaningless or exceed int32, for a step of more than
+    2^62 bytes, and for ranks that the algorithm does not have.
     """
     plan = _create_plan(algorithm, options)
     files = _Files(plan)
@@ -92,10 +93,10 @@ def _parse_ranks(text: str | None, num_ranks: int) -> Sequence[int]:
 
 
 def _has_triple(algorithm: Algorithm) -> bool:
-    """Whether sizes in chunks are meaningful and at most 2^31 - 1 (int32).
+    """Return whether sizes in chunks are meaningful and at most 2^31 - 1 (int32).
 
-    They are not meaningful in a timing-only algorithm with as many units as bytes. Compared are the
-    units of the collective, the counts of all messages, and their offsets in the operand they use.
+    They are not meaningful for a timing-only algorithm with as many units as bytes. The compared
+    numbers are the units of the collective, and the counts and offsets of all messages.
     """
     steps = algorithm.steps
     units = algorithm.collective.unit_count
@@ -156,9 +157,9 @@ class _Files:
     def content(self, rank: int) -> bytes:
         """Return the content of the file of one rank: metadata, then its nodes.
 
-        Neighbouring ranks are encoded together, and the last such group is cached, so that
-        consecutive calls should ascend. In the symbolic dialect, the size in bytes is written only
-        if it is stated.
+        Neighbouring ranks are encoded together, and only the last such group is cached, so
+        consecutive calls should have ascending ranks. In the symbolic dialect, the size in bytes is
+        written only if it was given.
         """
         if rank not in self._ranks:
             group = int(self._group_of_rank[rank])

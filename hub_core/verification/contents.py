@@ -48,13 +48,13 @@ class Stage:
 def check_contents(
     stage: Stage, program: StepProgram, expected: Contributions | None, findings: Findings
 ) -> ContentsComparison:
-    """Run `program` and add findings for reads of undefined units and for wrong outputs.
+    """Execute `program`, and add findings for reads of undefined units and for wrong outputs.
 
     `expected`: contributions that each output unit must hold, in blocks of `stage.unit` units; with
-    None, outputs are not compared and the method is "none". Rows outside of the buffers become
-    findings and are not compared. At most `CAP` (8) wrong outputs are explained, fewer with very
-    much memory; the rest is counted. Returns the method (exact values or fingerprints) and its
-    error probability. Raises `InputError` (code `too-large`) beyond `MAX_CELLS` and `MAX_WORK`.
+    None, outputs are not compared, and the method is "none". Rows outside the buffers become
+    findings and are not compared. At most `CAP` wrong outputs are explained, fewer for a very large
+    memory; the others are counted. Returns the method (exact values or fingerprints) and its error
+    probability. Raises `InputError` (`too-large`) above `MAX_CELLS` or `MAX_WORK`.
     """
     if program.cells > MAX_CELLS or program.work > MAX_WORK:
         sizes = f"{program.cells} units of memory and messages, {program.work} unit operations"
@@ -83,9 +83,9 @@ def check_contents(
 
 
 def _initial_contributions(stage: Stage, index: InputIndex) -> tuple[Int64Array, Int64Array]:
-    """Return the units of all defined INPUTs: (addresses, numbers of contributions), int64 each.
+    """Return the units of all defined INPUTs: (addresses, numbers of contributions), both int64.
 
-    They are ordered by rank, then by unit. Ranks without a defined INPUT have none.
+    They are ordered by rank, then by unit. Ranks whose INPUT is not defined have no units.
     """
     sizes = np.where(stage.collective.defined_inputs(), index.sizes, 0)
     ranks = np.repeat(np.arange(len(sizes)), sizes)
@@ -98,9 +98,10 @@ def _find_output_cells(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the addresses of the output units in `expected`, and the unit of each of its rows.
 
-    Addresses are distinct and ascending; several rows may belong to one unit. The second array has
-    indices into the first one, -1 for rows with a rank that does not exist or an offset outside
-    OUTPUT. The first 8 of these rows are added to `findings` (code `output-too-small`).
+    The addresses are distinct and ascending. The second array has, for each row, the index of its
+    unit in the first array; several rows may have the same unit. The index is -1 for a row with a
+    rank that does not exist or an offset outside OUTPUT. The first `CAP` of these rows are added to
+    `findings` (`output-too-small`).
     """
     layout = stage.layout
     last_rank = len(layout.size) - 1
@@ -128,9 +129,9 @@ def _find_output_cells(
 
 
 def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -> None:
-    """Add a finding (code `undefined-read`) for the first listed read of each of at most 8 steps.
+    """Add a finding (`undefined-read`) for the first listed read of each of at most `CAP` steps.
 
-    All further reads, also those that are not listed, are counted without text.
+    All further reads, including those that are not listed, are only counted.
     """
     steps = stage.algorithm.steps
     seen: set[int] = set()
@@ -147,7 +148,8 @@ def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -
 def _describe_address(stage: Stage, rank: int, address: int) -> str:
     """Describe an address of a rank as a region of a buffer, in units of the algorithm.
 
-    If buffers alias, OUTPUT is named before INPUT and SCRATCH.
+    If several buffers contain it, OUTPUT takes precedence over INPUT, and INPUT over SCRATCH. An
+    address outside all buffers is described by its number.
     """
     # Users look at OUTPUT first.
     for buffer in (Buffer.OUTPUT, Buffer.INPUT, Buffer.SCRATCH):
@@ -169,8 +171,9 @@ class _Explanation:
     def held(self, values: Values, memory: npt.NDArray[Any], addresses: Int64Array) -> Float64Array:
         """Return how often each contribution is in each unit: float64[units, contributions].
 
-        `addresses`: of the units in `memory`. Rows of undefined units are NaN. Fingerprints do not
-        show contributions, so the units are then traced back to the inputs.
+        `addresses`: positions of the units in `memory`. The row of an undefined unit is NaN. If the
+        values are fingerprints, the contributions are found by tracing the units back to the
+        inputs.
         """
         # Exact values are multiplicities; the last column marks defined units.
         if isinstance(values, ExactValues):
@@ -184,12 +187,12 @@ class _Explanation:
         return counts
 
     def report(self, address: int, expected: Contributions, actual: Float64Array) -> None:
-        """Add a finding for one wrong output unit: its contents, and the step that last wrote it.
+        """Add a finding (`wrong-output`) for one wrong output unit.
 
-        The contents are `is undefined`, or the difference from the expectation. The location is the
-        last writer's, or only the rank if no step writes the unit. `address`: of the unit;
-        `expected`: its rows, at least one; `actual`: multiplicity of each contribution, NaN if
-        undefined.
+        It says that the unit is undefined, or how its contents differ from the expectation. Its
+        location is the step that last wrote the unit; if there is none, only the rank. `address`:
+        that of the unit. `expected`: the rows for the unit, at least one. `actual`: float64, how
+        often each contribution is in the unit, NaN if it is undefined.
         """
         steps, findings, unit = self.stage.algorithm.steps, self.findings, self.stage.unit
         _, contributions = self.index.expand(expected)
@@ -210,10 +213,10 @@ class _Explanation:
     def _describe_difference(self, actual: Float64Array, contributions: Int64Array) -> str:
         """Describe missing, duplicate and foreign contributions of a unit, joined by `and`.
 
-        `actual`: float64[contributions], multiplicity of each; `contributions`: numbers of the
-        expected ones, -1 for units that no INPUT has, which are only counted. A contribution lacks
-        if it occurs less often than expected, is duplicate if more often, and foreign if none is
-        expected. Empty if nothing differs.
+        `actual`: float64[contributions], how often each is in the unit. `contributions`: numbers of
+        the expected ones, -1 for units that no INPUT has, which are only counted. A contribution is
+        missing if it occurs less often than expected, duplicate if it occurs more often, and
+        foreign if it is not expected at all. "" if there is no difference.
         """
         exists = contributions[contributions >= 0]
         expected_counts = np.bincount(exists, minlength=self.index.total)
@@ -233,9 +236,9 @@ class _Explanation:
         return " and ".join(parts)
 
     def _list_names(self, contributions: Int64Array) -> str:
-        """Return the names of the first `_NAMED` contributions, and how many remain.
+        """Return the names of the first `_NAMED` contributions, and the number of further ones.
 
-        A name is a block of INPUT and its rank. `contributions`: numbers of the index.
+        A name is a region of INPUT and its rank. `contributions`: numbers in the index.
         """
         unit = self.stage.unit
         names = []

@@ -33,9 +33,9 @@ class FifoBuffers:
         """Sort the messages by connection and FIFO order, and separate fused instructions.
 
         A connection is a pair of ranks with a channel; its messages are in the order of their
-        SENDs. A fused instruction is a receive and the send that follows it as one instruction of
-        the source (`fused_pairs`): the dependency between both is left out here, and replaced by
-        edges between single transfers in `cycle`.
+        SENDs. A fused instruction is a receive and the following send that are one instruction of
+        the source (`fused_pairs`). The dependency between both is removed here; `cycle` replaces it
+        by edges between single transfers.
         """
         send, receive = messages.send, messages.receive
         # Messages ascend in their send row, which is FIFO order within a connection.
@@ -56,11 +56,11 @@ class FifoBuffers:
     def cycle(self, capacity: int, units: int | None) -> list[int]:
         """Return rows that wait for each other in a cycle, or [] if there is no deadlock.
 
-        `capacity`: transfers that a connection buffers: a send's transfer waits for the receive of
-        the one `capacity` transfers earlier. `units`: maximum units per transfer, so that a step of
-        more has several; with None, every step is one transfer. A row occurs once for adjacent
-        transfers. Raises `InputError` for more than 2^24 transfers, `UsageError` for numbers below
-        1.
+        `capacity`: number of transfers that a connection buffers. A transfer waits until the
+        transfer `capacity` positions earlier on its connection has been received. `units`: maximum
+        units per transfer, so a larger step has several; with None, every step is one transfer.
+        Consecutive transfers of one row are one entry of the result. Raises `UsageError` for
+        numbers below 1, and `InputError` (`too-large`) for more than 2^24 transfers.
         """
         if capacity < 1 or (units is not None and units < 1):
             fifo = f"a FIFO of {capacity} transfers of {units} units"
@@ -89,10 +89,10 @@ class FifoBuffers:
         return [row for k, row in enumerate(rows) if row != rows[k - 1] or len(rows) == 1]
 
     def _count_transfers(self, units: int) -> Int64Array:
-        """Return the number of transfers of every step, int64[rows]: count / units, rounded up.
+        """Return the number of transfers of every step: int64[rows], its count / units, rounded up.
 
-        At least 1; always 1 for local steps and unmatched messages. Raises `InputError` (code
-        `too-large`) if the sum is above `MAX_TRANSFERS` plus the number of steps.
+        It is at least 1, and always 1 for local steps and unmatched messages. Raises `InputError`
+        (`too-large`) if the sum exceeds `MAX_TRANSFERS` plus the number of steps.
         """
         transfers = np.ones(len(self._steps), np.int64)
         rows = np.concatenate([self._send, self._receive])
@@ -107,10 +107,10 @@ class FifoBuffers:
     def _buffer_edges(
         self, transfers: Int64Array, first: Int64Array, capacity: int
     ) -> list[_Edges]:
-        """Return edges (parents, children) between transfers of a connection.
+        """Return edges (parents, children) between the transfers of each connection.
 
-        From the k-th send to the k-th receive, and from a receive to the send that reuses its slot:
-        that of transfer k + `capacity`.
+        They lead from the k-th transfer of a SEND to that of its receive, and from the receive of
+        transfer k to the send of transfer k + `capacity`, which uses the same slot.
         """
         sent, received = _pair_transfers(self._send, self._receive, transfers, first)
         shorter = np.minimum(transfers[self._send], transfers[self._receive])
@@ -122,9 +122,10 @@ class FifoBuffers:
     def _fused_edges(
         self, transfers: Int64Array, first: Int64Array, row: Int64Array
     ) -> list[_Edges]:
-        """Return edges (parents, children) of fused instructions, which receive and send.
+        """Return edges (parents, children) between the transfers of fused instructions.
 
-        From each receive to its send, and from that to the next receive of the instruction.
+        They lead from each received transfer to the transfer that sends it on, and from there to
+        the next received transfer of the instruction.
         """
         receives, sends = _pair_transfers(self._fused_receive, self._fused_send, transfers, first)
         same = np.flatnonzero(row[sends[1:]] == row[sends[:-1]])
@@ -134,10 +135,11 @@ class FifoBuffers:
 def report_fifo_deadlock(
     steps: StepTable, messages: Messages, capacity: int, units: int | None, findings: Findings
 ) -> None:
-    """Add a finding (code `fifo-deadlock`) if the algorithm deadlocks with such FIFO buffers.
+    """Add a finding (`fifo-deadlock`) if the algorithm deadlocks with such FIFO buffers.
 
-    It names the steps of one cycle, at the first of them. `capacity`, `units` and errors: as of
-    `FifoBuffers.cycle`.
+    It names the steps of one cycle, and is located at the first of them. `capacity`: transfers that
+    a connection buffers. `units`: maximum units per transfer, None for one transfer per step.
+    Raises `UsageError` for numbers below 1, and `InputError` (`too-large`) for too many transfers.
     """
     cycle = FifoBuffers(steps, messages).cycle(capacity, units)
     if not cycle:
@@ -150,11 +152,10 @@ def report_fifo_deadlock(
 
 
 def fused_pairs(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64Array]:
-    """Return rows (receives, sends) that are one instruction of the source.
+    """Return rows (receives, sends) that form one instruction of the source.
 
-    A matched receive and the matched send that follows it in the same lane of the same rank, with
-    no other step of the lane between them, are fused if they have the same source line and count.
-    Steps without a lane or a source line (-1) are never fused.
+    The receive and the send must be matched, be consecutive steps of the same lane of a rank, and
+    have the same source line and count. Steps without a lane or a source line (-1) are never fused.
     """
     by_lane = np.lexsort((steps.lane, steps.rank))
     receive, send = by_lane[:-1], by_lane[1:]
@@ -172,10 +173,10 @@ def fused_pairs(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64
 def _pair_transfers(
     first_row: Int64Array, second_row: Int64Array, transfers: Int64Array, first: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the nodes of the k-th transfers of paired rows, for every k that both rows have.
+    """Return the numbers of the k-th transfers of paired rows, for every k that both rows have.
 
-    Rows `first_row[i]` and `second_row[i]` are paired; transfers of a row are nodes from `first`
-    on.
+    Row `first_row[i]` is paired with row `second_row[i]`. `transfers`: number of transfers of every
+    row. `first`: number of the first transfer of every row.
     """
     count = np.minimum(transfers[first_row], transfers[second_row])
     return expanded_ranges(first[first_row], count), expanded_ranges(first[second_row], count)

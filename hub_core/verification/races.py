@@ -34,9 +34,9 @@ def find_races(
 def _find_unordered_conflicts(
     verification_input: VerificationInput, regions: Regions, position: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (earlier rows, later rows) of conflicts that nothing orders.
+    """Return (earlier rows, later rows) of conflicting steps that nothing orders.
 
-    Only conflicting accesses that are neighbours in the sequence `position` are examined.
+    Only accesses that are neighbours in the sequence `position` are examined.
     """
     earlier, later = adjacent_conflicts(regions, position)
     # Most conflicts are ordered; all are decided in one call.

@@ -35,7 +35,7 @@ _Array = npt.NDArray[Any]
 def unordered_in(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Int64Array:
     """Return the indices of the pairs without a path from `earlier` to `later`, ascending.
 
-    `earlier`, `later`: rows of steps, int64[pairs]. Exact.
+    `earlier`, `later`: int64[pairs], rows of steps. The result is exact.
     """
     open_pairs = np.arange(len(earlier))
     earlier, later = graph.position[earlier], graph.position[later]
@@ -68,8 +68,9 @@ def are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Boo
 def _are_joined(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
     """Return whether there is a path from `earlier[i]` to `later[i]`: bool[pairs], exact.
 
-    A node has a path to itself. Pairs are moved along nodes with a single successor or predecessor,
-    decided by common chains, and then by searches of increasing cost.
+    A node has a path to itself. Pairs are first moved along nodes with a single successor or
+    predecessor, then decided by common chains, and the remaining ones by searches of increasing
+    cost.
     """
     if not len(earlier):
         return np.zeros(0, np.bool_)
@@ -86,11 +87,12 @@ def _are_joined(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Bo
 def _generate_searches(
     graph: OrderGraph, earlier: Int64Array, later: Int64Array
 ) -> Iterator[tuple[Int64Array, Int64Array, Int64Array]]:
-    """Yield searches for paths from steps `earlier` to steps `later`, by increasing cost.
+    """Yield searches for paths from `earlier[i]` to `later[i]`, by increasing cost.
 
-    A search is (part of every node, starts, ends); it finds only paths whose nodes are all in one
-    part, so that it may miss some. The first three have parts by flow (if no flow has too many
-    pairs) and by rank; the last has a single part and is exact.
+    A search is (part of every node, starts, ends). It finds only paths whose nodes are all in one
+    part, so it may miss some. The parts are, in this order: flows of data (only if no flow has too
+    many pairs); ranks, from the receive of the first step to the send of the second one; ranks; all
+    nodes together, which is exact.
     """
     if np.bincount(graph.flow[earlier]).max(initial=0) <= _PAIRS_OF_SMALL_FLOW:
         yield graph.flow, earlier, later
@@ -102,10 +104,10 @@ def _generate_searches(
 
 
 def _are_on_a_chain(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Return whether both nodes of a pair are equal, or in order on one chain: bool[pairs].
+    """Return whether both nodes of a pair are equal, or in order on a common chain: bool[pairs].
 
-    A chain is that of a program or of a message flow, in which every node is reached from all
-    earlier ones. False does not mean that there is no path.
+    Chains are those of programs and of message flows; a node of a chain can be reached from all
+    earlier nodes of it. False does not mean that there is no path.
     """
     same_program = graph.program_chain[earlier] == graph.program_chain[later]
     # A node of a chain is reachable from all earlier nodes of the chain.
@@ -165,8 +167,8 @@ class _Marks:
     def has(self, marks: _Array, starts: Int64Array) -> BoolArray:
         """Return whether starts reach their ends: bool[pairs].
 
-        `marks`: value at each end, in the column of its start. A bit must be set; a clock must not
-        be before the start.
+        `marks`: the value at each end, in the column of its start. Bits: the bit of the start must
+        be set. Clocks: the value must be at least that of the start.
         """
         value = self.value[starts]
         is_bit = self.join is np.bitwise_or
@@ -179,11 +181,10 @@ def _reach(
 ) -> BoolArray:
     """Return whether a path from `earlier[i]` to `later[i]` exists within one part: bool[pairs].
 
-    `part`: int64[nodes], the part of every node; a path may not leave it. False for nodes of
-    different parts, and unless `earlier` is the lower number, because all edges lead to higher
-    ones. Marks are clocks of chains or bits of starts, whichever need less memory; their columns
-    are processed in blocks that fit into 256 MiB, each over the levels between its starts and their
-    ends.
+    `part`: int64[nodes]; a path must not leave its part. Edges lead only to higher nodes, so the
+    result is False unless `earlier[i]` is the lower one. Marks are propagated along the edges:
+    clocks of chains or bits of starts, whichever need less memory. Their columns are processed in
+    blocks of at most 256 MiB.
     """
     reached = np.zeros(len(earlier), np.bool_)
     # All edges lead to later nodes.
@@ -212,11 +213,11 @@ def _reach(
 
 
 def _build_clocks(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
-    """Build clocks: marks of all nodes of the program chains that contain a start.
+    """Build marks that are clocks of the program chains that contain a start.
 
-    A chain has a column; chains are numbered within their part, so parts share columns. The clock
-    of a node on its own chain is its number, and a later node has the largest number that reaches
-    it (-1 for none). Nodes of other chains have column -1.
+    Each of these chains has a column; chains are numbered within their part, so parts share
+    columns. The clock of a node on its own chain is its number. Another node gets the largest
+    number of the chain that reaches it, -1 for none. Nodes of other chains have column -1.
     """
     chains = distinct(graph.program_chain[starts])
     column_of_chain = np.full(len(graph), -1, np.int64)
@@ -227,10 +228,10 @@ def _build_clocks(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _M
 
 
 def _build_bits(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
-    """Build marks of one bit per distinct start, 64 to a column; parts share the columns.
+    """Build marks of one bit per distinct start, 64 bits to a column.
 
-    Starts are numbered within their part. A node that is no start has column -1 and value 0. Marks
-    of several paths are combined by bitwise or.
+    Starts are numbered within their part, so parts share columns. A node that is not a start has
+    column -1 and value 0. Marks of several paths are combined by bitwise or.
     """
     starts = distinct(starts)
     # Numbers of starts, 64 to a column.
@@ -249,11 +250,11 @@ def _propagate(
     columns: tuple[int, int],
     targets: tuple[Int64Array, Int64Array],
 ) -> tuple[_Array, int]:
-    """Propagate marks along the edges; return (marks, first node) for the levels of the targets.
+    """Propagate marks along the edges over the levels of the targets; return (marks, first node).
 
-    `columns`: (first column, number of columns). `targets`: (starts, ends). The marks have one row
-    per node, from the level of the first start to that of the last end, and one neutral row at the
-    end.
+    `edges`: parents of every node as (indptr, indices). `columns`: (first column, number of
+    columns). `targets`: (starts, ends). The marks have one row per node, from the level of the
+    first start to that of the last end, and an additional last row without marks.
     """
     # Columns of this block count from 0; all others fall outside 0..width-1.
     column = marks.column - columns[0]
@@ -281,12 +282,11 @@ def _join_parents(
     edges: tuple[Int64Array, Int64Array],
     join: np.ufunc,
 ) -> None:
-    """Join the marks of all parents into each node of a level; changes `block` in place.
+    """Combine the marks of all parents into each node of a level; `block` is changed in place.
 
-    `block`: marks from the node `base` on, with a last row that nothing marks, for parents before
-    `base`. `level`: (first node, node after the last). `edges`: parents as (indptr, indices). The
-    k-th parents of all nodes are joined at once; nodes with more than `_PARENTS_AT_ONCE` parents
-    are completed one by one.
+    `block`: marks from node `base` on; its last row has no marks and stands for parents before
+    `base`. `level`: (first node, node after the last). `edges`: parents of every node as (indptr,
+    indices).
     """
     indptr, indices = edges
     nodes = np.arange(int(level[0]), int(level[1]))

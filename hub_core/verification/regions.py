@@ -47,11 +47,11 @@ class Regions:
 
 
 def check_regions(algorithm: Algorithm, findings: Findings) -> BoolArray:
-    """Return bool[rows]: the step has a positive count and its regions are within their buffers.
+    """Return which steps have a positive count and regions within their buffers: bool[rows].
 
-    Each violation is added to `findings`: the first 8 of a kind with a text, the others counted.
-    COMPUTE steps may have any count. A step with an invalid count gets no finding about its
-    regions.
+    Each violation is added to `findings`; the first `CAP` of a kind are listed, and the others
+    counted. COMPUTE steps may have any count. A step with an invalid count gets no finding about
+    its regions.
     """
     steps = algorithm.steps
     is_empty = ~steps.is_kind(StepKind.COMPUTE) & (steps.count < 1)
@@ -75,12 +75,12 @@ def find_regions(
     unit: int,
     block: UnitBlock | None = None,
 ) -> Regions:
-    """Compute the address of every region in `layout`, whose blocks have `unit` units.
+    """Compute the addresses of the regions of all steps in `layout`, in blocks of `unit` units.
 
     Offsets and counts are divided by `unit`, rounded down. A side that the kind of step does not
-    use has the address -1. Steps with regions outside their buffers (not `is_valid`) get the
-    address -1 on both sides and the count 0. With `block`, regions are cut to its units, and
-    `layout` is that of its collective; steps without such a unit are treated as not valid.
+    use has the address -1. A step that is not valid (a region is outside its buffer) has the
+    address -1 on both sides and the count 0. With `block`, regions are reduced to its units, and
+    `layout` must be that of its collective; steps without a unit in the block count as not valid.
     """
     steps = algorithm.steps
     if block is not None:
@@ -98,7 +98,10 @@ def find_regions(
 def _find_regions_of_block(
     steps: StepTable, layout: MemoryLayout, is_valid: BoolArray, unit: int, block: UnitBlock
 ) -> Regions:
-    """Compute the regions of a block, as `find_regions`, with work only for steps in the block."""
+    """Compute the regions of the steps within a block of units.
+
+    The rules are those of `find_regions`; only steps with units in the block are processed.
+    """
     stops = block.positions + steps.count
     rows = np.flatnonzero(is_valid & (block.positions < block.stop) & (stops > block.first))
     begin = np.maximum(block.positions[rows], block.first)
@@ -117,10 +120,10 @@ def _find_regions_of_block(
 
 
 def common_unit(algorithm: Algorithm) -> int:
-    """Return the largest number of units that divides every offset, count, buffer size and share.
+    """Return the largest number of units that divides all offsets, counts, buffer sizes and parts.
 
-    At least 1. Shares are `units_per_rank`, or the counts of an uneven collective; they are ignored
-    for collectives with a contract of their own.
+    It is at least 1. A part is `units_per_rank`, or a count of an uneven collective. Parts are
+    ignored for a collective with a contract.
     """
     steps, collective = algorithm.steps, algorithm.collective
     columns = [steps.src_offset, steps.dst_offset, steps.count, _buffer_sizes(algorithm).ravel()]
@@ -136,8 +139,8 @@ def common_unit(algorithm: Algorithm) -> int:
 def in_largest_units(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm in the largest units that divide all its sizes and offsets.
 
-    The same object if its units cannot be larger, also for a contract with an expected result,
-    which is defined per unit.
+    The same object is returned if its units cannot be larger, and for a contract with an expected
+    result, which is defined per unit.
     """
     unit = common_unit(algorithm)
     contract = algorithm.collective.contract
@@ -162,16 +165,17 @@ def in_largest_units(algorithm: Algorithm) -> Algorithm:
 
 
 def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return pairs of rows (earlier, later) that access a common block, at least one writing.
+    """Return pairs of rows (earlier, later) that access a common block, at least one writing it.
 
-    `position`: the position of every row in a linear extension of happens-before, -1 for rows that
-    never run. Each pair is listed once, and only neighbours are listed: per block, in that
-    extension, each access with the last write before it, and each read with the next write. This is
-    sufficient for an exact verdict: conflicting accesses x before y are joined by a chain of such
-    neighbours (x, the writes between, y). If every neighbouring pair is ordered by happens-before,
-    so are x and y by transitivity; and an unordered neighbouring pair is itself a race. A step that
-    reads and writes one block counts as a writer and does not conflict with itself. Cost: one sort
-    of the accesses. Raises `InputError` for more than `MAX_ACCESSES` accesses after splitting.
+    `position`: int64[rows], the position of every row in a linear extension of happens-before, -1
+    for rows that never run. Only neighbours in this order are paired: per block, each access with
+    the last write before it, and each read with the next write. Each pair is listed once. A step
+    that reads and writes a block counts as a writer, and does not conflict with itself.
+
+    This is sufficient for an exact verdict. Two conflicting accesses are connected by a chain of
+    such neighbours; if all of these are ordered by happens-before, so are the two, and a
+    neighbouring pair that is not ordered is itself a race. Takes one sort of the accesses. Raises
+    `InputError` (`too-large`) for more than `MAX_ACCESSES` accesses.
     """
     row, start, is_write = _list_accesses(regions, position)
     atoms, owner = _split_into_atoms(start, regions.count[row])
@@ -195,10 +199,10 @@ def _find_outside(
 ) -> BoolArray:
     """Return which steps read ("src") or write ("dst") outside a buffer: bool[rows].
 
-    Such a step has a negative offset, or offset + count above the size of the buffer. Rows in
-    `is_empty`, UNKNOWN buffers, and kinds of steps without this side are never outside. The first 8
-    are added to `findings` (code `out-of-bounds`), the rest is counted. `sizes`: units by rank and
-    buffer.
+    Such a step has a negative offset, or offset + count above the size of the buffer. False for
+    rows in `is_empty`, for UNKNOWN buffers, and for kinds of steps without this side. The first
+    `CAP` are added to `findings` (`out-of-bounds`), and the others are counted. `sizes`:
+    int64[ranks, 3], units of every buffer.
     """
     kinds, verb = _SIDES[side]
     buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
@@ -230,7 +234,7 @@ def _list_accesses(
 ) -> tuple[Int64Array, Int64Array, BoolArray]:
     """Return (row, first block, whether it writes) of all accesses of steps that run.
 
-    Reads are first. A read of the region that the step itself writes is omitted.
+    Reads come first. A read of exactly the region that the step also writes is omitted.
     """
     runs = position >= 0
     # A read of the region that the same step writes is covered by the write.
@@ -245,9 +249,9 @@ def _list_accesses(
 def _split_into_atoms(starts: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Split accesses at the borders of all accesses; return (atom, index of the access) per piece.
 
-    An atom is a range of blocks between two adjacent borders: every access covers all of it or none
-    of it, so that the cost depends on the number of overlaps and not on the sizes of regions.
-    Raises `InputError` for more than `MAX_ACCESSES` pieces.
+    An atom is a range of blocks between two neighbouring borders, so every access covers all of it
+    or none of it. The cost depends on the number of overlaps, not on the sizes of regions. Raises
+    `InputError` (`too-large`) for more than `MAX_ACCESSES` pieces.
     """
     owner = np.arange(len(starts))
     # Accesses to single blocks are atoms.

@@ -44,8 +44,8 @@ class VerificationInput:
     def __init__(self, algorithm: Algorithm) -> None:
         """Match the messages and check the regions; defects become findings, not errors.
 
-        `is_valid` is True for every row of a timing-only algorithm, whose regions are not checked.
-        `algorithm` is stored and never changed.
+        The regions of a timing-only algorithm are not checked; `is_valid` is then True for every
+        row. `algorithm` is stored and not modified.
         """
         self.algorithm = algorithm
         self._findings = Findings(algorithm.provenance.source_name or None)
@@ -117,13 +117,13 @@ class VerifyReport:
 
 
 def parse_expectation(text: str, collective: Collective) -> Contributions:
-    """Return the expected contents of OUTPUT buffers described by a text.
+    """Return the expected contents of OUTPUT that a text describes.
 
-    A name (`broadcast root 0`, `all-gather`) means that collective over all ranks and the full
-    buffer (`unit_count` units) of `collective`. An assignment (`o[r]=i[r+1]`, `o[1]=o[2]=i[0]`;
-    several are separated by commas or semicolons) copies INPUT buffers of `unit_count` units to
-    OUTPUT buffers. `r` means every rank; pairs with a rank outside 0..n-1 are dropped. Raises
-    `UsageError` for any other text.
+    The text is either the name of a collective (`broadcast root 0`, `all-gather`) or assignments. A
+    name means that collective over all ranks and the full buffer of `collective`. An assignment
+    (`o[r]=i[r+1]`, `o[1]=o[2]=i[0]`; several are separated by `,` or `;`) copies INPUT buffers of
+    `unit_count` units to OUTPUT buffers. `r` stands for every rank; pairs with a rank outside
+    0..n-1 are dropped. Raises `UsageError` for any other text.
     """
     words = text.strip().lower()
     if "=" in words:
@@ -132,11 +132,11 @@ def parse_expectation(text: str, collective: Collective) -> Contributions:
 
 
 def _parse_name(text: str, words: str, collective: Collective) -> Contributions:
-    """Return the postcondition of the collective that `words`, such as `broadcast root 0`, name.
+    """Return the postcondition of the collective that `words` name, such as `broadcast root 0`.
 
-    Hyphens, blanks and underscores in the name do not matter. Number of ranks and units are those
-    of `collective`. `text`: the full expectation, for messages. Raises `UsageError` for other
-    words, a missing or surplus root, and a collective that the ranks or units do not allow.
+    Hyphens, blanks and underscores in the name are ignored. The numbers of ranks and units are
+    those of `collective`. `text`: the full expectation, for messages. Raises `UsageError` for other
+    words, a missing or superfluous root, and a collective that these numbers do not allow.
     """
     # Hyphens, blanks and underscores are equivalent: allgather, all-gather, all_gather.
     match = _NAMED.fullmatch(words)
@@ -157,9 +157,10 @@ def _parse_name(text: str, words: str, collective: Collective) -> Contributions:
 
 
 def _parse_assignments(text: str, collective: Collective) -> Contributions:
-    """Return the contents that assignments of full buffers, separated by `,` or `;`, require.
+    """Return the contents that assignments of full buffers require.
 
-    Each gives one row per unit of the destination. Raises `UsageError` for an invalid assignment.
+    `text`: assignments separated by `,` or `;`. The result has one row per unit of each
+    destination. Raises `UsageError` for an invalid assignment.
     """
     pairs: list[tuple[int, int]] = []
     for assignment in filter(None, re.split(r"[;,]", text)):
@@ -174,9 +175,9 @@ def _parse_assignments(text: str, collective: Collective) -> Contributions:
 def _parse_pairs(assignment: str, num_ranks: int) -> list[tuple[int, int]]:
     """Return the (destination rank, source rank) pairs of an assignment such as `o[r]=i[r+1]`.
 
-    With `r` on either side, there is one pair per rank, else one; pairs with a rank outside 0..n-1
-    are dropped. Several destinations may share a source, as in `o[0]=o[1]=i[2]`, and follow one
-    another. Raises `UsageError` for any other form.
+    If `r` is on either side, there is one pair per rank, otherwise one pair. Pairs with a rank
+    outside 0..n-1 are dropped. An assignment may have several destinations, as in `o[0]=o[1]=i[2]`;
+    their pairs follow one another. Raises `UsageError` for any other form.
     """
     *left, right = assignment.split("=")
     source, targets = _match_term(right, "i"), [_match_term(part, "o") for part in left]

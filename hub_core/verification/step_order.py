@@ -49,7 +49,7 @@ class HappensBefore:
 def happens_before(steps: StepTable, messages: Messages) -> HappensBefore:
     """Build the order of the steps from dependencies and matched messages.
 
-    Unmatched receives, which are findings of the matching, get no edge.
+    Unmatched messages give no edge; the matching reports them.
     """
     parents, children = steps.edges()
     num_dependencies = len(parents)
@@ -62,9 +62,9 @@ def happens_before(steps: StepTable, messages: Messages) -> HappensBefore:
 def sequential_positions(relation: HappensBefore) -> Int64Array:
     """Return the position of every row in one sequential run: int64[rows], -1 if it never runs.
 
-    The run visits the ranks round robin, in ascending order; in its turn a rank runs its steps in
-    row order until one waits for a message of a higher rank, which is available only in the next
-    round.
+    The run visits the ranks in ascending order, repeatedly. On each visit a rank executes its steps
+    until one waits for a step that has not run. A message from a higher rank is therefore available
+    only in the next round.
     """
     order = relation.order
     # Steps that never run are left out.
@@ -84,10 +84,10 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
 
 
 def order_with(relation: HappensBefore, parents: Int64Array, children: Int64Array) -> Order:
-    """Return a linear extension of the relation with additional edges.
+    """Return the levels of the steps by the relation with additional edges.
 
-    `parents`, `children`: rows. The edges must agree with one linear extension of the relation,
-    otherwise the result is incomplete.
+    `parents`, `children`: rows of the additional edges. If they contradict the relation, the result
+    is incomplete.
     """
     parents = np.concatenate([relation.parents, parents])
     children = np.concatenate([relation.children, children])
@@ -132,7 +132,7 @@ class OrderGraph:
     def flow(self) -> Int64Array:
         """Connected component of every node by data dependencies and messages: int64[nodes].
 
-        A component is named by its first node.
+        A component is identified by its lowest node.
         """
         edges = zip(self._data, (self.parents, self.children), strict=True)
         runs, split = self._data[1] >= 0, self.num_dependencies
@@ -141,10 +141,10 @@ class OrderGraph:
 
     @cached_property
     def program_chain(self) -> Int64Array:
-        """Chain of every node, named by its first node: int64[nodes].
+        """Chain of every node, identified by its first node: int64[nodes].
 
-        The chains cover all nodes; consecutive nodes of a chain are joined by a dependency, one
-        within a lane if possible.
+        Consecutive nodes of a chain are connected by a dependency, preferably one within a lane. A
+        node may be a chain of its own.
         """
         split = self.num_dependencies
         parents, children = self.parents[:split], self.children[:split]
@@ -156,9 +156,10 @@ class OrderGraph:
 
     @cached_property
     def flow_chain(self) -> Int64Array:
-        """Chain of every node as in `program_chain`, but with edges of all kinds.
+        """Chain of every node, identified by the first node of the chain: int64[nodes].
 
-        Messages are preferred, because a rank mostly forwards the data that it just received.
+        A chain follows dependencies and messages. Messages are preferred to dependencies, because a
+        rank usually forwards the data that it has just received.
         """
         is_message = np.arange(len(self.parents)) >= self.num_dependencies
         return chain_cover(len(self), self.parents, self.children, is_message)
@@ -188,11 +189,11 @@ class OrderGraph:
 
 
 def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Findings) -> None:
-    """Add a finding for a deadlock, if there is one: one cycle, and the number of blocked steps.
+    """Add a finding (`deadlock`) if some steps never run; it describes one cycle.
 
-    A deadlock exists if some steps have no place in the order. The finding is at the step of the
-    cycle with the lowest row. For the first blocked step of each of at most 8 ranks, unless it is
-    in the cycle, another finding names a step that it waits for.
+    It also gives the number of steps that never run, and is located at the step of the cycle with
+    the lowest row. For the first such step of each of at most `CAP` ranks, unless it is in the
+    cycle, another finding (`blocked`) names a step that it waits for.
     """
     order = relation.order
     if order.is_complete:
@@ -212,11 +213,11 @@ def report_deadlock(steps: StepTable, relation: HappensBefore, findings: Finding
 
 
 def find_cycle(parents: Int64Array, children: Int64Array, order: Order) -> list[int]:
-    """Return one cycle among the nodes without a position, starting with its smallest node.
+    """Return one cycle among the nodes without a position, starting with its lowest node.
 
-    Each node is followed by a node that waits for it. Method: walk from the first blocked node to
-    its first blocked parent until a node repeats; this happens, as every blocked node has a blocked
-    parent. At least one node must be blocked.
+    Each node is followed by one that waits for it. At least one node must have no position. The
+    method is to go from the first such node to a parent without a position, repeatedly, until a
+    node recurs.
     """
     is_stuck = order.position < 0
     inside = is_stuck[parents] & is_stuck[children]
@@ -237,9 +238,9 @@ def find_cycle(parents: Int64Array, children: Int64Array, order: Order) -> list[
 
 
 def describe_cycle(steps: StepTable, cycle: Sequence[int]) -> str:
-    """Return a text on the rows of a cycle in order, joined by arrows: `a -> b -> the first`.
+    """Describe the rows of a cycle in their order, in the form `a -> b -> the first`.
 
-    The first `_NAMED_STEPS` rows are described; of the others only the number is given.
+    The first `_NAMED_STEPS` rows are described; for further rows, their number is given.
     """
     parts = [describe(steps, row) for row in cycle[:_NAMED_STEPS]]
     if len(cycle) > _NAMED_STEPS:
@@ -254,10 +255,10 @@ def _report_waiting(
     cycle: set[int],
     findings: Findings,
 ) -> None:
-    """Add a finding (code `blocked`) for the first blocked step of each of the first 8 ranks.
+    """Add a finding (`blocked`) for the first blocked step of each of the first `CAP` ranks.
 
-    It names the first blocked step that this one waits for. Steps of `cycle` are skipped, but count
-    among the 8. `stuck`: rows of all blocked steps.
+    It names a blocked step that this one waits for. Steps of `cycle` get no finding, but their
+    ranks count. `stuck`: rows of all steps that never run.
     """
     _, first = np.unique(steps.rank[stuck], return_index=True)
     never_runs = relation.order.position < 0

@@ -79,12 +79,13 @@ class UndefinedReads:
 def compile_steps(
     steps: StepTable, messages: Messages, order: Order, regions: Regions
 ) -> StepProgram:
-    """Compile the steps that run, except COMPUTE and steps with invalid regions.
+    """Compile the steps that run to a program on memory cells.
 
-    Each entry computes `target` = `first`, or `first` op `second` (-1 without one). A send writes a
-    slot of memory that is reserved for its message after the buffers, and the receive reads it. The
-    levels of `order` become the batches, in which all reads precede all writes, so it must order
-    all conflicting accesses.
+    COMPUTE steps and steps with invalid regions are omitted. Each entry computes `target` =
+    `first`, or `first` op `second` (-1 without a second operand). A send writes to a slot of memory
+    that is reserved for its message after the buffers, and the receive reads it. The levels of
+    `order` become batches; within a batch all reads precede all writes, so `order` must order all
+    conflicting accesses.
     """
     sends, receives = steps.sends, steps.receives
     slot, cells = _reserve_messages(messages, sends | receives, regions)
@@ -113,10 +114,11 @@ def compile_steps(
 def _reserve_messages(
     messages: Messages, is_message: BoolArray, regions: Regions
 ) -> tuple[Int64Array, int]:
-    """Return the first cell of the message in flight of every row, and the number of all cells.
+    """Return the first cell of the slot of every row's message, and the number of all cells.
 
-    A send and its receive share one message with the larger count of both; an unmatched row has a
-    message of its own.
+    A slot holds a message in flight. A send and its receive share one slot with the larger count of
+    both; an unmatched row has its own. Slots follow the buffers. Rows that are not messages have no
+    cells.
     """
     length = np.where(is_message, regions.count, 0)
     sent, received = regions.count[messages.send], regions.count[messages.receive]
@@ -130,11 +132,11 @@ def _reserve_messages(
 
 
 def run_steps(program: StepProgram, values: Values, memory: _Array) -> UndefinedReads:
-    """Run the program on `memory` ([cells, width], changed in place); return undefined reads.
+    """Run the program on `memory`; return the reads of undefined cells.
 
-    A unit is undefined if its last column is 0. All reads of a batch precede its writes. An entry
-    copies `first`, or combines `first` with `second` by `values.combine`. Undefined values are
-    passed on and counted.
+    `memory`: [cells, width], changed in place; a cell is undefined if its last column is 0. All
+    reads of a batch precede its writes. An entry copies `first`, or combines `first` and `second`
+    by `values.combine`. Undefined values are passed on.
     """
     undefined = UndefinedReads()
     for part in _generate_operations(program):
@@ -194,9 +196,9 @@ def _generate_operations(
 ) -> Iterator[_UnitOperations]:
     """Yield the operations on single cells, several complete batches at a time.
 
-    About `_OPERATIONS_AT_ONCE` operations are expanded together; a batch is never split. With
-    `backwards`, the last batches come first; within a part the order is unchanged. Nothing without
-    batches.
+    About `_OPERATIONS_AT_ONCE` operations are expanded together; a batch is never divided. With
+    `backwards`, parts with later batches come first, but the order within a part is unchanged.
+    Yields nothing for a program without batches.
     """
     stops = row_pointer(program.count)
     if not len(program.batches):
@@ -212,9 +214,9 @@ def _generate_operations(
 def _expand(program: StepProgram, stops: Int64Array, borders: Int64Array) -> _UnitOperations:
     """Expand the entries `borders[0]:borders[-1]` of a program to operations on single cells.
 
-    `borders`: entries at which batches begin; `stops`: number of cells before each entry. An entry
-    of `count` cells becomes operations on consecutive cells; a second operand below 0 (none)
-    becomes -1.
+    `borders`: entries at which batches begin. `stops`: number of cells before each entry. An entry
+    of `count` cells becomes `count` operations on consecutive cells. An operand that is missing
+    (below 0) is -1.
     """
     low, high = int(borders[0]), int(borders[-1])
     count = program.count[low:high]
@@ -231,11 +233,11 @@ def _expand(program: StepProgram, stops: Int64Array, borders: Int64Array) -> _Un
 
 
 def origins(program: StepProgram, cells: Int64Array) -> Float64Array:
-    """Return how often each initial cell contributes to each of `cells`.
+    """Return how often each initial cell contributes to each of `cells` after the run.
 
-    float64[all cells, len(cells)]; a column per entry of `cells`. The cells are those after the
-    run. Method: the program is run backwards; the shares of a target are moved to its operands.
-    Whether cells are defined is not considered.
+    The result is float64[all cells, len(cells)], with a column per entry of `cells`. The program is
+    executed backwards, and the contributions of a target are moved to its operands. Whether cells
+    are defined is ignored.
     """
     shares = np.zeros((program.cells, len(cells)))
     shares[cells, np.arange(len(cells))] = 1.0

@@ -42,11 +42,12 @@ class UnitBlock:
 
 
 def is_divisible(algorithm: Algorithm, messages: Messages) -> bool:
-    """Return whether every unit has its own contents and conflicts.
+    """Return whether the units of an algorithm can be verified independently of each other.
 
-    True for standard collectives with equal parts per rank or none, if no step moves data to
-    another unit: steps whose operands and messages have equal positions, and SCRATCH of no units or
-    of those of the full buffer.
+    It is True for standard collectives with equal parts per rank, or without parts, if no step
+    moves data to another unit. So operands of a step, and both ends of a message, must have equal
+    positions, all messages must be matched with equal counts, and SCRATCH must have no units or
+    those of the full buffer.
     """
     collective = algorithm.collective
     traits = collective.kind.traits
@@ -101,8 +102,11 @@ def find_positions(algorithm: Algorithm) -> Int64Array:
 def _select_units(
     collective: Collective, first: int, stop: int, unit: int
 ) -> tuple[Collective, Int64Array]:
-    """Return the collective on some units of the full buffer, in blocks of `unit` units, and the
-    first of these units in each buffer, int64[ranks, 3].
+    """Return the collective on some units of the full buffer, and where they start.
+
+    The units are `first` to `stop` - 1. The collective counts in blocks of `unit` units; it becomes
+    an uneven one if its kind has equal parts per rank. The starts are the first of these units in
+    each buffer: int64[ranks, 3].
     """
     starts = np.full((collective.num_ranks, 3), first)
     count = (stop - first) // unit
@@ -119,9 +123,9 @@ def _select_units(
 
 
 def _find_positions(algorithm: Algorithm, side: str) -> Int64Array:
-    """Return the unit of the full buffer at which the operand `src` or `dst` of each step begins.
+    """Return the unit of the full buffer at which an operand of each step begins: int64[rows].
 
-    int64[rows]. In a buffer that is the part of a rank, the units are those of the part.
+    `side`: operand `src` or `dst`. A buffer that is the part of a rank has the units of this part.
     """
     steps, collective = algorithm.steps, algorithm.collective
     offset: Int64Array = getattr(steps, f"{side}_offset")

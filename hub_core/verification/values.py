@@ -52,11 +52,11 @@ class InputIndex:
         return rank, number - int(self.first[rank])
 
     def expand(self, rows: Contributions) -> tuple[Int64Array, Int64Array]:
-        """Return pairs (row, contribution): two int64 arrays of equal length.
+        """Return pairs (row, contribution) of the given rows: two int64 arrays of equal length.
 
-        `row` is the index in `rows`; the contribution is the number of the unit of an INPUT, -1 for
-        a unit or a rank that does not exist. A row with a negative `source_rank` is expanded to one
-        pair per rank. Pairs of expanded rows come first.
+        `row` is an index into `rows`. The contribution is the number of a unit of an INPUT, -1 for
+        a unit or rank that does not exist. A row with a negative `source_rank` gives one pair per
+        rank; these pairs come first.
         """
         num_ranks = len(self.sizes)
         everyone = np.flatnonzero(rows.source_rank < 0)
@@ -95,9 +95,10 @@ class ExactValues:
         return memory
 
     def combine(self, first: _Array, second: _Array) -> _Array:
-        """Return the union of two arrays of multisets; undefined if one operand is undefined.
+        """Return the sums of two arrays of multisets; undefined if one operand is undefined.
 
-        Multiplicities above 255 stay 255.
+        A row has the multiplicity of each contribution, and 0 in the last column if it is
+        undefined. Multiplicities above 255 become 255.
         """
         total = first + second
         # A uint8 sum below its first operand has overflowed.
@@ -142,7 +143,10 @@ class FingerprintValues:
 
     @classmethod
     def of(cls, index: InputIndex) -> FingerprintValues:
-        """Draw a random weight per contribution with a fixed seed, so that runs are equal."""
+        """Draw a random 64-bit weight for every contribution.
+
+        The seed is fixed, so that all runs are equal.
+        """
         generator = np.random.Generator(np.random.PCG64(_SEED))
         return cls(generator.integers(0, 1 << 64, index.total, np.uint64, endpoint=False))
 
@@ -159,10 +163,10 @@ class FingerprintValues:
         return memory
 
     def combine(self, first: _Array, second: _Array) -> _Array:
-        """Return the sums of (fingerprint, count) rows; zeros if one operand is undefined.
+        """Return the sums of rows (fingerprint, count); zeros if one operand is undefined.
 
-        A row is undefined if its count is 0. Fingerprints are added mod 2^64, counts up to
-        `_SATURATED`. The operands are not modified.
+        A row is undefined if its count is 0. Fingerprints are added modulo 2^64. Counts are added,
+        but at most to `_SATURATED`. The operands are not modified.
         """
         total: _Array = first + second
         # The count saturates, so that it never wraps around to a small one. The sums may wrap: they
@@ -178,9 +182,10 @@ class FingerprintValues:
     ) -> _Array:
         """Return the expected fingerprints and counts of `cells` output units: uint64[cells, 2].
 
-        Row i of `rows` belongs to unit `cell[i]`; the values of several rows of a unit are added,
-        modulo 2^64. A row for all ranks (source rank < 0) counts once per rank. Contributions that
-        no INPUT has increase only the count, so that the unit cannot match.
+        Row i of `rows` belongs to unit `cell[i]`. The weights of several rows of a unit are added
+        modulo 2^64, and the count is their number. A row for all ranks (source rank below 0) counts
+        once per rank. A contribution that no INPUT has increases only the count, so the unit cannot
+        match.
         """
         values = np.zeros((cells, 2), np.uint64)
         # Rows for all ranks are not expanded, which would give cells times ranks entries.
@@ -198,17 +203,18 @@ class FingerprintValues:
         return values
 
     def error_probability(self, expected: _Array) -> float:
-        """Return the maximum probability that wrong contents are not noticed.
+        """Return an upper bound on the probability that wrong contents are not detected.
 
-        2^-64 per expected contribution.
+        It is 2^-64 per expected contribution.
         """
         counts = expected[:, 1].astype(np.float64)
         return float(counts.sum()) * 2.0**-64
 
     def _unit_sums(self, index: InputIndex) -> _UintArray:
-        """Return the sum of the weights of unit k of INPUT over all ranks, mod 2^64, for every k.
+        """Return, for every k, the sum over ranks of the weights of INPUT unit k, modulo 2^64.
 
-        Ranks with fewer units do not count in the higher ones. uint64[units of the largest INPUT].
+        The result is uint64[units of the largest INPUT]. Ranks with fewer units are omitted from
+        the sums of higher units.
         """
         longest = int(index.sizes.max(initial=0))
         if bool(np.all(index.sizes == longest)):
@@ -227,8 +233,8 @@ Values = ExactValues | FingerprintValues
 def choose_values(index: InputIndex, cells: int, work: int) -> Values:
     """Choose exact values if memory and work are within their limits, else fingerprints.
 
-    Fingerprints take constant space per cell. `cells`: units of memory, `work`: units that steps
-    move; both are compared after multiplication by the number of contributions.
+    `cells`: units of memory. `work`: units that steps move. Both are multiplied by the number of
+    contributions plus 1 and compared with `MAX_EXACT_CELLS` and `MAX_EXACT_WORK`.
     """
     width = index.total + 1
     if cells * width <= MAX_EXACT_CELLS and work * width <= MAX_EXACT_WORK:

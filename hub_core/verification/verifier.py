@@ -70,14 +70,13 @@ def verify_input(
     *,
     claimed_only: bool = False,
 ) -> VerifyReport:
-    """Verify like `verify`, with data that the caller has computed and can use again afterwards.
+    """Verify an algorithm whose messages and regions the caller has already prepared.
 
-    `expected`: result to compare with, None for that of the collective. With `fifo_capacity`,
-    buffers of this many transfers per connection, of at most `fifo_units` units each, are checked
-    for deadlocks too, unless there is a deadlock with unbounded ones. Both modes, in place and out
-    of place, are verified; with `claimed_only`, only the modes that the algorithm claims are
-    verified and reported, which takes half the time if it claims one mode. Defects are findings of
-    the report.
+    `expected`: the result to compare with, None for that of the collective. `fifo_capacity`: if
+    given, deadlocks are also searched with buffers of this many transfers per connection, of at
+    most `fifo_units` units each (None: one transfer per step), unless there is a deadlock with
+    unlimited buffers. Both modes, in place and out of place, are verified; with `claimed_only`,
+    only those that the algorithm claims. Defects are findings of the report.
     """
     steps = verification_input.algorithm.steps
     findings = verification_input.findings
@@ -139,10 +138,10 @@ class _Task:
 
 
 def _build_task(verification_input: VerificationInput, expected: Contributions | None) -> _Task:
-    """Build the task: the collective in the largest blocks of units, and its expected contents.
+    """Build the task: the collective in the largest possible blocks of units, and its contents.
 
-    Blocks have one unit if an expectation is given or a contract defines one. Without contents, or
-    if the expected table would exceed `MAX_CELLS`, nothing is expected.
+    A block has one unit if an expectation is given or a contract defines one. Nothing is expected
+    for a timing-only algorithm, and if the table of expected contents would exceed `MAX_CELLS`.
     """
     algorithm, collective = verification_input.algorithm, verification_input.algorithm.collective
     if not verification_input.has_contents:
@@ -162,7 +161,7 @@ def _build_task(verification_input: VerificationInput, expected: Contributions |
 def _convert_to_blocks(collective: Collective, unit: int) -> Collective:
     """Convert a collective, with its contract or counts, to blocks of `unit` units.
 
-    Expected rows of the contract are dropped if blocks have several units.
+    If `unit` is above 1, expected rows of the contract are dropped.
     """
     contract = collective.contract
     if contract is not None and unit > 1:
@@ -205,7 +204,8 @@ def _convert_refusal_to_finding(findings: Findings) -> Iterator[None]:
 def _check_mode(task: _Task, in_place: bool, file: str | None) -> _Outcome:
     """Check races and contents in one mode; return the findings and the comparison of contents.
 
-    Without contents nothing is checked. Algorithms that are too large get a finding.
+    A timing-only algorithm is not checked. An algorithm that is too large gets a finding, and no
+    error is raised.
     """
     findings, comparison = Findings(file), NOT_COMPARED
     if task.given.has_contents:
@@ -305,7 +305,12 @@ def _find_unit_of(task: _Task, layout: MemoryLayout, result: RangeCheck) -> int:
 def _judge_regions(
     task: _Task, layout: MemoryLayout, regions: Regions, findings: Findings
 ) -> ContentsComparison:
-    """Add findings on races and contents of these regions, as `_judge_mode`."""
+    """Add findings on races and contents of these regions; return the comparison of contents.
+
+    Races are searched unless `task.is_race_free`. They are ordered as in one sequential run before
+    contents are compared, so a race is not also a wrong result. Raises `InputError` (`too-large`)
+    for more than `MAX_CELLS` units of memory.
+    """
     verification_input, units = task.given, task.memory_units
     algorithm = verification_input.algorithm
     order = verification_input.relation.order
@@ -352,10 +357,11 @@ def _build_report(
 ) -> VerifyReport:
     """Build the report from the common findings and the findings of each mode.
 
-    The verdict of a mode is "ok", "wrong", "race" or "wrong+race"; common errors make all modes
-    wrong. Findings of modes that are not claimed are only in the mode's report, not in the common
-    list; if both modes are claimed, the mode precedes the text. The method is the weaker one of the
-    modes (none, fingerprint, exact); error probabilities are added. `outcomes`: at least one mode.
+    `outcomes`: at least one mode. The verdict of a mode is `ok`, `wrong`, `race` or `wrong+race`; a
+    common error makes every mode wrong. Findings of a mode that is not claimed are only in the
+    report of the mode. If both modes are claimed, messages in the common list start with the mode.
+    The method of the report is the weakest of all modes (none, fingerprint, exact); error
+    probabilities are added.
     """
     modes = {}
     for name, (mode_findings, _) in outcomes.items():

@@ -22,9 +22,9 @@ from hub_core.cli.reports.check_results import (
     CheckedSource,
     build_junit,
     build_sarif,
-    find_json_line,
     locate_findings,
 )
+from hub_core.cli.reports.finding_lines import find_json_line
 from hub_core.model import Diagnostic, Location, Severity
 from hub_core.plugin_api import Rule
 

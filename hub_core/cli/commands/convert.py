@@ -65,9 +65,10 @@ def convert(
 def _describe_unserved(
     model: Algorithm | Workload, target: ChosenOutput, options: Assignments, session: Session
 ) -> str:
-    """Describe that the runtime of the output does not serve the size of the algorithm; else empty.
+    """Describe that the output's runtime does not serve the size of the algorithm.
 
-    Only algorithms that state their size in bytes are checked.
+    Returns "" if the runtime serves it, for a workload, for an algorithm without a size in bytes,
+    and if no installed runtime belongs to the writer.
     """
     # Imported here: the help of the command needs no numpy.
     from hub_core.model import Algorithm

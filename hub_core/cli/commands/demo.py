@@ -152,10 +152,11 @@ def _simulate_example(registry: Registry, example: _Example) -> Iterator[_Run]:
 def _write_page(
     session: Session, registry: Registry, examples: Sequence[_Example], folder: Path | None
 ) -> Path | None:
-    """Write the page of the all-reduces on `MACHINE`; return its path.
+    """Write an interactive page with simulations of the all-reduces on `MACHINE`; return its path.
 
-    Without `folder` the page is in a new temporary folder, because a browser opens it after the
-    command has ended. A page of an earlier run is replaced. None if no plugin writes pages.
+    The file is `PAGE` in `folder`. Without `folder` it is in a new temporary folder, which is kept,
+    because a browser opens it after the command has ended. An existing page is replaced. Returns
+    None if no installed plugin writes pages.
     """
     from hub_core.pipeline.inputs import read_topology
     from hub_core.pipeline.simulation import simulate

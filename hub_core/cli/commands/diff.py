@@ -88,12 +88,13 @@ def _format_value(value: JsonValue) -> str:
 
 
 def _print_traffic(comparison: Comparison, units_a: int, units_b: int) -> None:
-    """Print the pairs of ranks with different traffic, most traffic first, ties by rank.
+    """Print the pairs of ranks whose traffic differs between A and B, with the most traffic first.
 
-    The order is that of the larger traffic of a pair, in A or in B, as a fraction of the buffer. At
-    most `LISTED_PAIRS` (10) pairs are printed, with the messages and the fraction of the buffers in
-    A and in B, because both algorithms may have different units: `units_a` and `units_b` are the
-    units of a full buffer. Prints one line if no pair differs.
+    Traffic is compared as a fraction of the full buffer, because A and B may divide it into
+    different units; `units_a` and `units_b` are the units of a full buffer. The larger traffic of a
+    pair, in A or in B, determines its place; pairs with equal traffic keep the order of
+    `comparison.traffic`. At most `LISTED_PAIRS` pairs are printed, each with its messages and its
+    traffic in buffers in A and in B. If no pair differs, one line says so.
     """
     if not comparison.traffic:
         print_line(f"traffic of {comparison.pairs} pairs of ranks: equal")

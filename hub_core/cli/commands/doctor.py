@@ -76,10 +76,10 @@ def doctor(session: Session, is_warming: bool, as_json: bool) -> int:
 
 
 def _run_trials(session: Session) -> dict[str, Trial]:
-    """Import each enabled plugin in a separate process; return the outcomes by name.
+    """Import each enabled plugin in a separate process, one after another.
 
-    One at a time, so that imports do not slow each other down. Plugins that this run would not
-    import, such as disabled ones, have no outcome. Progress is shown.
+    Returns the outcomes by name of the plugin. Plugins that this run would not import, such as
+    disabled ones, have no outcome. Progress is shown.
     """
     # Imported here: the command's help does not need it.
     from hub_core.testing.probe import trial
@@ -92,13 +92,13 @@ def _run_trials(session: Session) -> dict[str, Trial]:
 def _collect_lines(
     registry: Registry, trials: Mapping[str, Trial], is_warming: bool
 ) -> Iterator[tuple[str, CheckLine]]:
-    """Yield (owner, line) of the report: the core, then each plugin with its requirements.
+    """Yield (owner, line) for every line of the report.
 
-    The lines of the plugins are in the order of the registry: the status of the plugin, then its
-    requirements. Names that several plugins use follow, each as a failed line of the core, and then
-    the checks of the installation with the plugin that offers them. `trials`: trial imports by name
-    of the plugin; a plugin without one has no time of import. `is_warming`: the checks of the
-    installation may compile kernels.
+    The lines have this order: the core; each plugin in the order of the registry, with its status
+    and then its requirements; each name that several plugins use, as a failed line of the core; the
+    checks of the installation, owned by the plugin that offers them. `trials`: trial imports by
+    name of the plugin; a plugin without one has no time of import. With `is_warming`, the checks of
+    the installation may compile kernels.
     """
     # Imported here: the pipeline needs numpy, the command's help does not.
     from hub_core.pipeline.checks import check_installation

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def _complete_rules(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[str]:
-    """Complete the identifiers of rules in a shell."""
+    """Return the identifiers of rules that begin with `incomplete`, for shell completion."""
     from hub_core.pipeline.core_rules import collect_rules
 
     return [name for name in collect_rules(context.obj.registry()) if name.startswith(incomplete)]

@@ -170,10 +170,10 @@ def _format_files(described: Format) -> str:
 
 
 def _get_sort_key(row: _OfferRow) -> tuple[bool, int, str, str]:
-    """Return the sort key of an offer: formats first, by name and then by what the row does.
+    """Return the key by which `collhub formats` sorts its rows.
 
-    Other offers follow, kind by kind in the order of `_ROLES`, and by name within a kind; all
-    checks come last.
+    Formats come first, by name and then by the text of the column `does`. All other offers follow,
+    kind by kind in the order of `_ROLES`, and by name within a kind. Checks come last.
     """
     kinds = list(_ROLES.values())
     does = row.does.removesuffix(" workload") if row.does not in kinds else row.does

@@ -42,10 +42,10 @@ class PassStep:
         return self.name.replace("-", "_")
 
     def own(self, declared: Sequence[Option]) -> dict[str, str]:
-        """Return the options after this pass that the pass itself declares, with keys as given.
+        """Return the options after this pass that the pass itself declares, by key as given.
 
-        A key may be preceded by the name of the pass (`side`) and a point; `-` stands for `_`. Keys
-        with the name of another component, and undeclared ones, are omitted.
+        A key matches if it is the name of a declared option, with `-` for `_`, either without a
+        prefix or with the prefix `side.`, the name of this pass. All other options are omitted.
         """
         names = {option.name for option in declared}
         options = {}
@@ -79,11 +79,12 @@ def pass_steps(context: click.Context) -> list[PassStep]:
 def shared_pairs(
     options: Assignments, steps: Sequence[PassStep], options_by_pass: Sequence[Assignments]
 ) -> Assignments:
-    """Return the options that do not belong to a single pass, by key as given.
+    """Return the options that belong to no single pass, by key as given.
 
-    These are the options before the first pass, and options after a pass that it does not declare:
-    they are for readers, writers and other passes. `options_by_pass`: the options of each pass of
-    its own, parallel to `steps`. Raises `click.UsageError` for an option that is twice among them.
+    These are `options`, given before the first pass, and every option after a pass that this pass
+    does not declare: it may be for the reader, the writer or another pass. `options_by_pass`: the
+    options that each pass takes itself, parallel to `steps`. Raises `click.UsageError` if a key
+    occurs twice in the result.
     """
     shared = dict(options)
     # Options after a pass that does not declare them are for readers, writers and other passes.
@@ -144,9 +145,10 @@ class SearchWorkers:
         return self.engine or DEFAULT_ENGINE
 
     def sides(self, session: Session) -> Mapping[str, tuple[Option, ...]]:
-        """Return the options that the engine declares, by the name of the engine as `-O` spells it.
+        """Return the options of the engine as a mapping with one entry.
 
-        Empty if the default engine is not installed.
+        The key is the name of the engine with `_` for `-`, as in `-O`. The mapping is empty if the
+        command line names no engine and the default engine is not installed.
         """
         if not self._is_installed(session):
             return {}
@@ -157,11 +159,12 @@ class SearchWorkers:
     def started(
         self, session: Session, options: Mapping[str, Assignments]
     ) -> Iterator[Executor | None]:
-        """Start the workers, which are stopped at the end of the body.
+        """Start the workers of a search and yield them; they are stopped at the end of the body.
 
-        By default there is one worker per processor. Yields None for one worker without a named
-        engine, and if the default engine is not installed. After an error, tasks that have not
-        started are cancelled. Raises `HubError` if an engine is named that is not installed.
+        The number of workers is `jobs`, by default the number of processors. Yields None, which
+        means no workers, if `jobs` is 1 and no engine is named, and if the default engine is not
+        installed. If the body fails, tasks that have not started are cancelled. Raises `HubError`
+        if an engine is named that is not installed.
         """
         jobs = self.jobs or os.cpu_count() or 1
         is_alone = self.engine is None and jobs == 1
@@ -198,19 +201,22 @@ class SearchWorkers:
 
 
 def is_search(session: Session, name: str) -> bool:
-    """Whether the pass `name` searches and therefore gets workers; False for an unknown pass."""
+    """Return whether the pass `name` searches and therefore needs workers.
+
+    False for an unknown pass, whose error is raised elsewhere.
+    """
     # The error for an unknown pass is raised elsewhere, with the closest name.
     passes = session.registry().all(AlgorithmPass)
     return any(offered.offer.searches for offered in passes if offered.name == name)
 
 
 def _separate_pass_options(args: Sequence[str]) -> tuple[list[str], list[PassStep]]:
-    """Separate arguments: (those without the options after passes, passes with these options).
+    """Separate the options after passes from the other arguments: (other arguments, passes).
 
-    A pair `-O KEY=VALUE` belongs to the last `--pass` before it and is taken out of the arguments;
-    `--pass` itself remains among them. Malformed pairs (no `=` or an empty key), pairs whose key
-    this pass already has, pairs before the first pass, and everything from `--` on stay among the
-    arguments in their order.
+    A pair `-O KEY=VALUE` belongs to the last `--pass` before it and is removed from the arguments;
+    `--pass` itself is not removed. Some arguments always remain, in their order: a pair without `=`
+    or with an empty key, a pair whose key this pass already has, a pair before the first pass, and
+    everything from `--` on.
     """
     remaining: list[str] = []
     steps: list[PassStep] = []

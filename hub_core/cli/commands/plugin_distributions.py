@@ -119,10 +119,10 @@ def _generate_files(name: str, offers: Sequence[str]) -> Iterator[Content]:
 
 
 def _read_tutorial() -> Iterator[tuple[str, str]]:
-    """Yield (path, text) of all files of the tutorial's distribution, read as UTF-8.
+    """Yield (path, text) of the files of the tutorial's example distribution.
 
-    Paths are relative to that distribution, with `/`; only files with the suffixes of a template
-    (`.md`, `.py`, `.toml`, `.typed`) are included.
+    Paths are relative to that distribution, with `/`. Only files with one of the suffixes `.md`,
+    `.py`, `.toml` and `.typed` are included. They are read as UTF-8.
     """
     root = importlib.resources.files("hub_core.examples").joinpath(_TEMPLATE)
     for path, file in _walk_files(root, ""):
@@ -159,7 +159,11 @@ def _walk_files(folder: Traversable, lead: str) -> Iterator[tuple[str, Traversab
 
 
 def _replace_name(text: str, name: str) -> str:
-    """Replace the template's name in a text, as a Python name and as the name of a distribution."""
+    """Replace the name of the example distribution in a text by `name`.
+
+    `collhub_example` becomes `collhub_NAME` with `_` for `-`. The separate word `example` becomes
+    `name` with `-` for `_`.
+    """
     text = text.replace("collhub_example", f"collhub_{name.replace('-', '_')}")
     return re.sub(r"\bexample\b", name.replace("_", "-"), text)
 
@@ -261,11 +265,12 @@ def _get_named_distribution(target: str) -> set[str]:
 
 
 def _list_plugins() -> Sequence[PluginItem]:
-    """Return the plugins as `collhub plugins list --json` lists them in a new process.
+    """Return the plugins that `collhub plugins list --json` lists in a new process.
 
-    Only a new process sees new packages. It is started twice if a plugin ends it or blocks it for
-    60 s, because the second start skips that plugin. Raises `PluginError` if both end so, or if the
-    listing has an exit code other than 0.
+    A new process is needed because this one does not see newly installed packages. If a plugin ends
+    or blocks the first process (for 60 s), a second one is started, which skips that plugin. Raises
+    `PluginError` if both processes fail in this way, or if a listing ends with an exit code other
+    than 0.
     """
     command = [*_PYTHON, "hub_core.cli.main", "plugins", "list", "--json"]
     # If a plugin ends or blocks the first process, the second one skips the plugin.
@@ -278,10 +283,11 @@ def _list_plugins() -> Sequence[PluginItem]:
 
 
 def _run_listing(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
-    """Run a listing of plugins and return the finished process with its captured text output.
+    """Run a listing of plugins; return the finished process with its output as text.
 
-    None if it ran for more than 60 s, was ended by a signal, or ended with exit code 0 and without
-    output, as when a plugin ends the process. Other exit codes are returned, not raised.
+    Returns None if it was not done after 60 s, was ended by a signal, or ended with exit code 0 but
+    without output, which happens if a plugin ends the process. A process with another exit code is
+    returned, and no error is raised.
     """
     try:
         done = subprocess.run(

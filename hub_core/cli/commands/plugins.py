@@ -214,11 +214,11 @@ def install(session: Session, target: str, pip_options: Sequence[str], as_json: 
 
 
 def _try_import(session: Session, name: str) -> None:
-    """Import the plugin in a separate process; refuse it here if that process fails.
+    """Import a plugin in a separate process; if that fails, bar it from import in this process.
 
-    `name`: its entry point or distribution, in any usual spelling; a distribution may have several
-    plugins, which are all tried. The reason of a failure (exception, crash, time limit) is recorded
-    by name in `session.refused_plugins`. Unknown and disabled plugins are ignored.
+    `name`: name of the plugin or of its distribution, in any usual spelling. All plugins of a
+    distribution are tried. The reason of a failure (exception, crash, time limit) is stored by
+    plugin name in `session.refused_plugins`. Unknown and disabled plugins are ignored.
     """
     from hub_core.testing.probe import trial
 
@@ -253,10 +253,10 @@ def _print_results(name: str, results: Sequence[RuleResult]) -> None:
 
 
 def _create_checked_item(session: Session, name: str, results: Sequence[RuleResult]) -> PluginItem:
-    """Describe a plugin together with the results of its rules, in their order.
+    """Return the report item of a plugin, with the results of its conformance rules in order.
 
-    If no plugin `name` is installed, the item has the status `absent`, the error as reason, and
-    empty distribution, version, module and offers; it lists the results as well.
+    If no plugin `name` is installed, the item has the status `absent`, the error as reason, empty
+    distribution, version, module and offers, and the results as well.
     """
     from msgspec.structs import replace
 

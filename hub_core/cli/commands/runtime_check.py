@@ -45,8 +45,9 @@ class RuntimeVerdict:
     def record(self) -> Record:
         """Return the verdict as an item of `RuntimeVerdictsReport`.
 
-        `self.runtime` is split at the first `@` into name and version; without one, the version is
-        None. `is_accepted` is the fact of that name that the check states, else the same as `ok`.
+        `self.runtime` is split at the first `@` into name and version; the version is None if there
+        is none. `is_accepted` (the runtime loads the file) comes from the facts of the check; if
+        they lack it, it is equal to `ok`.
         """
         from hub_core.cli.reports.algorithm_records import RuntimeInput, UsedCall
         from hub_core.reports import list_findings
@@ -65,9 +66,10 @@ class RuntimeVerdict:
         )
 
     def show(self, *, is_alone: bool) -> None:
-        """Print the outcome, the calls if it is the only file, and the findings.
+        """Print the outcome and the findings; with `is_alone` (only one file) also the calls.
 
-        A finding in the same file as the previous one gives only its line.
+        A finding in the same file as the previous one is printed without the file name if it has a
+        line.
         """
         print_line(f"{self.source}: {_describe_outcome(self.runtime, self.report, is_alone)}")
         if is_alone and self.report.calls:
@@ -99,13 +101,17 @@ class VersionVerdict:
 
     @property
     def rule(self) -> str:
-        """Identifier of the first error; empty if the runtime uses the file."""
+        """Code of the first error; "" if the runtime uses the file or there is no error."""
         errors = [finding for finding in self.findings if finding.severity is Severity.ERROR]
         return errors[0].code if errors and not self.ok else ""
 
     @property
     def outcome(self) -> str:
-        """The verdict in a few words."""
+        """The verdict in a few words.
+
+        It is `loads`, `not applicable`, `never used: CODE` (the runtime loads the file, but uses it
+        for no call) or `refused: CODE`. `: CODE` is missing if there is no error.
+        """
         if self.ok:
             return "loads"
         if not self.is_applicable:
@@ -127,9 +133,10 @@ class AllRuntimesVerdict:
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
-        """The first error of every runtime if no runtime uses the file; empty otherwise.
+        """First error of every runtime, in the order of verdicts; empty if any uses the file.
 
-        Runtimes that read other formats count only if no runtime reads the format of the file.
+        If at least one runtime reads the format of the file, runtimes that do not read it are left
+        out. A runtime with several versions contributes only one error.
         """
         if self.ok:
             return []
@@ -164,10 +171,10 @@ class AllRuntimesVerdict:
         )
 
     def show(self, *, is_alone: bool) -> None:
-        """Print a table with a row per runtime and a column per range of versions.
+        """Print a table with one row per runtime and one column per range of versions.
 
-        Below it, the formats of the runtimes that read other ones, and the first error of every
-        runtime if no runtime uses the file.
+        Below it follow one line `not applicable: ...` per distinct reason of the runtimes that read
+        other formats, and, if no runtime uses the file, the first error of every runtime.
         """
         used = len({verdict.runtime for verdict in self.verdicts if verdict.ok})
         names = list(dict.fromkeys(verdict.runtime for verdict in self.verdicts))
@@ -188,11 +195,12 @@ class AllRuntimesVerdict:
 
 
 def check_all_runtimes(session: Session, source: str) -> AllRuntimesVerdict:
-    """Check a file by the rules of every known runtime and version, in order of their names.
+    """Check a file by the rules of every known runtime and version, in the order of their names.
 
-    A file of a format that a runtime does not read is not applicable to it. A runtime that cannot
-    read the file otherwise refuses it with the rule of the error. Raises `HubError` for an
-    unreadable file.
+    A runtime that does not read the format of the file gives the verdict "not applicable". An error
+    in reading the file by the rules of a runtime becomes a refusal with this error as its finding.
+    Raises `InputError` (`unreadable-input`) if the file cannot be opened, and `HubError` for other
+    errors.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.checks import check_runtime, checks_of, format_span
@@ -312,7 +320,10 @@ class TunerVerdict:
         )
 
     def show(self, *, is_alone: bool) -> None:
-        """Print the verdict and the findings."""
+        """Print the format, the number of size ranges in the file, the verdict and the findings.
+
+        `is_alone` has no effect.
+        """
         outcome = "no errors" if self.ok else "wrong"
         what = f"{self.tuner_format}, {self.served} ranges of sizes served"
         print_line(f"{self.source}: {what}: {outcome}")
@@ -321,11 +332,12 @@ class TunerVerdict:
 
 
 def find_tuner_format(session: Session, source: str, name: str | None) -> str | None:
-    """Return the format of a file that no reader of algorithms or workloads reads.
+    """Return the name of the tuner format of a file, or None if it is not a tuner file.
 
-    `name`: format that the user gives, returned if it is one of tuner files; otherwise the format
-    follows from suffix and content. None if the file has no such format. Raises `UsageError` if
-    several fit.
+    `name`: the format that the user gives; it is returned if it is a tuner format, else the result
+    is None. Without a name, the suffix and the content determine the format; None for a path that
+    is no regular file. Raises `UsageError` (`ambiguous-format`) if several formats fit, and
+    `InputError` if the file cannot be read or has more than 16 MiB.
     """
     # Imported here: the help of the command needs no plugin API.
     from hub_core.plugin_api import SelectionWriter
@@ -344,9 +356,11 @@ def find_tuner_format(session: Session, source: str, name: str | None) -> str | 
 
 
 def check_tuner_file(session: Session, source: str, tuner_format: str) -> TunerVerdict:
-    """Read a tuner file as its runtime does, and return the findings, by line.
+    """Read a tuner file as its runtime does; return the verdict with the findings sorted by line.
 
-    Raises `UsageError` if the file cannot be read in this format at all.
+    `InputError` of the reader becomes findings; findings without a line come first. Raises
+    `InputError` if the file cannot be opened or has more than 16 MiB, and other `HubError` of the
+    reader.
     """
     # Imported here: the help of the command needs no plugin API.
     from hub_core.plugin_api import Source, SourcePart
@@ -367,7 +381,10 @@ def check_tuner_file(session: Session, source: str, tuner_format: str) -> TunerV
 
 
 def _read(source: str) -> bytes:
-    """Return the content of a file of at most 16 MiB. Raises `InputError`."""
+    """Return the content of a file of at most 16 MiB.
+
+    Raises `InputError` if it cannot be opened (`unreadable-input`) or is larger (`too-large`).
+    """
     try:
         with open(source, "rb") as stream:
             content = stream.read(_MAX_BYTES + 1)

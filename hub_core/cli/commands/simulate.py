@@ -272,7 +272,12 @@ def _write_outputs(
     outputs: SimulationOutputs,
     failures: Sequence[FailureTime] | None,
 ) -> None:
-    """Write the requested files of the first run, then print the report as JSON or as text."""
+    """Write the requested files of the first run, draw them, and print the report of all runs.
+
+    `outputs` has the paths of the files: times of steps (CSV), timeline and page. The report is
+    JSON if `outputs.as_json`; otherwise it is a table of times, and a table of `failures` unless
+    these are None.
+    """
     # Imported here: the help of the command needs no numpy.
     from hub_core.cli.reports.timing import (
         create_simulate_report,
@@ -354,9 +359,10 @@ def _refuse_several(options: Mapping[str, bool]) -> None:
 
 
 def _read_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topology:
-    """Read the network of IN and report its use in a note, since the user did not name it.
+    """Read the network that IN contains and print a note that it is used.
 
-    Raises `UsageError` if IN contains no network, and `HubError` if it cannot be read.
+    Raises `UsageError` (`no-topology`) if IN contains no network, and `HubError` if it cannot be
+    read.
     """
     topology = _find_network_of_input(session, opened)
     if topology is None:
@@ -369,10 +375,10 @@ def _read_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topolog
 
 
 def _find_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topology | None:
-    """Read the network that IN itself contains; None if it contains none.
+    """Read the network that IN contains; None if it contains none.
 
-    Its use is reported in a note, since the user did not name it. Raises `HubError` if it cannot be
-    read.
+    If it exists, a note says that it is used, because the user did not name it. Raises `HubError`
+    if it cannot be read.
     """
     topology = session.own_topology(opened)
     if topology is not None:

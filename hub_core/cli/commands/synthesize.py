@@ -206,11 +206,11 @@ def synthesize(
 
 
 def _run_for_groups(session: Session) -> int:
-    """Run the command for several groups with the options of the current command line.
+    """Run the command `groups` with the options of the current command line, and return DONE.
 
-    Options that both commands have are passed on. Returns DONE. Raises `UsageError` for `--root`,
-    `--ranks`, `--relays` and `--write-ranks`, which have no meaning for groups, and `HubError` if
-    no plugin provides the command `groups`, or as that command fails.
+    Options that both commands have are passed on. Raises `UsageError` if `--root`, `--ranks`,
+    `--relays`, `--write-ranks` or `--counts` is given, because they have no meaning for groups.
+    Raises `HubError` if no plugin provides the command `groups`, and the errors of that command.
     """
     context = click.get_current_context()
     for name in ("root", "ranks", "relays", "write_ranks", "counts"):
@@ -248,11 +248,11 @@ def _check_options(request: SynthesisWish, out: str | None, output: OutputReques
 def _add_ranks(
     options: Assignments, target: ChosenOutput, ranks: tuple[int, ...] | None
 ) -> Assignments:
-    """Add the ranks to the options of the writer if only some ranks are synthesized.
+    """Return the options of the writer, with the option `ranks` if only some ranks are synthesized.
 
-    `ranks`: those that are synthesized, None for all: then the options are returned unchanged. They
-    become the option `ranks`, as text, in place of one that was given. Raises `UsageError` if the
-    format has no such option, so cannot hold only some ranks.
+    `ranks`: the synthesized ranks; for None (all), `options` are returned unchanged. Otherwise
+    their text replaces any given option `ranks`. Raises `UsageError` if the writer has no such
+    option, because its format then needs all ranks.
     """
     if ranks is None:
         return options
@@ -269,14 +269,14 @@ def _run_synthesizer(
     options: Assignments,
     budget: SearchBudget,
 ) -> SynthesizedAlgorithm:
-    """Read the topology, run the synthesizer, and measure its elapsed and CPU time in s.
+    """Run the synthesizer on the topology of the request; measure elapsed and CPU time in seconds.
 
-    Without relays, the network is reduced to the chosen ranks (all NPUs by default). With a
-    machine, and for `auto` where the network is that of a known machine, algorithms are compared by
-    the simulated times on it, and the time of the result is replaced by that of the fastest
-    variant, whose simulation counts to the elapsed time; this is not done for a partial result. If
-    the machine's network differs from the nominal one, its bounds replace those of the synthesizer.
-    Raises `HubError` if the topology, the options or the search fail.
+    Without `relays`, the network is reduced to the chosen NPUs (all by default). If a machine is
+    chosen by `--machine`, or recognized for `auto`, algorithms are compared by their simulated
+    times on it. A complete result is then replaced by its fastest simulated variant and the
+    simulated time; the elapsed time includes this. If the machine's network differs from the
+    nominal one, bounds are computed on it. Raises `HubError` if the topology, the options or the
+    search fail.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy
@@ -347,11 +347,11 @@ def _create_simulation(
 def _build_timed_variant(
     result: SynthesisResult, simulation: SimulationResult, session: Session
 ) -> SynthesisResult:
-    """Return a result whose algorithm is the variant that the times of a simulation describe.
+    """Apply the passes that a simulation names to the algorithm of a result.
 
-    The passes that `simulation` names are applied in their order, each with its options. The time
-    is that of the simulation, or the former one if that is None or 0. If there is a pass, the
-    statistic `variant` describes the passes and their options.
+    The passes are applied in their order, each with its options. The time is that of the simulation
+    in ns; if it is None or 0, the former time is kept. If there is at least one pass, the statistic
+    `variant` describes the passes and their options.
     """
     from hub_core.pipeline.runtimes import build_variant
 
@@ -368,11 +368,12 @@ def _build_timed_variant(
 def _build_collective(
     request: SynthesisWish, topology: Topology, npus: tuple[int, ...]
 ) -> Collective:
-    """Build the collective of the request, in place, with one unit per part, or with its counts.
+    """Build the in-place collective of the request.
 
-    `npus`: those that take part; rank i is `npus[i]`. The root of the request is an NPU, the first
-    of them by default; in the collective it is a rank, or None for kinds without root. Raises
-    `UsageError` if the root does not take part, also for kinds without root.
+    The collective has one unit per part, or the units of `request.counts`. Rank i is NPU `npus[i]`.
+    `request.root` is an NPU, by default the first one; the collective has its rank, or None for
+    kinds without a root. Raises `UsageError` (`root-outside`) if the root is not in `npus`, even
+    for kinds without a root.
     """
     from hub_core.model import Collective
     from hub_core.model.kinds import ReduceOp

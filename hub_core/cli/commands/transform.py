@@ -155,9 +155,11 @@ def _measure_gain(
     target: ChosenOutput,
     options: Assignments,
 ) -> MeasuredRun:
-    """Run the original and the result in the format of the output, and print the gain.
+    """Run the original and the transformed program, print the measured gain, and return it.
 
-    Raises `UsageError` for an algorithm, and for a format whose files cannot be run.
+    Both are run in the format of the output with its writer's `options`. Times are in ns. Raises
+    `UsageError` for an algorithm, because only workloads can be run, and for a format whose files
+    cannot be run.
     """
     from hub_core.cli.reports.algorithm_records import MeasuredRun
     from hub_core.model import Workload, format_time
@@ -195,9 +197,9 @@ def _create_report(
 ) -> TransformReport:
     """Create the JSON report of a transformation.
 
-    `target` is None if nothing was to be written, `written` is None if a search only reports; then
-    the report has no target format, or no artifacts and losses. `changes`: (pass, change) in order
-    of application. The result is partial if limits cut a search (`cuts` is not empty).
+    `changes`: (pass, change) in order of application. Without a `target` the report has no target
+    format; without `written` it has no artifacts and losses. The result counts as partial if `cuts`
+    (limits that ended a search early) is not empty.
     """
     from hub_core.cli.reports.algorithm_records import PassChange, TransformReport
     from hub_core.reports import list_cuts, list_losses
@@ -245,9 +247,10 @@ def _plan_options(
 ) -> _Plan:
     """Assign every `-O` to the components that declare it: reader, passes, writer, workers.
 
-    A pair after a pass sets an option of that pass if it declares it; other pairs go to all that
-    declare them. Raises `UsageError` for an option that nobody declares, and for `--size` without a
-    search.
+    A pair after a pass sets an option of that pass, if the pass declares it. Every other pair sets
+    the option of all components that declare it. Options after a pass take precedence over shared
+    ones. Raises `UsageError` for an option that no component declares. Raises it for `--size`
+    without a search if the reader has no option `sizes` that takes it.
     """
     declared = [session.options_of(AlgorithmPass, step.name) for step in steps]
     taken = [step.own(options) for step, options in zip(steps, declared, strict=True)]
@@ -271,11 +274,11 @@ def _plan_options(
 def _find_search(
     session: Session, opened: OpenedAlgorithm, topology: str | None, size: str | None
 ) -> PassStep:
-    """Return the only installed pass that searches for this kind of model, as `--search` asks.
+    """Return the only installed pass that searches for models of the kind of IN, for `--search`.
 
-    Its options are `topology` and, if `size` is given, `sizes`. The kind of model is workload or
-    algorithm, as `opened` holds it. Raises `click.UsageError` without a topology, and unless
-    exactly one such pass is installed; the message lists those that are.
+    The kind is workload or algorithm. The options of the pass are `topology` and, if `size` is
+    given, `sizes`. Raises `click.UsageError` if `topology` is None, and if the number of such
+    passes is not 1; the message lists them.
     """
     from hub_core.plugin_api import Subject
 
@@ -299,9 +302,9 @@ def _choose_target(
 ) -> ChosenOutput | None:
     """Choose path and writer of the result; None without an output (`out` is None).
 
-    The writer is that of `--to`, else that of the suffix. Raises `UsageError` if no single writer
-    fits, and if the path is unusable, for example because it is the input and `--force` is not
-    given. Nothing is written.
+    The writer is that of `--to`, else the one for the suffix of the path. Nothing is written.
+    Raises `UsageError` if no writer or several writers fit, and if the path cannot be used, for
+    example because it is the input and `--force` is not given.
     """
     if out is None:
         return None
@@ -317,7 +320,11 @@ def _run_steps(
     workers: SearchWorkers,
     budget: SearchBudget,
 ) -> tuple[Algorithm | Workload, list[tuple[str, str]]]:
-    """Run all passes in order; returns the result and the changes as (pass, change)."""
+    """Run all passes in order on a model; return the result and the changes as (pass, change).
+
+    A pass that searches runs with the workers and the budget, every other pass without. Raises
+    `HubError` if a pass fails.
+    """
     changes: list[tuple[str, str]] = []
     for step, options in zip(steps, plan.passes, strict=True):
         if is_search(session, step.name):
@@ -352,9 +359,10 @@ def _run_search(
 ) -> tuple[Algorithm | Workload, Sequence[str]]:
     """Run a pass that searches, with workers and limits, and show its progress.
 
-    `name`: the pass; `options`: its options; `shared`: options by component, of which those of the
-    workers' engine are used. `budget`: limits of the search, which also lists what they ended.
-    Returns the result and the descriptions of the changes. The workers are stopped at the end.
+    `name`: the pass; `options`: its options. `shared`: options by component, from which those of
+    the workers' engine are taken. `budget`: limits of the search; limits that end it early are
+    recorded there. Returns the result and the descriptions of the changes. The workers are stopped
+    at the end.
     """
     from hub_core.pipeline.calls import transform as run_pass
 

@@ -64,10 +64,10 @@ class _VerifyOptions:
 def _complete_checks(
     subject: Subject,
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a function that completes the names of the checks of a subject, for shells.
+    """Return a function for shell completion of the names of checks of a subject.
 
-    The function returns the names of all installed checks of that subject that begin with the text
-    typed so far, as `checks_of` orders them.
+    The function returns the names of all installed checks of the subject that begin with the text
+    typed so far, in the order of `checks_of`.
     """
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -82,11 +82,12 @@ def _complete_checks(
 def _complete_runtimes(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[str]:
-    """Complete the names of runtimes in a shell; after `@`, their versions and `newest`.
+    """Complete the names of runtimes in a shell or, after `@`, their versions.
 
-    Without `@` in the word, candidates are all names; with it, `NAME@VERSION` with the last version
-    of each row of the table (its first, if the row is open), then `NAME@newest` for runtimes with a
-    table. Returns the candidates that begin with `incomplete`, in this order.
+    Without `@` in `incomplete`, the candidates are the names of all runtimes and then `all`. With
+    `@`, they are `NAME@VERSION` for each row of the runtime's table of versions (the last version
+    of the row, or the first one if the row is open), and then `NAME@newest` for runtimes with a
+    table. Returns the candidates that begin with `incomplete`.
     """
     from hub_core.pipeline.checks import NEWEST, checks_of
 
@@ -104,10 +105,11 @@ def _complete_runtimes(
 def _store_arguments(
     context: click.Context, parameter: click.Parameter, arguments: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return the inputs; store arguments after `--` in the session, for readers of programs.
+    """Return the inputs of the command line; store the arguments of a program in the session.
 
-    At least one argument counts as input, if there is one, also after `--`. If the inputs are
-    several files, and exactly the rank files of one set, only the first is returned.
+    Arguments after `--` become `session.source_arguments`, but at least one argument counts as an
+    input, even if it follows `--`. If the inputs are several files, and they are exactly the rank
+    files of one set, only the first one is returned.
     """
     session: Session = context.obj
     separated = min(session.separated_arguments, max(len(arguments) - 1, 0))
@@ -339,11 +341,10 @@ def _verify_algorithm(algorithm: Algorithm, questions: _VerifyOptions) -> Verify
 def _run_named_checks(
     session: Session, algorithm: Algorithm, names: tuple[str, ...]
 ) -> dict[str, CheckReport]:
-    """Run the checks of algorithms with these names and return their reports by name.
+    """Run the named checks of algorithms, one after another; return their reports by name.
 
-    They run one after another in the given order, which is that of the result; a name that is given
-    twice is run twice and listed once. Raises `HubError` for an unknown check, before later ones
-    run, and if a check fails to run.
+    A name that is given twice is run twice and has one entry. Progress is shown. Raises `HubError`
+    for an unknown check, after the checks before it have run, and if a check cannot be run.
     """
     from hub_core.pipeline.checks import find_check, run_check
     from hub_core.plugin_api import CheckRequest
@@ -359,13 +360,13 @@ def _run_named_checks(
 def _check_certificate(
     session: Session, algorithm: Algorithm, source: str, topology_text: str | None
 ) -> CheckReport:
-    """Return the report of the first check that knows the kind of certificate of an algorithm.
+    """Return the report of the check that knows the kind of certificate of an algorithm.
 
-    All installed checks of certificates run; the first one whose report is applicable, in the order
-    of `checks_of`, is returned. `topology_text`: topology to compare the certificate with, None for
-    that of the certificate. `source`: name of the input in messages. Raises `InputError` if no
-    check is applicable (there is no certificate), `PluginError` if no installed plugin checks
-    certificates.
+    All installed checks of certificates run; the first one, in the order of `checks_of`, whose
+    report is applicable is returned. `topology_text`: topology to compare the certificate with;
+    None for the links in the certificate. `source`: name of the input in messages. Raises
+    `PluginError` (`not-available`) if no installed plugin checks certificates, and `InputError`
+    (`no-certificate`) if no report is applicable.
     """
     from hub_core.pipeline.checks import checks_of, run_check
     from hub_core.plugin_api import CheckRequest

@@ -40,7 +40,11 @@ class PathNode:
 
 
 def critical_path(workload: Workload, start: Int64Array, end: Int64Array) -> list[PathNode]:
-    """Find the path of a job from the start to the last end; see `trace_critical_path`."""
+    """Find the critical path of a job, in order of time; empty if no node ends.
+
+    The rules are those of `trace_critical_path`. `start`, `end`: int64 by node in ns, -1 for a node
+    that never starts or ends.
+    """
     partner = job_partners(workload, start, end)
     is_receive = workload.nodes.is_kind(NodeKind.RECV)
     return trace_critical_path(workload.nodes, partner, is_receive, start, end)
@@ -53,15 +57,17 @@ def trace_critical_path(
     start: Int64Array,
     end: Int64Array,
 ) -> list[PathNode]:
-    """Find the path from the start to the last end, in order of time; empty if no row ends.
+    """Find the path of nodes that determined the last end, in order of time; empty if no row ends.
 
-    `table`: nodes of a job or steps of an algorithm. `partner`: by row, the row whose start it
-    may wait for, as of `job_partners`, or itself. The search begins at the node with the latest
-    end (the lowest row of several) and goes back: to the node whose begin determined this end
-    (the send of a receive, or the member of a collective that began last, possibly on another
-    rank), and from there to the node whose end let it begin. No node is taken twice. The times
-    of the nodes do not overlap, so that they add up. `start`, `end`: int64 by row in ns, -1 for
-    never. Cost: sorting the nodes, and the length of the path.
+    `table`: nodes of a job or steps of an algorithm. `partner`: by row, the row whose start it may
+    wait for, as from `job_partners`, or the row itself. `start`, `end`: int64 by row in ns, -1 for
+    never.
+
+    The search begins at the node with the latest end (the lowest row of several) and goes
+    backwards. First it goes to the node whose start determined this end: the send of a receive, or
+    the member of a collective that began last, possibly on another rank. Then it goes to the node
+    whose end allowed that one to begin. No node is taken twice. Overlapping times are shortened, so
+    that the durations add up.
     """
     if not len(end) or int(end.max()) < 0:
         return []
@@ -114,11 +120,11 @@ class _Search:
         self._by_end = np.lexsort((end, self._nodes.rank))
 
     def cause(self, row: int) -> int:
-        """Return the node whose begin determined the end of `row`: itself, or one on another rank.
+        """Return the node whose start determined the end of `row`: the row itself, or its partner.
 
-        For a receive its send, unless the message had arrived before, so that the receive took no
-        time; for a collective the member that began last, if it began later than this one. The row
-        itself for all others and for messages without a partner.
+        For a receive it is the send, unless the receive took no time because the message had
+        already arrived. For a collective it is the member that began last, if that began later than
+        `row`. For all other nodes, and for a message without a partner, it is `row`.
         """
         partner = int(self._partner[row])
         if self._is_receive[row]:
@@ -129,10 +135,13 @@ class _Search:
     def before(self, row: int, seen: set[int]) -> int:
         """Return the node whose end allowed this one to begin; -1 if there is none.
 
-        It is the parent (data or control dependency) that ended last, the first listed of several,
-        if it ended exactly when this node began; otherwise the node of the same rank that ended
-        last until then, because it occupied the slot; without such a node, that parent after all.
-        Nodes in `seen` are skipped.
+        The rules are, in this order:
+
+        - The parent (data or control dependency) that ended last, the first listed of several, if
+          it ended exactly when this node began and is not in `seen`.
+        - The node of the same rank that ended last until this node began, because it occupied the
+          slot. Nodes in `seen` are skipped.
+        - That parent, unless it is in `seen`.
         """
         nodes, began = self._nodes, self._start[row]
         parents = np.concatenate(
@@ -148,10 +157,10 @@ class _Search:
         return self._find_last_ended(int(nodes.rank[row]), int(began), seen, parent)
 
     def _find_last_ended(self, rank: int, moment: int, seen: set[int], parent: int) -> int:
-        """Return the node of a rank that ended last up to a time and is not in `seen`.
+        """Return the node of a rank that ended last up to `moment` (in ns) and is not in `seen`.
 
-        A node that ended exactly at `moment` (in ns) counts; of nodes with equal ends, the highest
-        row is taken. If there is none, `parent`, or -1 if that is in `seen` too.
+        A node that ended exactly at `moment` counts. Of nodes with equal ends, the highest row is
+        taken. Without such a node, `parent` is returned, or -1 if `parent` is in `seen`.
         """
         first, stop = self._nodes.rank_indptr[rank : rank + 2].tolist()
         rows = self._by_end[first:stop]
@@ -180,12 +189,12 @@ def job_partners(workload: Workload, start: Int64Array, end: Int64Array) -> Int6
 def _find_last_members(
     nodes: NodeColumns, start: Int64Array, end: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (rows of finished collectives, the row of each call's member that began last).
+    """Return (rows of finished collectives, for each the row of the member that began last).
 
     Both arrays are parallel and ordered by group, then number of the call, then start. A collective
-    is finished if `end` is not negative. The k-th collective of a group on a rank, by start and
-    then by row, is the same call as the k-th ones on its other ranks. Among members that began at
-    the same time, the last one in the order of group, rank and start is taken.
+    is finished if `end` is not negative. The k-th collective of a group on a rank, in the order of
+    start and then row, belongs to the same call as the k-th one on every other rank. Of several
+    members with the latest start, the one with the highest rank is taken.
     """
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (end >= 0))
     group = nodes.group[rows]
@@ -202,12 +211,12 @@ def _find_last_members(
 
 
 def _match_messages(nodes: NodeColumns, start: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return (rows of RECVs, rows of their SENDs), paired entry by entry.
+    """Return (rows of RECVs, rows of their SENDs), paired entry by entry in no particular order.
 
-    A RECV and a SEND are equal if their sender, receiver, tag and bytes are equal. Of equal ones,
-    the k-th RECV to begin is paired with the k-th SEND to begin; of nodes that began at the same
-    time, the lower row is first. Omitted are nodes that never began (`start` < 0), and those
-    without a partner. `start`: int64 by row in ns. The pairs are in no particular order.
+    A RECV matches a SEND with the same sender, receiver, tag and bytes. Among equal ones, the k-th
+    RECV to begin is paired with the k-th SEND to begin; if nodes begin at the same time, the lower
+    row is first. Nodes that never began (`start` < 0) and nodes without a partner are omitted.
+    `start`: int64 by row in ns.
     """
     begun = np.argsort(start, kind="stable")
     begun = begun[start[begun] >= 0]

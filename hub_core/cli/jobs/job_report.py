@@ -71,12 +71,13 @@ class JobReport:
 
 
 def job_report(workload: Workload, start: Int64Array, end: Int64Array) -> JobReport:
-    """Compute where the time of a run goes: computation, communication by kind and group, and path.
+    """Compute where the time of a run goes: computation, communication, critical path.
 
-    `start`, `end`: int64 by row of the nodes in ns, -1 for never. Nodes that never end do not
-    count. A receive counts from the start of its send on (its waiting before is stated separately),
-    and all other communication from its own start; a collective waits until its last member begins.
-    Communication is exposed while its rank does not compute.
+    `start`, `end`: int64 by node in ns, -1 for never. Nodes that never end are ignored.
+    Computations on the host are not counted. The time of a receive counts from the start of its
+    send; the time of any other communication counts from its own start. Waiting is the time of a
+    receive until its send begins, or of a collective until its last member begins. Communication is
+    exposed while its rank does not compute.
     """
     nodes = workload.nodes
     # Overlapping computations of a rank count once.
@@ -132,11 +133,11 @@ class _Table:
         return tuple(sorted(spent, key=lambda one: (-one.exposed_ns, -one.time_ns)))
 
     def by_group(self) -> tuple[tuple[str, Spent], ...]:
-        """Sum the collectives by group and kind: (name of the group, sums), in ascending order.
+        """Sum the collectives by group and kind: pairs (name of the group, sums).
 
-        The order is that of the indices of groups in the workload, then of the kinds of collective.
-        The name of the group of all ranks is empty and comes first. Messages are omitted. The
-        number of calls is that of rows, so each rank counts.
+        The order is that of the groups in the workload, then of the kinds of collective. The group
+        of all ranks is first and has the name "". Messages are omitted. A call counts once for
+        every rank that takes part.
         """
         spent_by_group = []
         groups = self._workload.groups
@@ -148,10 +149,11 @@ class _Table:
         return tuple(spent_by_group)
 
     def _group_rows(self, *keys: Int64Array) -> list[tuple[Int64Array, int]]:
-        """Group the rows by a combination of keys: (rows of this table, their number) per group.
+        """Group the rows of this table by a combination of keys.
 
-        `keys`: int64, one value per row each. Groups are ordered by the first key, then by the
-        others; the rows of a group are ascending. Empty for a table without rows.
+        Returns one pair (rows, number of rows) per group. `keys`: int64 arrays with one value per
+        row. Groups are ordered by the first key, then by the next ones; the rows of a group are
+        ascending. Empty for a table without rows.
         """
         order = np.lexsort(keys[::-1])
         table = np.stack([key[order] for key in keys])
@@ -208,10 +210,10 @@ def path_shares(workload: Workload, path: Sequence[PathNode]) -> dict[str, int]:
 
 
 def node_sort(workload: Workload, row: int) -> str:
-    """Return the kind of a node in the report: `compute`, `all-reduce`, `send`.
+    """Return the kind of a node as reports spell it, such as `compute`, `all-reduce` or `send`.
 
-    It is the name of the collective for nodes that are collectives, else the kind of node in lower
-    case.
+    For a collective it is its name, with `-v` if it has a table of counts. For any other node it is
+    the kind of node in lower case.
     """
     nodes = workload.nodes
     if nodes.kind[row] == NodeKind.COLLECTIVE:

@@ -63,9 +63,10 @@ class SimulationOutputs:
     excerpt: RunExcerpt = ALL_OF_RUN
 
     def draw(self, session: Session, timeline: RunTimeline | JobTimeline) -> None:
-        """Write the requested timeline and page of a run.
+        """Write the timeline and the page of a run, if they are requested.
 
-        Their writers refuse runs without times of steps.
+        The page is mentioned in a message. Raises `HubError` if a writer refuses the run, for
+        example because it has no times of steps.
         """
         if self.timeline_out is not None:
             session.draw_report(replace(timeline, title=self.timeline_out), self.timeline_out)
@@ -82,13 +83,17 @@ def simulate_workload(
     outputs: SimulationOutputs,
     warnings: Sequence[Diagnostic] = (),
 ) -> int:
-    """Simulate a workload and print when each rank finishes; exit 1 if a rank never finishes.
+    """Simulate a workload, write the requested outputs, and return the exit code.
 
-    `warnings`: findings of checks. A finding that the simulation reports with the same code and
-    message is printed once; if the simulation fails, the warnings are printed before its `HubError`
-    is raised. As `outputs` asks, the job is also simulated with unlimited slots (to show what
-    overlap could save), the times of nodes and a timeline are written to files, and the JSON report
-    is printed instead of the text. Returns the exit code: DONE, or INVALID if `time_ns` is None.
+    The exit code is DONE, or INVALID if `time_ns` of the result is None (a rank never finishes).
+
+    `warnings`: findings of checks, which are printed. One that the simulation reports with the same
+    code and message is printed only once. If the simulation fails, the warnings are printed before
+    its `HubError` is raised.
+
+    `outputs` selects what is written: a second simulation with unlimited slots, which shows the
+    possible gain of overlap; the times of nodes; a timeline and a page; the JSON report in place of
+    the text.
     """
     workload, name = request.workload, outputs.name
     # Imported here: the help of the command needs no numpy.
@@ -136,10 +141,10 @@ def simulate_workload(
 
 
 def _merge_findings(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Merge findings that differ only in rank and place within the file into one, the first.
+    """Merge findings that differ only in rank and place within the file into the first of them.
 
-    The message of the merged finding lists the ranks of the later ones, without repetition and in
-    ascending order; nothing is added if they have none. The order is that of first appearance.
+    The message of the merged finding adds the distinct ranks of the later ones in ascending order,
+    if they have any. The order is that of first appearance.
     """
     ranks: dict[Diagnostic, list[int]] = {}
     first: dict[Diagnostic, Diagnostic] = {}
@@ -191,10 +196,10 @@ def _create_report(
 ) -> SimulateWorkloadReport:
     """Create the JSON report of the simulation of a job.
 
-    `times`: the result of the simulation; `unlimited`: that with unlimited slots, None if it was
-    not requested; the member is then absent. `report`: the figures that need times of nodes
-    (computing per rank, kinds of communication, groups, critical path); None if the simulator
-    states no times of nodes; these members then keep their defaults.
+    `times`: the result of the simulation. `unlimited`: the result with unlimited slots; if it is
+    None, the report lacks `unlimited_time_ns`. `report`: computation per rank, communication,
+    groups and critical path; if it is None, because the simulator gives no times of nodes, these
+    members keep their defaults.
     """
     # Imported here: the help of the command needs no numpy.
     from msgspec import structs
@@ -273,10 +278,10 @@ def _format_time(times: WorkloadTimes) -> str:
 
 
 def _format_utilisation(report: JobReport | None, rank: int, finish_ns: int | None) -> str:
-    """Format the fraction of a rank's time in which it computes, in whole percent.
+    """Format the fraction of a rank's time during which it computes, in whole percent.
 
-    `-` if there are no times of nodes (`report` is None), or if the rank never finishes or finishes
-    at time 0. `finish_ns`: when the rank finishes.
+    `finish_ns`: time at which the rank finishes. Returns `-` if `report` is None (no times of
+    nodes), and if the rank never finishes (None) or finishes at time 0.
     """
     if report is None or not finish_ns:
         return "-"
@@ -286,10 +291,10 @@ def _format_utilisation(report: JobReport | None, rank: int, finish_ns: int | No
 def _print_report(workload: Workload, report: JobReport) -> None:
     """Print the kinds of communication as a table, then the critical path.
 
-    The table has the first 8 kinds of `report.spent`, which are ordered by exposed time, longest
-    first; it is omitted if there are none. Of the critical path, the numbers of nodes and ranks,
-    the share of each kind in percent of the path's time, and the 8 longest nodes are printed (ties
-    in the order of the path); nothing for an empty path.
+    The table has the first `_LISTED_SORTS` (8) kinds of `report.spent`, which has the longest
+    exposed time first; it is omitted without communication. For the critical path, its numbers of
+    nodes and ranks, the percentage of its time per kind of node, and its 8 longest nodes (ties in
+    the order of the path) are printed. Nothing is printed for an empty path.
     """
     from hub_core.cli.jobs.job_report import node_name, node_sort, path_shares
 

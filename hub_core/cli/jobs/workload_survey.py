@@ -63,11 +63,17 @@ class TraceSurvey:
 
 
 def survey(source: Source) -> TraceSurvey:
-    """Summarize all files of a set. Raises `InputError` for files of another or an older schema.
+    """Summarize the nodes, dependencies and attributes of all files of a trace set.
 
-    The dialect is the name of a profile, if there is one; `workload` if there are nodes that
-    algorithms do not have; `absolute`, `symbolic` or `absolute and symbolic`, by the sizes of
-    messages; `no messages`; or `messages without peer or size`.
+    The dialect is one of these, the first that applies:
+
+    - the name of a profile, if there is one
+    - `workload`, if there are nodes that algorithms do not have
+    - `absolute`, `symbolic` or `absolute and symbolic`, by the sizes of messages
+    - `no messages`
+    - `messages without peer or size`
+
+    Raises `InputError` for files of another or an older schema.
     """
     counts, book = _Counts(), ShapeBook((), ())
     with input_errors():

@@ -61,7 +61,10 @@ class WorkloadVerdict:
         )
 
     def show(self, *, is_alone: bool) -> None:
-        """Print the verdict and the findings."""
+        """Print the format, the number of size ranges in the file, the verdict and the findings.
+
+        `is_alone` has no effect.
+        """
         size = f"{self.workload.num_ranks} ranks, {len(self.workload.nodes)} nodes"
         outcome = "nothing wrong found" if self.reports else "no installed plugin checks workloads"
         print_line(f"{self.source}: workload, {size}: {outcome if self.ok else 'wrong'}")
@@ -70,7 +73,10 @@ class WorkloadVerdict:
 
 
 def judge_workload(session: Session, workload: Workload, source: str) -> WorkloadVerdict:
-    """Run all installed checks of workloads, which may simulate it, and return the verdict."""
+    """Run all installed checks of workloads, also the thorough ones, and return the verdict.
+
+    Thorough checks may simulate the workload. Progress is shown.
+    """
     from hub_core.cli.session_inputs import check_workload
 
     with progress(f"verifying {source}"):
@@ -81,7 +87,10 @@ def judge_workload(session: Session, workload: Workload, source: str) -> Workloa
 def collect_workload_warnings(
     session: Session, workload: Workload, source: str
 ) -> list[Diagnostic]:
-    """Return the findings of all checks as warnings; empty with `--verify off`."""
+    """Return the findings of the checks of a workload, each as a warning.
+
+    The list is empty with `--verify off`, and the checks do not run then. Progress is shown.
+    """
     from hub_core.cli.session_inputs import find_workload_defects
 
     if session.verify_policy == "off":
@@ -94,7 +103,12 @@ def collect_workload_warnings(
 def print_workload(
     name: str, format_name: str, workload: Workload, lines: Sequence[str], as_json: bool
 ) -> None:
-    """Print the description of `collhub inspect`; `lines`: additional lines of the reader."""
+    """Print the description of a workload as text, or as JSON with `as_json`.
+
+    The text has ranks, nodes by kind, dependencies, process groups, the sum of declared compute
+    times, the origin, and a table of the first `LISTED` kinds of collective. `lines`: additional
+    lines from the reader, printed last.
+    """
     from hub_core.reports import to_json
 
     rows = _count_collectives(workload)
@@ -136,9 +150,10 @@ def print_workload(
 
 
 def _count_collectives(workload: Workload) -> list[CollectiveCalls]:
-    """Count the collectives of a job by kind, size and number of ranks.
+    """Count the collectives of a job by kind, bytes, number of ranks, and uneven or not.
 
-    Sorted by bytes times calls, most traffic first.
+    Unknown bytes (negative) are reported as 0. Each row has the number of groups and of calls; a
+    call counts once per rank. Rows are sorted by bytes times calls, highest first.
     """
     # Imported here, and below: the help of the commands needs no numpy.
     import numpy as np
@@ -217,10 +232,12 @@ def _create_report(
 def apply_rules(
     context: CommandContext, workload: Workload, rules: Sequence[str], topology: Topology
 ) -> Workload:
-    """Assign algorithms to the collectives of a job by rules, verified as `--verify` says.
+    """Assign algorithms to the collectives of a job by rules; return the new job.
 
-    A rule is `KIND[@SIZE][/GROUP]=ALGORITHM`; for each collective, the last matching rule applies.
-    Raises `HubError`.
+    A rule is `KIND[@SIZE][/GROUP]=ALGORITHM`, where ALGORITHM is a synthesizer or a file. For each
+    collective, the last matching rule applies. Algorithms are verified as `--verify` requires.
+    Raises `HubError` for an invalid rule, and for an algorithm that cannot be read, synthesized or
+    verified.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.job_algorithms import parse_rule, with_algorithms

@@ -3,8 +3,7 @@
 Sources: SARIF 2.1.0 (OASIS, errata 01); the properties that GitHub code scanning reads
 (docs.github.com, "SARIF support for code scanning"). All files are deterministic: the same inputs
 in the same order give the same bytes, and no file contains a time or an absolute path of a file
-below the current folder. A finding has the line of its byte in a text file, or of its path in a
-JSON document.
+below the current folder.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
+from hub_core.cli.reports.finding_lines import FileLines
 from hub_core.model.diagnostics import Diagnostic, InputError, Location, Severity
 from hub_core.plugin_api.options import Rule
 from hub_core.reports import Meta, Record, Report
@@ -34,13 +34,6 @@ SARIF_SCHEMA = (
 _LINE_NUMBER = re.compile(r"\b(lines?) \d+|(\.\w+):\d+")
 # Characters that XML 1.0 does not allow.
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-# Larger files are not searched.
-_MAX_SEARCHED_BYTES = 64 << 20
-# The path with which readers of JSON begin a message, such as `$.gpus[0].id: expected ...`.
-_PATH = re.compile(r"\$(?:\.[\w-]+|\[\d+\]|\['[^']*'\])*(?=:? )")
-_PART = re.compile(r"\.([\w-]+)|\[(\d+)\]|\['([^']*)'\]")
-_BLANKS = re.compile(r"[ \t\r\n]*")
-_PARSER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +83,12 @@ class Baseline(Report, tag="collhub/baseline-1", frozen=True, kw_only=True):
 
 
 def locate_findings(checked: Sequence[CheckedSource]) -> list[FileFinding]:
-    """Return the findings of all inputs with file, line and fingerprint, in order of the inputs.
+    """Return the findings of all inputs with URI, line and fingerprint, in the order of the inputs.
 
-    A failed input without an error gets one, `not-verified`. If not all findings of a rule are
-    listed, the note with the number of further findings has the severity of the listed ones.
+    An input that failed without an error gets the error `not-verified`. A note of a rule that has
+    errors becomes an error, because it gives the number of errors that are not listed. The
+    fingerprint is a hash of code, file, rank, message without line numbers, and the number of equal
+    findings before.
     """
     located: list[FileFinding] = []
     occurrences: dict[str, int] = {}
@@ -127,10 +122,10 @@ def locate_findings(checked: Sequence[CheckedSource]) -> list[FileFinding]:
 
 
 def _find_file(source: str, file: str | None) -> str:
-    """Return the path of a finding's file: readers only know the names of files.
+    """Return the path of the file that a finding names; readers know only the base names of files.
 
-    A file with the name of the source is the source; others are looked up in the folder of the
-    source; without such a file it is the source.
+    If `file` is None or the name of the source, it is the source. Otherwise it is `file` itself if
+    that exists, else the file with this name in the folder of the source, else the source.
     """
     if file is None or file == source or os.path.basename(source) == file:
         return source
@@ -142,7 +137,10 @@ def _find_file(source: str, file: str | None) -> str:
 
 
 def _to_uri(file: str) -> str:
-    """Return the URI of a file: relative if it is below the current folder, else absolute."""
+    """Return the URI of a file: relative if it is below the current folder, else absolute.
+
+    Standard input (`-`) has the URI `stdin`. Symbolic links are not followed.
+    """
     if file == "-":
         return "stdin"
     try:
@@ -153,7 +151,10 @@ def _to_uri(file: str) -> str:
 
 
 def read_baseline(path: str) -> Baseline:
-    """Read the accepted findings. Raises `InputError` if the file is missing or no baseline."""
+    """Read the accepted findings from a baseline file.
+
+    Raises `InputError` (`invalid-baseline`) if the file is missing or not a baseline.
+    """
     cure = "write it with 'collhub verify FILE... --write-baseline FILE'"
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=Baseline)
@@ -166,7 +167,10 @@ def read_baseline(path: str) -> Baseline:
 
 
 def build_baseline(findings: Sequence[FileFinding]) -> bytes:
-    """Return the JSON text of a baseline that accepts all these findings."""
+    """Return the JSON text (UTF-8) of a baseline that accepts all these findings.
+
+    The entries are sorted by URI, then by fingerprint.
+    """
     accepted = [
         AcceptedFinding(
             rule=finding.diagnostic.code,
@@ -251,10 +255,11 @@ def _build_result(finding: FileFinding, position: int) -> dict[str, object]:
 
 
 def build_junit(checked: Sequence[CheckedSource], findings: Sequence[FileFinding]) -> bytes:
-    """Return a JUnit document with one test case per input.
+    """Return a JUnit document (UTF-8) with one test case per input, in their order.
 
-    An input fails if one of `findings`, from which accepted ones are left out, is an error.
-    Warnings and notes are its output.
+    An input fails if one of its `findings` is an error; the first one is the message of the
+    failure. Warnings and notes become the output of the test case. `findings` must not contain
+    accepted ones.
     """
     cases = []
     failures = 0
@@ -299,100 +304,3 @@ def _quote(text: str) -> str:
 def _mask(text: str) -> str:
     r"""Replace characters that XML does not allow by escapes such as `\x00`."""
     return _NOT_XML.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
-
-
-class FileLines:
-    """Lines of findings; the text of the last file is kept, because findings follow by file."""
-
-    def __init__(self) -> None:
-        self._file: str | None = None
-        self._content = b""
-
-    def find_line(self, file: str, finding: Diagnostic, *, has_bytes: bool) -> int:
-        """Return the 1-based line of a finding in a file; 1 if it is not known.
-
-        It is the line that the finding states, else that of its byte in a text file, else that of
-        its JSON path, which the location or the beginning of the message states. `has_bytes`:
-        whether the byte refers to this file.
-        """
-        location = finding.location
-        if location.line is not None and location.line >= 1:
-            return location.line
-        if location.byte is not None:
-            head = self._read(file)[: location.byte] if has_bytes else b""
-            # Traces are binary; a null byte does not occur in text.
-            return 1 if b"\0" in head else head.count(b"\n") + 1
-        path = location.path
-        if path is None:
-            match = _PATH.match(finding.message)
-            path = match[0] if match else None
-        return 1 if path is None else find_json_line(self._read(file), path)
-
-    def _read(self, file: str) -> bytes:
-        """Return the start of a file, at most 64 MiB; empty if it cannot be read."""
-        if file != self._file:
-            self._file = file
-            try:
-                with open(file, "rb") as stream:
-                    self._content = stream.read(_MAX_SEARCHED_BYTES)
-            except (OSError, ValueError):
-                self._content = b""
-        return self._content
-
-
-def find_json_line(content: bytes, path: str) -> int:
-    """Return the 1-based line where the value at a JSON path begins, such as `$.gpus[0].channels`.
-
-    If the value does not exist, that of its innermost existing parent. If the content is no JSON up
-    to the value, the line of the parent that was reached; 1 for content that is not UTF-8.
-    """
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        return 1
-    at = _skip_blanks(text, 0)
-    parts: Sequence[str | int] = [
-        int(match[2]) if match[2] else match[1] or match[3] or "" for match in _PART.finditer(path)
-    ]
-    for part in parts:
-        inner = _find_member(text, at, part)
-        if inner is None:
-            break
-        at = inner
-    return text.count("\n", 0, at) + 1
-
-
-def _find_member(text: str, at: int, part: str | int) -> int | None:
-    """Return where a member of the object, or an element of the list, at `at` begins.
-
-    None if the value has no such part, and for invalid JSON before it.
-    """
-    is_object = isinstance(part, str)
-    if text[at : at + 1] != ("{" if is_object else "["):
-        return None
-    at = _skip_blanks(text, at + 1)
-    number = 0
-    try:
-        while text[at : at + 1] not in ("", "}", "]"):
-            name: object = number
-            if is_object:
-                name, at = _PARSER.raw_decode(text, at)
-                at = _skip_blanks(text, at)
-                if text[at : at + 1] != ":":
-                    return None
-                at = _skip_blanks(text, at + 1)
-            if name == part:
-                return at
-            _, at = _PARSER.raw_decode(text, at)
-            at = _skip_blanks(text, at)
-            if text[at : at + 1] == ",":
-                at = _skip_blanks(text, at + 1)
-            number += 1
-    except (ValueError, RecursionError):
-        return None
-    return None
-
-
-def _skip_blanks(text: str, at: int) -> int:
-    match = _BLANKS.match(text, at)
-    return match.end() if match else at

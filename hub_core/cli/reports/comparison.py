@@ -90,10 +90,13 @@ class Comparison:
 def compare(a: Algorithm, b: Algorithm) -> Comparison:
     """Compare the effects of two algorithms; provenance and extensions are ignored.
 
-    The result has the facts with different values, in the order of the report; the pairs of ranks
-    with a different number of messages or a different fraction of the full buffer, ascending by
-    source and destination (a pair without messages counts as 0); the number of pairs with messages
-    in A or in B; and the first step that differs, None if all are equal.
+    The result consists of:
+
+    - the facts with different values, in the order of the report
+    - the pairs of ranks that exchange a different number of messages or a different fraction of the
+      full buffer, by source and then destination; a missing pair counts as 0
+    - the number of pairs with messages in A or in B
+    - the first different step, None if all steps are equal
     """
     facts_a, facts_b = _collect_facts(a), _collect_facts(b)
     differing = (
@@ -153,7 +156,11 @@ def _collect_facts(algorithm: Algorithm) -> dict[str, Fact]:
 
 
 def _collect_verdicts(report: VerifyReport) -> dict[str, Fact]:
-    """Return the verdict of each mode; `not judged` if the contents cannot be verified."""
+    """Return the verdict of each mode by name, such as `verdict in place`.
+
+    An `ok` becomes `not judged` if the method of verification is `none`, that is, if the contents
+    cannot be verified.
+    """
     is_judged = report.method != "none"
     return {
         f"verdict {name.replace('_', ' ')}": mode.verdict
@@ -164,12 +171,12 @@ def _collect_verdicts(report: VerifyReport) -> dict[str, Fact]:
 
 
 def _compute_digest(collective: Collective) -> str | None:
-    """Return a digest of the contract or counts of a collective; None if it has neither.
+    """Return a digest of the contract or the counts of a collective; None if it has neither.
 
-    For an uneven collective, it is that of its counts. For a contract, it is the first 12
-    hexadecimal digits of a SHA-256 over the input units, output units and defined flags by rank
-    and, if the contract has a postcondition, its columns in their order.
-    Equal contracts have equal digests.
+    The digest is the first 12 hexadecimal digits of a SHA-256. For a contract, the hashed data are
+    the input units, output units and defined flags by rank and, if there is a postcondition, its
+    columns. For an uneven collective without a contract, they are the counts. Equal contracts have
+    equal digests.
     """
     contract, counts = collective.contract, collective.counts
     # Imported here: most collectives have no table.
@@ -228,10 +235,10 @@ def _find_different_step(a: StepTable, b: StepTable) -> StepDifference | None:
 def _find_different_dependency(a: StepTable, b: StepTable) -> StepDifference | None:
     """Find the first step whose dependencies differ, for tables that are otherwise equal.
 
-    Data dependencies are compared before control dependencies; the first step is that of the lowest
-    row whose dependencies of that kind differ. The result has its rank, its position in the rank,
-    and its dependencies in A and in B as text. None if all dependencies are equal or the tables
-    differ in length.
+    Data dependencies of all steps are compared first, then control dependencies. The step is the
+    one with the lowest row whose dependencies of that kind differ. The result has its rank, its
+    position in the rank, and its dependencies in A and in B as text. Returns None if all
+    dependencies are equal, and if the tables differ in length.
     """
     if len(a) != len(b):
         return None
@@ -252,10 +259,10 @@ def _find_different_dependency(a: StepTable, b: StepTable) -> StepDifference | N
 def _list_dependencies(
     steps: StepTable, kind: str
 ) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Return one line per dependency: the waiting row, and the row for which it waits.
+    """Return one line per dependency: (the waiting row, the row for which it waits).
 
-    int64, two columns, ordered by waiting row and then as the table lists them. `kind`: `data` or
-    `control`. No lines without dependencies.
+    The array is int64[dependencies, 2], ordered by waiting row and then as in the table. `kind`:
+    `data` or `control`.
     """
     pointer, indices = getattr(steps, f"{kind}_indptr"), getattr(steps, f"{kind}_indices")
     waiting = np.repeat(np.arange(len(steps)), np.diff(pointer))

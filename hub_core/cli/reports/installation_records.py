@@ -223,7 +223,10 @@ def create_plugin_item(plugin: Plugin) -> PluginItem:
 
 
 def description_of(offer: Offer) -> str:
-    """Return the description of an offer's format if it has one, else its own; "" if none."""
+    """Return the description of an offer; "" if it has none.
+
+    For an offer with a format it is the description of the format, otherwise that of the offer.
+    """
     described = getattr(offer, "format", offer)
     return str(getattr(described, "description", ""))
 
@@ -243,11 +246,11 @@ def create_option_item(option: Option) -> OptionItem:
 
 
 def default_text(option: Option) -> str:
-    """Format the default of an option as on the command line: `true`, `4GiB`.
+    """Format the default of an option as it is written on the command line: `true`, `4GiB`.
 
-    A size has the unit that `format_bytes` chooses, without a space, if that text is exact, else it
-    is in bytes (`1234567B`); a bandwidth has a unit, too. Other defaults are formatted by `str`, so
-    a missing one is `None`.
+    A size has the unit that `format_bytes` chooses, if that text is exact, otherwise it is in bytes
+    (`1234567B`). A bandwidth has the unit that `format_bandwidth` chooses. Any other default is
+    formatted by `str`, so a missing default becomes `None`.
     """
     if isinstance(option.default, bool):
         return str(option.default).lower()

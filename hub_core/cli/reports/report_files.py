@@ -46,7 +46,8 @@ class ReportFiles:
     def note(self, source: str, ok: bool, diagnostics: Sequence[Diagnostic]) -> CheckedSource:
         """Return the verdict on one input in the form that `write` needs.
 
-        Its findings are those of the reader, then those of the verification.
+        The findings are those that readers reported since the last call, without those in
+        `diagnostics`, and then `diagnostics`. Clears `self.reported`.
         """
         # Imported here, as below: the help of the command needs no reports.
         from hub_core.cli.reports.check_results import CheckedSource
@@ -56,11 +57,12 @@ class ReportFiles:
         return CheckedSource(source, ok, (*of_reader, *diagnostics))
 
     def write(self, checked: Sequence[CheckedSource], *, is_quiet: bool) -> bool:
-        """Write the files; return whether every error is accepted.
+        """Write the files of findings; return whether every error is accepted.
 
-        Accepted findings are left out of the SARIF and JUnit files. Their number, and that of
-        entries of the baseline without a finding, are printed unless `is_quiet`. Raises
-        `HubError` if a file cannot be written.
+        An error is accepted if it is in the baseline, or in the baseline that is written now.
+        Accepted findings are left out of the SARIF and JUnit files. Unless `is_quiet`, the number
+        of accepted findings and the number of baseline entries without a finding are printed.
+        Raises `HubError` if a file cannot be written.
         """
         from hub_core.cli.reports import check_results as results
         from hub_core.pipeline.core_rules import collect_rules
@@ -103,11 +105,11 @@ def open_report_files(
     baseline: str | None,
     write_baseline: str | None,
 ) -> ReportFiles | None:
-    """Return the requested files with the accepted findings; None without any of the options.
+    """Return the requested files of findings; None if none of the four options is given.
 
-    `reported`: list to which the session adds the findings of readers.
-    Raises `UsageError` if a file would replace an input or another of the files, or if both options
-    for baselines are given, and `InputError` if the baseline cannot be read.
+    `reported`: list to which the session adds the findings of readers. Raises `UsageError` if a
+    file would replace an input, the baseline or another of these files (`output-is-input`), and if
+    both options for baselines are given. Raises `InputError` if the baseline cannot be read.
     """
     if sarif is junit is baseline is write_baseline is None:
         return None
@@ -134,7 +136,10 @@ def open_report_files(
 
 
 def _write_file(out: str, content: bytes) -> None:
-    """Write a file completely or not at all; an existing file is replaced."""
+    """Write a file completely or not at all; an existing file is replaced.
+
+    Raises `HubError` if it cannot be written.
+    """
     from hub_core.pipeline.artifacts import Content, destination
     from hub_core.plugin_api.formats import Format
 

@@ -71,9 +71,9 @@ def change_lines(changes: Sequence[JobChange]) -> list[str]:
 def print_check(name: str, report: CheckReport) -> None:
     """Print the report of a check: verdict, computed details, examined lines and findings.
 
-    The verdict stands under the `name`, each line under its subject as `ok` or `BAD` and details.
-    Of details or lines with the same name, only the last is printed, at the place of the first.
-    Findings are printed on stderr.
+    The verdict is printed next to `name`, and each examined line next to its subject as `ok` or
+    `BAD` with its details. If several of these have the same name, only the last one is printed, at
+    the position of the first. Findings are printed on stderr.
     """
     lines = {
         line.subject: f"{'ok' if line.is_ok else 'BAD'}: {line.details}".rstrip(": ")
@@ -87,8 +87,8 @@ def print_check(name: str, report: CheckReport) -> None:
 def say_losses(written: Written, out: str, work: str) -> None:
     """Print the losses of an output as warnings (code `lossy`), then the notes of its writer.
 
-    `out`: the file in the messages; `work`: what loses, such as `conversion`. Nothing is raised:
-    under `--strict`, losses have been refused before.
+    `out`: the file that the messages name. `work`: the operation with the losses, such as
+    `conversion`. No error is raised; with `--strict` the caller has refused losses before.
     """
     for loss in written.losses:
         message = f"the {work} loses: {loss}"
@@ -102,11 +102,11 @@ def say_losses(written: Written, out: str, work: str) -> None:
 def with_path(
     findings: Iterable[Diagnostic], algorithm: Algorithm, source: str
 ) -> list[Diagnostic]:
-    """Return the findings with the user's path if the algorithm was read from that file.
+    """Return the findings with the path that the user gave in place of the base name of the file.
 
-    This is so if the base name of `source` is the source name in the algorithm's provenance. Then
-    findings whose file is that name get `source` as file; all others, and all if it is not so, are
-    returned unchanged. The order is kept.
+    Findings are changed only if the algorithm was read from `source`, which is so if the base name
+    of `source` is the source name in its provenance. Then findings on that name get `source` as
+    their file. All others are returned unchanged, in the same order.
     """
     name = algorithm.provenance.source_name
     if not name or os.path.basename(source) != name:
@@ -157,9 +157,9 @@ class Unjudged:
     ok: bool = False
 
     def record(self) -> Record:
-        """Return the error as an item of the report: not ok, with its findings and nothing else.
+        """Return the error as a report item with `ok` False and the findings.
 
-        The item is the same for both kinds of report, of verification and of runtimes.
+        The item is the same in the reports of verification and of runtimes.
         """
         from hub_core.cli.reports.algorithm_records import VerifiedInput
         from hub_core.reports import list_findings
@@ -168,7 +168,7 @@ class Unjudged:
         return VerifiedInput(source=self.source, ok=False, diagnostics=findings)
 
     def show(self, *, is_alone: bool) -> None:
-        """Print that there is no verdict, and the findings."""
+        """Print that there is no verdict, and the findings; `is_alone` has no effect."""
         print_line(f"{self.source}: not judged")
         for finding in self.diagnostics:
             print_diagnostic(finding)
@@ -199,9 +199,9 @@ class AlgorithmVerdict:
         return _create_record(self.source, self.report, self.checked)
 
     def show(self, *, is_alone: bool) -> None:
-        """Print the verdict, the findings, and the reports of the further checks.
+        """Print the verdict, the findings, and the reports of the additional checks.
 
-        With `is_alone` (the input is the only one), the table of modes follows the verdict.
+        With `is_alone` (there is only one input), the table of modes is printed after the verdict.
         """
         collective = self.algorithm.collective
         outcome = (
@@ -227,13 +227,14 @@ def judge(
     as_json: bool,
     files: ReportFiles | None = None,
 ) -> int:
-    """Verify all inputs, print the verdicts, and return the exit code: 1 if any input fails.
+    """Verify all inputs, print the verdicts, and return the exit code.
 
-    `judged`: verifies one source. With `as_json`, the verdict on a single input is the `report`
-    itself; several verdicts are listed under `results`. An error of a single input is raised; with
-    several inputs it becomes the verdict on that input. With `files`, every error is a finding in
-    these files, and the exit code is 1 if an error is not accepted by their baseline. Raises
-    `UsageError` if standard input is given twice.
+    The exit code is DONE if all inputs pass, else INVALID. `judged` verifies one source. With
+    `as_json`, the verdict on a single input is the entire report; several verdicts are listed under
+    `results`. With one input and no `files`, an error is raised; otherwise it becomes the verdict
+    on that input. With `files`, all findings are also written to these files, and the exit code is
+    INVALID only if an error is not accepted by their baseline. Raises `UsageError` if standard
+    input is given twice.
     """
     if sources.count(_STDIN) > 1:
         raise UsageError("standard input can be read only once", cure="give - once")

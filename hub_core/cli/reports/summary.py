@@ -71,11 +71,11 @@ class Lanes:
 
 
 def lanes(steps: StepTable) -> Lanes:
-    """Count the lanes of the ranks, the steps of the longest lane, and the fused steps.
+    """Count the lanes per rank, the steps of the longest lane, and the fused steps.
 
     A lane is a pair of rank and lane number; steps without a lane (-1) are ignored. A send that
-    forms one instruction with the preceding receive is fused; it is not counted in the length of
-    its lane. `most` and `longest` are 0 if no step has a lane.
+    forms one instruction with the preceding receive is fused, and is not counted in the length of
+    its lane. `most` (lanes of the rank with the most) and `longest` are 0 if no step has a lane.
     """
     named = np.flatnonzero(steps.lane >= 0)
     pairs = np.stack([steps.rank[named], steps.lane[named]])
@@ -88,7 +88,7 @@ def lanes(steps: StepTable) -> Lanes:
 
 
 def count_kinds(steps: StepTable) -> dict[str, int]:
-    """Count the steps of every kind, including kinds without steps."""
+    """Count the steps by name of the kind, such as `send`; kinds without steps have 0."""
     counts = np.bincount(steps.kind, minlength=len(StepKind)).tolist()
     return {kind.name.lower().replace("_", "-"): counts[kind] for kind in StepKind}
 
@@ -99,11 +99,11 @@ def count_channels(steps: StepTable) -> int:
 
 
 def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
-    """Sum the messages from rank to rank, as one entry per pair, by source and then destination.
+    """Sum the messages between each pair of ranks, sorted by source, then destination.
 
-    Every SEND counts as one message; pairs without one have no entry. Units are those of the full
-    buffer. `collective_bytes`: size of the collective in bytes, None if unknown; then the result
-    has no bytes.
+    Every SEND counts as one message. Pairs without messages have no entry. Units are those of the
+    full buffer. `collective_bytes`: size of the full buffer in bytes; if it is None, the result has
+    no bytes.
     """
     steps = algorithm.steps
     sends = np.flatnonzero(steps.sends)
@@ -122,10 +122,9 @@ def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
 def critical_path(steps: StepTable) -> CriticalPath | None:
     """Find the longest chains over dependencies and messages; None if there is a cycle.
 
-    A chain has at least one step; its messages are counted separately, so the chain with most
-    messages need not be the longest one. A RECV follows the SEND that it matches; an unmatched RECV
-    has no predecessor. Both lengths are 0 without steps. Level-synchronous: O(steps + dependencies)
-    time plus a constant per level.
+    Returns the most steps and the most messages in a chain; the two may come from different chains.
+    A RECV follows the SEND that it matches; an unmatched RECV has no predecessor. Both numbers are
+    0 without steps. Takes O(steps + dependencies) time plus a constant per level.
     """
     parent, child, is_message = _list_edges(steps)
     order = np.argsort(parent, kind="stable")
@@ -245,10 +244,10 @@ def create_inspect_report(
 
 
 def _collect_scalars(algorithm: Algorithm) -> dict[str, dict[str, JsonValue]]:
-    """Return the texts, numbers and booleans of extensions by name of the extension.
+    """Return the scalar members (texts, numbers, booleans) of extensions, by name of the extension.
 
-    Extensions are in alphabetical order, their members in that of the source. Lists, objects and
-    null are omitted, and so are extensions that are no objects or have nothing else.
+    Extensions are in alphabetical order; their members keep their order. Lists, objects and null
+    are omitted, and so are extensions that are no objects or have no scalar member.
     """
     values_by_extension: dict[str, dict[str, JsonValue]] = {}
     for name, extension in sorted(algorithm.extensions.items()):
@@ -270,9 +269,9 @@ def _sum_by_link(sent: Traffic, values: Int64Array) -> dict[str, int]:
 
 
 def _describe_lanes(lane_counts: Lanes) -> str:
-    """Describe the lanes in one line: maximum per rank and steps of the longest lane.
+    """Describe the lanes in one line: the most per rank, and the steps of the longest lane.
 
-    Adds the number of fused steps if there are any. `not stated` if no step has a lane.
+    The number of fused steps is added if it is not 0. `not stated` if no step has a lane.
     """
     if not lane_counts.most:
         return "not stated"
@@ -353,10 +352,10 @@ def _describe_path(longest: CriticalPath | None) -> str:
 
 
 def _print_links(sent: Traffic) -> None:
-    """Print the pairs of ranks with the most units, ties by sender, then receiver.
+    """Print the pairs of ranks with the most units, at most `LISTED_LINKS` (10).
 
-    At most `LISTED_LINKS` (10) pairs. The columns are link, messages, units and bytes; bytes are
-    `-` if the size of the collective is unknown. Prints nothing without traffic.
+    Ties are ordered by sender, then receiver. The columns are link, messages, units and bytes;
+    bytes are `-` if the size of the collective is unknown. Prints nothing without traffic.
     """
     if not len(sent.source):
         return

@@ -66,10 +66,10 @@ def print_synthesis(
     as_json: bool,
     is_stdout_taken: bool,
 ) -> None:
-    """Print the report on a synthesis as text, or as JSON if `as_json`.
+    """Print the report on a synthesis as text or, with `as_json`, as one JSON document.
 
-    JSON contains everything. Otherwise, the findings go to stderr, and the fields of the report to
-    standard output unless `is_stdout_taken`: then the algorithm itself is written there.
+    As text, the findings go to stderr and the fields to standard output. The fields are not printed
+    with `is_stdout_taken`, because the algorithm is then written to standard output.
     """
     if as_json:
         from hub_core.reports import to_json
@@ -87,10 +87,10 @@ def _collect_fields(
 ) -> dict[str, str]:
     """Return the lines of the text report by name, in their order.
 
-    The bandwidth is the size in bytes by the time in ns, so in GB/s; a time of 0 counts as 1 ns.
-    The statistics of the synthesizer follow the size; the lines on skipped variants and on the
-    parts of the search that limits ended are there only if they occurred. `bounds` is `none known`
-    without any.
+    The bandwidth is the size in bytes divided by the time in ns, that is, in GB/s; a time of 0
+    counts as 1 ns. The statistics of the synthesizer follow the size. Lines on skipped variants and
+    on parts of the search that a limit ended are present only if there are any. `bounds` is `none
+    known` without bounds.
     """
     result, topology = synthesis.result, synthesis.topology
     algorithm = result.algorithm
@@ -118,9 +118,9 @@ def _collect_fields(
 def _format_bounds(result: SynthesisResult) -> str:
     """List all lower bounds in one line, and the ratio of the time to the largest one.
 
-    The ratio is `result.ratio_to_bound`, which ignores bounds for messages of one size; if there
-    are such bounds, the text says that the ratio refers to the largest other one. Only the bounds
-    if the ratio is None; empty without bounds.
+    The ratio is `result.ratio_to_bound`, which ignores bounds that hold only for messages of one
+    size; if there are such bounds, the text says so. Without a ratio (None), only the bounds are
+    listed. "" without bounds.
     """
     bounds = ", ".join(f"{name} {format_time(value)}" for name, value in result.bounds_ns.items())
     ratio = result.ratio_to_bound
@@ -135,7 +135,7 @@ def _format_bounds(result: SynthesisResult) -> str:
 def _describe_skipped_variants(result: SynthesisResult) -> dict[str, str]:
     """Return the line `not tried` on the variants that a search skipped; empty if there are none.
 
-    It has their number and, by reason in order of first appearance, their names.
+    The line has the number of variants and, by reason in order of first appearance, their names.
     """
     if not result.not_tried:
         return {}

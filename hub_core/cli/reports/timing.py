@@ -109,13 +109,13 @@ def judge(
     registry: Registry,
     bounded: Topology | None = None,
 ) -> list[Timing]:
-    """Compare the results of `backend`, by size in bytes, with the bounds of the collective.
+    """Compare simulation results with the lower bounds of the collective; one `Timing` per size.
 
-    `bounded`: the network whose bounds hold for the times, None for `topology`. Returns one
-    `Timing` per size, in the order of `results`, with the result, its bound, the exact time and its
-    uncertainty in ps (both from `exact_time`), and whether the contents of the algorithm are known.
-    The bound is None for all sizes if messages of any result do not share links, for custom
-    collectives, and where no method proves one.
+    `results`: results of `backend` by size in bytes; the order is kept. `bounded`: the network for
+    which bounds are proven, None for `topology`. A `Timing` has the result, its bound, the exact
+    time and its uncertainty in ps (from `exact_time`), and whether the contents of the algorithm
+    are known. All bounds are None if in any result messages do not share links. A bound is None if
+    no method proves one, as for custom collectives.
     """
     collective = algorithm.collective
     sizes = list(results)
@@ -184,11 +184,12 @@ def create_simulate_report(
     timings: Sequence[Timing],
     failures: Sequence[FailureTime] | None = None,
 ) -> SimulateReport:
-    """Create the report: the run of a single size as its members, several under `results`.
+    """Create the JSON report of a simulation.
 
-    `results` is absent for a single run. The NPUs are those on which the algorithm is placed, else
-    0 to ranks - 1. `timing` and `machine` say whose times they are; `machine` is None for nominal
-    links.
+    A single run is given by the members of the report itself; several runs are listed under
+    `results`, which is absent for a single one. `npus` are the NPUs on which the algorithm is
+    placed, else 0 to ranks - 1. `timing` and `machine` give the source of the times; `machine` is
+    None for nominal links. `failures` is absent if it is None.
     """
     runs = [_create_run(topology, timing) for timing in timings]
     return SimulateReport(
@@ -253,7 +254,11 @@ def print_timings(algorithm: Algorithm, topology: Topology, timings: Sequence[Ti
 
 
 def print_failures(failures: Sequence[FailureTime]) -> None:
-    """Print the time without each used link, the worst ones first, and a line on the others."""
+    """Print the time without each used link, the worst first, and a line on the unused links.
+
+    Runs that do not finish come first and show the reason in place of the time. The last line gives
+    the number of links that no message uses; it is omitted if there are none.
+    """
     used = [failure for failure in failures if failure.is_used]
     worst_first = sorted(
         used, key=lambda failure: (failure.time_ns is not None, -(failure.time_ns or 0))
@@ -269,9 +274,9 @@ def print_failures(failures: Sequence[FailureTime]) -> None:
 
 
 def format_timing(timing: Timing) -> tuple[str, ...]:
-    """Return the cells of a row of `TIMING_COLUMNS`.
+    """Return the cells of a row of `TIMING_COLUMNS`: size, time, bandwidth, bound, ratio.
 
-    `never ends` for a run that does not finish; `-` for unknown values.
+    The time is `never ends` for a run that does not finish. Unknown values are `-`.
     """
     bandwidth, ratio = timing.bandwidth_bytes_per_s, timing.ratio_to_bound
     return (
@@ -319,8 +324,8 @@ def _print_run(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
 def _format_bound(timing: Timing, bound: str, ratio: str) -> str:
     """Return the bound and the ratio of the time to it as one text.
 
-    `bound`, `ratio`: formatted; a ratio of `-` (unknown) is omitted. The offer that proves the
-    bound is named unless it is the core, or there is no bound.
+    `bound` and `ratio` are already formatted; a ratio `-` (unknown) is omitted. The method that
+    proves the bound is named, except for the core's own method.
     """
     if timing.bound is None or timing.bound.method == CORE_METHOD:
         by = ""

@@ -49,13 +49,13 @@ _CURES = {
 
 
 def simulate(request: SimulationRequest, options: AstraBinaryOptions) -> SimulationResult:
-    """Return the finish times that ASTRA-sim prints; None for ranks that never finish.
+    """Run ASTRA-sim on an algorithm and return the finish time of every rank in ns.
 
-    The folder is written to a temporary directory, which is deleted afterwards. Without the option
-    `network`, the backend is derived from the binary's name. Losses of the folder and unfinished
-    ranks are diagnostics. Raises `PluginError` if no binary is named or it does not behave like
-    ASTRA-sim, `InputError` if the run fails or exceeds the time limit, `UsageError` for a topology
-    that ASTRA-sim cannot simulate.
+    A rank that never finishes has None. The folder is written to a temporary directory, which is
+    deleted afterwards. Without the option `network`, the backend is derived from the name of the
+    binary. Losses of the folder and unfinished ranks become diagnostics. Raises `PluginError` if no
+    binary is named or it does not behave like ASTRA-sim, `InputError` if the run fails or exceeds
+    the time limit, and `UsageError` for a topology that ASTRA-sim cannot simulate.
     """
     binary = find_binary(options.binary)
     folder_options = AstraFolderOptions(
@@ -74,9 +74,10 @@ def simulate(request: SimulationRequest, options: AstraBinaryOptions) -> Simulat
 
 
 def _find_network_by_name(binary: str) -> str:
-    """Return congestion-unaware if the binary's file name contains "unaware", else the aware one.
+    """Return the backend of a binary by its file name, as ASTRA-sim's build names it.
 
-    Upper and lower case count as equal. ASTRA-sim's build uses such names.
+    It is congestion-unaware if the name contains "unaware" (in any case of letters), else
+    congestion-aware.
     """
     is_unaware = "unaware" in Path(binary).name.lower()
     return CONGESTION_UNAWARE if is_unaware else CONGESTION_AWARE
@@ -108,9 +109,9 @@ def _run_on(folder: AstraFolder, binary: str, time_limit_s: float) -> tuple[int,
 def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder) -> None:
     """Raise an error unless a run ended like a run of ASTRA-sim.
 
-    `InputError` for an exit status other than 0, with the last lines of the output and a cure.
-    `PluginError` if the output names an NPU outside the world, or if it has neither a finish time
-    nor an unfinished rank nor a lost event.
+    `InputError` (`astra-sim-failed`) for an exit status other than 0, with the last lines of the
+    output and a cure. `PluginError` (`no-binary`) if the output contains an NPU outside of the
+    world, or neither a finish time nor an unfinished rank nor a lost event.
     """
     output = " | ".join(printed.tail) or "(it printed nothing)"
     if status != 0:
@@ -131,9 +132,9 @@ def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder)
 
 
 def _find_cure(output: str) -> str:
-    """Return the advice for the first known error text that occurs in the simulator's output.
+    """Return the advice for the first known error text in the simulator's output; "" without one.
 
-    `_CURES` maps error texts to advice, in order of precedence; "" if none of them occurs.
+    `_CURES` maps error texts to advice, in order of precedence.
     """
     for text, cure in _CURES.items():
         if text in output:
@@ -142,18 +143,18 @@ def _find_cure(output: str) -> str:
 
 
 def _find_expected_aborts(folder: AstraFolder) -> str:
-    """Return the losses of the folder that predicted an abort, as the cure of a failed run.
+    """Return the losses of the folder that predicted an abort, joined to one text; "" without any.
 
-    Empty if no loss mentions an abort.
+    The text is used as the cure of a failed run.
     """
     aborting = [loss for loss in folder.losses if "aborts" in loss.consequence]
     return "; ".join(f"{loss.feature}: {loss.consequence}" for loss in aborting)
 
 
 def _describe_status(status: int) -> str:
-    """Describe an exit status; a negative status is the number of a signal, as in `subprocess`.
+    """Describe an exit status as text; a negative status is a signal, as in `subprocess`.
 
-    Adds "(an assertion failed)" for SIGABRT, also if a shell reports it as 128 plus its number.
+    "(an assertion failed)" is added for SIGABRT, also if a shell reports it as 128 plus its number.
     """
     is_signal = status < 0
     words = f"signal {signal.Signals(-status).name}" if is_signal else f"exit status {status}"
@@ -163,11 +164,10 @@ def _describe_status(status: int) -> str:
 
 
 def _collect_findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Diagnostic]:
-    """Yield the losses of the folder as notes, then errors: a lost event, and each unfinished rank.
+    """Yield the losses of the folder as notes, then errors about a lost event and unfinished ranks.
 
     A rank is unfinished if the output has no finish time of its NPU. `printed.lost_event`:
-    ASTRA-sim printed that it removed a callable before the call. Yields nothing without losses and
-    errors.
+    ASTRA-sim printed that it removed a callable before the call.
     """
     for loss in folder.losses:
         yield Diagnostic("loss", str(loss), Severity.NOTE)
@@ -205,9 +205,10 @@ _CURE = (
 
 
 def find_binary(name: str | None) -> str:
-    """Return the absolute path of the binary that the user named, as a path or as a name on `PATH`.
+    """Return the absolute path of the binary that the user named.
 
-    Raises `PluginError` if the name is None or empty, or if it names no executable file.
+    `name`: a path, or a name that is searched on `PATH`. Raises `PluginError` (`no-binary`) if it
+    is None, empty or no executable file.
     """
     if not name:
         message = "the simulator astra-sim runs a binary, and none is named"
@@ -272,10 +273,10 @@ def _start_process(
 
 @contextlib.contextmanager
 def _raise_file_limit(needed: int) -> Iterator[None]:
-    """Context manager: raise the soft limit of open files to `needed` and restore it afterwards.
+    """Raise the soft limit of open files to `needed`; restore it after the block (context manager).
 
-    Child processes inherit it. A sufficient limit is not changed. Raises `InputError` if the hard
-    limit is below `needed`.
+    Child processes inherit it. A sufficient limit is not changed. Raises `InputError`
+    (`file-handles`) if the hard limit is below `needed`.
     """
     # Imported here: Unix only, like the simulator.
     import resource
@@ -322,11 +323,10 @@ class AstraPrinted:
 def parse_output(lines: Iterable[str]) -> AstraPrinted:
     """Parse the lines that a run of ASTRA-sim printed on standard output and standard error.
 
-    The result has the finish time in cycles of every NPU that finished (of several, the last
-    one), the NPUs that were reported with unreleased nodes, whether the simulator dropped an
-    event (`lost_event`), and the tail: the last five lines that are not blank, stripped and
-    each cut after 300 characters. Patterns may occur anywhere in a line, because loggers
-    prefix them. Without lines everything is empty or False.
+    The result has the finish time in ns of every NPU that finished (the last one counts), the NPUs
+    with unreleased nodes, whether an event was lost, and the tail: the last `_KEPT_LINES` lines
+    that are not blank, stripped and cut after `_LONGEST_LINE` characters. Patterns may occur
+    anywhere in a line, because loggers prefix them.
     """
     finish_ns: dict[int, int] = {}
     unreleased = set()
@@ -356,11 +356,11 @@ _KNOWN_TIME_NS = 20031
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check the ASTRA-sim binary that `BINARY_VARIABLE` names; return a report of one line.
+    """Check the ASTRA-sim binary that the environment variable `BINARY_VARIABLE` names.
 
-    Passes if one simulated message takes the known time, and if the variable is not set, because
-    the simulator analytical needs no binary. A binary that is missing, fails or gives another time
-    fails the check, without an exception.
+    The check passes if one simulated message takes the known time, and if the variable is not set,
+    because the simulator analytical needs no binary. A binary that is missing, fails or gives
+    another time makes the check fail, without an exception.
     """
     del options
     line = _check_binary(request.environment.get(BINARY_VARIABLE))
@@ -370,7 +370,8 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 def _check_binary(name: str | None) -> CheckLine:
     """Run one message of 1 MiB with the binary and compare both finish times with the known one.
 
-    Passes without a name. Every `HubError` becomes a failed line with its message and cure.
+    Without a name the check passes. Every `HubError` becomes a failed line with its message and
+    cure.
     """
     if not name:
         details = f"not named ({BINARY_VARIABLE} is not set); the simulator analytical needs none"
@@ -394,8 +395,9 @@ def _check_binary(name: str | None) -> CheckLine:
 def _simulate_message(binary: str) -> tuple[int | None, ...]:
     """Return the finish times in ns of two ranks, the first of which sends 1 MiB to the other.
 
-    The network is one link of 50 GiB/s and 500 ns in each direction, `binary` the program that
-    runs. None for a rank that never finishes. Raises as `simulate`; the time limit is 20 s.
+    `binary`: the program to run. The network has a link of 50 GiB/s and 500 ns in each direction. A
+    rank that never finishes has None. Raises the errors of `simulate`; the time limit is
+    `_TIME_LIMIT_S`.
     """
     # Imported here, so that listing checks imports neither numpy nor protobuf.
     import numpy as np

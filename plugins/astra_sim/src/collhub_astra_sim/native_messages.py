@@ -65,10 +65,10 @@ class NativePlan(NamedTuple):
 def ring(task: NativeTask) -> NativePlan:
     """Build the ring algorithm: every rank sends to the next one, one message after the other.
 
-    Rank r sends to (r + 1) mod ranks, in ranks - 1 rounds per phase; the full buffer has one unit
-    per rank. Every message waits for the endpoint's delay and, if it carries a sum, for the
-    reduction. A reduce-scatter works in SCRATCH, an all-reduce in OUTPUT. Supports all-reduce,
-    reduce-scatter, all-gather and all-to-all.
+    Rank r sends to (r + 1) mod n, in n - 1 rounds per phase. The full buffer has one unit per rank.
+    Every message waits for the delay of the endpoint and, if it carries a sum, for the reduction. A
+    reduce-scatter works in SCRATCH, an all-reduce in OUTPUT. Supports all-reduce, reduce-scatter,
+    all-gather and all-to-all.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -106,10 +106,10 @@ def ring(task: NativeTask) -> NativePlan:
 
 
 def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
-    """Build the ring all-to-all: data for distance d take d hops, nearest distance first.
+    """Build the ring all-to-all: data for distance d take d hops, the nearest distance first.
 
-    Every message is sent after the one before has arrived and the endpoint's delay has passed. The
-    algorithm is not correct in place; SCRATCH has ranks squared units for data in transit.
+    Every message is sent when the previous one has arrived and the delay of the endpoint has
+    passed. It is not correct in place. SCRATCH has n^2 units for n ranks, for data in transit.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -131,11 +131,11 @@ def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
 
 
 def direct(task: NativeTask) -> NativePlan:
-    """Build the direct algorithm: every rank sends to all other ranks, beginning with the next one.
+    """Build the direct algorithm: every rank sends to all others, starting with the next one.
 
     At most `width` messages of a rank are in flight (0: one per peer). Sums are formed when all
-    parts have arrived, from the previous rank's backwards. An all-reduce is a reduce-scatter and an
-    all-gather. An all-to-all does not work in place.
+    parts have arrived, starting with that of the previous rank. An all-reduce is a reduce-scatter
+    and an all-gather. An all-to-all does not work in place.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -170,10 +170,10 @@ def _count_concurrent_messages(task: NativeTask) -> int:
 def _send_parts(
     task: NativeTask, steps: RankSteps, buffer: Buffer, delay_ns: int
 ) -> list[Int64Array]:
-    """Send each rank its part of INPUT; add the steps and return the delays after the arrivals.
+    """Add steps by which every rank sends each other rank its part of INPUT.
 
-    Received parts are stored in `buffer`, by sender. The result has one handle per distance from 1
-    on; `delay_ns`: length of these delays.
+    Received parts are stored in `buffer`, by sender. Returns the handles of the delays (of
+    `delay_ns`) after the arrivals, one per distance from 1 on.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     ready = [steps.wait(task.delay_ns, [])] * _count_concurrent_messages(task)
@@ -191,9 +191,9 @@ def _send_to_all(
 ) -> None:
     """Add steps by which every rank sends `source` to all others, which store it in OUTPUT.
 
-    The place there is the sender's number. Rank r sends to r + 1 first, then to r + 2 and so on; as
-    many messages as may be concurrent start after `first` (handles), each later one after the
-    arrival of an earlier one and `delay_ns`.
+    The offset is the number of the sender. Rank r sends to r + 1 first, then to r + 2 and so on. As
+    many messages as may be concurrent start after the handles `first`; each later one starts
+    `delay_ns` after the arrival of an earlier one.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     ready = first * _count_concurrent_messages(task)
@@ -208,10 +208,10 @@ def _send_to_all(
 def halving_doubling(task: NativeTask) -> NativePlan:
     """Build halving-doubling: partners at distances 1, 2, 4, ... exchange halves, then all data.
 
-    An all-reduce halves and doubles in OUTPUT; a reduce-scatter only halves, and an all-gather only
-    doubles, both in SCRATCH with copies before and after. Unit i is stored at the position of i
-    with reversed bits, so that every message is contiguous. Raises `InputError` unless the ranks
-    are a power of two, and for an all-to-all.
+    An all-reduce halves and doubles in OUTPUT. A reduce-scatter only halves and an all-gather only
+    doubles, both in SCRATCH with copies before and after. Unit i is stored at the position with the
+    reversed bits of i, so that messages are contiguous. Raises `InputError` (`no-implementation`)
+    unless the number of ranks is a power of two, and for an all-to-all.
     """
     ranks = task.num_ranks
     if ranks & (ranks - 1) or task.kind is CollectiveKind.ALL_TO_ALL:
@@ -253,11 +253,11 @@ def _reverse_bits(numbers: Int64Array, levels: int) -> Int64Array:
 def _reduce_halves(
     task: NativeTask, steps: RankSteps, first: Buffer, work: Buffer, ready: list[Int64Array]
 ) -> list[Int64Array]:
-    """At each level, keep one half of the data and send the other half to the partner.
+    """Add the levels at which each rank keeps one half of the data and sends the other half.
 
-    The partner at level k differs in bit k; the retained half is the one that this bit of the rank
-    selects, lowest bit first. `first`: buffer of the operands at level 0, later `work`. Returns the
-    last handles.
+    The partner at level k differs in bit k; this bit of the rank selects the half that it keeps.
+    `first`: buffer of the operands at level 0, `work` at later levels. `ready`: handles to wait
+    for. Returns the last handles.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     levels = ranks.bit_length() - 1
@@ -283,9 +283,10 @@ def _reduce_halves(
 def _join_halves(
     task: NativeTask, steps: RankSteps, work: Buffer, ready: list[Int64Array]
 ) -> list[Int64Array]:
-    """Exchange all gathered data with the partner at each level, highest bit first.
+    """Add the levels at which partners exchange all gathered data, highest bit first.
 
-    `work`: buffer of the data, by positions with reversed bits. Returns the last handles.
+    `work`: buffer of the data, at positions with reversed bits. `ready`: handles to wait for.
+    Returns the last handles.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     levels = ranks.bit_length() - 1
@@ -339,10 +340,10 @@ class RankSteps:
         self, to: Int64Array, source: Region, after: Sequence[Int64Array],
         on: BoolArray | None = None,
     ) -> Int64Array:  # fmt: skip
-        """Add a SEND of the region `source` to rank `to[r]` on every rank r, and return its handle.
+        """Add a SEND of the region `source` to rank `to[r]` on every rank r; return its handle.
 
-        The step starts after the steps of the handles `after`. `on`: bool by rank, the ranks that
-        send; None: all. A handle is the row of the step by rank, -1 for ranks without it.
+        It starts after the steps of the handles `after`. `on`: mask of the ranks that send; None
+        for all. A handle is the row of the step by rank, -1 for ranks without it.
         """
         read = {"src_buffer": source.buffer, "src_offset": source.offset, "count": source.count}
         return self._add_step(StepKind.SEND, after, on, peer=to, **read)
@@ -351,11 +352,10 @@ class RankSteps:
         self, origin: Int64Array, target: Region, after: Sequence[Int64Array],
         on: BoolArray | None = None,
     ) -> Int64Array:  # fmt: skip
-        """Add a RECV from rank `origin[r]` on every rank r; the message has the size of `target`.
+        """Add a RECV from rank `origin[r]` to region `target` on each rank r; return its handle.
 
-        The step starts after the steps of the handles `after`. `on`: bool by rank, the ranks that
-        receive; None: all. Returns its handle: the row of the step by rank, -1 for ranks without
-        it.
+        It starts after the steps of the handles `after`. `on`: mask of the ranks that receive; None
+        for all. A handle is the row of the step by rank, -1 for ranks without it.
         """
         # The message has the size of the target.
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
@@ -365,10 +365,10 @@ class RankSteps:
         self, origin: Int64Array, operand: Region, target: Region, duration_ns: Value,
         after: Sequence[Int64Array],
     ) -> Int64Array:  # fmt: skip
-        """Add a receive that reduces the message with the operand into the target.
+        """Add to every rank a receive that reduces the message with `operand` into `target`.
 
-        Every rank gets one. `origin`: the sender of each rank. The reduction takes `duration_ns`;
-        it begins after the steps `after`. Returns the step of each rank.
+        `origin`: sender of each rank. The reduction takes `duration_ns`. The step starts after the
+        steps of the handles `after`. Returns its handle, the row of the step by rank.
         """
         read = {"src_buffer": operand.buffer, "src_offset": operand.offset}
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
@@ -388,9 +388,9 @@ class RankSteps:
         return self._add_local(StepKind.REDUCE, source, target, after, on)
 
     def table(self, npus: Sequence[int], total: int) -> StepTable:
-        """Return the step table; the steps of rank r are on NPU `npus[r]` of `total`.
+        """Return the step table, in which the steps of rank r are on NPU `npus[r]` of `total`.
 
-        Peers are translated in the same way; -1 (none) remains.
+        Peers are translated too; -1 (no peer) is kept.
         """
         columns = {name: self._build_column(name) for name in COLUMN_DTYPES}
         npu_of_rank = np.asarray(npus, np.int64)
@@ -404,10 +404,10 @@ class RankSteps:
         self, kind: StepKind, source: Region, target: Region, after: Sequence[Int64Array],
         on: BoolArray | None,
     ) -> Int64Array:  # fmt: skip
-        """Add a local step (`kind`: copy or reduction) from `source` to `target`, duration 0.
+        """Add a local step (copy or reduction) of duration 0 from `source` to `target`.
 
         The size is that of `source`. The step starts after the steps of the handles `after`. `on`:
-        bool by rank, None for all ranks. Returns the handle: the row by rank, -1 for ranks without
+        mask of the ranks; None for all. Returns the handle: the row by rank, -1 for ranks without
         it.
         """
         read = {"src_buffer": source.buffer, "src_offset": source.offset}
@@ -419,7 +419,7 @@ class RankSteps:
     ) -> Int64Array:
         """Add a step with these column values to the ranks `on` (None: all); return its handle.
 
-        Dependencies are added only for ranks that have both the new step and its parent.
+        `after`: handles of its parents. Ranks without the parent get no dependency.
         """
         ranks = np.arange(self.num_ranks) if on is None else np.flatnonzero(on)
         self._added.append((ranks, {"kind": int(kind), **values}))
@@ -435,9 +435,8 @@ class RankSteps:
     def _build_column(self, name: str) -> Int64Array:
         """Return one column of all steps, in the order in which they were added.
 
-        An added value is a scalar for all its ranks, or an array by rank, of which the ranks of the
-        step are taken. Steps without the value get the default of `COLUMN_DEFAULTS`, or 0. Scalars
-        are repeated by one vectorized call, because most calls pass only scalars.
+        A value is one number for all ranks of the step, or an array by rank. Missing values are
+        those of `COLUMN_DEFAULTS`, or 0.
         """
         if name == "rank":
             return np.concatenate([ranks for ranks, _ in self._added])

@@ -211,9 +211,7 @@ HAZARDS = Check(
 
 @hookimpl
 def collhub_checks() -> Sequence[Check | RuleSet]:
-    """Return the checks of the binary, of jobs and of the compiled kernels, and the rules of
-    readers.
-    """
+    """Return the checks of the binary, of jobs and of the kernels, and the rules of the readers."""
     rules = "collhub_astra_sim.rules:list_rules"
     return [
         BINARY,
@@ -233,10 +231,9 @@ _WARM_BYTES = 64
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
-    """Compile and store the kernels that are not yet stored, if `options.warm` is set.
+    """Compile and store the missing kernels if the option `warm` is set; the check always passes.
 
-    The check always passes: without `warm` it does nothing and reports no line; with `warm` its one
-    line gives the elapsed seconds.
+    With `warm` its line contains the elapsed seconds; without it there is no line.
     """
     if not options.warm:
         return CheckReport(True)
@@ -247,10 +244,9 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 
 
 def _run_every_kernel() -> None:
-    """Run the simulators of algorithms and of jobs on two ranks, compiling each kernel at once.
+    """Compile every kernel at once by small simulations on two ranks; the results are discarded.
 
-    A ring all-reduce, a step of training and the tables of a custom algorithm; results are
-    discarded.
+    They are a ring all-reduce, a training step, and the tables of a custom algorithm.
     """
     # Imported here, so that a check that is not requested needs no time.
     from collhub_kernels import compile_at_once

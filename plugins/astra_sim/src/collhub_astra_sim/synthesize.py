@@ -126,10 +126,10 @@ def _build_placed_plan(
     npus: tuple[int, ...],
     total: int,
 ) -> _PlacedPlan:
-    """Return the plan of a collective of `size` bytes, with rank r on NPU `npus[r]` of `total`.
+    """Return the plan of a collective, with rank r on NPU `npus[r]` of `total`; cached.
 
-    `size` matters only for the duration of a reduction: three accesses of its bytes at the memory
-    bandwidth; it is 0 if the options have none. Results are cached.
+    `size` (bytes) affects only the duration of reductions: `_ACCESSES` accesses of the bytes at the
+    memory bandwidth, 0 without one.
     """
 
     def reduce_ns(size: int) -> int:
@@ -153,9 +153,10 @@ def _build_placed_plan(
 
 
 def _simulate_time_ns(algorithm: Algorithm, request: SynthesisRequest) -> int:
-    """Simulate the algorithm with ASTRA-sim's model; return its time in ns, at least 1.
+    """Return the time of an algorithm in ASTRA-sim's model, in ns, at least 1.
 
-    The occupancy model is the request's; the congestion model is the simulator's default.
+    The occupancy model is that of the request; the congestion model is the default of the
+    simulator.
     """
     simulation = SimulationRequest(algorithm, request.topology, request.collective_bytes)
     options = AnalyticalOptions(occupancy=str(request.occupancy))
@@ -177,12 +178,13 @@ class _Tree(NamedTuple):
 
 
 def double_binary_tree(task: NativeTask) -> NativePlan:
-    """Build one of the two trees of an all-reduce, between which ASTRA-sim alternates.
+    """Build the plan of an all-reduce on one of the two trees between which ASTRA-sim alternates.
 
-    `task.is_lowest` selects the tree whose root is rank 0, else the last rank is the root. Leaves
-    send their data up, inner ranks add both children's and send on, the root has one child; the sum
-    then goes down. Steps wait for the endpoint delay, and after a receive that is added also for
-    the reduction. Raises `InputError` unless the number of ranks is a power of 2.
+    With `task.is_lowest` the root is rank 0, else the last rank. Leaves send their data up, inner
+    ranks add the data of both children and send the sum on; the root has one child. The sum is then
+    sent down. Steps wait for the delay of the endpoint, and after a receive that is added also for
+    the reduction. Raises `InputError` (`no-implementation`) unless the number of ranks is a power
+    of two.
     """
     ranks = task.num_ranks
     if ranks & (ranks - 1):
@@ -215,11 +217,11 @@ def double_binary_tree(task: NativeTask) -> NativePlan:
 
 
 def _build_tree(ranks: int, *, is_lowest: bool) -> _Tree:
-    """Compute the tree of all ranks; `is_lowest`: the root is rank 0, otherwise the last rank.
+    """Compute the tree of all ranks; the root is rank 0 with `is_lowest`, else the last rank.
 
-    Every number in the tree is the rank, or without `is_lowest` the rank plus 1; odd numbers are
-    leaves. A node's parent and children differ by powers of two; the root has the single child at
-    half of the number of ranks. The number of ranks must be a power of 2.
+    The number of a node in the tree is its rank, or without `is_lowest` its rank plus 1; odd
+    numbers are leaves. A node's number differs from those of its parent and children by powers of
+    two. The root has one child, at half of the number of ranks, which must be a power of two.
     """
     me = np.arange(ranks)
     number = me if is_lowest else me + 1

@@ -58,8 +58,8 @@ RECENT_TIMES = 1 << 10
 def push(world: EventQueue, time: Integer, item: Integer) -> None:
     """Append an event to the bucket of its time (ns); create the bucket if necessary.
 
-    The lowest two bits of `item` are the kind of the event. Buckets are found by the lowest 10 bits
-    of their time, so that a time may have several buckets; their order is that of their events.
+    The lowest two bits of `item` are the kind of the event. Buckets are found by their time modulo
+    `RECENT_TIMES`, so a time may have several buckets; their order is that of their events.
     """
     event = _take_event_record(world)
     world.event[event]["item"] = item
@@ -86,7 +86,7 @@ def push(world: EventQueue, time: Integer, item: Integer) -> None:
 
 @compiled
 def take_event(bucket_index: Integer, world: EventQueue) -> Integer:
-    """Remove the first event of a non-empty bucket and return its item.
+    """Remove the first event of a bucket, which must not be empty, and return its item.
 
     Its record is the first one that `push` reuses.
     """
@@ -147,11 +147,10 @@ def _take_bucket_record(world: EventQueue) -> Integer:
 
 @compiled
 def insert(world: EventQueue, heap: Integer, time: Integer, item: Integer) -> None:
-    """Insert an item into a heap by `time`, behind all entries of an equal time.
+    """Insert an item into a heap by `time`, after all entries of equal time.
 
-    The entry gets the next sequence number of `world.counter`, which orders equal times. It is
-    sifted up from the end: later parents move down into the hole. `heap`: number of the heap, whose
-    range of `world.entry` must have room for one more entry; this is not checked.
+    `heap`: number of the heap, whose range of `world.entry` must have space for one more entry;
+    this is not checked. The next sequence number of `world.counter` orders equal times.
     """
     sequence = world.counter[0]
     world.counter[0] = sequence + 1
@@ -174,9 +173,9 @@ def insert(world: EventQueue, heap: Integer, time: Integer, item: Integer) -> No
 
 @compiled
 def pop(entries: Records, heaps: Records, heap: Integer) -> None:
-    """Remove the first entry of a heap, which must not be empty; the last sifts down from the top.
+    """Remove the first entry of a heap, which must not be empty.
 
-    Entries are ordered by time, then by order of insertion. Nothing is returned.
+    Entries are ordered by time, then by insertion.
     """
     first = heaps[heap]["first"]
     size = heaps[heap]["size"] - 1

@@ -39,9 +39,9 @@ _PARTS: dict[Callable[..., object], dict[str, Any]] = {}
 
 @contextmanager
 def compile_at_once() -> Iterator[None]:
-    """Context manager: compile every kernel that is called in the block before it runs.
+    """Compile every kernel that is called in the block before it runs (context manager).
 
-    Without it, kernels run in plain Python as long as their input is small.
+    Otherwise kernels run in plain Python as long as few events are expected.
     """
     token = _COMPILES_AT_ONCE.set(True)
     try:
@@ -51,9 +51,9 @@ def compile_at_once() -> Iterator[None]:
 
 
 def compiled(function: _Function) -> _Function:
-    """Mark a part of a kernel. In machine code it is inlined into its callers.
+    """Mark a function as a part of kernels that is inlined in machine code; return it (decorator).
 
-    The state has a hundred words, which every call that is not inlined would copy.
+    A call that is not inlined would copy the hundred words of the state.
     """
     _PARTS[function] = {**_UNCOUNTED, "forceinline": True}
     return function
@@ -81,22 +81,27 @@ class Kernel:
         self._native: dict[object, Callable[..., int] | None] = {}
 
     def __call__(self, *states: Any, events: int) -> int:
-        """Run on these states, which are changed in place.
+        """Run the kernel on these states, which are modified in place, and return its result.
 
-        `events`: an estimate of the steps of the run. The choice between interpretation and
-        machine code depends on counts of events and not on time; the results are equal. Raises
-        `InputError` if an interpreted number needs more than 64 bits.
+        `events`: estimated number of events. The choice between plain Python and machine code
+        depends on numbers of events, not on time; the results are equal. Raises `InputError`
+        (`too-large`) if a number in plain Python needs more than 64 bits.
         """
         native = self._find_machine_code(states, events)
         return self._run_interpreted(states) if native is None else native(*states)
 
     def _find_machine_code(self, states: Sequence[Any], events: int) -> Callable[..., int] | None:
-        """Return the machine code for these states; None if they are to be interpreted.
+        """Return the machine code for these states; None if plain Python is to be used.
 
-        The estimated events of all calls are added up. Up to 4000, or if `NUMBA_DISABLE_JIT` is
-        neither empty nor "0", the kernel is interpreted; then stored code is loaded, if there is
-        any for these types, and from more than 60 000 on, the kernel is compiled. `compile_at_once`
-        omits the counts. The result is remembered by the types of the states.
+        The estimated events of all calls are added up. The first rule that applies:
+
+        - Up to `MAX_EVENTS_BEFORE_LOADING` events: None.
+        - `NUMBA_DISABLE_JIT` is neither empty nor "0": None.
+        - Stored code for these types, if there is any.
+        - Above `MAX_EVENTS_BEFORE_COMPILING` events the kernel is compiled, otherwise None.
+
+        With `compile_at_once` the numbers of events do not matter. The result is cached by the
+        types of the states.
         """
         self._events += events
         if self._events <= MAX_EVENTS_BEFORE_LOADING and not _COMPILES_AT_ONCE.get():
@@ -118,7 +123,7 @@ class Kernel:
         """Run the function in plain Python and write changed records back to the arrays.
 
         Returns the result as an integer. Raises `InputError` (`too-large`) if a number does not fit
-        into 64 bits; nothing or only a part is written back then.
+        into 64 bits; records may then be written back in part.
         """
         records: list[LazyRecords] = []
         try:
@@ -132,10 +137,10 @@ class Kernel:
         return int(result)
 
     def sources(self) -> tuple[list[Callable[..., object]], str]:
-        """Return (direct and indirect parts of the kernel, a digest of the code of all parts).
+        """Return (all functions that the kernel calls even indirectly, a digest of their code).
 
-        The digest (SHA-256, hexadecimal) also covers the values of the constants that the code uses
-        and the parts' options. The kernel itself is in the digest, not in the list.
+        Only functions that are marked as parts count. The digest (SHA-256, hexadecimal) also covers
+        the kernel itself, the constants that the code uses, and the options of the parts.
         """
         functions: list[Any] = [self.function]
         content: list[object] = []
@@ -173,10 +178,10 @@ class LazyRecords(dict[Any, dict[str, Any]]):
         return self._length
 
     def write_back(self) -> None:
-        """Write all records that were read to the array, also unchanged ones.
+        """Write all records that were read back to the array, including unchanged ones.
 
-        Raises `OverflowError` for an integer that the array's field cannot hold; fields before it
-        in the type are written already.
+        Raises `OverflowError` for an integer that its field cannot contain; earlier fields are then
+        already written.
         """
         indices = list(self)
         if not indices:
@@ -197,10 +202,10 @@ class LazyRecords(dict[Any, dict[str, Any]]):
 def interpreted(value: Any, records: list[LazyRecords]) -> Any:
     """Convert an argument of a kernel for its execution in plain Python.
 
-    A structured array becomes a `LazyRecords` view. The view is also appended to `records`, so that
-    the caller can write changes back. Any other array becomes a memoryview, through which the
-    array itself is changed. A named tuple is converted entry by entry, and a numpy number becomes
-    a Python number. Other values are returned as they are.
+    A structured array becomes a `LazyRecords` view, which is also appended to `records`, so that
+    the caller can write changes back. Any other array becomes a memoryview, through which the array
+    is modified. A named tuple is converted entry by entry, a numpy number becomes a Python number,
+    and other values are returned unchanged.
     """
     if isinstance(value, np.ndarray):
         if value.dtype.names is None:

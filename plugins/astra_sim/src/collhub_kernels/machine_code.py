@@ -45,14 +45,11 @@ def load(
     """Return the machine code of a kernel for states of these types, from disk or compiled now.
 
     The result is a function of such states that returns the integer of the kernel, and raises
-    `ArithmeticError` if the machine code reports an error. Only the types of `states` are used
-    here. A stored file is found by `digest`, these types, and the versions of Python, numba and the
-    processor; a damaged file counts as missing. If there is none, the kernel is compiled, which
-    takes up to 50 s, and stored in the first writable folder; with `compiles` False nothing is
-    compiled, and the result is None.
-
-    `parts`: the functions that the kernel calls, with numba's options. `digest`: of the sources of
-    the kernel and its parts.
+    `ArithmeticError` if the machine code reports an error. A stored file is found by `digest`
+    (sources of the kernel and its parts), the types of `states`, and the versions of Python, numba
+    and the processor; a damaged file counts as missing. Without a file the kernel is compiled,
+    which takes up to 50 s, and stored in the first writable folder. With `compiles` False the
+    result is None instead. `parts`: functions that the kernel calls, with numba's options.
     """
     key = _compute_key(digest, states)
     stored = _read_code(function, key)
@@ -102,10 +99,10 @@ def types_of(states: Sequence[Any]) -> tuple[object, ...]:
 
 
 def _describe(value: Any) -> str:
-    """Describe the type of a value as text, so that equal texts mean equal machine code.
+    """Describe the type of a value; equal texts mean equal machine code.
 
-    Array: fields with dtypes, in order, and number of dimensions. Tuple: names of the fields and
-    descriptions of the entries. Number: its Python type.
+    An array is described by its fields with dtypes and its number of dimensions, a tuple by the
+    names of its fields and the descriptions of its entries, a number by its Python type.
     """
     if isinstance(value, np.ndarray):
         return f"{value.dtype.descr} {value.ndim}"
@@ -115,12 +112,11 @@ def _describe(value: Any) -> str:
 
 
 def _build_entry(function: _Function, states: Sequence[Any]) -> tuple[_Function, Any]:
-    """Return (function of addresses, lengths and numbers that calls the kernel, its signature).
+    """Return (function that calls the kernel with addresses, lengths and numbers; its signature).
 
-    The states are flattened to parameters: an array becomes a pointer and its lengths as int64 (C
-    order is assumed), a named tuple its entries, a boolean an int64 (true if not 0), other numbers
-    int64 or float64. The function assembles the states again and returns the kernel's result as
-    int64.
+    States are flattened to parameters: an array becomes a pointer and its lengths as int64 (C order
+    is assumed), a named tuple its entries, a boolean an int64 (true if not 0), other numbers int64
+    or float64. The function assembles the states again and returns the kernel's result as int64.
     """
     import numba
     from numba.np import arrayobj
@@ -160,10 +156,10 @@ def _build_entry(function: _Function, states: Sequence[Any]) -> tuple[_Function,
 def _compile_kernel(
     function: _Function, parts: Mapping[_Function, Mapping[str, Any]], states: Sequence[Any]
 ) -> tuple[str, bytes]:
-    """Compile a kernel with numba. Return (name of the compiled function, object code).
+    """Compile a kernel with numba for the types of `states`; return (function name, object code).
 
-    The code is that for the types of `states`. `parts` maps the functions that the kernel calls to
-    their options; each is registered with numba once per process.
+    `parts`: functions that the kernel calls, with their options; each is registered with numba once
+    per process.
     """
     import numba
     from numba.extending import register_jitable
@@ -184,11 +180,10 @@ def _compile_kernel(
 def _load_callable(name: str, code: bytes, states: Sequence[Any]) -> Callable[..., int]:
     """Load object code and return a Python function that runs it on states.
 
-    `name`: the function in the code. `states`: an example, whose flattened entries determine the
-    types of arguments: int64 for integers (also addresses), else double. The returned function
-    takes states of the same structure and returns the result as an integer; it raises
-    `ArithmeticError` if the machine code reports an error. The code remains loaded until the
-    process ends.
+    `name`: function in the code. `states`: an example that determines the types of the flattened
+    arguments, int64 for integers and addresses, else double. The returned function takes states of
+    the same structure and returns an integer; it raises `ArithmeticError` if the machine code
+    reports an error. The code remains loaded until the process ends.
     """
     from llvmlite import binding
 
@@ -224,10 +219,10 @@ def _load_callable(name: str, code: bytes, states: Sequence[Any]) -> Callable[..
 
 
 def _compute_key(digest: str, states: Sequence[Any]) -> str:
-    """Return the digest that identifies a stored file: sources, types, versions and processor.
+    """Return the digest that identifies a stored file, SHA-256 in hexadecimal.
 
-    SHA-256, hexadecimal, of the file format, `digest` (of the sources), the types of the states,
-    the versions of Python and numba, and the operating system, name and features of the processor.
+    It covers the file format, `digest` (of the sources), the types of the states, the versions of
+    Python and numba, and the operating system, name and features of the processor.
     """
     from llvmlite import binding
 
@@ -245,11 +240,11 @@ def _compute_key(digest: str, states: Sequence[Any]) -> str:
 
 
 def _list_folders() -> Iterator[Path]:
-    """Yield the folders for stored code, in order of preference.
+    """Yield the folders for stored code, in order of preference; they need not exist.
 
-    Only `NUMBA_CACHE_DIR` if it is set and not empty; else `__pycache__` next to this module, then
-    `collhub/kernels` in `XDG_CACHE_HOME` if that is an absolute path, else in `~/.cache`. The last
-    one is omitted if the user has no home directory. The folders need not exist.
+    If `NUMBA_CACHE_DIR` is set and not empty, it is the only one. Otherwise they are `__pycache__`
+    next to this module, then `collhub/kernels` in `XDG_CACHE_HOME` (if that is an absolute path),
+    else in `~/.cache`. The last one is left out if the user has no home directory.
     """
     if configured := os.environ.get("NUMBA_CACHE_DIR"):
         yield Path(configured)
@@ -276,10 +271,10 @@ def _get_file_name(function: _Function, key: str) -> str:
 
 
 def _read_code(function: _Function, key: str) -> tuple[str, bytes] | None:
-    """Return the stored (name of the function in the code, object code); None without any.
+    """Return the stored (function name, object code) of a kernel; None without any.
 
-    `key`: hexadecimal digest of all that the code depends on. The first folder of `_list_folders`
-    with a readable file counts whose checksum is that of its content.
+    `key`: hexadecimal digest of everything on which the code depends. The first folder of
+    `_list_folders` with a file whose checksum is correct counts.
     """
     for folder in _list_folders():
         try:
@@ -294,11 +289,11 @@ def _read_code(function: _Function, key: str) -> tuple[str, bytes] | None:
 
 
 def _write_code(function: _Function, key: str, stored: tuple[str, bytes]) -> None:
-    """Store object code in the first writable folder; without one, do nothing.
+    """Store the machine code of a kernel in the first writable folder; without one, do nothing.
 
-    `stored`: (name of the function in the code, code). The file consists of the SHA-256 of the rest
-    as a line, the name as a line, and the code; it is readable by everyone (mode 0644). It replaces
-    an existing file at once, so that readers never see a part; an incomplete one is deleted.
+    `stored`: (function name, object code). The file contains a line with the SHA-256 of the rest, a
+    line with the name, and the code; everyone can read it (mode 0644). It replaces an existing file
+    atomically. An incomplete file is deleted.
     """
     rest = stored[0].encode() + b"\n" + stored[1]
     content = hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest

@@ -33,11 +33,12 @@ class AllocationClass:
 
 
 def find_allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[AllocationClass]:
-    """Group the connected sets of NPUs into classes that are isomorphic including bandwidths.
+    """Group the connected sets of NPUs of the given `sizes` into isomorphism classes.
 
-    A class has its first set and the number of its sets. Links to switches are ignored, and of
-    parallel links the first counts. Every set of NPUs of the given `sizes` is tested: meant for one
-    host. Sorted by size, then by the first set.
+    Two sets are in one class if an isomorphism preserves all bandwidths between their NPUs. Links
+    to switches are ignored, and of parallel links the first counts. A class has its first set and
+    the number of its sets. Classes are sorted by size, then by the first set. Every set of NPUs is
+    tested, so use it for one host only.
     """
     # The bandwidth between NPUs in bytes/s, 0 without a link: float64[NPUs, NPUs].
     bandwidth = np.zeros((topology.num_npus, topology.num_npus))
@@ -60,11 +61,11 @@ def find_allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[Al
 
 
 def _add_to_class(classes: _Classes, bandwidth: Float64Array, npus: _Npus) -> None:
-    """Add a set of NPUs to its class in `classes`, or to a new class.
+    """Add a set of NPUs to its class in `classes`, or to a new class; ignore unconnected sets.
 
-    Sets are of one class if an isomorphism maps their networks, as bandwidths between NPUs, to each
-    other; only the first member of each class is compared. Classes are grouped by the size and the
-    sorted colours of the NPUs. Sets that are not connected are ignored.
+    Sets are of one class if an isomorphism preserves all bandwidths (`bandwidth[from, to]`). Only
+    the first member of each class with the same signature, the size and the sorted colours of the
+    NPUs, is compared.
     """
     restricted = _restrict(bandwidth, npus)
     if not _is_connected(restricted):
@@ -104,10 +105,10 @@ def _is_connected(bandwidth: Float64Array) -> bool:
 
 
 def _compute_colors(bandwidth: Float64Array) -> list[_Color]:
-    """Compute a colour for every node, which isomorphisms preserve.
+    """Compute a colour for every node; an isomorphism maps a node only to one of equal colour.
 
-    It is the pair of the sorted bandwidths to the other nodes and the sorted bandwidths from them.
-    An isomorphism maps a node only to one with an equal colour. `bandwidth`: bytes/s [from, to].
+    A colour is the pair of the sorted bandwidths to the other nodes and from them. `bandwidth`:
+    bytes/s, float64[from, to].
     """
     colours = []
     for node in range(len(bandwidth)):
@@ -122,11 +123,10 @@ def _generate_isomorphisms(
     images: list[list[int]],
     chosen: list[int],
 ) -> Iterator[list[int]]:
-    """Yield the isomorphisms that begin with the chosen images, node by node.
+    """Yield the isomorphisms whose first images are `chosen`; each is the list of images by node.
 
-    `images[v]`: candidates for the image of node v, tried in this order. An isomorphism is the list
-    of images; the bandwidths between all nodes and between their images must be equal in both
-    directions.
+    `images[v]`: candidates for the image of node v, in the order in which they are tried. The
+    bandwidths between all nodes and between their images are equal in both directions.
     """
     node = len(chosen)
     if node == len(source):

@@ -18,12 +18,13 @@ _WORK_PER_NODE_AND_LINK = 5_000
 
 
 def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
-    """Prove a lower bound of the time for every size, by a minimum cut or a partition.
+    """Prove a lower bound of the time for every size by a minimum cut or a partition.
 
-    All-reduces are bounded by a partition, the other collectives by a cut. No set of nodes gives a
-    better bound in the limit of large sizes (`collhub_packing.rates`). The result is empty if not
-    all NPUs take part, if switches multicast or reduce, for bandwidths without a common unit, for
-    all-reduces over links that differ by direction, and if the work exceeds the request's limit.
+    An all-reduce is bounded by a partition, other collectives by a cut. In the limit of large sizes
+    no set of nodes gives a better bound (`collhub_packing.rates`). The result is empty in these
+    cases: not all NPUs are ranks, switches multicast or reduce, bandwidths have no common unit, the
+    links of an all-reduce differ by direction, the network is not connected, or the work exceeds
+    the limit of the request.
     """
     topology, collective = request.topology, request.collective
     work = topology.num_nodes * topology.num_links * _WORK_PER_NODE_AND_LINK
@@ -40,12 +41,12 @@ def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
 
 
 def _find_blocks(request: BoundRequest) -> Int64Array:
-    """Label every node with its block of the partition: int64[nodes], -1 for switches in between.
+    """Return the block of every node: int64[nodes], -1 for switches that belong to several blocks.
 
-    All-reduce: the blocks of the partition of least strength, from 0 in their order. Other
-    collectives: 0 on the sender's side of the tightest cut, 1 on the other; for collectives to a
-    root, the cut is that of the reversed network. Raises `InputError` for bandwidths without a
-    common unit and links that the rate does not support.
+    All-reduce: the blocks of the partition with minimum strength, numbered from 0. Other
+    collectives: 0 on the sending side of the tightest cut and 1 on the other side; for collectives
+    to a root the cut is that of the network with reversed links. Raises `InputError` for bandwidths
+    without a common unit, and for links and networks of which the rate cannot be computed.
     """
     topology, kind = request.topology, request.collective.kind
     graph = CapacityGraph.of(topology)

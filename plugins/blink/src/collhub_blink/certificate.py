@@ -26,11 +26,11 @@ def summarize_packing(
     packings: Sequence[PlacedPacking],
     best: TimedSchedule,
 ) -> Statistics:
-    """Collect the statistics of the chosen schedule, and trees and depth of all full-rate packings.
+    """Collect the statistics of the chosen schedule.
 
-    `packings`: all candidates; shallow ones are not listed. Rates are in GB/s. The fewest trees are
-    a number if the packing is proved optimal, else the text "at least N". An interrupted search is
-    noted.
+    `packings`: all candidates; "trees x depth" lists those that are not shallow. Rates are in GB/s.
+    "fewest trees" is a number if the packing is proved to be optimal, else the text "at least N".
+    An interrupted search is noted.
     """
     packing = best.packing
     is_proved = packing.status == "optimal"
@@ -49,10 +49,10 @@ def summarize_packing(
 
 
 def summarize_planes(best: Division, bound: RateBound) -> Statistics:
-    """Collect the statistics of a division, one value per plane that has a share, as text.
+    """Collect the statistics of a division of the data among planes.
 
-    The rates of planes are listed one by one, in GB/s; the best rate is that of all links. Shares
-    are in percent. An interrupted search is noted.
+    Each text lists one value per plane that has a share. Rates are in GB/s, shares in percent. The
+    best rate is the bound for the links of all planes. An interrupted search is noted.
     """
     shares = best.shares
     packings = [share.packing for share in shares]
@@ -97,8 +97,8 @@ def lower_bound_ns(task: PackingTask, bound: RateBound) -> int:
 def build_certificate(task: PackingTask, packing: PlacedPacking) -> JsonObject:
     """Build the certificate of one packing: problem, rate, bound, and proof of the number of trees.
 
-    The trees are listed only if their number times the number of NPUs is at most 32768, and the
-    links of the network only if there are at most 8192.
+    Trees are listed only if their number times the number of NPUs is at most `_MAX_NUMBERS`. The
+    same limit applies to the links of the network, at `_NUMBERS_PER_LINK` numbers per link.
     """
     document = _build_head(task, packing.bound, packing.rate)
     document["tree_count"] = {
@@ -121,8 +121,8 @@ def build_planes_certificate(
     """Build the certificate of trees on several planes.
 
     `bound`: the bound for the links of all planes. The rate is the sum of the planes' rates. The
-    fewest trees are not searched, so at least 1 is claimed. Trees are listed with their planes if
-    the certificate is short, i.e. has at most 32768 numbers.
+    fewest trees across planes are not searched, so `at_least` is 1. Trees are listed with their
+    planes only if their number times the number of NPUs is at most `_MAX_NUMBERS`.
     """
     packings = [share.packing for share in shares]
     rate = sum((packing.rate for packing in packings), Fraction(0))
@@ -153,11 +153,11 @@ def build_planes_certificate(
 
 
 def _build_head(task: PackingTask, bound: RateBound, rate: Fraction) -> JsonObject:
-    """Build the common fields of every certificate: problem, rate and bound.
+    """Build the fields that all certificates have: problem, rate and bound.
 
-    The network is stated with its links only if they take at most 2^15 numbers, at 4 per link.
-    Rates are fractions as text; `is_optimal` tells that `rate` equals the bound's exactly. `root`
-    exists only for a collective with a root, and is the number of the NPU.
+    Rates are exact fractions as text. `is_optimal` is true if `rate` is exactly that of the bound.
+    The links of the network are listed only if they have at most `_MAX_NUMBERS` numbers. `root` is
+    an NPU, and present only for a rooted collective.
     """
     topology = task.topology
     has_links = topology.num_links * _NUMBERS_PER_LINK <= _MAX_NUMBERS
@@ -215,10 +215,10 @@ def _describe_trees(task: PackingTask, packing: PlacedPacking) -> list[JsonObjec
 
 
 def _describe_tree(packing: PlacedPacking, placed_tree: PlacedTree, num_npus: int) -> JsonObject:
-    """Describe a tree: root, weight in bytes per second, depth, edges, and the tree up, if any.
+    """Return the JSON object of a tree: root, weight, depth, parents and routes.
 
-    The weight is an exact fraction as text. "up" has its own edges and exists only if an all-reduce
-    reduces on another tree than it broadcasts on.
+    The weight is in bytes per second, an exact fraction as text. `up`, with its own parents and
+    routes, exists only if an all-reduce uses another tree to reduce than to broadcast.
     """
     tree_object: JsonObject = {
         "root": placed_tree.tree.root,
@@ -232,10 +232,11 @@ def _describe_tree(packing: PlacedPacking, placed_tree: PlacedTree, num_npus: in
 
 
 def _describe_edges(placed_tree: PlacedTree, num_npus: int) -> JsonObject:
-    """List the parent of every NPU, and the nodes between parent and child, if any.
+    """Return the JSON object with the parents of all NPUs and the routes of a tree.
 
-    "parents": -1 at the root; "routes", only if there are any: by node, as text, those between.
-    Switches have no parent; they occur only in routes.
+    `parents`: one entry per NPU, -1 at the root and for NPUs outside the tree. `routes`, only if
+    there are any: the nodes between parent and child, by child as text. Switches occur only in
+    routes.
     """
     # Switches have no parent; they occur only in the routes.
     tree_object: JsonObject = {"parents": placed_tree.tree.parent[:num_npus].tolist()}

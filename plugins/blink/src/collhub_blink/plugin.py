@@ -139,9 +139,10 @@ def collhub_bounds() -> Sequence[LowerBound]:
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
-    """Compile and cache the missing kernels if `options.warm` is set, else report success.
+    """Compile and cache the missing kernels if the option `warm` is set, and report them.
 
-    The report fails if machine code could not be cached on disk.
+    The report fails if machine code could not be cached on disk. Without the option nothing is
+    compiled, and the report is a success.
     """
     from collhub_packing.warming import warm_check
 
@@ -149,10 +150,10 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 
 
 def _run_every_kernel() -> None:
-    """Run one small synthesis per combination of network and collective with its own kernels.
+    """Compile all kernels by three small syntheses with default options.
 
-    They are an all-gather on `switch:4`, and an all-reduce and a broadcast on `ring:4`, with
-    default options. The results are discarded: only the compilation of the kernels matters.
+    They are an all-gather on `switch:4`, and an all-reduce and a broadcast on `ring:4`; these use
+    different kernels. The results are discarded.
     """
     # Imported here: numba takes a second.
     from collhub_packing.warming import small_request

@@ -51,8 +51,9 @@ _PACKERS: Mapping[CollectiveKind, Callable[[PackingTask], list[PlacedPacking]]] 
 def synthesize(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
     """Synthesize the fastest algorithm on trees for a request.
 
-    Raises `UsageError` for unsuitable options, and `InputError` for collectives that do not run on
-    trees, ranks that cannot be reached, and sizes below one byte per chunk.
+    Compilation of kernels is reported as progress. Raises `UsageError` for unsuitable options and a
+    single rank, and `InputError` for collectives that do not run on trees, for ranks that cannot be
+    reached, and for chunks below one byte.
     """
     # Imports numba, which takes a second.
     from collhub_packing.compiling import COMPILING, compilations
@@ -65,10 +66,10 @@ def synthesize(request: SynthesisRequest, options: BlinkOptions) -> SynthesisRes
 def _synthesize_with_common_unit(
     request: SynthesisRequest, options: BlinkOptions
 ) -> SynthesisResult:
-    """Synthesize after rounding bandwidths to a common unit, if they have none.
+    """Synthesize an algorithm, with bandwidths rounded to a common unit if that is necessary.
 
-    They are also rounded if the trees of the exact bandwidths need more units than 64 bits count.
-    After rounding, the bounds of the result are relaxed by the rounding error.
+    It is necessary if they have no common unit, or if the trees of the exact bandwidths need too
+    many units (`too-many-units`). The bounds of the result are then relaxed by the rounding error.
     """
     topology, tolerance = with_common_unit(request.topology)
     if not tolerance:
@@ -83,11 +84,11 @@ def _synthesize_with_common_unit(
 
 
 def _relax_bounds(result: SynthesisResult, tolerance: float) -> SynthesisResult:
-    """Adapt a result that was computed for rounded bandwidths to the true ones.
+    """Return a result that was computed for rounded bandwidths, adapted to the true ones.
 
     The true bandwidths are larger by up to `tolerance` (relative), so lower bounds are divided by 1
-    + `tolerance` and rounded down. The certificate, of the rounded network, is removed; a note with
-    the tolerance is added to the algorithm and the statistics. Returns a new result.
+    + `tolerance` and rounded down. The certificate of the rounded network is removed. A note with
+    the tolerance is added to the algorithm and the statistics.
     """
     extension = result.algorithm.extensions[_NAME]
     assert isinstance(extension, dict)
@@ -103,9 +104,10 @@ def _relax_bounds(result: SynthesisResult, tolerance: float) -> SynthesisResult:
 
 
 def _synthesize_exactly(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """Synthesize on one plane or several.
+    """Synthesize on one plane or on several.
 
-    Raises `UsageError` for a `setup` other than "0ns" with a single plane, and as those functions.
+    Raises `UsageError` if the option `setup` is not "0ns" for a topology with one plane, and the
+    errors of the two functions.
     """
     if request.topology.num_planes > 1:
         return _synthesize_on_planes(request, options)
@@ -118,10 +120,10 @@ def _synthesize_exactly(request: SynthesisRequest, options: BlinkOptions) -> Syn
 
 
 def _synthesize_on_one(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """Synthesize on a topology with one plane: the fastest of all packings that the options allow.
+    """Synthesize on a topology with one plane: the fastest schedule of all allowed packings.
 
-    Fastest is the least time of the schedule found for each. The algorithm carries statistics and a
-    certificate of the packing's rate. Raises an error if there is too little data for any schedule.
+    The algorithm has the statistics and the certificate of the packing as an extension. Raises
+    `InputError` (`size-too-small`) if there are too few bytes for any schedule.
     """
     task = PackingTask.of(request, options)
     packings = _choose_packings(task)
@@ -152,18 +154,19 @@ class _ScheduleTimer:
         self._fastest: tuple[Pipeline, Algorithm] | None = None
 
     def time_ns(self, packing: PlacedPacking, schedule: PackingSchedule) -> int:
-        """Evaluate the time of a schedule in ns. Remembers the algorithm of the fastest one.
+        """Return the time of a schedule in ns, and store the algorithm of the fastest one so far.
 
-        Among equal times the first is the fastest. Its algorithm is remembered only if evaluating
-        it had to build one.
+        Of equal times the first one counts. The algorithm is stored only if the evaluation had to
+        build it. The ratio to the planned time is reported to the pace of the task.
         """
         pipeline = schedule.pipeline
         built_algorithms: list[Algorithm] = []
 
         def build_algorithm() -> Algorithm:
-            """Build the algorithm of the schedule, without extension.
+            """Build the algorithm without an extension and append it to `built_algorithms`.
 
-            It is appended to `built_algorithms` and returned.
+            Returns the first entry of `built_algorithms`, which is this algorithm on the first
+            call.
             """
             built_algorithms.append(_build_algorithm(self._task, pipeline, {}))
             return built_algorithms[0]
@@ -180,8 +183,8 @@ class _ScheduleTimer:
     ) -> Algorithm:
         """Return the algorithm of a schedule with its provenance and extension.
 
-        The cached algorithm is used for the fastest schedule, unless only the steps of some ranks
-        are requested.
+        The stored algorithm is used if this is the fastest schedule and the steps of all ranks are
+        requested. Otherwise it is built, with the steps of the requested ranks only.
         """
         ranks = self._request.wanted
         if ranks is None and self._fastest is not None and self._fastest[0] is pipeline:
@@ -195,10 +198,9 @@ class _ScheduleTimer:
 def _synthesize_on_planes(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
     """Synthesize one algorithm over several planes, which share the data.
 
-    Each plane packs on its own; the fastest division of the data found, by the time of the joint
-    schedule, becomes the result. Its bound is that of the network of all planes. Start-up times are
-    counted per plane, 0 for planes without a share. Raises an error if there is too little data for
-    any division.
+    Each plane has its own packings. The result is the fastest division by the time of the joint
+    schedule. Its bound is that of the network of all planes. Raises `InputError` (`size-too-small`)
+    if there are too few bytes for any division.
     """
     planes = find_planes(request, options, _choose_packings)
     # The network of all planes, for the bound and for the joint algorithm.
@@ -262,10 +264,10 @@ def find_packings(task: PackingTask) -> list[PlacedPacking]:
 def _collect_bounds_ns(
     task: PackingTask, bound: RateBound, request: SynthesisRequest
 ) -> dict[str, int]:
-    """Return lower bounds of the time in ns by name: the certified bound of the rate, and `links`.
+    """Return lower bounds of the time in ns, by name.
 
-    `links` is the core's bound by latencies and links; it requires that all NPUs take part, and is
-    missing if the core has none.
+    One is the certified bound of the rate, named by its kind. `links`, the core's bound by
+    latencies and links, is present only if all NPUs are ranks in order and the core has one.
     """
     bounds = {bound.kind: lower_bound_ns(task, bound)}
     every_npu = tuple(range(task.topology.num_npus))
@@ -277,10 +279,10 @@ def _collect_bounds_ns(
 
 
 def _choose_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Choose the packings that the option `trees` allows. Raises `UsageError` if there are none.
+    """Return the packings that the option `trees` allows, in the order of the search.
 
-    "auto" allows all, "shallow" those built as shallow, "fewest" among the others those with the
-    minimum number of trees. The order is that of the search.
+    `auto` allows all, `shallow` those built as shallow, `fewest` the others with the minimum number
+    of trees. Raises `UsageError` if there are none.
     """
     packings = find_packings(task)
     if task.trees == "auto":
@@ -306,7 +308,8 @@ def _evaluate_time_ns(
 ) -> int:
     """Return the time of a schedule in ns, simulated if possible.
 
-    The planned time, rounded up, without a simulator, and for more than 2^20 messages.
+    It is the planned time, rounded up, without a simulated time, and for more than
+    `_MAX_SIMULATED_MESSAGES` messages.
     """
     # Rounded up: no schedule is faster than planned.
     planned_time_ns = -(-pipeline.time_ps // 1000)
@@ -340,9 +343,9 @@ def _build_algorithm(
 
 
 def _build_provenance(task: PackingTask, options: BlinkOptions | None) -> Provenance:
-    """Describe the origin of an algorithm: plugin, version, topology and options as text.
+    """Return the origin of an algorithm: plugin, version, topology and options as text.
 
-    Without options the record has none; the version is "" if the plugin is not installed.
+    Without options the record has none. The version is "" if the plugin is not installed.
     """
     values = {} if options is None else asdict(options)
     option_texts = {name: str(value) for name, value in values.items()}

@@ -43,12 +43,12 @@ _WILDCARD = (
 
 
 def parse_goal(content: bytes, file: str) -> GoalSchedule:
-    """Parse a file into a schedule: the head `num_ranks N`, then a block per rank.
+    """Parse a GOAL file into a schedule: the head `num_ranks N`, then one block per rank.
 
-    Comments are removed, and Windows line ends converted, without a change of line numbers. Raises
-    `InputError` with the line of the first error: invalid text, ranks that are not listed as 0..N-1
-    in ascending order, and files that end before the last rank; and without a line (code
-    `too-large`) for files above `MAX_BYTES` (4 GiB).
+    Comments are removed and Windows line ends are converted; line numbers stay. Raises `InputError`
+    with the line of the first error: a text that the grammar forbids, ranks that are not 0..N-1 in
+    ascending order, or a file that ends before the last rank. Raises `InputError` (`too-large`)
+    without a line for a file above `MAX_BYTES` (4 GiB).
     """
     if len(content) > MAX_BYTES:
         raise InputError(
@@ -93,7 +93,8 @@ def parse_goal(content: bytes, file: str) -> GoalSchedule:
 def _remove_comments(content: bytes, file: str) -> bytes:
     """Return the text with every comment replaced by its line ends, so that line numbers stay.
 
-    Raises `InputError` with the line of the first comment without an end.
+    A comment must begin its line; it is `// ...` or `/* ... */`. Raises `InputError`
+    (`goal-syntax`) with the line of the first comment `/*` that is not closed.
     """
     if b"/" not in content:
         return content
@@ -107,9 +108,10 @@ def _remove_comments(content: bytes, file: str) -> bytes:
 
 
 def _parse_head(text: bytes, file: str) -> tuple[int, int]:
-    """Parse the first line `num_ranks N`; return N and the offset of the text after it.
+    """Parse the first line that is not blank, `num_ranks N`; return N and the offset after it.
 
-    Raises `InputError` at line 1 if the line is missing or N is not in 1..2^20 (`MAX_RANKS`).
+    Raises `InputError` at line 1 if the line is missing (`goal-syntax`), or N is not in
+    1..`MAX_RANKS` (`goal-ranks`).
     """
     head = HEAD.match(text)
     if head is None:
@@ -129,7 +131,8 @@ def _parse_head(text: bytes, file: str) -> tuple[int, int]:
 def _check_end(text: bytes, offset: int, line: int, file: str) -> None:
     """Raise `InputError` if anything but blanks follows the last block.
 
-    The block ends at `offset`, in line `line`; the error has the line of the first further text.
+    The block ends at `offset`, which is in line `line`. The error (`goal-syntax`) has the line of
+    the first further text.
     """
     # Blanks and comments may follow; comments have become blanks.
     rest = BLANK.match(text, offset)
@@ -144,9 +147,10 @@ class _ScheduleColumns:
     """Columns of a schedule, to which blocks are added rank by rank."""
 
     def __init__(self, file: str, num_ranks: int) -> None:
-        """Start without operations and dependencies; blocks of ranks are added by `add`.
+        """Create empty columns; `add` then appends the blocks of ranks.
 
-        `file`: name for errors; `num_ranks`: declared number of ranks, below which peers must be.
+        `file` is the name for error messages. `num_ranks` is the declared number of ranks; every
+        peer must be smaller.
         """
         self._file = file
         self._num_ranks = num_ranks
@@ -157,12 +161,13 @@ class _ScheduleColumns:
         self._columns = {name: [empty] for name in (*_COLUMNS, *_EDGES)}
 
     def add(self, rank: int, body: bytes, first_line: int) -> None:
-        """Append the operations and dependencies of one rank; `body`: text between its braces.
+        """Append the operations and dependencies of one rank.
 
-        `first_line`: line in which the body begins. Labels are those of this rank only. An empty
-        body adds nothing. Raises `InputError` with the line of the first statement that the grammar
-        or a rule of the schedule forbids, for text before the closing brace on its line, and, if
-        there are dependencies, for repeated and unknown labels.
+        `body` is the text between the braces, and `first_line` the line in which it begins. Labels
+        are valid in this rank only. A body without statements adds nothing. Raises `InputError`
+        with the line for the first statement that the grammar or a rule of the schedule forbids,
+        and for a closing brace that follows text in its line. Labels are only checked if the rank
+        has dependencies: then repeated and unknown labels are refused.
         """
         statements: list[tuple[bytes, ...]] = STATEMENT.findall(body)
         # The closing brace must be on a separate line, because a statement ends with its line.
@@ -197,7 +202,8 @@ class _ScheduleColumns:
     def _add_operations(self, rank: int, parts: Mapping[str, Texts], lines: Int64Array) -> None:
         """Append the operations of a rank, given as texts by `OPERATION_PARTS`.
 
-        Raises `InputError` for a calc with a tag or nic, and as `_check_messages`.
+        Raises `InputError` for a calc with a tag or a nic, and for messages that `_check_messages`
+        refuses. Each error has the line of the first such operation.
         """
         columns = _build_columns(rank, parts, lines)
         is_misplaced = _is_text(parts["tag"]) | _is_text(parts["nic"])
@@ -208,10 +214,15 @@ class _ScheduleColumns:
             self._columns[name].append(column)
 
     def _check_messages(self, columns: Mapping[str, Int64Array]) -> None:
-        """Raise `InputError` for a message whose partner is not definite.
+        """Raise `InputError` for a message with an indefinite or invalid partner or tag.
 
-        That is: a receive from any rank (-1), a tag of -1 (any tag) or above 2^31 - 1, or a peer
-        that is no rank of the schedule. The error has the line of the first such message.
+        The rules are checked in this order, and the error has the line of the first message that
+        violates one:
+
+        - A receive has neither the peer -1 (any rank) nor the tag -1 (any tag).
+        - A send does not have the tag -1.
+        - The peer is a rank of the schedule.
+        - The tag is at most 2^31 - 1.
         """
         lines, peer, tag = columns["line"], columns["peer"], columns["tag"]
         is_send = columns["operation"] == GoalOperation.SEND
@@ -229,8 +240,9 @@ class _ScheduleColumns:
     def _map_labels(self, names: Texts, lines: Int64Array) -> dict[bytes, int]:
         """Map every label of a block to the row of its operation in the entire schedule.
 
-        `names`, `lines`: label (empty for none) and line of every operation. Raises `InputError`
-        for a label that occurs twice or is a keyword of the grammar.
+        `names` has the label of every operation of the block (empty for none), and `lines` its
+        line. Raises `InputError` (`goal-label`) for a label that occurs twice or is a keyword of
+        the grammar.
         """
         labels = {name: self._rows + row for row, name in enumerate(names) if name}
         if len(labels) < sum(map(bool, names)):
@@ -245,7 +257,7 @@ class _ScheduleColumns:
     def _refuse_repeated_label(self, names: Texts, lines: Int64Array) -> None:
         """Raise `InputError` at the line of the first label that has occurred before in the rank.
 
-        Empty names are no labels. Nothing happens without a repeated one.
+        Empty names are not labels. Returns normally if no label is repeated.
         """
         seen: set[bytes] = set()
         for row, name in enumerate(names):
@@ -259,9 +271,10 @@ class _ScheduleColumns:
     ) -> None:
         """Append the dependencies of a block.
 
-        `texts`: the label that is awaited, the label that waits, and the keyword of each:
-        `requires` waits for the end of an operation, `irequires` for its start. `rows`: row by
-        label. Raises `InputError` for a label that no operation of the block has.
+        `texts` has three columns: the label that is awaited, the label that waits, and the keyword.
+        The keyword `requires` waits for the end of an operation, `irequires` for its start. `rows`
+        has the row by label. Raises `InputError` (`goal-label`) for a label that no operation of
+        the block has.
         """
         earlier, later, word = texts
         for names in (earlier, later):
@@ -286,10 +299,10 @@ class _ScheduleColumns:
             _fail(self._file, int(lines[first]), "goal-syntax", message)
 
     def _refuse_line(self, body: bytes, first_line: int) -> NoReturn:
-        """Raise `InputError` at the first line of a block that is not a statement.
+        """Raise `InputError` (`goal-syntax`) at the first line of a block that is not a statement.
 
-        If every line is one, the closing brace follows a statement on its line; then the error has
-        the last line.
+        If every line is a statement, the error has the last line: there the closing brace follows a
+        statement, which is not permitted.
         """
         lines = body.split(b"\n")
         # Line by line, because the pattern for a block does not report where it failed.
@@ -308,12 +321,12 @@ class _ScheduleColumns:
 def _build_columns(
     rank: int, parts: Mapping[str, Texts], lines: Int64Array
 ) -> dict[str, Int64Array]:
-    """Convert the texts of operations to columns; returns int64 arrays by name of a column.
+    """Convert the texts of operations to columns; returns int64 arrays by name of the column.
 
-    A row with a text `send` or `recv` is of this kind, any other a calc. The amount is the one size
-    that is given: bytes of a message, time of a calc; the peer is that of the kind. An omitted part
-    is an empty text, and becomes 0 for the amount and the tag, and -1 for the peer, the cpu and the
-    nic.
+    An operation with a text in `send` or `recv` is of this kind, any other is a calc. The amount is
+    the bytes of a message or the time of a calc. The peer is the text of `to` for a send, of `from`
+    for a receive, and -1 for a calc. An omitted tag or amount becomes 0, and an omitted cpu or nic
+    -1.
     """
     kinds = [_is_text(parts["send"]), _is_text(parts["recv"])]
     operations = [GoalOperation.SEND, GoalOperation.RECV]
@@ -345,7 +358,8 @@ def _is_text(texts: Texts) -> BoolArray:
 def _parse_numbers(texts: Texts, default: int) -> Int64Array:
     """Parse decimal texts to int64; an empty text becomes `default`.
 
-    Raises `ValueError` for other texts and `OverflowError` above 64 bits.
+    Raises `ValueError` for a text that is not an integer, and `OverflowError` for one above 64
+    bits.
     """
     numbers = (int(text) if text else default for text in texts)
     return np.fromiter(numbers, np.int64, len(texts))

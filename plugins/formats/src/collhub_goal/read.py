@@ -56,12 +56,12 @@ c irequires b
 
 
 def read(source: Source, options: NoOptions) -> Algorithm:
-    """Read a schedule as a timing-only algorithm: one unit is one byte; a cpu is a lane, a tag a
-    channel.
+    """Read a GOAL schedule as an algorithm that has only times, without buffers.
 
-    Notes to `source.report` say that `irequires` is read as waiting for the dependencies of the
-    awaited operation, and that nic numbers are ignored. Raises `InputError` with the line of the
-    first error.
+    A unit is one byte, a cpu becomes a lane, and a tag a channel. Notes to `source.report` state
+    that `irequires` is read as waiting for the dependencies of the awaited operation, and that nic
+    numbers are ignored; each is reported once, only if it applies. Raises `InputError` with the
+    line of the first error in the file, and the errors of `build_algorithm`.
     """
     del options
     schedule = parse_goal(source.content(), source.name)
@@ -79,13 +79,13 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 
 
 def build_algorithm(schedule: GoalSchedule, file: str | None, provenance: Provenance) -> Algorithm:
-    """Build the timing-only algorithm of a schedule: one step per operation, buffers unknown.
+    """Build the algorithm of a schedule: one step per operation, with times but unknown buffers.
 
-    A message has its bytes as units and its tag as channel; a calc has its time as duration in ns
-    and 0 units. The lane is the cpu. The collective is custom, and its buffers have as many bytes
-    as the rank with the most traffic sends or receives. `file`: name for error messages. Raises
-    `InputError` for cyclic dependencies, chains of more than 1000 `irequires`, and sizes out of
-    range.
+    A message has its bytes as units and its tag as channel. A calc has its time in ns as duration,
+    and 0 units. The lane is the cpu. The collective is custom, and every buffer has as many bytes
+    as the largest total that a rank sends or receives, at least 1. `file` is the name for error
+    messages, or None. Raises `InputError` for cyclic dependencies, for chains of more than 1000
+    `irequires`, and for totals above 2^62 bytes.
     """
     num_ranks = schedule.num_ranks
     edges = _find_dependencies(schedule, file)
@@ -123,7 +123,10 @@ def build_algorithm(schedule: GoalSchedule, file: str | None, provenance: Proven
 
 
 def samples() -> Sequence[Source]:
-    """A small correct file for the conformance kit."""
+    """Return a list with one small correct file for the conformance kit.
+
+    Notes of the reader about this file are discarded.
+    """
     quiet = Source.of_bytes("two-ranks.goal", _SAMPLE)
     # Suppress the reader's notes about ignored parts: the checks do not need them.
     return [Source(quiet.name, quiet.parts, report=lambda diagnostic: None)]
@@ -132,10 +135,11 @@ def samples() -> Sequence[Source]:
 def _find_dependencies(schedule: GoalSchedule, file: str | None) -> tuple[Int64Array, Int64Array]:
     """Return (parent, child) rows of all dependencies on the end of an operation.
 
-    The hub has no dependency on a start. An operation starts when its predecessors have finished,
-    so `c irequires b` becomes: c waits for the predecessors of b. If b itself waits for the start
-    of a, c waits for the start of a too, and so on; each round of the loop follows one such hop.
-    Raises `InputError` after 1000 hops.
+    The hub has no dependency on a start (`irequires`). An operation starts when its predecessors
+    have finished, so `c irequires b` becomes: c waits for the predecessors of b. If b itself waits
+    for the start of a, then c waits for the predecessors of a too, and so on. Pairs may be
+    repeated. Raises `InputError` (`goal-dependencies`) if more than `_MAX_HOPS` (1000) `irequires`
+    follow one another or form a cycle.
     """
     parents, children = [schedule.parent], [schedule.child]
     # For a row, the rows whose end it waits for, and those whose start it waits for.
@@ -175,7 +179,8 @@ class _Followers:
     def look_up(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return the values of all `rows`, and for each value the position of its row in `rows`.
 
-        A row has any number of values, also none; values are ordered by position of their row.
+        A row has any number of values, possibly none. The values are ordered by the position of
+        their row.
         """
         first = self._indptr[rows]
         count = self._indptr[rows + 1] - first
@@ -186,8 +191,8 @@ class _Followers:
 def _count_max_bytes(schedule: GoalSchedule, file: str | None) -> int:
     """Return the largest number of bytes that a rank sends in total, or receives in total.
 
-    At least 1, also without messages. Raises `InputError` (code `size-range`) if a rank sends or
-    receives more than 2^62 bytes.
+    The result is at least 1. Raises `InputError` (`size-range`) if a rank sends or receives more
+    than 2^62 bytes.
     """
     max_bytes = 1
     for operation in (GoalOperation.SEND, GoalOperation.RECV):

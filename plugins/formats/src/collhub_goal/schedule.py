@@ -144,10 +144,11 @@ class GoalSchedule(ColumnTable):
 
 
 def format_goal(schedule: GoalSchedule) -> bytes:
-    """Format the complete file as ASCII: the blocks of all ranks in ascending order.
+    """Format the complete GOAL file as ASCII: the blocks of all ranks in ascending order.
 
-    Every operation has the label `l` and its number within the rank. Dependencies follow the
-    operations of the rank: first `requires`, then `irequires`. A cpu or nic of -1 is not printed.
+    Every operation has the label `l` followed by its number within the rank, from 0. Dependencies
+    follow the operations of the rank: first `requires`, then `irequires`. A cpu or nic of -1 is not
+    written.
     """
     bounds = group_pointer(schedule.rank, schedule.num_ranks).tolist()
     after_end = _EdgeLines("requires", schedule.parent, schedule.child)
@@ -163,12 +164,12 @@ def format_goal(schedule: GoalSchedule) -> bytes:
 
 
 def assign_tags(steps: StepTable) -> Int64Array:
-    """Return the tag of every step: int64; local steps keep their channel, which has no meaning.
+    """Return the tag of every step as int64.
 
-    The tags are the channels if no two messages of a pair of ranks share a channel and no step has
-    a negative one; otherwise every message gets a unique number from 0, ordered by source,
-    destination, channel and step. Raises `InputError` (code `unmatched-message`) if sends and
-    receives do not match.
+    The tags are the channels if no two messages of a pair of ranks share a channel and no channel
+    is negative. Otherwise every message gets a unique number from 0, ordered by source,
+    destination, channel and step. Local steps always keep their channel, which has no meaning.
+    Raises `InputError` (`unmatched-message`) if sends and receives do not match.
     """
     sends = _sort_sides(steps, steps.sends, steps.rank, steps.peer)
     receives = _sort_sides(steps, steps.receives, steps.peer, steps.rank)
@@ -191,10 +192,10 @@ def assign_tags(steps: StepTable) -> Int64Array:
 
 
 def number_cpus(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
-    """Return the number of the cpu of every step: int64, -1 for none.
+    """Return the number of the cpu of every step as int64, -1 for none.
 
-    With the option `cpu=lane` the cpu is the lane, folded to at most 255 numbers per rank; with any
-    other value no step has one.
+    With the option `cpu=lane` the number is the lane, renumbered by `_fold_numbers` to less than
+    255. With any other value of the option all numbers are -1.
     """
     # A cpu of GOAL executes one operation at a time, like a thread block.
     if options.cpu == "lane":
@@ -203,10 +204,10 @@ def number_cpus(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
 
 
 def number_nics(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
-    """Return the number of the nic of every step: int64, -1 for none.
+    """Return the number of the nic of every step as int64, -1 for none.
 
-    With the option `nic=channel` the nic is the channel, folded to at most 255 numbers per rank;
-    with any other value no step has one.
+    With the option `nic=channel` the number is the channel, renumbered by `_fold_numbers` to less
+    than 255. With any other value of the option all numbers are -1.
     """
     # Messages of one nic are sent one after the other, like those of a channel in NCCL's runtimes.
     if options.nic == "channel":
@@ -218,9 +219,9 @@ class _EdgeLines:
     """Dependencies of one kind, sorted by the waiting operation."""
 
     def __init__(self, word: str, parent: Int64Array, child: Int64Array) -> None:
-        """Sort dependencies by the operation that waits, then by the awaited one.
+        """Store dependencies, sorted by the operation that waits, then by the awaited one.
 
-        `word`: the keyword (`requires` or `irequires`); `parent` (awaited) and `child` (waits) are
+        `word` is the keyword, `requires` or `irequires`. `parent` (awaited) and `child` (waits) are
         rows of the schedule.
         """
         # By parent within a child, so that equal schedules give equal bytes.
@@ -232,8 +233,8 @@ class _EdgeLines:
     def format_lines(self, start: int, stop: int) -> Iterator[str]:
         """Yield the dependencies of one rank as lines such as `l3 requires l1`.
 
-        They are ordered by the later operation. The rank has the rows `start` to `stop` - 1; labels
-        count them from 0.
+        The operations of the rank have the rows `start` to `stop` - 1, and labels count them from
+        0. Lines are ordered by the operation that waits, then by the awaited one.
         """
         # Labels count the operations of a rank from 0.
         first, last = np.searchsorted(self._child, [start, stop])
@@ -246,8 +247,8 @@ class _EdgeLines:
 def _format_operations(schedule: GoalSchedule, start: int, stop: int) -> Iterator[str]:
     """Yield one line per operation of one rank, whose rows are `start` to `stop` - 1.
 
-    Labels `l0`, `l1`, ... count within the rank. A calc has its time and no tag and no nic; a
-    message its bytes, peer and tag. A cpu or nic of -1 is omitted.
+    The labels `l0`, `l1`, ... count within the rank. The line of a calc has its time and cpu. The
+    line of a message has its bytes, peer, tag, cpu and nic. A cpu or nic of -1 is omitted.
     """
     names = ("operation", "amount", "peer", "tag", "cpu", "nic")
     columns = (getattr(schedule, name)[start:stop].tolist() for name in names)
@@ -278,10 +279,11 @@ def _sort_sides(
     source: Int32Array,
     destination: Int32Array,
 ) -> _MessageSides:
-    """Return the sends (or receives) of all messages, sorted by source, destination, channel.
+    """Return the sends (or the receives) sorted by source, destination and channel.
 
-    `is_side`: bool per step; `source` and `destination`: ranks of the message per step. Sides with
-    equal keys stay in the order of steps, so that the k-th of both sides match.
+    `is_side` (bool per step) selects the steps. `source` and `destination` are the ranks of the
+    message, per step. Steps with equal keys stay in their order, so that the k-th send matches the
+    k-th receive.
     """
     rows = np.flatnonzero(is_side)
     # The last key is the primary one; equal keys stay in the order of steps.
@@ -302,9 +304,10 @@ def _sort_sides(
 def _fold_numbers(rank: Int32Array, number: Int64Array) -> Int64Array:
     """Renumber the resources of each rank to numbers below 255.
 
-    The distinct numbers of a rank are replaced by 0, 1, ... in ascending order, modulo 255: with
-    more than 255 of them, several share a number. If all numbers of all ranks are below 255, the
-    same array is returned. `number`: int64 per step, -1 for none, which stays -1.
+    `number` is int64 per step; a negative number means none and stays. If all numbers are below
+    255, `number` itself is returned. Otherwise the distinct numbers of each rank are replaced by 0,
+    1, ... in ascending order, modulo 255, so that with more than 255 of them several share a
+    number.
     """
     if number.max(initial=-1) < MAX_RESOURCES:
         return number

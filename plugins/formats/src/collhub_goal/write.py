@@ -88,11 +88,12 @@ _RENUMBERED = (
 
 
 def write(algorithm: Algorithm, options: GoalWriteOptions) -> WriteResult:
-    """Write an algorithm as one GOAL file, for the option `size` or else its own size.
+    """Write an algorithm as one GOAL file, for the option `size` (bytes) or else its own size.
 
-    An algorithm without a size is written for 1 MiB, which is reported as a loss. The other losses
-    are the differences to the algorithm that would be read back. Raises `InputError` if sends and
-    receives do not match, and `UsageError` for a size that GOAL cannot represent.
+    An algorithm without a size is written for 1 MiB (`DEFAULT_BYTES`), which is reported as a loss.
+    The other losses are the differences to the algorithm that a reader would get from the file.
+    Raises `InputError` if sends and receives do not match, and `UsageError` if a message is too
+    large for GOAL.
     """
     size = options.size or algorithm.collective_bytes
     schedule = build_schedule(algorithm, DEFAULT_BYTES if size is None else size, options)
@@ -104,12 +105,12 @@ def write(algorithm: Algorithm, options: GoalWriteOptions) -> WriteResult:
 
 
 def write_job(workload: Workload, options: NoOptions) -> WriteResult:
-    """Writer `goal` of jobs: one file, in which every node of the workload is one operation.
+    """Write a job as one GOAL file, in which every node is one operation.
 
-    Computations, markers, and loads and stores with a duration become `calc`. Losses state, each
-    only if present: names, process groups, numbers of operations, kinds of nodes, and the
-    difference of control and data dependencies. Raises `UsageError` for collectives, which GOAL
-    does not have, and for work without a duration.
+    Computations, markers, and loads and stores with a duration become `calc`. The losses, each
+    reported only if the content exists, are: names, process groups, numbers of operations, kinds of
+    nodes, and control dependencies. Raises `UsageError` for collectives (code `collective`), which
+    GOAL does not have, and for work without a duration (code `duration`).
     """
     schedule = build_job_schedule(workload)
     # List the kinds of content of a job that the schedule does not represent, each only if present.
@@ -132,9 +133,10 @@ def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -
     """Build the schedule of an algorithm for a collective of `size` bytes.
 
     A step becomes one operation: a send, a recv, or for local work a calc with its time in ns. A
-    reducing receive becomes a recv followed by a calc, on which its successors depend. Tags are
-    unique per message where channels are not; cpu and nic follow the options. Raises `InputError`
-    if sends and receives do not match, and `UsageError` if a message would exceed `MAX_BYTES`.
+    reducing receive becomes a recv followed by a calc, on which its successors depend. The tags are
+    those of `assign_tags`; cpu and nic follow the options. All dependencies become `requires`.
+    Raises `InputError` if sends and receives do not match, and `UsageError` if a message has more
+    than `MAX_BYTES` bytes.
     """
     steps = algorithm.steps
     # Bytes of every step, for `size` bytes in total.
@@ -175,10 +177,11 @@ def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -
 def build_job_schedule(workload: Workload) -> GoalSchedule:
     """Convert every node of a flat job to one operation; all dependencies become `requires`.
 
-    Sends and receives keep bytes and peer; equal pairs of tag and bytes get an equal tag. All other
-    nodes become a calc of their duration, 0 for those without one (such as markers). Computations
-    on the device use cpu 0, those on the host cpu 1. Raises `UsageError` for the first collective,
-    and for computations, loads and stores without a duration.
+    Sends and receives keep bytes and peer; messages with an equal pair of tag and bytes get an
+    equal tag. All other nodes become a calc of their duration in ns, 0 for those without one (such
+    as markers). These use cpu 1 on the host and cpu 0 elsewhere. Raises `UsageError` for the first
+    collective (code `collective`), and for the first computation, load or store without a duration
+    (code `duration`).
     """
     nodes = workload.nodes
     # Refuse the first collective, or the first work without a duration (-1).
@@ -225,8 +228,9 @@ def find_losses(
 ) -> Iterator[Loss]:
     """Yield the losses of writing an algorithm as this schedule.
 
-    The schedule is read back and compared with the algorithm, so that no difference is overlooked;
-    then the properties of single steps follow.
+    First come the differences between the algorithm and the one that is built from the schedule,
+    grouped by `_FIELD_LOSSES`. The properties of single steps that are lost follow. Raises the
+    errors of `build_algorithm`.
     """
     read_back = build_algorithm(schedule, None, algorithm.provenance)
     changed = set(algorithm.differences(read_back))
@@ -253,7 +257,7 @@ class _OperationRows:
     def of(cls, steps: StepTable) -> _OperationRows:
         """Assign rows to steps in their order: two to a reducing receive, one to any other step.
 
-        The first row of a reducing receive is the message, the second one the sum.
+        The first row of a reducing receive is the message, and the second one the sum.
         """
         is_fused = steps.is_kind(StepKind.RECV_REDUCE)
         rows_of_step = 1 + is_fused.astype(np.int64)
@@ -265,10 +269,10 @@ class _OperationRows:
         return cls(step, is_message, first, last)
 
     def edges(self, steps: StepTable) -> tuple[Int64Array, Int64Array]:
-        """Return (parent, child) rows of all dependencies of an algorithm, and within reducing
-        receives.
+        """Return the dependencies between rows as two arrays (parent, child).
 
-        A step begins with its first row and finishes with its last one.
+        They are the dependencies of the steps, from the last row of the parent to the first row of
+        the child. In addition, the sum of each reducing receive depends on its message.
         """
         parent, child = steps.edges()
         is_fused = self.first < self.last
@@ -279,12 +283,15 @@ class _OperationRows:
 
 
 def _find_step_losses(steps: StepTable, options: GoalWriteOptions) -> Iterator[Loss]:
-    """Yield losses of properties of steps that their lines represent differently or not at all.
+    """Yield the losses of properties of steps that a schedule represents differently or not at all.
 
-    In this order, each only if it occurs, with the number of steps: channels replaced by unique
-    tags; control dependencies, which become data dependencies; lanes that the option `cpu` does not
-    write or that are renumbered; channels that differ from the nics if the option `nic` is
-    `channel`; local work without a duration, whose time is computed.
+    Each is yielded only if it occurs, with the number of steps, in this order:
+
+    - channels that are replaced by unique tags;
+    - control dependencies, which become data dependencies;
+    - lanes that the option `cpu` does not write, or that are renumbered;
+    - with the option `nic=channel`, channels of messages that are renumbered;
+    - local work without a duration, whose time is computed.
     """
     renumbered = np.count_nonzero(assign_tags(steps) != steps.channel)
     if renumbered:

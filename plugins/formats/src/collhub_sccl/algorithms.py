@@ -63,12 +63,13 @@ _CONSEQUENCES = {
 
 
 def read(source: Source, options: NoOptions) -> Algorithm:
-    """Read an algorithm; one unit is the content of one address.
+    """Read an algorithm of SCCL or TACCL; one unit is the content of one address.
 
-    Undivided collectives are divided like the steps. The sends of a step read the data from before
-    the step; those of a TACCL step are ordered by their times. A receive reduces if the collective
-    reduces; in TACCL's dialect, if the send says so. Raises `InputError` with the JSON path of the
-    first defect.
+    The sends of a step read the data from before the step. In TACCL's dialect the sends of a step
+    are also ordered by their times. A receive reduces if the collective reduces or, in TACCL's
+    dialect, if the send says so. If the file describes an undivided collective whose sends are
+    divided, the collective is divided in the same way. Raises `InputError` with the JSON path of
+    the first defect.
     """
     del options
     document = parse(source.content(), source.name)
@@ -76,11 +77,13 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 
 
 def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
-    """Writer of the format `sccl`: one JSON document, in TACCL's dialect for reducing collectives.
+    """Write an algorithm as one JSON document, in TACCL's dialect for reducing collectives.
 
-    A message is sent in the step after the arrival of its last data. Raises `InputError` for
-    collectives that SCCL does not have, and if the document would not reproduce the data movement:
-    in SCCL every rank has one value per address, to which received values are added.
+    Others are written in the dialect of msccl-tools. A message is sent in the step after the
+    arrival of its last data. Losses are the differences to the algorithm that would be read back.
+    Raises `InputError` for a collective that SCCL does not have, and if the document would not
+    describe the data movement: in SCCL every rank has one value per address, to which received
+    values are added.
     """
     del options
     if algorithm.collective.kind not in NAMES or not algorithm.has_contents:
@@ -124,8 +127,8 @@ def samples() -> Sequence[Source]:
 def profiles() -> Sequence[Source]:
     """Return two profiles for the conformance kit, as JSON files.
 
-    `alike.json`: four equal GPUs. `line.json`: three GPUs in a line 0-1-2 as matrices, with two
-    links per direction between GPUs 0 and 1, and one between 1 and 2.
+    `alike.json` has four equal GPUs. `line.json` has three GPUs in a line 0-1-2, described by
+    matrices. It has two links per direction between GPUs 0 and 1, and one between 1 and 2.
     """
     alike = {
         "name": "alike",
@@ -157,10 +160,11 @@ def build_document(
     steps: Sequence[Sequence[Sequence[object]]],
     divisions: int = 1,
 ) -> Source:
-    """Build a source `file` with the document of an algorithm; for samples and tests.
+    """Build a source, named `file`, with the document of an algorithm; for samples and tests.
 
-    `tag`: member that marks the objects (`msccl_type` or `sccl_type`); `chunks`: of the collective;
-    `steps`: per step a list of sends as in the file; `divisions`: chunks per address.
+    `tag` is the member that marks the objects (`msccl_type` or `sccl_type`). `chunks` are those of
+    the collective, in the form of the file. `steps` has a list of sends per step, in the form of
+    the file. `divisions` is the number of chunks per address.
     """
     instance = {tag: "instance", "steps": len(steps), "chunks": divisions, "pipeline": None}
     collective = {tag: "collective", "name": name, "nodes": ranks, "chunks": chunks}
@@ -189,9 +193,10 @@ class _StepReader:
     def build_algorithm(self) -> Algorithm:
         """Build the algorithm that performs the sends; each becomes a message of one unit.
 
-        Units per address are the parts that the recognized collective has. Name, dialect, rounds
-        and divisions of the document become the extension `EXTENSION`. Raises `InputError` for a
-        send of an address that the collective does not have, and as `_build_transfers`.
+        Every address of the recognized collective is divided into its parts, and a part is one
+        unit. Name, dialect, rounds and divisions of the document are stored in the extension
+        `EXTENSION`. Raises `InputError` for a send of an address that the collective does not have,
+        and the errors of `_build_transfers`.
         """
         document, ranks = self._document, self._document.ranks
         units = self._kind.traits.parts(ranks) * self._parts
@@ -222,11 +227,12 @@ class _StepReader:
     def _recognize_collective(self) -> tuple[CollectiveKind, int | None, int]:
         """Find the collective whose chunks are those of the document: (kind, root, parts).
 
-        The root is None without one. Parts are the chunks that every address is divided into: 1, or
-        the declared divisions if chunks, or else the addresses of sends, are divided. Kinds are
-        compared in the order of `STANDARD_KINDS`, undivided before divided; the first that fits is
-        taken. The order of chunks in the file does not matter. Raises `InputError` if
-        none fits.
+        The root is None for a kind without one. Kinds are compared in the order of
+        `STANDARD_KINDS`, each first undivided and then with the declared divisions; the first match
+        is used. The order of chunks in the file does not matter. `parts` is the number of parts of
+        each address: 1 if the chunks are undivided, and the declared divisions if the chunks are
+        divided, or if a send has an address beyond those of the undivided collective. Raises
+        `InputError` (`sccl-algorithm`) if none matches.
         """
         document = self._document
         for kind in STANDARD_KINDS if document.chunks else ():
@@ -257,11 +263,11 @@ class _StepReader:
     def _build_transfers(self) -> Transfers:
         """Return one transfer per send, in the order of the file; each moves one chunk.
 
-        Its start is the position of its (step, time) among the distinct ones in ascending order,
-        its end one more; there is one link per ordered pair of ranks. A transfer reduces as the
-        file states for each send, else if the collective reduces. Raises `InputError` if a rank
-        sends an address and reduces into it at the same start, since simultaneous sends read the
-        data from before.
+        The distinct pairs (step, time) are numbered in ascending order. A transfer starts at the
+        number of its pair and ends at the next number. There is one link per ordered pair of ranks,
+        and no window. A transfer reduces if the file says so for the send; if the file says nothing
+        about reductions, if the collective reduces. Raises `InputError` if a rank sends an address
+        and reduces into it at the same start, since simultaneous sends read the data from before.
         """
         document = self._document
         sends = document.sends
@@ -309,10 +315,10 @@ class _StepReader:
 
 
 def _find_losses(differences: Sequence[str]) -> Iterator[Loss]:
-    """Yield one loss per field that is different after writing and reading back.
+    """Yield one loss per field that differs after writing and reading back.
 
-    `differences`: names of these fields. All columns of the steps count as one loss, which comes
-    first; fields without an entry in `_CONSEQUENCES` give none.
+    `differences` has the names of these fields. All columns of the steps together are one loss,
+    which comes first. Fields without an entry in `_CONSEQUENCES` are ignored.
     """
     where = "the entire algorithm"
     if any(name in _STEP_FIELDS for name in differences):
@@ -335,11 +341,11 @@ def _build_refusal(algorithm: Algorithm, reason: str, cure: str) -> InputError:
 def _build_document(collective: Collective, sends: list[StepSend]) -> dict[str, JsonValue]:
     """Build the JSON object of the file, with members in the order of msccl-tools.
 
-    A reducing collective is written in TACCL's dialect with divided chunks, any other in that of
-    msccl-tools with undivided chunks. A send is [address, source, destination], in TACCL's dialect
-    followed by its step as time, the link 1 and whether it reduces. Sends of a step keep the order
-    of `sends`; steps without sends are kept as empty steps. The topology is empty, with the name
-    `any`.
+    A reducing collective is written in TACCL's dialect with divided chunks, any other in the
+    dialect of msccl-tools with undivided chunks. A send is [address, source, destination]; in
+    TACCL's dialect, its step as time, the link 1, and its reduction (null if none) follow. Sends of
+    a step keep the order of `sends`. A step without sends becomes an empty step. The topology is
+    empty and has the name `any`.
     """
     ranks, kind = collective.num_ranks, collective.kind
     divisions = collective.units_per_rank
@@ -390,10 +396,11 @@ def _build_document(collective: Collective, sends: list[StepSend]) -> dict[str, 
 
 
 def _map_addresses(collective: Collective, *, is_output: bool) -> dict[str, JsonValue]:
-    """Return the addresses of the chunks in every rank's INPUT, or OUTPUT if `is_output`.
+    """Return the addresses of the chunks in the INPUT of every rank, or OUTPUT if `is_output`.
 
-    Keys are ranks as text; values are ascending and distinct, empty for a rank without data.
-    Addresses are those of the collective divided into its units per rank.
+    Keys are ranks as text. Values are ascending lists of distinct addresses, empty for a rank
+    without data. Each address of the collective is divided into as many addresses as it has units
+    per rank.
     """
     ranks, parts = collective.num_ranks, collective.units_per_rank
     addresses_by_rank: dict[str, JsonValue] = {}

@@ -134,9 +134,9 @@ class ScclValue:
         )
 
     def get_member(self, name: str) -> ScclValue:
-        """Return a member of an object.
+        """Return a member of an object, with its JSON path.
 
-        Raises `InputError` if this is no object or lacks the member.
+        Raises `InputError` if this value is not an object or lacks the member.
         """
         if not isinstance(self.value, Mapping) or name not in self.value:
             raise self.build_error(f"expected an object with the member {name!r}")
@@ -159,10 +159,9 @@ class ScclValue:
             yield ScclValue(value, f"{self._path}[{number}]", self._file)
 
     def to_integer(self, minimum: int = 0, below: int = _MAX_INTEGER) -> int:
-        """Return the value as an integer.
+        """Return the value as an integer in `minimum`..`below` - 1.
 
-        Raises `InputError` unless it is an integer in `minimum`..`below` - 1; booleans and floats
-        are refused.
+        Raises `InputError` for any other value; booleans and floats are refused.
         """
         value = self.value
         is_integer = isinstance(value, int) and not isinstance(value, bool)
@@ -186,12 +185,12 @@ class ScclValue:
 
 
 def parse(content: bytes, file: str) -> StepDocument:
-    """Parse a file to a document. Raises `InputError` with the JSON path of the first defect.
+    """Parse a file to a document; equal chunks are counted.
 
-    The dialect is TACCL's if the tag is `sccl_type` and some send has more than three fields or the
-    topology has the member `node_links`; otherwise times and reductions of sends are ignored. Equal
-    chunks are counted. Raises for content that is no JSON object with a tag, fewer than 2 ranks,
-    ranks out of range, and a pipeline.
+    The dialect is TACCL's if the tag is `sccl_type` and a send has more than three fields or the
+    topology has the member `node_links`. Otherwise times and reductions of sends are ignored.
+    Raises `InputError` with the JSON path of the first defect: content that is not JSON or not an
+    object with a tag, a pipeline, fewer than 2 ranks, and missing, invalid or out-of-range values.
     """
     try:
         document = ScclValue(json.loads(content), "$", file)
@@ -241,8 +240,8 @@ def parse(content: bytes, file: str) -> StepDocument:
 def find_sends(algorithm: Algorithm) -> list[StepSend]:
     """Return all sends of an algorithm, one per unit, sorted by step, source and address.
 
-    A send of INPUT data has step 0; any other is one step after the one with which the last of its
-    data arrived. Local copies and sums take no step. Raises `InputError` with all findings for
+    A send of INPUT data has step 0. Any other send is one step after the send that brought the last
+    of its data. Local copies and sums take no step. Raises `InputError` with all findings for
     messages that do not match.
     """
     findings = Findings(algorithm.provenance.source_name or None)
@@ -269,9 +268,10 @@ def iterate_chunks(
 ) -> Iterator[ScclChunk]:
     """Yield all chunks of a collective by ascending address, each address divided into `parts`.
 
-    Part i of address a has the address a * parts + i. A chunk is before at its owner: the source of
-    the address, or the root; a reducing collective has one chunk per contributing rank instead. It
-    is after at all ranks, only the root, or only the target, as the kind says; a missing root is 0.
+    Part i of address a has the address a * parts + i. The member `before` is the owner of the
+    chunk: the source of the address, or the root. For a reducing collective there is instead one
+    chunk per contributing rank. The member `after` is all ranks, the root, or the target, according
+    to the kind. A missing root is 0.
     """
     # Compared as sets: files list ranks in any order.
     all_ranks = frozenset(range(ranks))
@@ -295,8 +295,10 @@ def iterate_chunks(
 
 
 def count_addresses(kind: CollectiveKind, ranks: int) -> int:
-    """Count the addresses of an undivided collective: ranks^2 if split by source and target, else
-    ranks, or 1 if it is not split.
+    """Count the addresses of an undivided collective.
+
+    They are ranks^2 if the kind is divided by source and by target, ranks if by one of the two, and
+    1 if by none.
     """
     traits = kind.traits
     if traits.split_by_source and traits.split_by_target:
@@ -305,11 +307,10 @@ def count_addresses(kind: CollectiveKind, ranks: int) -> int:
 
 
 def find_share(kind: CollectiveKind, address: int, ranks: int) -> int:
-    """Return the number of the share at an address, in the order of
-    `hub_core.schedules.Chunks.cut`.
+    """Return the number of the share at an address, in the order of `Chunks.cut`.
 
-    It is the address, except for an all-to-all, whose addresses are ordered by target and shares by
-    source.
+    It is the address itself, except for an all-to-all: its addresses are ordered by target, and its
+    shares by source.
     """
     if kind is CollectiveKind.ALL_TO_ALL:
         # Addresses are ordered by target, shares by source.
@@ -344,10 +345,12 @@ class _AddressTracing:
     def execute_step(self, row: int) -> None:
         """Execute a step after its predecessors: update address and step of the written units.
 
-        A send stores the addresses it reads, and the latest step of its data. A receive appends one
-        send per unit to `sends`, in this step; its units are available one step later, but for a
-        reducing receive not before the local operand. A copy keeps address and step. A local sum
-        takes no step: its units are available when both operands are. Other kinds do nothing.
+        - A send stores the addresses that it reads, and the latest step of its data.
+        - A receive appends one send per unit to `sends`, in that step. Its units are available one
+          step later; those of a reducing receive not before the local operand.
+        - A copy keeps address and step.
+        - A local sum takes no step: its units are available when both operands are.
+        - Other kinds do nothing.
         """
         kind = StepKind(int(self._steps.kind[row]))
         read, written = self._get_memory_range(row, "src"), self._get_memory_range(row, "dst")
@@ -392,9 +395,9 @@ class _AddressTracing:
 def _list_input_addresses(collective: Collective, rank: int) -> Int64Array:
     """Return the address of every unit of a rank's INPUT, int64 in the order of units.
 
-    With p units per address: unit u of an all-gather or gather has the address rank * p + u. The
-    unit i for the target t of an all-to-all has the address (t * ranks + rank) * p + i. For other
-    kinds the address is the number of the unit.
+    With p units per address, unit u of an all-gather or gather has the address rank * p + u. For an
+    all-to-all, unit i of the data for the target t has the address (t * ranks + rank) * p + i. For
+    other kinds the address is the number of the unit.
     """
     kind, ranks = collective.kind, collective.num_ranks
     parts = collective.units_per_rank
@@ -412,11 +415,11 @@ def _list_input_addresses(collective: Collective, rank: int) -> Int64Array:
 
 
 def _parse_steps(steps: ScclValue, ranks: int) -> tuple[Sends, list[int]]:
-    """Parse all steps: (their sends as columns in the order of the file, rounds of every step).
+    """Parse all steps; returns their sends as columns, and the rounds of every step.
 
-    The column `step` is the number of the step, `time` is 0 where it is omitted. The column
-    `reduces` is None if no send has more than three fields. Raises `InputError` with the JSON path
-    for values of a wrong type or out of range.
+    The sends are in the order of the file. The column `step` is the number of the step, from 0, and
+    `time` is 0 if it is omitted. The column `reduces` is None if no send has more than three
+    fields. Raises `InputError` with the JSON path for values of a wrong type or out of range.
     """
     rows: list[tuple[int, int, int, int, float, bool]] = []
     rounds, has_times = [], False
@@ -436,11 +439,11 @@ def _parse_steps(steps: ScclValue, ranks: int) -> tuple[Sends, list[int]]:
 
 
 def _parse_send(send: ScclValue, ranks: int) -> tuple[int, int, int, float, bool]:
-    """Parse [address, source, destination, time, link, reduction], the last three optional.
+    """Parse [address, source, destination, time, link, reduction]; the last three are optional.
 
-    Returns address, source, destination, time (0.0 if omitted), and whether the receive reduces:
-    only if the reduction is given and not null. The link is ignored. Raises `InputError` for other
-    lengths, ranks out of range, equal ranks, or an unknown reduction.
+    Returns address, source, destination, time (0.0 if omitted), and whether the receive reduces
+    (only if the reduction is given and not null). The link is ignored. Raises `InputError` for
+    another number of fields, ranks out of range, equal ranks, or an unknown reduction.
     """
     fields = list(send.iterate_elements())
     if not 3 <= len(fields) <= _MAX_SEND_FIELDS:

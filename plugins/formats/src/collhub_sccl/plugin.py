@@ -143,7 +143,7 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
 
 @hookimpl
 def collhub_checks() -> Sequence[RuleSet]:
-    """Rules of the readers and writers."""
+    """Return the set of rules for the findings of the readers and writers."""
     rules = "collhub_sccl.plugin:list_rules"
     return [RuleSet("sccl", "findings in algorithms of SCCL and profiles of TACCL", rules)]
 

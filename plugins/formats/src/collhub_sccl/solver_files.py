@@ -59,11 +59,11 @@ _MIN_UNITS = 100
 def read(source: Source, options: TacclReadOptions) -> Topology:
     """Read a profile as a network of `options.nodes` equal nodes, whose GPUs become NPUs.
 
-    NPUs are numbered node by node. The units of times are from the file (`chunk_bytes`,
-    `units_per_second`) if it declares them, else from the options. All links within nodes have the
-    latency `alpha`. With several nodes, GPUs of equal number in all nodes are joined, at the
-    latency `remote_alpha`. Raises `InputError` with file and path of the first defect, also for
-    several GPUs without any link.
+    NPUs are numbered node by node. The units of times are those of the file (`chunk_bytes`,
+    `units_per_second`) or, if it lacks them, of the options. All links within nodes have the
+    latency `alpha`. With several nodes, each GPU is also linked with the GPU of the same number in
+    every other node, with the latency `remote_alpha`. Raises `InputError` with file and path of the
+    first defect, and for several GPUs without any link.
     """
     root = document_of(source, CODE)
     chunk, per_s = root.get("chunk_bytes"), root.get("units_per_second")
@@ -98,8 +98,8 @@ def read(source: Source, options: TacclReadOptions) -> Topology:
 def write_topology(topology: Topology, options: TacclTopologyOptions) -> WriteResult:
     """Write the profile of one of `options.nodes` equal nodes, in the format `taccl-topology`.
 
-    The losses are the differences of the network that would be read back. Raises `UsageError` for
-    networks that TACCL cannot express.
+    The losses are the differences to the network that would be read back. Raises `UsageError` for a
+    network that TACCL cannot represent.
     """
     machine = build_machine(topology, options.nodes)
     content = _format_document(_build_profile(topology.name, machine, options.chunk))
@@ -115,8 +115,9 @@ def write_topology(topology: Topology, options: TacclTopologyOptions) -> WriteRe
 def write_sketch(topology: Topology, options: TacclSketchOptions) -> WriteResult:
     """Write a sketch for a network of `options.nodes` equal nodes, in the format `taccl-sketch`.
 
-    One loss states that a sketch has no network. Raises `UsageError` for networks that TACCL cannot
-    express and for an unknown option `hyperedges`.
+    Without the option `hyperedges` the first of `_HYPEREDGES` is used. The only loss states that a
+    sketch contains no network. Raises `UsageError` for a network that TACCL cannot represent, and
+    for an unknown value of `hyperedges`.
     """
     hyperedges = options.hyperedges or _HYPEREDGES[0]
     if hyperedges not in _HYPEREDGES:
@@ -137,8 +138,8 @@ class _Units:
     def to_bandwidth(self, beta: Value) -> float:
         """Convert the time of a chunk, in units, to the bandwidth of a link in bytes per second.
 
-        Rates from 1e6 on are rounded to an integer. Raises `InputError` for a time that is not
-        positive or gives a rate outside of the plausible range.
+        Rates of at least 1e6 bytes/s are rounded to an integer. Raises `InputError` for a time that
+        is not a positive number, or that gives a rate outside `_MIN_RATE`..`_MAX_RATE`.
         """
         units = float(beta.number())
         if units <= 0:
@@ -154,9 +155,9 @@ class _Units:
         return float(round(rate)) if rate >= 1e6 else rate
 
     def to_latency_s(self, alpha: Value) -> float:
-        """Return a latency, given in the profile's units of time, in seconds; 0 is allowed.
+        """Convert a latency from the profile's units of time to seconds; 0 is permitted.
 
-        Raises `InputError` for a negative value and for one that is no number.
+        Raises `InputError` for a negative value and for one that is not a number.
         """
         units = float(alpha.number())
         if units < 0:
@@ -179,12 +180,12 @@ def _iterate_pairs(
     gpus: int,
     units: _Units,
 ) -> Iterator[_Pair]:
-    """Yield the links of a node: of the matrices if the file has them, else by kind of machine.
+    """Yield the links of a node: from the matrices if the file has them, else from its times.
 
     One time in `node_betas_list` joins all pairs of GPUs by one link per direction. Two times
-    describe an NDv2 of eight GPUs: the first for pairs with two links, the second for those with
-    one; each pair becomes one link of this bandwidth. Raises `InputError` for any other list of
-    times.
+    describe an NDv2 of eight GPUs: the first is for pairs with two links, the second for pairs with
+    one. Each joined pair becomes one link per direction with the bandwidth of its time. Raises
+    `InputError` for any other list of times, and for invalid values.
     """
     if root.get("links") is not None:
         yield from _iterate_matrix_pairs(root, gpus, units)
@@ -211,9 +212,9 @@ def _iterate_pairs(
 def _iterate_matrix_pairs(root: Value, gpus: int, units: _Units) -> Iterator[_Pair]:
     """Yield the links of the matrices `links` and `betas`, whose rows are destinations.
 
-    Pairs ascend by source, then by destination. An entry of 0 in `links` is no link, other entries
-    are numbers of parallel links; the bandwidth follows from the entry of `betas`. Raises
-    `InputError` for a link from a GPU to itself or an invalid entry.
+    The order is by source, then destination. An entry of `links` is the number of parallel links; 0
+    means none. The bandwidth follows from the entry of `betas`. Raises `InputError` for a link from
+    a GPU to itself or an invalid entry.
     """
     counts, betas = _read_matrix(root["links"], gpus), _read_matrix(root["betas"], gpus)
     for source, destination in product(range(gpus), repeat=2):
@@ -227,7 +228,7 @@ def _iterate_matrix_pairs(root: Value, gpus: int, units: _Units) -> Iterator[_Pa
 
 
 def _read_matrix(value: Value, gpus: int) -> list[list[Value]]:
-    """Return the rows of a matrix as unchecked values.
+    """Return the rows of a matrix as values whose types are not checked.
 
     Raises `InputError` unless it is a list of `gpus` lists of `gpus` values.
     """
@@ -241,9 +242,11 @@ def _read_matrix(value: Value, gpus: int) -> list[list[Value]]:
 def _iterate_remote(
     root: Value, gpus: int, nodes: int, units: _Units
 ) -> Iterator[tuple[int, int, float]]:
-    """Yield (source, destination, rate in bytes/s): each GPU to the same GPU of every other node.
+    """Yield the links between nodes: (source, destination, rate in bytes/s).
 
-    The GPUs of a node share its network cards equally: a rate is that of a card times cards / GPUs.
+    Each GPU is linked with the GPU of the same number in every other node. The GPUs of a node share
+    its network cards equally: the rate is that of a card times cards / GPUs. Raises `InputError`
+    for an invalid number of cards or time of a chunk.
     """
     cards = root["nics_per_node"].count(gpus)
     rate = units.to_bandwidth(root["remote_beta"]) * cards / gpus
@@ -253,13 +256,14 @@ def _iterate_remote(
 
 
 def _build_profile(name: str, machine: TacclMachine, chunk_bytes: int) -> dict[str, JsonValue]:
-    """Build the JSON object of a profile: times of a chunk in units of 10^-k seconds, k at least 6.
+    """Build the JSON object of a profile, with times of a chunk of `chunk_bytes` in small units.
 
-    k is the smallest for which the shortest time is at least `_MIN_UNITS` (100) units, because the
-    solver truncates times. `alpha` is the largest latency between GPUs of a node. A node of several
-    GPUs whose pairs have one equal link each is written as one time; otherwise as matrices of
-    links, betas (time per chunk) and invbws (alpha + beta), whose rows are destinations. Values for
-    other nodes are added if there are several.
+    A unit is 10^-k seconds, where k is the smallest number from 6 for which the shortest time has
+    at least `_MIN_UNITS` (100) units, because the solver truncates times. `alpha` is the largest
+    latency between GPUs of a node. A node of several GPUs whose pairs have one equal link each is
+    written as one time. Any other node is written as matrices of links, betas (time per chunk) and
+    invbws (alpha + beta), whose rows are destinations. With several nodes, the values for other
+    nodes follow.
     """
     beta_s = np.zeros(machine.links.shape)
     is_link = machine.links > 0
@@ -315,9 +319,9 @@ def _round_number(value: float) -> float:
 def _build_sketch(machine: TacclMachine, hyperedges: str, chunks: int) -> dict[str, JsonValue]:
     """Build the JSON object of a sketch for the solver.
 
-    In a switched node all GPUs share one switch with the strategy `hyperedges`; otherwise the
-    strategy is `none`. `chunks`: parameter `input_chunkup`. With several nodes, every GPU's
-    receivers in other nodes are included, and nodes are declared symmetric.
+    In a switched node all GPUs share one switch with the strategy `hyperedges`; any other node has
+    the strategy `none`. `chunks` is written as `input_chunkup`. With several nodes, the receivers
+    of every GPU in other nodes are added, and the nodes are declared symmetric.
     """
     gpus = machine.gpus_per_node
     all_gpus: list[JsonValue] = list(range(gpus))
@@ -348,7 +352,7 @@ def _build_sketch(machine: TacclMachine, hyperedges: str, chunks: int) -> dict[s
 def _format_document(content: dict[str, JsonValue]) -> bytes:
     """Return a JSON object as UTF-8 with one line per key and, for a matrix, one line per row.
 
-    The order of keys is kept. A matrix is a list with a list in it.
+    The order of keys is kept. A list that contains a list is a matrix.
     """
     rows = []
     for key, value in content.items():

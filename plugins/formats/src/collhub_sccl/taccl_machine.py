@@ -58,7 +58,7 @@ class TacclMachine:
 
     @property
     def is_uniform(self) -> bool:
-        """Return whether every ordered pair of GPUs of a node has one link, all equally fast.
+        """Check whether every ordered pair of GPUs of a node has one link, all equally fast.
 
         Latencies are not compared.
         """
@@ -70,11 +70,14 @@ class TacclMachine:
 def build_machine(topology: Topology, nodes: int) -> TacclMachine:
     """Convert a network to `nodes` nodes with equally many NPUs each, in the order of the NPUs.
 
-    Values within a node are those of node 0. A node is switched if all its pairs are joined by
-    switches at one bandwidth. Raises `UsageError` with the reason if TACCL's model cannot express
-    the network: several planes, more than 1024 NPUs, a number that `nodes` does not divide, nodes
-    that differ from the first one in links, bandwidth or latency (beyond a relative tolerance), or
-    irregular connections between nodes.
+    Values within a node are those of node 0. A node is switched if all its pairs are joined through
+    switches at one bandwidth. Raises `UsageError` with the reason if TACCL's model cannot represent
+    the network:
+
+    - It has several planes, or more than 1024 NPUs.
+    - `nodes` does not divide the number of NPUs.
+    - A node differs from node 0 in links, bandwidth or latency (beyond a relative tolerance).
+    - The connections between nodes are irregular (`_find_remote`).
     """
     npus = topology.num_npus
     if topology.num_planes > 1:
@@ -118,13 +121,13 @@ class _Pairs:
 
     @classmethod
     def from_topology(cls, topology: Topology) -> _Pairs:
-        """Describe every pair of NPUs whose route passes no other NPU, as matrices.
+        """Describe every pair of NPUs whose route passes no other NPU, as matrices [NPUs, NPUs].
 
-        The route is that of `Topology.routes`. An entry, by source and destination, has the
-        bandwidth of the route's slowest link in bytes/s, its total latency in s, and the number of
-        parallel direct links (1 through switches); `is_switched` is True for routes over switches.
-        Other pairs, and the diagonal, have 0. Raises `UsageError` for parallel links with different
-        bandwidths.
+        Rows are sources and columns destinations; the route is that of `Topology.routes`. An entry
+        has the bandwidth of the slowest link of the route in bytes/s, its total latency in s, and
+        the number of parallel direct links (1 through switches). `is_switched` is True for routes
+        through switches. Other pairs, and the diagonal, have 0 or False. Raises `UsageError` for
+        parallel links with different bandwidths.
         """
         npus = topology.num_npus
         source, destination = np.divmod(np.arange(npus * npus), npus)
@@ -160,7 +163,7 @@ class _Pairs:
 
 
 def _count_parallel_links(topology: Topology) -> Int64Array:
-    """Count the direct links between NPUs: int64[NPUs, NPUs], from source to destination.
+    """Count the direct links between NPUs: int64[NPUs, NPUs], indexed by source, destination.
 
     Links to and from switches do not count. Raises `UsageError` for the first pair whose parallel
     links have different bandwidths; latencies are not compared.
@@ -185,10 +188,13 @@ def _count_parallel_links(topology: Topology) -> Int64Array:
 def _find_remote(topology: Topology, pairs: _Pairs, gpus: int) -> RemoteConnections:
     """Describe the connections between nodes: receivers, bandwidth, latency and network cards.
 
-    A connection is a pair of NPUs in different nodes with a direct route. Raises `UsageError`
-    unless every ordered pair of nodes has the same connections (at least one), all connections have
-    one bandwidth and one latency, and every joined GPU has equally many receivers; and as
-    `_count_cards`. `gpus`: per node.
+    A connection is a pair of NPUs in different nodes with a direct route. `gpus` is the number per
+    node. Raises `UsageError` if a condition is violated:
+
+    - Every ordered pair of nodes has the same connections, at least one.
+    - All connections have one bandwidth and one latency.
+    - Every connected GPU has equally many receivers.
+    - The number of cards is a positive integer (`_count_cards`).
     """
     npus = topology.num_npus
     node = np.arange(npus) // gpus
@@ -216,11 +222,11 @@ def _find_remote(topology: Topology, pairs: _Pairs, gpus: int) -> RemoteConnecti
 
 
 def _find_receivers(is_joined: BoolArray) -> dict[int, list[int]]:
-    """Map each sending GPU of a node to its receivers in another node; `is_joined`: bool[GPUs,
-    GPUs].
+    """Map each sending GPU of a node to its receivers in another node.
 
-    If every GPU is joined to the one with its number, only that one is listed; else all joined
-    GPUs. GPUs without a connection are omitted.
+    `is_joined` is bool[GPUs, GPUs], by sender and receiver. If every GPU is joined to the one with
+    its own number, only that one is listed; otherwise all joined GPUs are, in ascending order. GPUs
+    without a connection are omitted.
     """
     if np.all(np.diagonal(is_joined)):
         return {gpu: [gpu] for gpu in range(len(is_joined))}
@@ -230,11 +236,12 @@ def _find_receivers(is_joined: BoolArray) -> dict[int, list[int]]:
 def _count_cards(
     topology: Topology, receivers: dict[int, list[int]], gpus: int, bandwidth_bytes_per_s: float
 ) -> int:
-    """Return how many connections of a node can be used at once at full bandwidth.
+    """Return how many connections of a node can be used simultaneously at full bandwidth.
 
-    All connections from node 0 to node 1 are used at once on their routes; the link with the
-    highest load for its bandwidth decides: connections / slowdown. Raises `UsageError` if the
-    number is below 1 or, beyond a relative tolerance of 1e-9, not an integer.
+    All connections from node 0 to node 1 are used at the same time on their routes. The link that
+    is slowed down most decides: the result is the number of connections divided by its slowdown.
+    Raises `UsageError` if the result is below 1 or not an integer (beyond a relative tolerance of
+    1e-9).
     """
     pairs = [
         (gpu, gpus + receiver)
@@ -259,6 +266,9 @@ def _is_uniform(values: Float64Array) -> bool:
 
 
 def _refuse(topology: Topology, reason: str, cure: str) -> None:
-    """Raise `UsageError` that TACCL cannot express the topology, with reason and advice."""
+    """Raise `UsageError` because TACCL cannot represent the topology.
+
+    `reason` becomes part of the message, and `cure` is the advice.
+    """
     message = f"TACCL cannot express topology {topology.name}: {reason}"
     raise UsageError(message, cure=cure, code=_CODE)

@@ -97,11 +97,11 @@ class _Parser:
     def parse_document(self, content: bytes) -> ScheduleDocument:
         """Parse the complete document; raises `InputError` with the JSON path of the first defect.
 
-        The paths of demands are required, of the first key in `_PATHS` that is present, and must
-        not be empty. They have volumes if any demand is given as a list of paths. The list of flows
-        is optional, and compared only for paths with volumes: hops with less volume there than in
-        the paths are counted as lost. Claims are optional, and ignored if they are no numbers; the
-        largest time of `6-Demand_Met` becomes the claim `demand_met_s`.
+        The paths of demands are read from the first key of `_PATHS` that the file has; they are
+        required and must not be empty. They have volumes if any demand is given as a list of paths.
+        The list of flows is optional. For paths with volumes it is compared: hops with less volume
+        there than in the paths are counted as lost. Claims are optional, and ignored if they are
+        not numbers. The largest time in `6-Demand_Met` becomes the claim `demand_met_s`.
         """
         members = self._decode_object(content)
         path_keys = [key for key in _PATHS if key in members]
@@ -140,10 +140,10 @@ class _Parser:
         )
 
     def _parse_flow(self, line: object, json_path: str) -> _Flow:
-        """Parse a line of the list of flows; returns (chunk, origin, source, destination, epoch),
-        volume.
+        """Parse a line of the list of flows, and return its hop and its volume.
 
-        Raises `InputError` if the line does not have the solver's form.
+        The hop is (chunk, origin, source, destination, epoch). Switches of the hop are added to
+        those of the schedule. Raises `InputError` if the line does not have the solver's form.
         """
         match = _FLOW.fullmatch(line) if isinstance(line, str) else None
         if match is None:
@@ -156,8 +156,8 @@ class _Parser:
     def _decode_object(self, content: bytes) -> dict[str, object]:
         """Decode the content to a JSON object.
 
-        Raises `InputError` at `$` for any other content, and for an object with a key of
-        `_INPUT_KEYS`: that is an input of the solver, which has similar names.
+        Raises `InputError` at the path `$` for content that is not a JSON object. An object with a
+        key of `_INPUT_KEYS` is also refused: it is an input of the solver, not a schedule.
         """
         try:
             members = json.loads(content)
@@ -172,11 +172,12 @@ class _Parser:
         return members
 
     def _add_demand(self, number: int, key: str, value: object, json_path: str) -> bool:
-        """Append a demand and its paths; return True if the paths have volumes.
+        """Append a demand and its paths; return whether the paths have volumes.
 
-        A list whose first element is a text is a single path without volumes (each hop has volume
-        1); any other list has one path per element. Raises `InputError` for a key that does not
-        name destination, chunk and source as the solver does, an empty list, or an invalid path.
+        A list that begins with a text is a single path, and its demand has no volumes. Any other
+        list has one path per element, and its demand has volumes. Raises `InputError` for a key
+        that does not name destination, chunk and source in the solver's form, for an empty list,
+        and for an invalid path.
         """
         match = _DEMAND.fullmatch(key)
         if match is None:
@@ -214,10 +215,13 @@ class _Parser:
     def _add_path(self, demand: int, at: int, origin: int, hops: list[tuple[object, str]]) -> None:
         """Append a path of the demand with number `demand`, and its hops.
 
-        `hops`: text and JSON path of each, at least one. The path gets the volume of the first hop.
-        Raises `InputError` unless each hop begins where the one before ends, the first one at
-        `origin`, the last one ends at `at`, epochs ascend, and the volumes of all hops agree within
-        `TOLERANCE`.
+        `hops` has the text and the JSON path of each hop, at least one. The volume of the path is
+        that of its first hop. Raises `InputError` if a condition is violated:
+
+        - The first hop begins at `origin`, and every other one where the hop before it ends.
+        - The epochs ascend strictly.
+        - The last hop ends at `at`.
+        - The volumes of all hops are equal within `TOLERANCE`.
         """
         node, last_epoch, volumes = origin, -1, []
         json_path = hops[-1][1]
@@ -246,8 +250,8 @@ class _Parser:
     def _parse_hop(self, text: object, json_path: str) -> tuple[int, int, float, int]:
         """Parse a hop; returns source, destination, volume (1 if not given) and epoch.
 
-        Its switches are added to the switches of the schedule. Raises `InputError` for any other
-        text.
+        The switches of the hop are added to those of the schedule. Raises `InputError` for any
+        other text and for an invalid volume.
         """
         match = _HOP.fullmatch(text) if isinstance(text, str) else None
         if match is None:
@@ -261,8 +265,8 @@ class _Parser:
     def _parse_volume(self, text: str | None, json_path: str) -> float:
         """Parse a volume in chunks; None means 1.
 
-        Raises `InputError` for a text that is no number, and unless it is above 0 and at most 1
-        plus `TOLERANCE`.
+        Raises `InputError` for a text that is not a number, and for a volume that is not above 0 or
+        is above 1 + `TOLERANCE`.
         """
         if text is None:
             return 1.0
@@ -279,8 +283,7 @@ class _Parser:
     def _build_paths(self, names: list[str], has_volumes: bool) -> Paths:
         """Return the columns of all added demands, paths and hops, in the order of their addition.
 
-        `names`: keys of the demands in the file. At least one demand with a path must have been
-        added.
+        `names` has the keys of the demands in the file. At least one path must have been added.
         """
         path, source, destination, epoch = np.asarray(self._hops, np.int64).T
         demand = np.asarray([demand for demand, _ in self._of_paths], np.int64)
@@ -313,7 +316,7 @@ def _count_lost_flows(flows: Sequence[_Flow], paths: Paths) -> int:
     """Return the number of distinct hops with less volume in the list of flows than in the paths.
 
     A hop is (chunk, origin, source, destination, epoch). Volumes of equal hops are added up on both
-    sides; a difference up to `TOLERANCE` does not count. Hops that only the list has are ignored.
+    sides. Differences up to `TOLERANCE` do not count, and hops that only the list has are ignored.
     """
     listed: dict[tuple[int, ...], float] = defaultdict(float)
     for hop, listed_volume in flows:

@@ -51,11 +51,13 @@ _TOLERANCE = 1e-6
 
 
 def read(source: Source, options: NoOptions) -> Algorithm:
-    """Read a schedule; a unit is a chunk, or the largest part of which all fractions are multiples.
+    """Read a schedule of TE-CCL as an algorithm.
 
-    Ranks are the GPUs in the order of their node numbers, without switches. Messages are sent in
-    the order of epochs; the solver's claims are stored in the extension `teccl`. Raises
-    `InputError` with the JSON path of a defect, or with the first demand that is not met.
+    Ranks are the GPUs in the order of their node numbers; switches are not ranks. A unit is one
+    chunk, or with fractional volumes the part of a chunk that `_count_parts` finds. Messages are
+    sent in the order of epochs. The solver's claims and the node numbers are stored in the
+    extension `teccl`. Warnings go to `source.report`. Raises `InputError` with the JSON path of a
+    defect, or with the first demand that is not met.
     """
     del options
     document = ScheduleDocument.parse(source.content(), source.name)
@@ -76,13 +78,13 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Compare the epochs that the solver claims with those that the schedule needs in a simulation.
+    """Compare the epochs that the solver claims with those that a simulation needs.
 
     A schedule does not contain its network: it is simulated on the links that it uses, each of
-    which takes one epoch per chunk. It needs less than claimed if real links are slower or have
-    latencies, and more if fast links carry several chunks in an epoch of the slowest one; then
-    there is a warning, but the check passes. It fails only if the simulation never finishes, and is
-    not applicable without claims. Raises `HubError` if no simulator is installed.
+    which takes one epoch per chunk. It may need fewer epochs than claimed if the real links are
+    slower or have latencies, and more if fast links carry several chunks per epoch. If it needs
+    more, there is a warning, but the check passes. The check fails only if the simulation never
+    finishes. It is not applicable without claims. Raises `HubError` if no simulator is installed.
     """
     del options
     algorithm = request.algorithm
@@ -117,10 +119,10 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def simulate_epochs(algorithm: Algorithm) -> float | None:
-    """Simulate the schedule on the links that it uses; return its time in epochs.
+    """Simulate the schedule on the links that it uses, and return its time in epochs.
 
-    None if the schedule never finishes. Every link that is used carries one chunk per epoch without
-    latency; the result may be a fraction. Raises `HubError` if no simulator is installed.
+    Every link carries one chunk per epoch and has no latency. The result may be a fraction. Returns
+    None if the schedule never finishes. Raises `HubError` if no simulator is installed.
     """
     size = algorithm.collective.unit_count * _UNIT_BYTES
     # Network of the links in use, each of which carries one unit per second.
@@ -177,9 +179,10 @@ def samples() -> Sequence[Source]:
 
 
 def _compute_collective_bytes(claims: Mapping[str, JsonValue]) -> int | None:
-    """Return the bytes of a rank's buffer: claimed algorithm bandwidth times claimed time, rounded.
+    """Return the bytes of a rank's buffer: claimed bandwidth times claimed finish time, rounded.
 
-    None if a claim is missing or the product is outside of 1..`_MAX_BYTES`.
+    The claims are `algorithm_bandwidth_gb_per_s` (in 1e9 bytes/s) and `finish_time_s`. Returns None
+    if one of them is missing, or if the product is outside 1..`_MAX_BYTES`.
     """
     rate = find_number(claims.get("algorithm_bandwidth_gb_per_s"))
     time_s = find_number(claims.get("finish_time_s"))
@@ -229,8 +232,10 @@ class _ScheduleConversion:
         return {"gpus": self._gpus.tolist(), "switches": sorted(self._paths.switches)}
 
     def note_lost_flows(self, number: int) -> None:
-        """Warn that the list of flows lacks volume on `number` hops, so that the paths were used
-        instead.
+        """Warn that the list of flows lacks volume on `number` hops.
+
+        The paths of the demands are read instead of the list. The warning (`flows-lost`) is
+        reported to the source.
         """
         message = (
             f"the list of flows has lost volume on {number} hops, since equal lines are merged"
@@ -238,11 +243,11 @@ class _ScheduleConversion:
         self._report_warning("flows-lost", f"{message}: the paths of the demands are read")
 
     def build_chunks(self) -> tuple[Collective, Chunks, Int64Array]:
-        """Return the collective, its chunks, and the chunk of every path (-1 for a path without
-        units).
+        """Return the collective, its chunks, and the chunk of every path (-1 if it has no units).
 
-        Schedules with volumes are all-to-alls, all others all-gathers. Raises `InputError` if the
-        volumes of a demand do not add up to 1, or the demands are not those of the collective.
+        Schedules with volumes are all-to-alls, all others are all-gathers. Raises `InputError`
+        (`demand-not-met`) if the volumes of a demand do not add up to 1 within `TOLERANCE`. Raises
+        `InputError` if the demands are not those of the collective.
         """
         # Refuse a demand whose volumes do not add up to 1.
         paths = self._paths
@@ -261,10 +266,10 @@ class _ScheduleConversion:
     def build_transfers(self, chunk_of_path: Int64Array) -> Transfers:
         """Return the transfers: every distinct hop of a chunk once, in the order of epochs.
 
-        Within an epoch, they are ordered by chunk, source and destination. The start is the epoch,
-        the finish the next one; there is one link per ordered pair of ranks, and no window.
-        `chunk_of_path`: from `build_chunks`; paths with -1 are left out. Raises `InputError` if a
-        chunk arrives at a GPU over two hops.
+        Within an epoch they are ordered by chunk, source and destination. A transfer starts at its
+        epoch and ends at the next one. There is one link per ordered pair of ranks, and no window.
+        `chunk_of_path` comes from `build_chunks`; paths with -1 are omitted. Raises `InputError` if
+        a chunk arrives at a GPU by two hops.
         """
         paths = self._paths
         chunk = chunk_of_path[paths.path]
@@ -287,10 +292,10 @@ class _ScheduleConversion:
     def _build_all_gather(self) -> tuple[Collective, Chunks, Int64Array]:
         """Return (collective, chunks, chunk of every path) for schedules without volumes.
 
-        A source has as many chunks as the largest chunk number plus 1, each of one unit. Chunk c of
-        the rank r is number r * chunks per source + c. Raises `InputError` if a source would have
-        more chunks than there are demands, and unless every chunk is demanded by every rank but its
-        origin, as `_check_demands`.
+        The number of chunks per source is the largest chunk number plus 1, and each has one unit.
+        Chunk c of rank r has the number r * chunks per source + c. Raises `InputError` if a source
+        would have more chunks than there are demands, if a chunk is not demanded by a rank other
+        than its origin, or if a demand occurs twice.
         """
         paths, ranks = self._paths, self._num_ranks
         per_source = int(paths.chunk.max()) + 1
@@ -311,11 +316,11 @@ class _ScheduleConversion:
     def _build_all_to_all(self) -> tuple[Collective, Chunks, Int64Array]:
         """Return (collective, chunks, chunk of every path) for schedules with volumes.
 
-        The demands of a pair of ranks are numbered by ascending chunk number of the file; gaps do
-        not count. A demand is divided into units, of which every path with at least one becomes a
-        chunk; a path without units has chunk -1. The data that a rank keeps for itself is one more
-        chunk per rank, after all others. Raises `InputError` as `_check_demands`, for example if
-        the pairs have different numbers of demands.
+        The demands of a pair of ranks are numbered from 0 by ascending chunk number; gaps in the
+        numbers do not matter. Each demand is divided into units, and each path with at least one
+        unit becomes a chunk; a path without units has chunk -1. After these, each rank has one
+        chunk for the data that it keeps. Raises `InputError` as described at `_check_demands`, for
+        example if the pairs have different numbers of demands.
         """
         paths, ranks = self._paths, self._num_ranks
         pair = self._to_ranks(paths.origin) * ranks + self._to_ranks(paths.at)
@@ -352,12 +357,12 @@ class _ScheduleConversion:
         return collective, chunks, chunk_of_path
 
     def _divide_demands(self) -> _PathShares:
-        """Divide every demand among its paths in whole units, which together are one chunk.
+        """Divide every demand among its paths in whole units; the units of a demand are one chunk.
 
-        The units of a demand are consecutive in the order of its paths. Each path gets its volume
-        times the units per chunk, rounded down (after adding the tolerance 1e-3); missing units go
-        to the largest remainders, of equal ones to the first path. A path may get none. Reports a
-        warning if this changes a volume by more than the tolerance.
+        Each path gets its volume times the units per chunk, rounded down after adding `TOLERANCE`.
+        Missing units go to the paths with the largest remainders, the earlier path if equal. A path
+        may get none. The units of a demand are consecutive in the order of its paths. Reports the
+        warning `volumes-rounded` if this changes a volume by more than `TOLERANCE`.
         """
         paths = self._paths
         parts = self._count_parts()
@@ -384,8 +389,9 @@ class _ScheduleConversion:
     def _count_parts(self) -> int:
         """Return the units per chunk: the smallest number of which all volumes are multiples.
 
-        Volumes are taken as the nearest fractions with denominators up to `_MAX_DENOMINATOR`. If
-        the number would exceed `_MAX_PARTS` (5040), the result is 5040.
+        Each volume is replaced by the nearest fraction with a denominator up to `_MAX_DENOMINATOR`;
+        the result is the least common multiple of the denominators. If it exceeds `_MAX_PARTS`
+        (5040), the result is 5040.
         """
         parts = 1
         for volume in np.unique(self._paths.volume).tolist():
@@ -396,7 +402,7 @@ class _ScheduleConversion:
         return parts
 
     def _to_ranks(self, node: Int64Array) -> Int64Array:
-        """Convert node numbers to ranks: their positions among the numbers of all GPUs, ascending.
+        """Convert node numbers to ranks: positions in the ascending list of all GPU numbers.
 
         All nodes must be GPUs, which is not checked.
         """
@@ -406,9 +412,10 @@ class _ScheduleConversion:
     def _check_demands(self, chunk: Int64Array, required: tuple[Int64Array, Int64Array]) -> None:
         """Raise `InputError` for a required demand that the file lacks, or one that occurs twice.
 
-        A demand is a pair of chunk and rank. `chunk`: of every demand of the file; `required`:
-        chunk and rank of every demand of the collective. The first missing one is named (code
-        `demand-not-met`), the others are counted. Demands that are not required are not refused.
+        A demand is a pair of chunk and rank. `chunk` has the chunk of every demand of the file, and
+        `required` the chunk and rank of every demand of the collective. The missing demand with the
+        smallest chunk and rank is named (code `demand-not-met`), and the others are counted.
+        Demands of the file that are not required are accepted.
         """
         at = self._to_ranks(self._paths.at)
         ranks = self._num_ranks
@@ -425,10 +432,10 @@ class _ScheduleConversion:
             raise self._build_error("a demand occurs twice")
 
     def _check_arrivals(self, chunk: Int64Array, destination: Int64Array) -> None:
-        """Raise `InputError` for a chunk that arrives at a GPU over two hops.
+        """Raise `InputError` for a chunk that arrives at a GPU by two hops.
 
-        `chunk`, `destination` (rank): of every distinct hop. The first repeated pair in their order
-        is named.
+        `chunk` and `destination` (rank) are given per distinct hop. The error names the first hop
+        that repeats an earlier pair.
         """
         key = chunk * self._num_ranks + destination
         # Whether each key has occurred before; bool per key.
@@ -441,7 +448,7 @@ class _ScheduleConversion:
             raise self._build_error(f"chunk {int(chunk[twice[0]])} arrives at GPU {gpu} twice")
 
     def _report_warning(self, code: str, message: str) -> None:
-        """Report a warning about the file, without a line, to the source."""
+        """Report a warning with this code about the file, without a line, to the source."""
         location = Location(self._source.name)
         self._source.report(Diagnostic(code, message, Severity.WARNING, location))
 

@@ -40,22 +40,28 @@ def capture(
     local: Collection[str] = (),
     path: str | os.PathLike[str] | None = None,
 ) -> CapturedGraph:
-    """Capture one step of a module on this rank, and write it as a document.
+    """Capture one step of a module on this rank as a graph, and write the graph to a JSON file.
 
-    Without `loss` the step is the forward pass. `loss(output)`: returns the scalar to be minimized,
-    and adds the backward pass; the gradients become outputs. `optimizer`: an SGD, Adam or AdamW
-    whose update follows; `max_norm` clips the gradients by their global norm before it. Gradients
-    of plain parameters are averaged over the mesh dimension `data_parallel` (default: the only
-    dimension of a mesh, if no parameter is a DTensor), one all-reduce per parameter as in DDP
-    without buckets. Parameters may be DTensors, whose collectives are captured. `local`: names of
-    parameters and buffers whose values differ between ranks, such as experts; their gradients are
-    not averaged.
+    `inputs`: the tensors of this rank; their values differ between ranks. Parameters may be
+    DTensors, whose collectives are captured. The steps after the forward pass depend on the
+    options:
 
-    `inputs`: the tensors of this rank; ranks have different values. `path`: of the document, by
-    default `MODULE.graph.json` in the current folder; the first rank of the mesh writes it.
+    - `loss`: function of the output that returns the scalar to minimize. It adds the backward pass.
+      Without an optimizer the gradients are outputs. Without `loss` only the forward pass is
+      captured.
+    - `optimizer`: an SGD, Adam or AdamW, whose update is added. It requires `loss`.
+    - `max_norm`: clips the gradients by their global 2-norm before the update of the optimizer.
+    - `data_parallel`: mesh dimension over which gradients are averaged, with one all-reduce per
+      parameter. Default: the only dimension of the mesh if no parameter is a DTensor, else no
+      average.
+    - `local`: names of parameters and buffers whose values differ between ranks, such as experts.
+      Their gradients are not averaged.
 
-    Raises `InputError` for a program that cannot be captured: with branches or sizes that depend on
-    data, or operators that write to their operands; `UsageError` for unsupported optimizers and
+    Only the first rank of the mesh writes the file, to `path` or by default to `MODULE.graph.json`
+    in the current folder. Every rank returns the graph.
+
+    Raises `InputError` (`graph-break`) for branches and sizes that depend on data, and `InputError`
+    for operators that write to their operands. Raises `UsageError` for unsupported optimizers and
     placements.
     """
     step = _Step(module, tuple(inputs), mesh, loss, optimizer, max_norm, data_parallel, local)
@@ -83,7 +89,12 @@ class _Step:
 
     @property
     def axes(self) -> Mapping[str, int]:
-        """Ranks by the name of an axis, of a mesh of several axes: the largest one in use."""
+        """Return the number of ranks by axis name, for a mesh with at least two dimensions.
+
+        The mesh is the one with most dimensions among the mesh of the step and those of DTensor
+        parameters; the first of equal ones is taken. Unnamed dimensions are `axis_0`, `axis_1`, and
+        so on. Empty without a mesh, and for a mesh of one dimension.
+        """
         parameters = (_find_device_mesh(one) for one in self.module.parameters())
         meshes = [mesh for mesh in (self.mesh, *parameters) if mesh is not None]
         largest = max(meshes, key=lambda mesh: mesh.ndim, default=None)
@@ -98,7 +109,13 @@ class _Step:
         return type(self.optimizer).__name__ in ("Adam", "AdamW")
 
     def trace(self) -> CapturedGraph:
-        """Trace the step with fake tensors, and convert the graph."""
+        """Trace the step with fake tensors, and return the graph as a `CapturedGraph`.
+
+        The inputs of the graph are in this order: parameters, buffers, optimizer states of the
+        trained parameters, the step number (if the optimizer has one), inputs of the module. Unused
+        nodes are removed. Raises `UsageError` for an optimizer without a loss, and `InputError`
+        (`graph-break`) if tracing fails.
+        """
         # Imported here: the hub reads documents without PyTorch.
         import torch
         from torch.fx.experimental.proxy_tensor import make_fx
@@ -152,7 +169,17 @@ class _Step:
         states: Sequence[str],
         values: Sequence[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
-        """Run the step on the values of all inputs; called once, by the tracer."""
+        """Run the step on the values of all graph inputs; return those of the graph outputs.
+
+        The tracer calls it once. `values` are in the order of the inputs in `trace`; `states` are
+        the names of the optimizer states per parameter. The descriptions of the results are stored
+        in `self.outputs`. The results are:
+
+        - without a loss: the tensors in the output of the module
+        - with a loss only: the loss, then the gradients of the trained parameters
+        - with an optimizer: the loss, then each updated parameter with its states, then the step
+          number
+        """
         import torch
 
         remaining = iter(values)
@@ -210,13 +237,23 @@ class _Step:
         return tuple(results)
 
     def _describe(self, name: str, tensor: torch.Tensor, role: InputRole) -> GraphInput:
-        """Describe an input; the tracer gives its name, type and shape."""
+        """Describe an input of the graph by role, name and placement.
+
+        A tensor that is no DTensor is local (`L`) if it is an input of the module or its name is in
+        `self.local`, and replicated (`R`) otherwise. Name, type and shape of the value are a
+        placeholder, which the conversion of the graph replaces.
+        """
         is_local = role is InputRole.INPUT or name in self.local
         placement = _find_placement(name, tensor, "L" if is_local else "R", [*self.axes])
         return GraphInput(_UNKNOWN, role, name, placement)
 
     def _reduce(self, name_of_parameter: str, gradient: torch.Tensor) -> torch.Tensor:
-        """Average the gradient of a plain parameter over the data-parallel ranks."""
+        """Average the gradient of a parameter over the data-parallel ranks by an all-reduce.
+
+        The gradient is returned unchanged without a mesh, for a parameter in `self.local`, and
+        without `data_parallel` if the mesh has several dimensions or any parameter of the module is
+        a DTensor. The gradient is divided by the number of ranks before the sum.
+        """
         from torch.distributed import _functional_collectives as functional
         from torch.distributed.tensor import DTensor
 
@@ -249,7 +286,11 @@ def _get_local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _restore(value: torch.Tensor, original: torch.Tensor, *, requires_grad: bool) -> torch.Tensor:
-    """Give a traced local tensor the placements and the gradient of the original tensor."""
+    """Convert a traced local tensor to a DTensor if the original tensor is one.
+
+    The DTensor has the mesh, placements, shape and stride of the original. The result is detached
+    and requires a gradient if `requires_grad` is set and the original tensor requires one.
+    """
     from torch.distributed.tensor import DTensor
 
     if isinstance(original, DTensor):
@@ -281,12 +322,15 @@ def _find_device_mesh(tensor: torch.Tensor) -> DeviceMesh | None:
 
 
 def _find_placement(name: str, tensor: torch.Tensor, default: str, axes: Sequence[str]) -> str:
-    """Return the placement of a DTensor: `R`, `S(d)`, or `L` for sums; `default` for other tensors.
+    """Return the placement of a DTensor as text; `default` for any other tensor.
 
-    `axes`: names of a mesh of several axes, on which it is one placement per axis. A DTensor on
-    some of the axes is replicated on the others. Strided shards, whose blocks nest in another
-    order, are local. Raises `UsageError` for shards of unequal size, which a graph of one rank does
-    not describe.
+    The placement on a mesh dimension is `R` (replicated), `S(d)` (sharded in dimension d) or `L`
+    (local: partial sums and others). `axes`: axis names of a mesh with several dimensions. With
+    `axes` the result has one placement per axis, such as `(S(0), R)`; axes without a dimension of
+    the DTensor are `R`. The whole result is `L` for strided shards, for names that are not in
+    `axes`, and without `axes` for a DTensor of several mesh dimensions.
+
+    Raises `UsageError` if a sharded dimension is not divisible by its number of ranks.
     """
     from torch.distributed.tensor import DTensor, Shard
 
@@ -325,7 +369,8 @@ def _clip(
 ) -> dict[str, torch.Tensor]:
     """Scale all gradients so that their global 2-norm is at most `max_norm`.
 
-    Squares of shards are added over the ranks that have them.
+    All gradients have the same factor `min(1, max_norm / (norm + 1e-6))`. For a sharded DTensor
+    parameter the sum of squares is all-reduced over each mesh dimension that shards it.
     """
     import torch
     from torch.distributed import _functional_collectives as functional
@@ -364,8 +409,9 @@ State = Mapping[str, Any]
 def _find_states(optimizer: torch.optim.Optimizer | None) -> tuple[str, ...]:
     """Return the names of the tensors that an optimizer stores for each parameter.
 
-    Raises `UsageError` for an optimizer that is not SGD, Adam or AdamW, and for options whose
-    update is not implemented.
+    Empty for no optimizer, and for SGD without momentum. Raises `UsageError` for an optimizer that
+    is not SGD, Adam or AdamW, and for the options `amsgrad`, `nesterov`, `maximize` and
+    `dampening`.
     """
     if optimizer is None:
         return ()
@@ -383,7 +429,10 @@ def _find_states(optimizer: torch.optim.Optimizer | None) -> tuple[str, ...]:
 
 
 def _find_group(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> State:
-    """Return the options of the group that contains a parameter."""
+    """Return the options of the optimizer group that contains a parameter.
+
+    The parameter is compared by identity. Raises `UsageError` if it is in no group.
+    """
     groups: list[State] = optimizer.param_groups
     for group in groups:
         if any(member is parameter for member in group["params"]):
@@ -398,7 +447,11 @@ def _update_sgd(
     options: State,
     corrections: Corrections,
 ) -> dict[str, torch.Tensor]:
-    """Return parameter and momentum after a step of SGD, with L2 decay."""
+    """Return parameter and momentum after a step of SGD, with L2 decay of the weights.
+
+    The parameter has the key `""`, the momentum the key `momentum_buffer`. `state` is empty for SGD
+    without momentum, which returns the parameter only. `corrections` is not used.
+    """
     if options["weight_decay"]:
         gradient = gradient + options["weight_decay"] * parameter
     if not state:
@@ -414,7 +467,10 @@ def _update_adam(
     options: State,
     corrections: Corrections,
 ) -> dict[str, torch.Tensor]:
-    """Return parameter and moments after a step of Adam, with L2 decay."""
+    """Return parameter and moments after a step of Adam, with L2 decay of the weights.
+
+    The parameter has the key `""`, the moments the keys `exp_avg` and `exp_avg_sq`.
+    """
     if options["weight_decay"]:
         gradient = gradient + options["weight_decay"] * parameter
     return _update_moments(parameter, gradient, state, options, corrections)
@@ -427,7 +483,10 @@ def _update_adamw(
     options: State,
     corrections: Corrections,
 ) -> dict[str, torch.Tensor]:
-    """Return parameter and moments after a step of AdamW, with decoupled decay."""
+    """Return parameter and moments after a step of AdamW, with decoupled decay of the weights.
+
+    The parameter has the key `""`, the moments the keys `exp_avg` and `exp_avg_sq`.
+    """
     decayed = parameter * (1 - options["lr"] * options["weight_decay"])
     return _update_moments(decayed, gradient, state, options, corrections)
 
@@ -435,7 +494,11 @@ def _update_adamw(
 def _compute_corrections(
     step: torch.Tensor, beta1: float, beta2: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the divisors of the moments of Adam, which correct their initial value of 0."""
+    """Compute the divisors that correct the bias of Adam's moments after `step` steps.
+
+    Returns `1 - beta1**step` for the first moment, and `sqrt(1 - beta2**step)` for the square root
+    of the second.
+    """
     import torch
 
     return 1 - torch.pow(beta1, step), torch.sqrt(1 - torch.pow(beta2, step))
@@ -448,7 +511,12 @@ def _update_moments(
     options: State,
     corrections: Corrections,
 ) -> dict[str, torch.Tensor]:
-    """Apply the update of Adam (Kingma and Ba, algorithm 1, as in PyTorch) to a parameter."""
+    """Return parameter and moments after Adam's update without weight decay.
+
+    The rule is algorithm 1 of Kingma and Ba, as in PyTorch. `corrections`: bias corrections by
+    `(beta1, beta2)`. The parameter has the key `""`, the moments the keys `exp_avg` and
+    `exp_avg_sq`.
+    """
     import torch
 
     beta1, beta2 = options["betas"]

@@ -94,7 +94,12 @@ def read_export(stream: BinaryIO, file: str) -> CapturedGraph:
 
 
 def _read_entry(stream: BinaryIO, file: str) -> bytes:
-    """Return the JSON of the only graph in an archive."""
+    """Return the bytes of the JSON entry of the only graph in an archive of torch.export.
+
+    Raises `InputError` (`archive`) for a file that is no readable archive, more than `MAX_ENTRIES`
+    entries, no graph or several graphs, and a graph that is encrypted or larger than
+    `MAX_GRAPH_BYTES`. The size is checked by reading, since the size in the archive may be wrong.
+    """
     try:
         with zipfile.ZipFile(stream) as archive:
             entries = archive.infolist()
@@ -181,7 +186,13 @@ class _GraphReader:
             yield GraphOutput(_clean(name), role, target)
 
     def _read_node(self, fields: Fields, number: int) -> GraphNode:
-        """Convert a node; results in a list of tensors become separate results."""
+        """Convert a node of the JSON; a result that is a list of tensors becomes several results.
+
+        `number` is the position of the node, for messages and for the name of a node without a name
+        and a tensor result. Arguments for devices and layouts are left out. Raises `InputError` for
+        a result that is a symbolic number (`data-dependent`), a subgraph as argument
+        (`graph-break`), and a target that is no operator name (`operator`).
+        """
         target = str(fields["target"])
         results: list[Tensor | None] = []
         for output in fields["outputs"]:
@@ -215,7 +226,12 @@ class _GraphReader:
         return GraphNode(name, operator, arguments, tuple(results), frozenset(keywords))
 
     def _read_argument(self, form: str, content: Any, node: str) -> ArgumentValue:
-        """Convert an argument of a node from its form (`as_tensor`, `as_ints`, ...) and content."""
+        """Convert an argument of a node by its form (`as_tensor`, `as_ints`, ...).
+
+        Tensors become references, lists become tuples, element types become `ElementName`, and
+        symbolic numbers their values. `node`: name of the node, for messages. Raises `InputError`
+        (`argument`) for an unknown form, and `data-dependent` for a symbol without a value.
+        """
         result: int | bool | str
         match form:
             case "as_none":
@@ -257,7 +273,11 @@ class _GraphReader:
                 raise InputError(message, location=location, cure=cure, code="argument")
 
     def _read_symbol(self, content: Fields, node: str) -> ArgumentValue:
-        """Return the number of a symbolic argument; refuse a name, which only a run determines."""
+        """Return the number of a symbolic argument.
+
+        Raises `InputError` (`data-dependent`) if it has only a name, whose value is known at run
+        time.
+        """
         form = next((key for key in ("as_int", "as_bool", "as_float") if key in content), None)
         if form is None:
             name = content.get("as_name", "")
@@ -267,7 +287,11 @@ class _GraphReader:
         return value
 
     def _read_tensor(self, name: str) -> Tensor:
-        """Return the type of a value. Raises `InputError` for sizes that are no numbers."""
+        """Return name, element type and shape of a value of the graph.
+
+        Raises `InputError` for a size that is an expression (`data-dependent`), and for an
+        unsupported element type (`element`).
+        """
         meta = self._values[name]
         sizes = []
         for size in meta["sizes"]:

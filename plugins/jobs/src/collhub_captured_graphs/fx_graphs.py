@@ -41,10 +41,10 @@ def convert_fx(
 ) -> CapturedGraph:
     """Convert an FX graph of aten operators with `meta["val"]` to a captured graph.
 
-    `inputs` describe the placeholders and `outputs` the results in order; the values of both are
-    taken from the graph. `mesh`: ranks by the name of an axis, of a mesh of several axes. Constants
-    of the module become inputs. Raises `InputError` for operators that write to their operands, and
-    for sizes that depend on data.
+    `inputs` describe the placeholders and `outputs` the results, both in order; names, types and
+    shapes of the values are taken from the graph. Constants of the module become further inputs.
+    `mesh`: number of ranks by axis name, only for a mesh of several axes. Raises `InputError` for
+    operators that write to their operands, and for sizes that depend on data.
     """
     graph = _FxReader(module).read(inputs, outputs, name)
     sizes = dict(mesh or {})
@@ -64,7 +64,13 @@ class _FxReader:
     def read(
         self, inputs: Sequence[GraphInput], outputs: Sequence[GraphOutput], name: str
     ) -> CapturedGraph:
-        """Convert all nodes in order."""
+        """Convert all nodes of the FX graph in order, and return the captured graph.
+
+        Placeholders take the descriptions in `inputs` in order. Outputs that are None or no tensors
+        are dropped; the remaining ones must be as many as `outputs`, otherwise `ValueError` is
+        raised. Raises `InputError` for calls of modules and methods, and for nodes that cannot be
+        converted.
+        """
         import torch
 
         results: list[str] = []
@@ -100,7 +106,12 @@ class _FxReader:
         )
 
     def _name_input(self, name: str, target: str) -> str:
-        """Return the name of an input: its target in letters, unless a node has this name."""
+        """Return the name of an input, derived from its target.
+
+        Without a target it is the name of the FX node. Otherwise characters of the target that
+        names must not have are replaced; `p_` is prepended until the name begins with no digit and
+        no other node or input has it.
+        """
         if not target:
             return name
         used = {node.name for node in self._module.graph.nodes}
@@ -111,9 +122,10 @@ class _FxReader:
         return candidate
 
     def _add_constant(self, node: torch.fx.Node) -> None:
-        """Let a constant tensor of the module be an input.
+        """Add a constant tensor of the module as an input of the graph, with placement `R`.
 
-        Other objects, such as process groups, have no value; operators that read them are refused.
+        Other objects, such as process groups, are recorded without a value; operators that read
+        them are refused later.
         """
         import torch
 
@@ -129,7 +141,15 @@ class _FxReader:
         self._inputs.append(GraphInput(tensor, InputRole.CONSTANT, str(node.target), "R"))
 
     def _add_call(self, node: torch.fx.Node) -> None:
-        """Add the call of an operator; `getitem` only selects a result of an earlier call."""
+        """Convert a call and append it to the nodes of the graph.
+
+        `getitem` adds no node: it selects a result of an earlier call. An operator in place is
+        replaced by its functional form if `_find_functional_form` permits it. The process groups of
+        collectives are recorded. Arguments for devices and layouts are left out.
+
+        Raises `InputError` for branches, for functions that are no aten operators, for c10d
+        collectives in place, and for other operators that write to an operand.
+        """
         import operator
 
         import torch
@@ -189,7 +209,11 @@ class _FxReader:
             self._groups[name] = tuple(dist.get_process_group_ranks(group))
 
     def _describe_results(self, node: torch.fx.Node, value: Any) -> tuple[Tensor | None, ...]:
-        """Return the tensors of a result: one, or one per entry of a list or tuple."""
+        """Return the result tensors of a node; one entry per member of a list or tuple.
+
+        A member that is no tensor, or a result None, is None. Raises `InputError` for a result that
+        is a number, since it depends on data.
+        """
         import torch
 
         if isinstance(value, (list, tuple)):
@@ -206,7 +230,10 @@ class _FxReader:
         return (None,)
 
     def _describe(self, name: str, value: torch.Tensor) -> Tensor:
-        """Return name, element type and shape of a tensor."""
+        """Return name, element type and shape of a tensor.
+
+        Raises `InputError` (`data-dependent`) for symbolic sizes and for unsupported element types.
+        """
         element = str(value.dtype).removeprefix("torch.")
         is_fixed = all(type(size) is int for size in value.shape)
         if element not in ELEMENT_BYTES or not is_fixed:
@@ -216,7 +243,12 @@ class _FxReader:
         return Tensor(_clean(name), element, tuple(value.shape))
 
     def _convert(self, node: torch.fx.Node, value: Any) -> ArgumentValue:
-        """Convert an argument: nodes to references, lists to tuples, devices to None."""
+        """Convert an argument of a node.
+
+        Nodes become references, lists and tuples become tuples, dtypes become `ElementName`.
+        Numbers, texts and None are kept. Devices, layouts and memory formats become None. Raises
+        `InputError` for other types, and for a node whose result is no single tensor.
+        """
         import torch
 
         if isinstance(value, torch.fx.Node):
@@ -240,11 +272,12 @@ class _FxReader:
 
 
 def _find_functional_form(node: torch.fx.Node) -> torch._ops.OpOverload | None:
-    """Return the operator without `_` of an operator in place, if nothing else sees the change.
+    """Return the functional operator, without `_`, that can replace an operator in place.
 
-    The operand must be the new tensor of an operator, of which no view exists, and which is read
-    before only: the tracer lets all later readers read the result of the operator in place. None
-    for all other operators that write to an operand.
+    It can if only the result of the operator in place is read afterwards. That holds if the operand
+    is the new tensor of an aten operator, no view of it exists, and all other readers of the
+    operand come before the node. Returns None otherwise, and if aten has no functional operator
+    with the same overload.
     """
     import torch
 

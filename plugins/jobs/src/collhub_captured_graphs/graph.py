@@ -201,12 +201,16 @@ class CapturedGraph:
         object.__setattr__(self, "tensors", tensors)
 
     def refuse(self, node: GraphNode, message: str, code: str, cure: str = "") -> NoReturn:
-        """Raise the `InputError` of a node: its name, its operator, and the message."""
+        """Raise an `InputError` for a node, with its name and operator before the message."""
         text = f"node {node.name} ({node.operator}) {message}"
         raise InputError(text, location=Location(self.file or None), code=code, cure=cure)
 
     def _define(self, tensors: dict[str, Tensor], tensor: Tensor) -> None:
-        """Add a tensor. Raises `InputError` if its name is in use or its shape is too large."""
+        """Add a tensor to the dict by its name.
+
+        Raises `InputError` if the name is in use (`name`), or if the tensor has more than
+        `MAX_DIMENSIONS` dimensions, a negative size, or more than `MAX_SIZE` elements (`size`).
+        """
         location = Location(self.file or None)
         if tensor.name in tensors:
             message = f"value {tensor.name} is defined twice"
@@ -275,10 +279,11 @@ def graph_to_json(graph: CapturedGraph) -> str:
 
 
 def graph_from_json(content: bytes, file: str) -> CapturedGraph:
-    """Read the graph of a document.
+    """Read a captured graph from the bytes of a JSON document.
 
-    Raises `InputError` with the line of a syntax error, the `$.path` of a violation of the schema,
-    or the node that reads an undefined value.
+    `file`: name for messages, also stored in the graph. Raises `InputError` with the line of a
+    syntax error, with all violations of the schema and their `$.path` (`schema`), or with the node
+    that reads an undefined value.
     """
     document = parse_json_object(content, file)
     violations = schema_violations(document, _SCHEMA_FILE)
@@ -331,7 +336,11 @@ def _read_tensor(fields: Mapping[str, Any]) -> Tensor:
 
 
 def _value_fields(value: ArgumentValue) -> object:
-    """Convert an argument to JSON; values, element types and infinite numbers are objects."""
+    """Convert an argument to a JSON value.
+
+    References become `{"value": NAME}`, element types `{"element": NAME}`, infinite numbers and nan
+    `{"float": TEXT}`, tuples lists. Other values are unchanged.
+    """
     if isinstance(value, Reference):
         return {"value": value.name}
     if isinstance(value, ElementName):
@@ -344,7 +353,11 @@ def _value_fields(value: ArgumentValue) -> object:
 
 
 def _read_value(value: Any, file: str) -> ArgumentValue:
-    """Read an argument. Raises `InputError` for an object that is none of the three forms."""
+    """Convert a JSON value of the document to an argument; the inverse of `_value_fields`.
+
+    Raises `InputError` (`schema`) for an object other than `{"value": NAME}`, `{"element": TYPE}`
+    with a known type, and `{"float": "inf"}`, `"-inf"` or `"nan"`.
+    """
     if isinstance(value, list):
         return tuple(_read_value(entry, file) for entry in value)
     if not isinstance(value, dict):

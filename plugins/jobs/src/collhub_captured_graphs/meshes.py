@@ -13,11 +13,16 @@ _NO_LETTER = re.compile(r"[^A-Za-z0-9_]")
 
 
 def derive_axes(groups: Mapping[tuple[int, ...], str], file: str) -> dict[str, int]:
-    """Derive the axes from the ranks of all groups: names and sizes, the slowest first.
+    """Derive the axes of a device mesh from its process groups: size by name, slowest axis first.
 
-    `groups`: names by ranks; `file`: for messages. A group of equal distances is an axis; further
-    axes are those between two distances. An axis has the name of the group that goes along it only,
-    and a number if there is none or its name is empty. Raises `InputError` for groups of no mesh.
+    `groups`: group name by global ranks; `file`: for messages. The ranks of a group are nested runs
+    at equal distances. The distances and extents of all runs, in ascending order, are the
+    boundaries between axes: two consecutive ones bound an axis, whose size is their quotient. An
+    axis has the name `group_NAME` of a group that covers exactly this axis, otherwise `axis_0`,
+    `axis_1`, and so on.
+
+    Raises `InputError` if a group is no grid, if a boundary is not a multiple of the previous one,
+    or if there are more than `_MAX_AXES` axes.
     """
     bounds = {1}
     strides_of: list[tuple[str, list[tuple[int, int]]]] = []
@@ -46,9 +51,10 @@ def derive_axes(groups: Mapping[tuple[int, ...], str], file: str) -> dict[str, i
 
 
 def _find_strides(ranks: Sequence[int]) -> list[tuple[int, int]] | None:
-    """Return (distance, count) of the nested runs of a group; None if it is no grid.
+    """Return (distance, count) of the nested runs of ranks in a group, the innermost first.
 
-    Ranks 0, 1, 4, 5 are two runs at distance 4, of two ranks at distance 1.
+    Ranks 0, 1, 4, 5 give (1, 2) and (4, 2): two runs at distance 4, each of two ranks at distance
+    1. Empty for a single rank. None if the ranks are no such grid in ascending order.
     """
     offsets = [rank - ranks[0] for rank in ranks]
     strides: list[tuple[int, int]] = []

@@ -69,12 +69,20 @@ class Call:
         )
 
     def operand(self, *names: str) -> Tensor | None:
-        """Return the first of the named arguments as a tensor; None if it is none."""
+        """Return the tensor of the first named argument that is present.
+
+        None if no argument is present, or if the first one is no tensor.
+        """
         value = self.argument(*names)
         return self.tensors[value.name] if isinstance(value, Reference) else None
 
     def dimensions(self, operand: Tensor, *names: str) -> frozenset[int]:
-        """Return the dimensions in an argument, counted from 0; all if it is absent or empty."""
+        """Return the dimensions of an operand that an argument lists, counted from 0.
+
+        The first of `names` that is present is read, as a number or a tuple; negative numbers count
+        from the end. All dimensions if it is absent or empty. An operand without dimensions counts
+        as one with dimension 0.
+        """
         value = self.argument(*names)
         rank = max(len(operand.shape), 1)
         numbers = value if isinstance(value, tuple) else (value,)
@@ -135,10 +143,12 @@ class Layouts:
 
 
 def describe_node(graph: CapturedGraph, node: GraphNode) -> Layouts:
-    """Describe the costs and layouts of a node.
+    """Describe the work, the memory traffic and the operands of a node that may be sliced.
 
-    An operator outside of the table has no known work: it counts the bytes of its operands and
-    results only, and none of its operands may be sliced.
+    The traffic is the bytes of its distinct operands and its results; a view has no work and no
+    traffic. An operator outside of the table has no known work, counts its traffic, must not be
+    sliced and counts as random. The work of a list operator is scaled to the elements of all
+    results; it must not be sliced. Attention with dropout is random.
     """
     operator = find_operator(node.operator)
     tensors = [graph.tensors[name] for name in dict.fromkeys(node.reads)]
@@ -161,9 +171,10 @@ def describe_node(graph: CapturedGraph, node: GraphNode) -> Layouts:
 
 
 def find_operator(name: str) -> Operator | None:
-    """Return the entry of an operator such as `aten.mm.default`; the overload is ignored.
+    """Return the entry of an operator such as `aten.mm.default` in the table; None if it has none.
 
-    A list operator such as `aten._foreach_add.List` has the entry of the operator of one tensor.
+    The overload is ignored. A list operator such as `aten._foreach_add.List` has the entry of the
+    operator for one tensor.
     """
     base = ".".join(name.split(".")[:2])
     return _OPERATORS.get(base.replace(LIST_PREFIX, "aten."))
@@ -191,7 +202,10 @@ def _count_no_work(call: Call) -> int:
 
 
 def _count_product(call: Call) -> int:
-    """Count a matrix product: 2 per multiplication, that is result elements times summed size."""
+    """Count the operations of a matrix product: 2 x result elements x inner size.
+
+    Returns 0 if neither factor is a tensor argument.
+    """
     x = call.operand("mat1", "batch1", "self", "input")
     if call.operand("mat1", "batch1") is None and call.operand("input", "self") is None:
         return 0
@@ -200,15 +214,20 @@ def _count_product(call: Call) -> int:
 
 
 def _count_convolution(call: Call) -> int:
-    """Count a convolution: 2 per weight of one output channel and element of the result."""
+    """Count the operations of a convolution: 2 x result elements x weights of one output channel.
+
+    Returns 0 if the weight is not a tensor argument.
+    """
     weight = call.operand("weight")
     return 0 if weight is None else 2 * call.result.num_elements * prod(weight.shape[1:])
 
 
 def _count_attention(factor: int) -> Work:
-    """Return the rule of attention: `factor` x batch x heads x queries x keys x head size.
+    """Return the function that counts the operations of attention.
 
-    The factor is 4 forward (two products), 10 backward (five); half if the attention is causal.
+    The count is `factor` x batch x heads x queries x keys x head size. `factor` is 4 for the
+    forward pass (two products) and 10 for the backward pass (five). It is halved, rounded down, if
+    `is_causal` is true. 0 if query or key is no tensor.
     """
 
     def count(call: Call) -> int:
@@ -226,7 +245,12 @@ def _slice_nothing(call: Call) -> frozenset[str]:
 
 
 def _slice_pointwise(call: Call) -> frozenset[str]:
-    """Operands whose dimension 0 is that of the result, by the rules of broadcasting."""
+    """Return the operands whose dimension 0 corresponds to dimension 0 of the result.
+
+    These have the same number of dimensions and the same size of dimension 0 as the result, and may
+    be sliced together with it. Operands that are broadcast there, or have fewer dimensions, are not
+    among them. Empty for a result without dimensions.
+    """
     shape = call.result.shape
     return frozenset(
         name
@@ -238,7 +262,10 @@ def _slice_pointwise(call: Call) -> frozenset[str]:
 
 
 def _count_common(call: Call) -> int:
-    """Count the leading dimensions that have the size of the result in all operands of rows."""
+    """Count the leading dimensions in which all sliced operands have the size of the result.
+
+    The sliced operands are those of `_slice_pointwise`.
+    """
     shape = call.result.shape
     shapes = [call.tensors[name].shape for name in _slice_pointwise(call)]
     same = [all(one[axis] == size for one in shapes) for axis, size in enumerate(shape)]
@@ -246,7 +273,11 @@ def _count_common(call: Call) -> int:
 
 
 def _slice_first(*names: str) -> Slices:
-    """Return a rule that permits slices of the first named operand, or of all if they are equal."""
+    """Return a rule that permits slices of dimension 0 of one operand.
+
+    The operand is the tensor of the first argument in `names` that is present. No operand may be
+    sliced if it, or the result, has no dimensions.
+    """
 
     def find(call: Call) -> frozenset[str]:
         operand = call.operand(*names)
@@ -258,7 +289,11 @@ def _slice_first(*names: str) -> Slices:
 
 
 def _slice_batches(*names: str) -> Slices:
-    """Return a rule that permits slices of all named operands, which have one batch dimension."""
+    """Return a rule that permits slices of all named operands along their batch dimensions.
+
+    All named tensor arguments must have at least three dimensions, otherwise no operand may be
+    sliced.
+    """
 
     def find(call: Call) -> frozenset[str]:
         operands = [operand for name in names if (operand := call.operand(name)) is not None]
@@ -269,7 +304,10 @@ def _slice_batches(*names: str) -> Slices:
 
 
 def _count_batches(name: str) -> RowDimensions:
-    """Return a rule that counts the dimensions before the last two of the named operand."""
+    """Return a rule that counts the batch dimensions of an operand: all before the last two.
+
+    The rule gives 1 if the argument is absent or no tensor.
+    """
 
     def count(call: Call) -> int:
         operand = call.operand(name)
@@ -279,9 +317,12 @@ def _count_batches(name: str) -> RowDimensions:
 
 
 def _slice_rows(*names: str) -> Slices:
-    """Return a rule for reductions: slices of `self`, if dimension 0 is not reduced.
+    """Return a rule for reductions, which permits slices if dimension 0 is not reduced.
 
-    `names`: of the argument with the reduced dimensions.
+    `names`: possible names of the argument that lists the reduced dimensions; all are reduced if it
+    is absent. The rule permits slices of the reduced operand, and of all operands that
+    `_slice_pointwise` permits. No operand may be sliced if the reduced one has fewer than two
+    dimensions.
     """
 
     def find(call: Call) -> frozenset[str]:
@@ -294,9 +335,10 @@ def _slice_rows(*names: str) -> Slices:
 
 
 def _count_kept(*names: str) -> RowDimensions:
-    """Return a rule for reductions: the dimensions before the first one that is reduced.
+    """Return a rule for reductions that counts the dimensions before the first reduced one.
 
-    `names`: of the argument with the reduced dimensions.
+    `names`: possible names of the argument that lists the reduced dimensions. The rule gives 1 if
+    the operand is no tensor.
     """
 
     def count(call: Call) -> int:
@@ -307,15 +349,21 @@ def _count_kept(*names: str) -> RowDimensions:
 
 
 def _count_unnormalized(call: Call) -> int:
-    """Count the dimensions of the operand of a normalization before the normalized ones."""
+    """Count the leading dimensions of the operand of a normalization that are not normalized.
+
+    `normalized_shape` gives the number of trailing dimensions, 1 if it is no tuple. 0 if there is
+    no operand.
+    """
     operand, shape = call.operand("input", "self"), call.argument("normalized_shape")
     count = len(shape) if isinstance(shape, tuple) else 1
     return 0 if operand is None else len(operand.shape) - count
 
 
 def _slice_normalized(*names: str) -> Slices:
-    """Return a rule that permits slices of the named operands of a normalization outside of the
-    normalized dimensions."""
+    """Return a rule for normalizations that permits slices of the named operands.
+
+    No operand may be sliced if all dimensions are normalized.
+    """
 
     def find(call: Call) -> frozenset[str]:
         operands = [operand for name in names if (operand := call.operand(name)) is not None]
@@ -326,7 +374,11 @@ def _slice_normalized(*names: str) -> Slices:
 
 
 def _slice_reshaped(call: Call) -> frozenset[str]:
-    """Permit slices of the operand of a reshape: blocks in row-major order remain blocks."""
+    """Permit slices of dimension 0 of the operand of a reshape, whose blocks remain contiguous.
+
+    No operand may be sliced if it has no dimensions or the size of the result's dimension 0 is at
+    most 1.
+    """
     operand = call.operand("self", "input")
     if operand is None or not operand.shape or not call.result.shape:
         return frozenset()
@@ -334,7 +386,11 @@ def _slice_reshaped(call: Call) -> frozenset[str]:
 
 
 def _slice_permuted(call: Call) -> frozenset[str]:
-    """Permit slices of the operand of a permutation that keeps dimension 0."""
+    """Permit slices of the operand of a permutation or transposition that keeps dimension 0.
+
+    The permutation has the argument `dims`, a transposition `dim0` and `dim1`. Otherwise no operand
+    may be sliced.
+    """
     operand = call.operand("self")
     if operand is None or not operand.shape:
         return frozenset()
@@ -349,7 +405,11 @@ def _slice_permuted(call: Call) -> frozenset[str]:
 
 
 def _slice_other_dimension(*names: str) -> Slices:
-    """Return a rule for operators along one dimension: slices if it is not dimension 0."""
+    """Return a rule for operators along one dimension: slices if it is not dimension 0.
+
+    `names`: possible names of the argument with the dimension; 0 if it is absent. All operands may
+    be sliced if all have the size of the result in dimension 0, otherwise none.
+    """
 
     def find(call: Call) -> frozenset[str]:
         shape = call.result.shape

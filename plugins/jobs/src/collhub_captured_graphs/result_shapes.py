@@ -42,10 +42,12 @@ _NORMS = frozenset(
 
 
 def find_contradiction(graph: CapturedGraph, node: GraphNode) -> str | None:
-    """Return how the first result of a node contradicts its operands; None if it does not.
+    """Describe the shape that a node's operands imply, if its first result has another one.
 
-    Checked are views (number of elements), pointwise operators (broadcasting), matrix products,
-    normalizations and attention. All other operators, and operators of lists, are not checked.
+    The text is such as `the shape [2, 3]`, or `the shapes [2] and [3], which do not fit` for
+    operands that contradict each other. None without a contradiction. Views (number of elements),
+    pointwise operators (broadcasting), matrix products, normalizations and attention are checked.
+    All other operators, and operators of lists, are not checked and give None.
     """
     operator = find_operator(node.operator)
     if operator is None or not node.results or node.results[0] is None:
@@ -69,7 +71,11 @@ def find_contradiction(graph: CapturedGraph, node: GraphNode) -> str | None:
 
 
 def _find_rule(name: str, is_pointwise: bool) -> Callable[[Call], _Shape | None] | None:
-    """Return the function that computes the shape of a result; None if there is no rule."""
+    """Return the function that computes the result shape of an operator; None if there is no rule.
+
+    `name`: of the operator without namespace and overload. The functions raise `ValueError` for
+    operands that do not fit.
+    """
     if is_pointwise:
         return _broadcast
     if name in _NORMS:
@@ -92,7 +98,11 @@ def _keep_shape(call: Call) -> _Shape | None:
 
 
 def _multiply(call: Call) -> _Shape | None:
-    """Compute the shape of a product of matrices, or of batches. Raises `ValueError`."""
+    """Compute the shape of a product of matrices, or of batches of matrices.
+
+    None if a factor is no tensor argument. Raises `ValueError` if batch dimensions or inner sizes
+    differ.
+    """
     x = call.operand("mat1", "batch1", "self")
     w = call.operand("mat2", "batch2")
     if x is None or w is None:
@@ -103,7 +113,12 @@ def _multiply(call: Call) -> _Shape | None:
 
 
 def _attend(call: Call) -> _Shape | None:
-    """Compute the shape of attention; None for gradients, and for batches that are broadcast."""
+    """Compute the shape of the result of attention: the query's, with the head size of the value.
+
+    None for gradients, for absent operands, and if the batch dimensions of query and value differ
+    (broadcast). Raises `ValueError` if the head sizes of query and key, or the numbers of keys and
+    values differ.
+    """
     query, key, value = (call.operand(name) for name in ("query", "key", "value"))
     if query is None or key is None or value is None or call.operand("grad_out", "grad_out_"):
         return None

@@ -74,11 +74,12 @@ def diagnose(
 
 
 def _read_workload(context: CommandContext, files: tuple[str, ...]) -> Evidence | None:
-    """Read a workload and execute it; None for dumps, and for files that are no workload.
+    """Read a workload and execute it without times, as evidence for the diagnosis.
 
-    The first file decides whether they are evidence of a hang; files that cannot be opened are left
-    to the reader of dumps, which reports the defect. Collectives that differ between ranks are kept
-    where the reader has the option `mismatches`. Other errors of reading and execution propagate.
+    Returns None if the first file is a dump, cannot be opened by the hub, or is no workload; the
+    reader of dumps then reports its defects. `files[1:]` are further files of the workload.
+    Collectives that differ between ranks are kept if the reader has the option `mismatches`. Errors
+    of reading and execution propagate.
     """
     from collhub_waits.workloads import record_job
 

@@ -53,8 +53,8 @@ def parse_dump(root: object, rank: int, file: str, tables: Tables) -> Dump:
     """Convert the value of a Flight Recorder file to the dump of a rank.
 
     `root`: unpickled or JSON value of the file. Calls, stacks and groups are added to `tables`,
-    which all dumps share. Raises `InputError` that names the entry and the key, also for a value
-    that is no dump.
+    which all dumps share. Raises `InputError` with the entry and the key of an invalid value, and
+    for a value that is no dump: no dict, or without `entries`, `version` and `pg_config`.
     """
     if not isinstance(root, dict) or not ({"entries", "version", "pg_config"} & set(root)):
         _fail(
@@ -90,10 +90,12 @@ class _DumpParser:
         self.old_numbers: dict[tuple[int, bool], dict[int, int]] = {}
 
     def parse(self) -> Dump:
-        """Return the dump: groups, then entries in their order, then the status of the groups.
+        """Convert the file to a `Dump`: groups, entries in order, and the status of the groups.
 
-        Raises `InputError` for a member of the wrong type, with the entry and the key. An unknown
-        major version is a note.
+        An unknown major version is only a note. Without any completed operation, batches whose last
+        entry is missing are completed (`complete_batches`). The dump counts as overwritten if the
+        first record number is above 0. Raises `InputError` for a member of the wrong type, with the
+        entry and the key, and for an object that occurs as several entries.
         """
         version = self.root.get("version", "")
         if not isinstance(version, str):
@@ -141,10 +143,12 @@ class _DumpParser:
         )
 
     def complete_batches(self) -> None:
-        """Complete batches of messages whose last entry is left out, because it is completed.
+        """Set the state of incomplete batches of messages to completed, in `self.operations`.
 
-        The other entries of a batch have no state. A dump of active operations only
-        (TORCH_INCLUDE_ONLY_ACTIVE) contains them without the last entry `coalesced`.
+        A dump of active operations only (TORCH_INCLUDE_ONLY_ACTIVE) omits the completed last entry
+        `coalesced` of a batch, whose other entries have no state. An operation of messages is such
+        a batch if it has several calls or is not the newest record, does not end with `coalesced`,
+        and the record number after its last one is absent.
         """
         records = set(self.last_records)
         newest = max(records, default=0)
@@ -191,10 +195,11 @@ class _DumpParser:
         return members
 
     def parse_ranks(self, name: str, ranks: object) -> tuple[int, ...]:
-        """Return the ranks of a list, or of the text of a list such as "[0, 1]", in their order.
+        """Return the ranks of a group, given as a list or as the text of a list such as "[0, 1]".
 
-        Raises `InputError` for other text or types, more than 2^18 ranks, a rank that is negative
-        or above 2^24, and a rank that appears twice. `name`: of the group, for messages.
+        The order is kept. `name`: of the group, for messages. Raises `InputError` for other text or
+        types, more than 2^18 ranks, a rank that is negative or above 2^24, and a rank that appears
+        twice.
         """
         if isinstance(ranks, str):
             if not re.fullmatch(r"[\[(]?[\d\s,]*[\])]?", ranks):
@@ -218,9 +223,9 @@ class _DumpParser:
     def find_group(self, name: str, description: str) -> int:
         """Return the number of a group in the table of all dumps; a new group is added.
 
-        The identity of a group is its ranks, its description, and its ordinal among groups with
-        both in common. If the dump does not give ranks that include its own, it is name and
-        description.
+        Groups are equal if ranks, description and ordinal (among groups with equal ranks and
+        description) are equal; names may differ between ranks. If the dump gives no ranks for the
+        group, or its own rank is not among them, name and description identify the group.
         """
         number = self.group_of.get((name, description))
         if number is None:
@@ -233,12 +238,13 @@ class _DumpParser:
         return number
 
     def add_entry(self, position: int, entry: Mapping[object, object]) -> None:
-        """Add an entry: a new operation, or the next call of a batch with its sequence number.
+        """Add an entry as a new operation, or as the next call of an earlier batch.
 
         It belongs to a batch if one of the last 64 operations has the same group, sequence number
-        and kind (message or collective). The batch then has the state of this last entry, the calls
-        of all, and creation time and stack of the first. An entry without `is_p2p` is a message if
-        its call is. Raises `InputError` for invalid values and batches of more than 4096 calls.
+        and kind (message or collective). The batch then has the calls of all entries, creation time
+        and stack of the first, and all other fields, such as the state, of this one. An entry
+        without `is_p2p` is a message if its call is one, or if it ends a batch of messages. Raises
+        `InputError` for invalid values and batches of more than 4096 calls.
         """
         record = self.numbers["record_id"][position]
         pg_id = self.numbers["pg_id"][position]
@@ -277,8 +283,10 @@ class _DumpParser:
     ) -> int:
         """Return the sequence number of an entry of a version before 2.0.
 
-        One counter of the group counts collectives and messages there. Ranks with other messages
-        count their collectives differently, so collectives are counted here, if all are recorded.
+        These versions have one counter `seq_id` per group for collectives and messages, so
+        collectives of ranks with different messages have different numbers. Distinct values are
+        therefore renumbered from 1, separately for collectives and messages of a group. If entries
+        were overwritten, `seq_id` is returned unchanged.
         """
         number = self.parse_integer(position, entry, "seq_id", 0)
         if self.is_overwritten:
@@ -287,20 +295,21 @@ class _DumpParser:
         return numbers.setdefault(number, len(numbers) + 1)
 
     def ends_messages(self, call: Call, group: int) -> bool:
-        """Whether an entry `coalesced` ends a batch of messages; only for versions before 2.3.
+        """Check whether an entry `coalesced` ends a batch of messages.
 
-        Their entries do not say it: it does if the previous operation is a message of the same
-        group.
+        Entries of versions before 2.3 do not contain this. It is true if the previous operation is
+        a message of the same group.
         """
         if call.operation != "coalesced" or not self.operations:
             return False
         return self.operations[-1].is_p2p and self.operations[-1].group == group
 
     def parse_entry_group(self, position: int, entry: Mapping[object, object], pg_id: int) -> int:
-        """Return the number in the tables of the group that an entry belongs to.
+        """Return the number of the group of an entry in the tables; a new group is added.
 
-        It is found by `process_group`, a pair of name and description ("undefined" if missing); an
-        entry without it has the name `pg_id`. Raises `InputError` for another type.
+        The group is given by `process_group`, a pair of name and description; a missing description
+        is `undefined`. An entry without `process_group` has the name `pg_id`. Raises `InputError`
+        for other types.
         """
         pair = entry.get("process_group", (str(pg_id), "undefined"))
         if type(pair) is tuple and pair in self.group_of:
@@ -314,9 +323,9 @@ class _DumpParser:
     def find_call(self, position: int, entry: Mapping[object, object]) -> tuple[Call, int]:
         """Return the call of an entry, and its number in the table of calls.
 
-        Most entries repeat a call: its parts are compared with those of earlier entries before they
-        are parsed. The tensors of a repeated call count towards `MAX_TENSORS_PER_DUMP` (2^22) too.
-        Raises `InputError` as `parse_call`, and above this number.
+        Calls are cached by the unparsed fields of the entry, since most entries repeat a call. The
+        tensors of a repeated call also count towards `MAX_TENSORS_PER_DUMP` (2^22). Raises
+        `InputError` above this number, and for the errors of `parse_call`.
         """
         key = _call_key(entry)
         try:
@@ -374,12 +383,12 @@ class _DumpParser:
         identity: tuple[int, bool, int, int],
         call: Call,
     ) -> Operation:
-        """Return an operation; `identity`: group, whether a message, sequence and call number.
+        """Convert an entry to an operation.
 
-        An absent state is `scheduled`. A retired entry of gloo counts as completed; another one
-        that is retired without being completed has timed out. The timeout is converted from ms to
-        ns, and limited to about 2^63 / 10 ns. Raises `InputError` for an unknown state, and a
-        `retired` that is no bool.
+        `identity`: group, whether it is a message, sequence number, call number. An absent state is
+        `scheduled`. A retired entry of gloo counts as completed; any other retired entry that is
+        not completed has timed out. The timeout is converted from ms to ns, and limited to about
+        2^63 / 10 ns. Raises `InputError` for an unknown state, and for a `retired` that is no bool.
         """
         text = entry.get("state", "scheduled")
         state = _STATES.get(text) if isinstance(text, str) else None
@@ -436,10 +445,11 @@ class _DumpParser:
     def parse_shapes(self, position: int, entry: Mapping[object, object], key: str) -> Shapes:
         """Return the shapes of all tensors of one side of a call; empty for a barrier.
 
-        An absent or null field is empty; `[[]]` is one scalar. Equal results are one object. Raises
-        `InputError` for more than `MAX_TENSORS` (4096) tensors, more than `MAX_TENSORS_PER_DUMP`
-        (2^22) in the dump so far, more than `MAX_DIMENSIONS` (64) dimensions, and sizes that are
-        not integers of at least 0 and below 2^63.
+        `key`: `input_sizes` or `output_sizes`. An absent or null field is empty; `[[]]` is one
+        scalar. Equal results are one cached object. Raises `InputError` for more than `MAX_TENSORS`
+        (4096) tensors, more than `MAX_TENSORS_PER_DUMP` (2^22) in the dump so far, more than
+        `MAX_DIMENSIONS` (64) dimensions, and sizes that are not integers of at least 0 and below
+        2^63.
         """
         sizes = entry.get(key) or []
         try:
@@ -473,7 +483,9 @@ class _DumpParser:
     ) -> tuple[str, ...]:
         """Return the names of the dtypes of one side of a call; empty if they are not recorded.
 
-        Raises `InputError` for a value that is no list of texts, or is longer than `MAX_TENSORS`.
+        `key`: `input_dtypes` or `output_dtypes`. Each dtype is subtracted from `self.tensors_left`,
+        the number of tensors that the dump may still have. Raises `InputError` for a value that is
+        no list of texts, or has more than `MAX_TENSORS` members.
         """
         names = entry.get(key) or []
         if not isinstance(names, list | tuple) or len(names) > MAX_TENSORS:
@@ -484,10 +496,11 @@ class _DumpParser:
         return tuple(names)
 
     def parse_stack(self, position: int, entry: Mapping[object, object]) -> int:
-        """Return the number of the stack of an entry, innermost frame first.
+        """Return the number of an entry's stack in the table of stacks; a new stack is added.
 
-        At most `MAX_FRAMES` frames are read. Entries without frames have the number of the empty
-        stack. Raises `InputError` for a frame without name, filename and line.
+        The order of the frames is kept (innermost first), and at most the first `MAX_FRAMES` are
+        read. Entries without frames have the number of the empty stack. Raises `InputError` if
+        `frames` is no list, and for a frame without name, filename and line.
         """
         frames = entry.get("frames") or []
         if not isinstance(frames, list | tuple):
@@ -536,9 +549,10 @@ class _DumpParser:
         return status
 
     def parse_status_number(self, value: object) -> int:
-        """Return a sequence number of `pg_status`, which JSON states as text; -1 for none.
+        """Return a sequence number of `pg_status`; JSON dumps contain it as text; -1 means none.
 
-        Raises `InputError` for other values.
+        Raises `InputError` for values that are neither a decimal text nor an integer from -1 to
+        2^63 - 1.
         """
         if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value, re.ASCII):
             return int(value)
@@ -552,10 +566,10 @@ class _DumpParser:
 
 
 def _call_key(entry: Mapping[object, object]) -> tuple[object, ...] | None:
-    """Return the parts of a call as a key, None if one of them is not a list.
+    """Return the unparsed fields of a call as a key of a dict; None if one of them is not a list.
 
-    Parts are name, input and output shapes (each a list), and input and output types. The key may
-    be unhashable if shapes or types contain other lists.
+    The fields are the name, input and output shapes (each a list of lists), and input and output
+    dtypes. The key is not hashable if shapes or dtypes contain further lists.
     """
     lists = [entry.get(key) for key in _CALL_KEYS]
     sent, received, sent_types, received_types = lists
@@ -595,8 +609,8 @@ def _fail(file: str, message: str, cure: str = "") -> NoReturn:
 def describe_calls(calls: Sequence[Call]) -> str:
     """Return the name of an operation that consists of these calls.
 
-    One call: its name. Several: `batch of N calls (first, ...)`, in which the call `coalesced`
-    counts only if there is no other.
+    The name of the call if there is one, `batch of N calls (first, ...)` if there are several. The
+    call `coalesced`, which ends a batch, is not counted unless there is no other.
     """
     named = [call for call in calls if call.operation != "coalesced"] or list(calls)
     return str(named[0]) if len(named) == 1 else f"batch of {len(named)} calls ({named[0]}, ...)"

@@ -80,11 +80,12 @@ def parse_ras(root: Mapping[str, object], file: str) -> RasReport:
 
 
 def read_inspector(content: bytes, file: str) -> list[str]:
-    """Return a note per line that is no record, then one per communicator, sorted.
+    """Summarize JSON lines of NCCL's Inspector as notes for the report.
 
-    The note of a communicator gives its last completed collective, or the ranks that are furthest
-    behind if ranks differ; at most 8 are named. Point-to-point records are ignored. Content without
-    lines or with only point-to-point records gives no notes. Raises `InputError` if lines are
+    There is a note for each line that is no record, then one for each communicator, sorted by name.
+    The note of a communicator gives the last collective that all ranks completed, or, if ranks
+    differ, the ranks with the lowest number (at most 8 named) and the highest number. Records of
+    point-to-point messages are ignored. Raises `InputError` (`invalid-inspector`) if lines are
     skipped and no line is a record of a collective.
     """
     last: dict[str, dict[int, int]] = {}
@@ -115,11 +116,13 @@ def read_inspector(content: bytes, file: str) -> list[str]:
 
 
 def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> NcclEvidence:
-    """Return the conclusions from all queries of RAS, in the order of their files.
+    """Combine all RAS queries, in the order of their files, to evidence on processes and ranks.
 
-    A process that is missing in one query is unresponsive. Ranks are behind if two consecutive
-    queries of a communicator show the same unequal counts; unequal counts in one query are a note.
-    `notes` come first.
+    A process that is missing in any query is unresponsive, with the reason of the first one. Ranks
+    are behind if two consecutive queries of a communicator show the same unequal counts of
+    collectives; unequal counts seen for the first time are only a note. The given `notes` come
+    first. Further notes are problems of ranks, and communicators that list fewer ranks than their
+    size.
     """
     unresponsive: dict[int, str] = {}
     all_notes = list(notes)
@@ -154,9 +157,9 @@ def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> Nccl
 
 
 def _ranks_of_job(report: RasReport) -> dict[Process, int]:
-    """Return the rank of every process in the largest communicator; empty without any.
+    """Map each process to its rank in the largest communicator, which is taken as the job.
 
-    Of several largest communicators, the first one counts.
+    The first one counts if several are equally large. Empty without communicators.
     """
     if not report.communicators:
         return {}
@@ -165,10 +168,10 @@ def _ranks_of_job(report: RasReport) -> dict[Process, int]:
 
 
 def _behind_ranks(communicator: Communicator, job_rank: Mapping[int, int]) -> BehindRanks:
-    """Return the ranks of the job with fewer collectives than the maximum, and the others.
+    """Separate the ranks that have fewer collectives than the maximum from the others.
 
-    `job_rank`: rank of the job by rank of the communicator; ranks without one are left out. Also
-    has all ranks of the group, ascending.
+    `job_rank`: rank of the job by rank of the communicator; ranks without one are left out. The
+    result also contains all ranks in `job_rank`. Each list is ascending.
     """
     newest = max(communicator.counts.values())
     ranks = {rank: count == newest for rank, count in communicator.counts.items()}
@@ -182,10 +185,11 @@ def _behind_ranks(communicator: Communicator, job_rank: Mapping[int, int]) -> Be
 
 
 def _describe_counts(communicator: Communicator, job_rank: Mapping[int, int]) -> str:
-    """Return a note on unequal counts of collectives in one query of a communicator.
+    """Describe unequal counts of collectives in one RAS query of a communicator.
 
-    It names at most 8 ranks with fewer collectives than the maximum, and by how many. `job_rank`:
-    rank of the job by rank of the communicator; unknown ones keep their number.
+    The text names at most 8 ranks that have fewer collectives than the maximum, each with the
+    difference. `job_rank`: rank of the job by rank of the communicator; other ranks keep their
+    number in the communicator.
     """
     newest = max(communicator.counts.values())
     slow = [
@@ -224,12 +228,12 @@ class _RasParser:
         )
 
     def communicator(self, value: Mapping[str, object], where: str) -> Communicator:
-        """Return a communicator at the path `where`: processes, counts and problems of its ranks.
+        """Convert a communicator: processes, counts of collectives and problems by rank.
 
-        The count of a rank is the sum over all kinds of collectives. Missing ranks have no counts,
-        but a text: dead before not responding before missing. Both hashes make the name, because
-        communicators with equal ranks have equal first hashes. Raises `InputError` for wrong
-        fields.
+        `where`: path of the communicator in the JSON. The count of a rank is the sum over all kinds
+        of collectives. Missing ranks have no counts, but the first text that applies: dead, not
+        responding, missing. The name consists of both hashes, because communicators with the same
+        ranks have the same first hash. Raises `InputError` for fields of wrong types.
         """
         names = [value.get(key) for key in ("hash", "secondary_hash")]
         if not isinstance(names[0], str) or not isinstance(names[1], str | None):
@@ -261,12 +265,12 @@ class _RasParser:
     def ranks(
         self, value: Mapping[str, object], key: str, where: str, processes: dict[int, Process]
     ) -> Iterator[tuple[int, Mapping[str, object], str]]:
-        """Yield rank, object and path of the ranks of a list; add their `processes`.
+        """Yield (rank, JSON object, path) for the ranks in a list, and add them to `processes`.
 
-        A process is (host, pid, device), with at most 200 characters of the host. Entries are
-        yielded in order, while the list is checked. Raises `InputError` with the path for fields of
-        another type, a rank that is in `processes` already, and more than 2^20 ranks of all lists
-        together.
+        `key`: name of the list in `value`; `where`: path of `value`. A process is (host, pid,
+        device), with at most 200 characters of the host. Ranks are yielded in the order of the
+        list. Raises `InputError` with the path for fields of a wrong type, a rank that is already
+        in `processes`, and more than 2^20 ranks in all lists together.
         """
         entries = self.objects(value, key, where)
         self.ranks_left -= len(entries)

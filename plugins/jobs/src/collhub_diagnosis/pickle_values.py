@@ -109,12 +109,14 @@ class _Walker:
         self.checked_keys: list[object] = []
 
     def walk(self) -> object:  # noqa: C901
-        """Execute the opcodes until STOP and return the value.
+        """Execute the opcodes of the pickle until STOP, and return the value.
 
-        The frequent opcodes are here in the order of their frequency in dumps, and are executed
-        without a call where that is possible: a dump has some 160 000 of them, and this loop takes
-        most of the time of a diagnosis. `step` executes the others. `self.offset` is set before
-        every call that may refuse the opcode.
+        Only plain values and containers are created; no code of the pickle is called. Frequent
+        opcodes are executed in this loop without further calls, because it takes most of the time
+        of a diagnosis; `step` executes the others. `self.offset` is set before every call that may
+        refuse an opcode. Raises `InputError` at the offset of an opcode that is invalid or not
+        allowed, for a pickle without STOP, and above `MAX_OPCODES`, `MAX_CONTAINERS` and
+        `MAX_DEPTH`.
         """
         content, memo, unfetched, position = self.content, self.memo, self.unfetched, 0
         fetched, depth_of, stack = self.fetched, self.depth_of, self.stack
@@ -266,10 +268,12 @@ class _Walker:
         return value
 
     def step(self, opcode: int, position: int) -> int:
-        """Execute one opcode that is less frequent, and return the offset of the next one.
+        """Execute one of the less frequent opcodes, and return the offset of the next one.
 
-        Raises `InputError` for protocols above 5, frames that are longer than the rest, and opcodes
-        that are not allowed in a dump.
+        `position`: offset of the opcode. Texts and integers are pushed, memo opcodes assign
+        numbers, PROTO and FRAME are checked only; `container` executes all others. Raises
+        `InputError` for protocols above 5, frames that are longer than the remaining file, and
+        opcodes that are not allowed in a dump.
         """
         if opcode in _LENGTHS:
             return self.text(opcode, position)
@@ -296,13 +300,12 @@ class _Walker:
         return position + 1
 
     def container(self, opcode: int) -> None:
-        """Create or fill a container; every opcode has one byte.
+        """Execute an opcode that creates or fills a container on the stack, as pickle does.
 
-        Operates on the stack like pickle. Each call counts as one container, and sets and
-        frozensets as three more; more than 2^19 containers are refused. Any opcode that is not
-        listed here is refused as `forbidden-opcode`. Raises `IndexError` if the stack has too few
-        values, and `InputError` for refusals, also of containers as keys of dicts or elements of
-        sets.
+        Each call counts as one container, a set or frozenset as four; more than `MAX_CONTAINERS`
+        (2^19) are refused. Raises `InputError` (`forbidden-opcode`) for any other opcode, and
+        `InputError` for containers as keys of dicts or elements of sets. Raises `IndexError` if the
+        stack has too few values.
         """
         stack = self.stack
         self.container_count += 1
@@ -391,10 +394,10 @@ class _Walker:
         target.extend(values)
 
     def set_items(self, items: list[object]) -> None:
-        """Set `items`, keys and values in turn, in the dict on top of the stack.
+        """Add `items` (key, value, key, value, ...) to the dict on top of the stack.
 
-        Raises `InputError` if the top is no dict, a key lacks a value, a key occurs twice or is in
-        the dict already, a key is not allowed, or values are nested too deeply.
+        Raises `InputError` if the top is no dict, the last key has no value, a key occurs twice or
+        is already in the dict, a key is not allowed, or values are nested too deeply.
         """
         target = self.stack[-1]
         if type(target) is not dict:
@@ -413,9 +416,10 @@ class _Walker:
             self.refuse("one key appears twice in one dict")
 
     def add_items(self, items: list[object]) -> None:
-        """Add plain values to the set on top of the stack; values that it has already are allowed.
+        """Add plain values to the set on top of the stack; duplicates are allowed.
 
-        Raises `InputError` if the top is no set, and for values that are not allowed as elements.
+        Raises `InputError` if the top is no set, for values that are not allowed as elements, and
+        if the set was fetched from the memo before.
         """
         target = self.stack[-1]
         if type(target) is not set:
@@ -425,9 +429,10 @@ class _Walker:
         target.update(items)
 
     def build_tuple(self, values: list[object]) -> tuple[object, ...]:
-        """Return a tuple of values, which counts as a container.
+        """Return a tuple of the values, and count it as a container.
 
-        Raises `InputError` if the values are nested too deeply.
+        The count is not compared with its limit here. Raises `InputError` if the values are nested
+        too deeply.
         """
         self.container_count += 1
         value = tuple(values)
@@ -435,12 +440,12 @@ class _Walker:
         return value
 
     def enclose(self, target: object, values: list[object]) -> None:
-        """Check that the container `target` may get `values`, and record its depth.
+        """Check that the container `target` may contain `values`, and record its nesting depth.
 
-        The depth is one more than that of the deepest container in `values`, and never decreases. A
-        container of plain values only has depth 0 and is not recorded. Raises `InputError` if
-        `target` was fetched from the memo before and is no tuple, because it could become part of
-        itself, and if the depth would exceed `MAX_DEPTH`.
+        The caller adds the values. The depth is one more than that of the deepest container in
+        `values`, and never decreases. A container of plain values has depth 0 and is not recorded.
+        Raises `InputError` if `target` is no tuple and was fetched from the memo before, because it
+        could become part of itself, and if the depth would exceed `MAX_DEPTH`.
         """
         if id(target) in self.fetched and type(target) is not tuple:
             self.refuse("a container contains itself, or is changed after a reference to it")

@@ -49,10 +49,11 @@ class Evidence:
 
 
 def is_evidence(path: str) -> bool | None:
-    """Whether a file, or the first dump of a folder, begins as a dump or as output of NCCL.
+    """Check whether a file, or the first file of a folder, begins like a dump or NCCL output.
 
-    None if the first bytes do not show it, and for paths that cannot be read: JSON whose first
-    member has another name, and other texts.
+    True for a pickle, an empty file, and JSON whose first member is one of a dump, of RAS or of the
+    Inspector. None, not False, for all other contents, and for paths that cannot be read: they may
+    still be evidence.
     """
     try:
         files = _files(path)
@@ -66,10 +67,10 @@ def is_evidence(path: str) -> bool | None:
 
 
 def read_evidence(paths: Sequence[str]) -> Evidence:
-    """Return the operations of all ranks, and the evidence of NCCL's RAS and Inspector.
+    """Read the dumps of all ranks, and the output of NCCL's RAS and Inspector.
 
-    A folder gives its files whose names end with a rank, and those of the Inspector. Raises
-    `InputError` for files of other formats and for two dumps of one rank.
+    `paths`: files and folders. Of a folder, the files whose names end with a rank and the Inspector
+    files are read. Raises `InputError` for files of other formats, and for two dumps of one rank.
     """
     reader = _Reader()
     with _no_cycle_search():
@@ -115,9 +116,10 @@ class _Reader:
                 self.add_dump(root, file)
 
     def add_dump(self, root: object, file: str) -> None:
-        """Parse the values of a dump and add it under the rank in the name of its file.
+        """Parse the value of a dump, and add the dump under the rank in the name of its file.
 
-        Raises `InputError` for a second dump of the rank, with the name of the first one.
+        Raises `InputError` for a file name without a rank (`no-rank`), and for a second dump of a
+        rank (`duplicate-rank`).
         """
         rank = rank_of(file)
         if rank in self.dumps:
@@ -129,9 +131,9 @@ class _Reader:
 
 @contextmanager
 def _no_cycle_search() -> Iterator[None]:
-    """Context manager: disable Python's garbage collector, and restore its state afterwards.
+    """Disable Python's cyclic garbage collector within the context, then restore its state.
 
-    It searches for unreachable cycles, which takes much time on large dumps; they contain none.
+    The collector takes much time on large dumps, which contain no cycles.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -143,9 +145,9 @@ def _no_cycle_search() -> Iterator[None]:
 
 
 def rank_of(file: str) -> int:
-    """Return the rank with which the file name of a dump ends; folders are ignored.
+    """Return the rank with which the name of a dump file ends; folders in the path are ignored.
 
-    Raises `InputError` (code `no-rank`) without one, or above `MAX_RANK`.
+    Raises `InputError` (`no-rank`) if there is none, or if it is above `MAX_RANK`.
     """
     match = _RANK.search(Path(file).name)
     if match is None or int(match[1]) > MAX_RANK:
@@ -171,12 +173,12 @@ def _read_content(file: str) -> bytes:
 
 
 def _files(path: str) -> list[str]:
-    """Return the dumps of a folder by rank, and its Inspector files, or the file itself.
+    """List the evidence files of a folder, or return a path that is no folder, unchecked.
 
-    Dumps are files whose names end with a rank; equal ranks are ordered by name. Inspector files
-    follow by path. Subfolders are not searched. A path that is no folder is returned without a
-    check. Raises `InputError` for folders without such files, unreadable ones, and more than 2^17
-    dumps.
+    Of a folder the dumps come first: files whose names end with a rank, ordered by rank, then by
+    name. Inspector files follow, ordered by path. Subfolders are not searched. Raises `InputError`
+    for a folder that is unreadable (`not-readable`), has no such files (`no-dumps`) or more than
+    2^17 dumps (`too-large`), and for a rank above `MAX_RANK` (`no-rank`).
     """
     try:
         if not Path(path).is_dir():

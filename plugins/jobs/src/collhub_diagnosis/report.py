@@ -151,11 +151,11 @@ def create_picture(verdict: Verdict) -> WaitForGraph:
 
 
 def verdict_fields(verdict: Verdict) -> dict[str, str]:
-    """Return the summary of a verdict by label, in the order in which it is printed.
+    """Return the summary of a verdict as text by label, in printing order.
 
-    `verdict` (kind and its meaning) and `read` (numbers of dumps and operations) are always there;
-    `culprits`, `waiting`, `group` with the number of the operation, and `no dump` only if not
-    empty.
+    Always present: `verdict` (kind and its meaning) and `read` (numbers of dumps and operations).
+    Present if not empty: `culprits`, `waiting`, `group` (with the number of the operation, if
+    known) and `no dump` (ranks without a dump).
     """
     fields = {"verdict": f"{verdict.kind}: {_MEANINGS[verdict.kind]}"}
     if verdict.culprits:
@@ -172,9 +172,9 @@ def verdict_fields(verdict: Verdict) -> dict[str, str]:
 
 
 def finding_lines(verdict: Verdict) -> list[str]:
-    """Return the findings with the frames of their operations, each after an empty line.
+    """Format the findings as lines, each after an empty line and followed by its stack frames.
 
-    At most 40 findings are listed; a last line counts the others.
+    At most `MAX_LINES` (40) findings are listed; a last line gives the number of the others.
     """
     lines: list[str] = []
     for finding in verdict.findings[:MAX_LINES]:

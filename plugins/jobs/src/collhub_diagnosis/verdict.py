@@ -92,10 +92,10 @@ class Verdict:
 
 
 def diagnose_evidence(evidence: Evidence) -> Verdict:
-    """Return the verdict on the operations of all ranks and on the evidence of NCCL.
+    """Diagnose a job from the operations of all ranks and the evidence of NCCL.
 
-    The first kind of `KINDS` that a finding on the hang has is the verdict; a job without findings
-    has the kind `none`.
+    The kind of the verdict is the first one in the order of `KINDS` that the deciding findings have
+    (see `_Diagnosis.verdict`), and `none` without findings.
     """
     graph = WaitGraph(Matching(evidence.records))
     return _Diagnosis(graph, evidence.nccl).verdict()
@@ -118,10 +118,10 @@ class _Diagnosis:
                 self.awaiting_rows.setdefault(rank, []).append(row)
 
     def list_awaited(self) -> Iterator[tuple[int, set[int]]]:
-        """Yield one waiting row of every operation, and the ranks that it waits for.
+        """Yield each operation in which ranks wait, as (one row of it, ranks that it waits for).
 
-        It is the first row of the operation in the order of the fronts of ranks. Rows that wait for
-        no rank are left out.
+        The row is the first one of the operation in the order of the ranks' fronts, the oldest
+        incomplete operations of each rank. Operations that wait for no rank are left out.
         """
         seen: set[int] = set()
         for front in self.graph.fronts.values():
@@ -195,11 +195,12 @@ class _Diagnosis:
         )
 
     def find_mismatches(self) -> list[Finding]:
-        """Return calls of one operation that differ between ranks, incomplete operations first.
+        """Return a finding for each group whose ranks made different calls of one operation.
 
-        There is one finding per group for incomplete operations, and one for completed ones, that
-        of the first difference, because ranks may be out of step afterwards; at most 100 in total.
-        Rows of all mismatches are added to `mismatched_rows`.
+        Incomplete operations come first. A group has at most one finding for its incomplete and one
+        for its completed operations: its first difference, since ranks may be out of step
+        afterwards. At most `MAX_MISMATCHES` (100) findings are returned. The rows of all mismatches
+        are added to `self.mismatched_rows`.
         """
         mismatches = list(self.graph.matching.mismatches())
         mismatches.sort(key=lambda one: one.is_completed)
@@ -215,10 +216,10 @@ class _Diagnosis:
         return findings
 
     def create_mismatch_finding(self, mismatch: Mismatch) -> Finding:
-        """Return the finding on calls that differ, at the operation of the first culprit.
+        """Create the finding on calls that differ, located at the first row of the mismatch.
 
-        Its kind, culprits and sizes are those of the difference; it is past if the operation
-        completed.
+        Kind, culprits and sizes are those of the difference. The finding is on the past if the
+        operation completed.
         """
         difference = mismatch.difference
         noun = {"type": "operations", "size": "sizes", "dtype": "dtypes"}.get(difference.kind)
@@ -262,10 +263,11 @@ class _Diagnosis:
         return findings
 
     def find_deviating_ranks(self, ranks: Sequence[int], waits: Sequence[Wait]) -> tuple[int, ...]:
-        """Return the ranks of a cycle that wait in other collectives than more than half of them.
+        """Return the ranks of a cycle that wait in other collectives than its majority.
 
-        `ranks`: of the cycle; `waits`: theirs. Messages are ignored. Without such a majority, or if
-        the majority waits in no collective, all ranks are returned.
+        `ranks`: ranks of the cycle; `waits`: their waits. The majority is the set of collectives in
+        which more than half of the ranks wait; messages are ignored. All ranks are returned if
+        there is no majority, or if the majority waits in no collective.
         """
         keys: dict[int, set[tuple[int, int]]] = {rank: set() for rank in ranks}
         for wait in waits:
@@ -279,12 +281,14 @@ class _Diagnosis:
         return tuple(rank for rank in ranks if fronts[rank] != common)
 
     def find_late_ranks(self) -> list[Finding]:
-        """Return ranks that wait for no rank and lack an operation in which others wait.
+        """Find ranks that wait for no rank, and lack an operation in which others wait.
 
-        A rank that is about to complete an operation of others (`skewed`) is left out until a rank
-        has waited long for it. A rank with such an operation, or one that is overdue (`stuck`,
-        preferred), gives a finding `device` of its own. All other ranks are `late`: they follow,
-        with one finding per operation that they have not issued, ordered by row.
+        `stuck` operations of a rank are overdue; `skewed` ones were completed by other ranks while
+        the dumps were written. A rank with stuck operations, or with skewed ones for which a rank
+        has waited long, gives a finding `device` of its own, at the first stuck operation, else the
+        first skewed one. A rank with skewed operations is skipped if no rank has waited long. All
+        other ranks are `late`: one finding per operation that they have not issued, after the
+        others, ordered by row.
         """
         by_row: dict[int, list[int]] = {}
         findings = []
@@ -307,10 +311,10 @@ class _Diagnosis:
         return findings
 
     def find_ras_problems(self) -> list[Finding]:
-        """Return processes that do not respond to RAS, and ranks that stay behind in two queries.
+        """Find processes that do not respond to RAS, and ranks that are behind in two queries.
 
-        A rank that has issued all collectives of another communicator, in which ranks are behind,
-        waits there and is no culprit.
+        The kind is always `late`. Ranks that are behind count only without Flight Recorder dumps. A
+        rank that is ahead in another communicator waits there, and is no culprit.
         """
         evidence = self.nccl
         findings = [
@@ -330,11 +334,10 @@ class _Diagnosis:
         return findings
 
     def find_awaiting_row(self, rank: int) -> int:
-        """Return the row of the oldest operation that waits for the late rank `rank`.
+        """Return the row of the operation that shows best who waits for the late rank `rank`.
 
-        An operation that waits for late ranks only is preferred; then the earliest creation
-        decides, then the lowest row. A collective has one row per rank: that of its lowest rank is
-        returned.
+        Preferred are operations that wait for late ranks only, then the earliest creation time,
+        then the lowest row. For a collective the row of its lowest rank is returned.
         """
         sources = set(self.graph.sources)
         rows = self.awaiting_rows[rank]
@@ -359,9 +362,15 @@ class _Diagnosis:
         return f"{text}, issued by {frames[0]}" if frames else text
 
     def find_blocked_collectives(self) -> list[Finding]:
-        """Return operations that all ranks have issued and no rank has completed.
+        """Find operations that all ranks have issued and no rank has completed.
 
-        The states on the ranks distinguish the network from a device.
+        Operations reported as mismatches are skipped. The first rule that applies gives the kind:
+
+        - `undecided`: other ranks of the operation are unknown, or earlier entries were overwritten
+        - `network`: all ranks have started it (or the backend is gloo); `device` if there is one
+          rank only. Culprits are the ranks that do not respond to RAS, or the only rank.
+        - `device`: some ranks have not started it; these are the culprits
+        - `device` without culprits: no rank has started it
         """
         findings = []
         for row in self.graph.rows_issued_by_all():
@@ -406,19 +415,22 @@ class _Diagnosis:
         return [partner.rank for partner in self.graph.matching.participants(row)]
 
     def has_unknown_partners(self, row: int) -> bool:
-        """Whether ranks of an operation are not known: of a group without recorded members, or of a
-        message in a group of several ranks.
+        """Check whether some ranks of an operation are unknown.
+
+        They are unknown for a group without recorded members, and for a message in a group of
+        several ranks.
         """
         group = self.records.tables.groups[int(self.records.columns["group"][row])]
         is_p2p = bool(self.records.columns["is_p2p"][row])
         return group.ranks is None or (is_p2p and len(group.ranks) > 1)
 
     def find_skews(self) -> list[Finding]:
-        """Return operations that other ranks completed when they wrote their dumps, one per rank.
+        """Find operations that other ranks completed before, at most two per rank.
 
-        The first such operation of a rank is a `skew`, `undecided` if a buffer may have lost its
-        partner. They are a fault of the device if that was longer ago than the dumps are apart;
-        ranks that wait for no rank are left to `find_late_ranks`.
+        The first `skewed` operation of a rank, completed by others while the dumps were written,
+        gives a finding `skew`, or `undecided` if a ring buffer may have lost its partner. The first
+        `stuck` operation, completed by others longer ago than that, is a fault `device` of the
+        rank; ranks that wait for no rank are left to `find_late_ranks`.
         """
         findings = []
         for rank, front in self.graph.fronts.items():
@@ -439,13 +451,13 @@ class _Diagnosis:
         return findings
 
     def find_open_questions(self, causes: Sequence[Finding]) -> list[Finding]:
-        """Return the questions that are undecided because of missing dumps or lost entries.
+        """Find the operations whose cause is undecided because of missing dumps or lost entries.
 
-        There is one finding per operation in which ranks wait, ordered by row; it names the awaited
-        ranks without a dump and those with lost entries. Operations whose ranks all wait for
-        culprits of the causes, directly or through other ranks, are left out. Without causes and
-        such operations there is at most one finding: that there are no dumps at all and NCCL's
-        counts show nothing, else that dumps are missing.
+        There is one finding per operation, ordered by row; it names the awaited ranks without a
+        dump and those with lost entries. Ranks that wait for culprits of `causes`, directly or
+        through other ranks, are skipped. Without causes and without such operations there is at
+        most one finding: that NCCL's counts do not show where ranks wait if there are no dumps, or
+        that dumps of some ranks are missing.
         """
         findings = []
         explained = self.list_explained_ranks(causes)
@@ -473,10 +485,10 @@ class _Diagnosis:
         return findings
 
     def list_explained_ranks(self, causes: Sequence[Finding]) -> set[int]:
-        """Return the ranks that the causes explain: their own ranks, and those that wait for them.
+        """Return the ranks whose state the causes explain.
 
-        Own ranks are the culprits and the ranks that wait in the operation of a cause; waiting also
-        counts through further ranks.
+        They are the culprits, the ranks that wait in the operation of a cause, and all ranks that
+        wait for such ranks, directly or through other ranks.
         """
         explained = {rank for finding in causes for rank in finding.culprits}
         operations = {(one.group, one.description, one.sequence) for one in causes}
@@ -498,10 +510,11 @@ class _Diagnosis:
         return explained
 
     def list_waits(self) -> list[WaitLine]:
-        """Return one line per operation in which ranks wait for others, by group and number.
+        """Return one line per operation in which ranks wait, ordered by group and number.
 
-        Collectives of a group precede its messages. A collective has one line for all of its ranks,
-        a message one per waiting rank; description and stack are those of its first wait.
+        The collectives of a group precede its messages. A collective has one line for all of its
+        ranks; a message has one line per waiting rank. Description and stack are those of the first
+        wait of a line.
         """
         lines: dict[tuple[int, ...], list[Wait]] = {}
         columns = self.records.columns
@@ -528,8 +541,10 @@ class _Diagnosis:
         ]
 
     def list_notes(self) -> Iterable[str]:
-        """Yield the limits of the evidence: notes of the files, missing dumps, overwritten buffers,
-        different versions, and at most 8 groups without recorded members.
+        """Yield notes on the limits of the evidence.
+
+        The order is: notes of the dumps by rank, notes of NCCL, missing dumps, overwritten ring
+        buffers, different versions of dumps, and at most 8 groups without recorded members.
         """
         for rank in sorted(self.records.dumps):
             yield from self.records.dumps[rank].notes
@@ -581,9 +596,10 @@ class _Diagnosis:
         return describe_calls(self.records.tables.calls[int(self.records.columns["calls"][row])])
 
     def describe(self, row: int) -> str:
-        """Return an operation with its size, number and group, for texts.
+        """Describe an operation by name, shapes, number and group, for texts.
 
-        At most three shapes are listed: those that are sent, or those that a receive gets.
+        At most three shapes are listed: the inputs of the first call, or its outputs if it has no
+        inputs or is a receive.
         """
         group = int(self.records.columns["group"][row])
         calls = self.records.tables.calls[int(self.records.columns["calls"][row])]
@@ -602,7 +618,8 @@ class _Diagnosis:
     def list_frames(self, row: int) -> tuple[str, ...]:
         """Return the innermost stack frames of the operation in a row, at most `SHOWN_FRAMES`.
 
-        Frames in PyTorch's files are left out, unless there are no others. () without a stack.
+        Frames in files of PyTorch are left out, unless the stack has no others. Empty without a
+        stack.
         """
         stack = self.records.tables.stacks[int(self.records.columns["stack"][row])]
         user_frames = [frame for frame in stack if "/torch/" not in frame.file.replace("\\", "/")]
@@ -613,9 +630,10 @@ _NO_FINDING = Finding("none", "all operations are complete and agree")
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """Format sorted ranks as `rank 3`, `ranks 0-3, 7` or `no ranks`.
+    """Format ascending ranks as `rank 3`, `ranks 0-3, 7` or `no ranks`.
 
-    At most ten ranges are listed; the number of the others follows.
+    Two consecutive ranks are written as `0, 1`. At most ten ranges are listed, followed by the
+    number of the others.
     """
     if len(ranks) == 1:
         return f"rank {ranks[0]}"

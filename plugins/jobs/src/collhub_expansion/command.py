@@ -201,11 +201,11 @@ def _check_queues(options: Mapping[str, str]) -> None:
 def _topology(
     context: CommandContext, opened: OpenedInput, text: str | None, workload: Workload
 ) -> Topology:
-    """Return the network of the option `text`, otherwise the network of the input.
+    """Return the network: that of `text` if given, else the recorded one, else that of the input.
 
-    That is the one that the workload records, else the topology of the opened input itself. Raises
-    `UsageError` if there is none (`no-topology`), or if its NPUs are not as many as the ranks
-    (`topology-size`).
+    `text`: value of `--topology`. The recorded network is part of the workload; the input may
+    itself contain a topology. Raises `UsageError` if there is none (`no-topology`), or if the
+    number of NPUs differs from the number of ranks (`topology-size`).
     """
     from collhub_expansion.native import read_recorded_network
 

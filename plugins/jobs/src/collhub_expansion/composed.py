@@ -67,11 +67,12 @@ class _Steps:
         return first
 
     def add(self, rank: Int64Array, columns: Columns, edges: Int64Array) -> None:
-        """Add steps after all previous steps; `edges`: dependencies between them, [2, edges].
+        """Add steps that run after all previous steps of their rank.
 
-        `rank`: rank per step; `edges` counts the new steps from 0. Each step waits for the barrier
-        of its rank, if there is one. Behind the steps, a computation of 0 ns per rank becomes the
-        new barrier, which waits for the new steps of the rank.
+        `rank`: rank of each new step; `columns`: further columns by name. `edges`: dependencies
+        among the new steps, numbered from 0, as (parents, children) of shape [2, edges]. Each step
+        waits for the current barrier of its rank, if there is one. A computation of 0 ns per rank
+        is then added as the new barrier, which waits for the new steps of the rank.
         """
         new = np.arange(len(rank)) + self.rows
         self.columns.append({**columns, "rank": rank})
@@ -90,11 +91,11 @@ class _Steps:
     def copy(
         self, source: tuple[Buffer, int], target: tuple[Buffer, int], order: Int64Array
     ) -> None:
-        """Add steps that copy unit `order[i]` of the source to unit i of the target, on every rank.
+        """Add steps on every rank that copy unit `order[i]` of the source to unit i of the target.
 
-        `source`, `target`: (buffer, first unit). The copies of one unit each start after all
-        previous steps of the rank, and have no order among themselves, so the two regions must not
-        overlap. Without units only the barrier at the end, a step of every rank, is added.
+        `source`, `target`: (buffer, first unit). There is one copy step per unit. The steps run
+        after all previous steps of the rank and have no order among themselves, so the two regions
+        must not overlap. With an empty `order` only the barrier at the end is added.
         """
         size = len(order)
         unit = np.tile(np.arange(size), self.num_ranks)
@@ -132,11 +133,12 @@ def _column(columns: Columns, name: str) -> npt.NDArray[np.generic]:
 
 
 def composed(kind: CollectiveKind, phases: Sequence[PhaseSteps]) -> Algorithm:
-    """Compose phases to one collective of the ranks that differ in the dimensions of the phases.
+    """Compose the algorithms of phases to one collective on a grid of ranks.
 
-    The lowest dimension varies fastest in rank numbers. Phases run one after the other; where they
-    need another order of the data, copies are added between them. The result has as many units as
-    ranks, and its output is copied from the scratch buffer. It is not verified here.
+    Each phase runs in one dimension (`level`) of the grid; ranks are numbered with the lowest
+    dimension fastest. Phases run one after the other. Copies are added where the next phase needs
+    another order of the data. The collective has as many units as ranks; at the end its output is
+    copied from the scratch buffer. The result is not verified here.
     """
     sizes = {phase.level: len(phase.npus) for phase in phases}
     levels = sorted(sizes, reverse=True)
@@ -178,10 +180,12 @@ def _reorder_axes(
     first: Sequence[int],
     sizes: dict[int, int],
 ) -> tuple[Buffer, int]:
-    """Reorder the axes of the buffer to begin with `first`, and return its location.
+    """Reorder the axes of a buffer so that those in `first` are the slowest; return its location.
 
-    The other axes follow in their order. If the order changes, the data are copied to a new part of
-    the scratch buffer; else nothing is added. `sizes`: ranks by dimension.
+    The other axes follow in their order. If the order changes, steps are added that copy the data
+    to a new region of the scratch buffer; otherwise the given location is returned. `location`:
+    (buffer, first unit); `axes`: dimensions of the data, slowest first; `sizes`: ranks by
+    dimension.
     """
     target_axes = [*first, *(level for level in axes if level not in first)]
     if target_axes == list(axes):
@@ -201,14 +205,14 @@ def _run(
     stride: int,
     units: int,
 ) -> tuple[Buffer, int]:
-    """Add a phase on a buffer of `units` units to all ranks, and return the location of its output.
+    """Add the steps of a phase on all ranks, and return the location of its output.
 
-    `location`: buffer and first unit of the input. The groups of the phase are ranks `stride`
-    apart. The output, and scratch memory of the algorithm, are newly taken from the scratch buffer.
-    The output has `units` units, times the ranks of the group for an all-gather, divided by them
-    for a reduce-scatter. Channels are multiplied by 64 and increased by `phase_index`, so that
-    messages of phases differ. Counts of the algorithm are scaled to the units; remainders are not
-    checked.
+    `location`: (buffer, first unit) of the input, which has `units` units. The groups of the phase
+    are ranks `stride` apart. Output and scratch memory are allocated in the scratch buffer. The
+    output has `units` units, multiplied by the size of the group for an all-gather, divided by it
+    for a reduce-scatter. The units of the algorithm are scaled to these; a remainder is not
+    checked. Channels are multiplied by `_MAX_PHASES` and increased by `phase_index`, so that
+    messages of different phases do not match.
     """
     algorithm, table = phase.algorithm, phase.algorithm.steps
     positions = len(phase.npus)
@@ -240,10 +244,11 @@ def _run(
 def _shift_steps(
     table: StepTable, row: Int64Array, bases: Sequence[tuple[Buffer, int]], scale: int
 ) -> Columns:
-    """Scale the units of steps, and shift the three buffers to their bases.
+    """Return the columns of selected steps with scaled units, and with buffers moved to new bases.
 
-    `row`: selected rows of `table`; `bases`: new buffer and first unit of input, output and
-    scratch. Returns the columns; peers, channels and ranks are left to the caller.
+    `row`: selected rows of `table`; `bases`: new (buffer, first unit) of input, output and scratch;
+    `scale`: factor of counts and offsets. Unused sides keep the buffer UNKNOWN. The caller adds the
+    columns for ranks, peers and channels.
     """
     names = ("kind", "duration_ns", "lane")
     columns: Columns = {name: getattr(table, name)[row] for name in names}
@@ -277,10 +282,12 @@ def limit_concurrency(count: int, at_once: int) -> Waits:
 
 
 def order_streams(streams: Sequence[Sequence[Phase]], at_once: int) -> Waits:
-    """Return the dependencies of phases: on the previous phase, and on the queue of the dimension.
+    """Return the dependencies between the phases of concurrent streams.
 
-    A dimension has one FIFO queue and at most `at_once` active streams. If streams traverse
-    dimensions in both directions, the order in a queue depends on times; estimates are used.
+    A phase waits for the previous phase of its stream, and for its predecessor in the FIFO queue of
+    its dimension, which runs at most `at_once` phases at a time. All streams must have the same
+    sequence of dimensions; levels and times are those of the first stream. If streams traverse
+    dimensions in both directions, the order in a queue depends on times, which are estimated.
     """
     first = streams[0] if streams else ()
     # All streams have equal bytes; only their trees differ.
@@ -305,14 +312,15 @@ def _waits(levels: tuple[int, ...], times: tuple[int, ...], streams: int, at_onc
 def _simulate_queues(
     levels: Sequence[int], times: Sequence[int], streams: int, at_once: int
 ) -> dict[int, list[int]]:
-    """Return the phases in start order per dimension (`proceed_to_next_vnet_baseline`).
+    """Simulate the queues of all dimensions, and return the phases of each in their start order.
 
-    Stream s has the phases s x n to s x n + n - 1, with n = len(levels); phase p runs in dimension
-    `levels[p % n]` and takes `times[p % n]` ns. All streams are queued at the first dimension at
-    time 0, in order. A dimension executes at most `at_once` phases together, first come, first
-    served; events of equal times are handled in the order of their start. When a phase ends, its
-    successor is queued first, then the dimension that it left starts its next phase, then the
-    dimension entered.
+    The rules are those of ASTRA-sim (`proceed_to_next_vnet_baseline`). Stream s has the phases s x
+    n to s x n + n - 1, with n = len(levels); phase p runs in dimension `levels[p % n]` and takes
+    `times[p % n]` ns. All streams are queued at their first dimension at time 0, in order. A
+    dimension runs at most `at_once` phases at a time, first come, first served. Phases that end at
+    the same time are handled in the order of their start. When a phase ends, its successor is
+    queued first, then the dimension that it left starts its next phase, then the dimension that it
+    enters.
     """
     steps = len(levels)
     waiting: dict[int, deque[int]] = {level: deque() for level in levels}

@@ -67,10 +67,10 @@ class _Chosen:
     rule: list[int] = field(default_factory=list)
 
     def add(self, templates: Sequence[int], waits: Waits, rule: int) -> None:
-        """Append the next collective, which consists of these templates (numbers), one per piece.
+        """Append a collective that consists of the given templates, one per piece.
 
-        `waits`: pairs of positions in `templates`, (earlier, later). `rule`: number of the rule
-        that chose it, -1 for none.
+        `templates`: numbers of templates; `waits`: pairs (earlier, later) of positions in
+        `templates`; `rule`: number of the rule that selected it, -1 for none.
         """
         first = len(self.template)
         self.instance += [len(self.rule)] * len(templates)
@@ -98,12 +98,14 @@ def expand_workload(
     splits: int | None = None,
     times: WorkloadTimes | None = None,
 ) -> Expanded:
-    """Expand the collectives of a workload.
+    """Replace the collectives of a workload by the messages of their algorithms.
 
-    The last matching rule selects the algorithm of a collective; without a rule, the job's named
-    algorithm, otherwise a native one. `splits`: number of equal concurrent pieces per collective;
-    by default that of the job's system for native algorithms, otherwise 1. `times`: a simulation of
-    the workload whose slot order is preserved; None for no slots. Raises `HubError`.
+    The algorithm of a collective is that of the last matching rule, else the algorithm that the
+    workload names for it, else a native one. `splits`: number of equal concurrent pieces per
+    collective; default: as the system of the job for native algorithms, otherwise 1. `times`:
+    simulated times of the workload, which fix durations and the order in which nodes occupy their
+    resources (frozen slots); None for no such order. Calls of collectives on the host become
+    computations. Raises `HubError` for invalid rules and collectives without an algorithm.
     """
     workload = replace(workload, nodes=_convert_host_calls(workload.nodes))
     nodes = workload.nodes
@@ -155,12 +157,17 @@ def _choose_algorithms(
 ) -> _Chosen:
     """Choose the algorithm of every collective; equal requests share a template.
 
-    `splits`: number of pieces of each collective, None for that of the system or 1. The rule that
-    `choose_rule` finds decides; without one, the algorithm that the trace names for the call, in
-    one piece; without that too, `DEFAULT_RULE`. If the maker divides the collective into streams of
-    phases by dimension, their order gives the dependencies, else only the limit of concurrent
-    pieces does. Calls of all ranks alternate between two trees, counted per kind of collective and
-    piece. Raises an error for a collective whose kind has no algorithm.
+    The first that applies:
+
+    - The rule that `choose_rule` finds.
+    - The algorithm that the workload names for the call, in one piece.
+    - `DEFAULT_RULE`.
+
+    `splits`: number of pieces per collective; None for that of the system, or 1. If the maker
+    divides a collective into streams of phases by dimension, the order of the streams gives the
+    dependencies, otherwise only the number of concurrent pieces is limited. Calls of all ranks use
+    two trees alternately, counted per kind of collective and piece. Raises `InputError`
+    (`no-algorithm`) for a collective without data or of unknown kind.
     """
     chosen, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}
@@ -202,7 +209,7 @@ def _choose_algorithms(
 
 
 def _raise_no_algorithm(workload: Workload, calls: Calls, number: int) -> NoReturn:
-    """Raise `InputError` for a collective without data, or of unknown kind.
+    """Raise `InputError` (`no-algorithm`) for a collective that no algorithm performs.
 
     `number`: index of the collective; the error is located at its first call.
     """
@@ -224,9 +231,10 @@ def _parts(
 ) -> tuple[list[int], int]:
     """Return (bytes of every piece, number of pieces that may run at once).
 
-    Without `splits`, native algorithms of a stated system are divided as ASTRA-sim does, with the
-    system's limit on active pieces. Otherwise there are `splits` pieces (1 for None), at most one
-    per byte and at least one, whose sizes differ by at most one byte, and all may run at once.
+    Without `splits`, native algorithms are divided as ASTRA-sim does if the job specifies its
+    system, with the system's limit on active pieces. Otherwise there are `splits` pieces (1 for
+    None, at most one per byte, at least one). Their sizes differ by at most one byte and all may
+    run at once. An uneven collective (with counts) is not divided.
     """
     is_native = rule.algorithm == NATIVE and request.kind not in system.custom
     is_native &= request.counts is None
@@ -246,10 +254,11 @@ def _summarize_uses(
     algorithms: Sequence[AlgorithmRecord],
     origin: Int64Array,
 ) -> tuple[RuleUse, ...]:
-    """Return one summary per rule, and a last one of the default rule if it was used.
+    """Return the use of each rule, and at the end that of the default rule if it was used.
 
-    It has the numbers of collectives, bytes and nodes, and the sorted names of the makers of
-    algorithms. `origin`: row of the old node by new node. A rule without collectives has zeros.
+    A use consists of the numbers of collectives, bytes and new nodes, and the sorted names of the
+    algorithms' makers. It is zero for a rule that matches no collective. `origin`: row of the old
+    node for each new node.
     """
     rule_of = np.array(chosen.rule, np.int64)
     nodes = np.bincount(origin, minlength=int(calls.row.max(initial=-1)) + 1)
@@ -278,9 +287,9 @@ def _summarize_uses(
 
 
 def _list_losses(workload: Workload) -> list[Loss]:
-    """List the contents of the workload that the flat workload lacks.
+    """List the contents of the workload that the expanded workload lacks, at most two.
 
-    At most two: attributes of nodes that only their format knows, and extensions other than the
+    They are attributes of nodes that only their format knows, and extensions other than the
     metadata of traces, by name.
     """
     losses = []

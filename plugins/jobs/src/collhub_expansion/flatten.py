@@ -39,16 +39,15 @@ def expanded(
 ) -> Expansion:
     """Replace every collective call of a workload by the nodes of its algorithm.
 
-    `pieces`: parts of the calls, each of which is replaced by one of `templates`, the node
-    patterns of algorithms. `turns`: control dependencies between rows of `workload`, besides
-    its own. `duration_ns`: durations of the rows of `workload`, used for the nodes that are
-    kept; nodes of templates have the durations of their template.
+    - `pieces`: parts of the calls, each of which is replaced by one of `templates`, the node
+      patterns of algorithms.
+    - `turns`: control dependencies between rows of `workload`, in addition to its own.
+    - `duration_ns`: new durations of the nodes that are kept. Nodes of templates keep theirs.
 
-    The starts of a collective depend on the parents of its call, and the children of the call
-    depend on the ends of the collective. All tags of new messages are above those of messages
-    in the workload, and each piece has its own range of them. The result has the new nodes
-    and, for each, the row of `workload` from which it comes. Cost: a few sorts. Raises
-    `InputError` (code `too-large`) if more than 5e8 tags would be needed.
+    The starts of a collective depend on the parents of its call; the children of the call depend on
+    the ends of the collective. Tags of new messages are above those of messages in the workload;
+    each piece has its own range. Returns the new nodes, and the row of `workload` from which each
+    comes. Raises `InputError` (`too-large`) if more than 5e8 tags are needed.
     """
     book = [*templates, marker(1)]
     entries = catalogue(len(workload.nodes), book)
@@ -107,11 +106,12 @@ def _columns(
     number: Int64Array,
     block: Int64Array,
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Build columns of the new nodes; `number`: nodes of the catalogue, `block`: their blocks.
+    """Build the columns of the new nodes, except identity, extra and algorithm.
 
-    Nodes of the job keep their values. Nodes of a template have its values in `_OF_TEMPLATES`,
-    those of the replaced collective in `_COPIED_COLUMNS`, and defaults otherwise. Identity, extra
-    and algorithm are left out.
+    `number`: node of the catalogue for each new node: first the rows of the workload, then those of
+    the templates in `book`. `block`: block of each new node. Nodes of the workload keep their
+    values. Nodes of a template have its values in the columns `_OF_TEMPLATES`, those of the
+    replaced collective in `_COPIED_COLUMNS`, and otherwise defaults.
     """
     nodes, row = workload.nodes, plan.row[block]
     # The catalogue lists the nodes of the job first, then those of templates.
@@ -140,11 +140,12 @@ def _set_peers_and_tags(
     number: Int64Array,
     piece: Int64Array,
 ) -> None:
-    """Set peers and tags of template messages in `columns`, which is modified.
+    """Set the peers and tags of messages from templates; modifies `columns`.
 
-    `number`: old row or template row behind the old rows, per new node; `piece`: piece per new
-    node. A peer in a template is a position in the group and becomes a rank; the tag is the first
-    tag of the piece plus the number of the message. Other nodes are left as they are.
+    `number`: node of the catalogue for each new node: first the rows of the workload, then those of
+    the templates in `book`; `piece`: piece of each new node. A peer in a template is a position in
+    the group, which is converted to a rank. The tag is the first tag of the piece plus the number
+    of the message. Other nodes remain unchanged.
     """
     new = np.flatnonzero(number >= len(workload.nodes))
     at = number[new] - len(workload.nodes)
@@ -164,10 +165,10 @@ def _set_peers_and_tags(
 
 
 def _assign_first_tags(workload: Workload, pieces: Pieces, book: Sequence[Template]) -> Int64Array:
-    """Assign the first tag of every piece, above the tags of messages in the workload.
+    """Return the first tag of every piece, above all tags of messages in the workload.
 
-    Each piece gets a consecutive range of its template's number of tags. The result has one more
-    entry, the first free tag. Raises `InputError` (`too-large`) above `_TAGS` tags.
+    Each piece gets a consecutive range, with the size that its template needs. The result has one
+    more entry, the first free tag. Raises `InputError` (`too-large`) above `_TAGS` tags.
     """
     nodes = workload.nodes
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
@@ -187,11 +188,12 @@ _SLOTS = 3
 
 
 def order_occupants(nodes: NodeColumns, times: WorkloadTimes) -> Edges:
-    """Return (previous, next) occupant rows of every slot of every rank.
+    """Return the (previous, next) nodes that occupy the same execution slot of a rank in turn.
 
-    Slots as in ASTRA-sim: device computation, host computation, and communication except receives;
-    markers occupy none. The occupants of a slot are ordered by start, then end, then id of the
-    node. Raises `InputError` for a node that never ends.
+    The result is two columns of rows. As in ASTRA-sim, a rank has a slot for computations on the
+    device, one for computations on the host, and one for communication except receives; markers
+    occupy none. The nodes of a slot are ordered by start, then end, then id. Raises `InputError`
+    (`never-ends`) for a node that does not end in `times`.
     """
     start, end = np.asarray(times.step_start_ns), np.asarray(times.step_end_ns)
     never = np.flatnonzero(end < 0)
@@ -219,9 +221,10 @@ def sort_by_start(nodes: NodeColumns, times: WorkloadTimes) -> Int64Array:
 
 
 def measure_durations_ns(nodes: NodeColumns, times: WorkloadTimes) -> Int64Array:
-    """Return the duration of every node in ns: simulated for computations, else as recorded.
+    """Return the duration of every node in ns: int64[nodes].
 
-    int64[nodes]. A computation that never ran has 0; a missing recorded duration stays -1.
+    Computations have their simulated duration (end minus start), all other nodes the recorded one.
+    A computation that never ran has 0; a missing recorded duration remains -1.
     """
     start, end = np.asarray(times.step_start_ns), np.asarray(times.step_end_ns)
     is_simulated = nodes.is_kind(NodeKind.COMPUTE)

@@ -95,11 +95,11 @@ class Maker:
         admit: Callable[[Algorithm, str], object],
         timing: TimingSource | None = None,
     ) -> None:
-        """Prepare a job of `num_ranks` ranks; `templates` and `algorithms` are empty at first.
+        """Prepare the templates of a job with `num_ranks` ranks; there are none at first.
 
-        `read`: reads and verifies an algorithm file. `admit`: verifies an algorithm with this
-        description; raises `InputError`. `timing`: the machine on which synthesizers time their
-        trials, by default nominal links.
+        `read`: reads and verifies an algorithm file by its name. `admit`: verifies an algorithm,
+        with a description for its messages, and raises `InputError`. `timing`: machine on which
+        synthesizers time their candidates; default: the nominal link times.
         """
         self._timing = timing or TimingSource()
         self._topology, self._system, self._registry = topology, system, registry
@@ -122,19 +122,20 @@ class Maker:
         )
 
     def own(self, index: int, algorithm: Algorithm, request: CollectiveRequest) -> int:
-        """Return the template number of algorithm `index`, which the job itself contains.
+        """Return the template number of an algorithm that is part of the workload.
 
-        It is placed on the members of `request`; an equal request returns the same number. Raises
-        `HubError` if the algorithm does not fit the request or is incorrect.
+        `index`: number of the algorithm, for messages and as key of the cache; equal requests
+        return the same number. The ranks of the algorithm are positions in the group of `request`.
+        Raises `InputError` if the algorithm does not fit the request.
         """
         name = f"algorithm {index} of the job"
         return self._placed(name, request, lambda: self._own(name, algorithm, request))
 
     def _placed(self, chosen: str, request: CollectiveRequest, make: Callable[[], int]) -> int:
-        """Return `make()`, a template number; its errors state the collective and `chosen`.
+        """Return the template number of `make()`, with the collective and `chosen` in its errors.
 
-        For a single rank, `make` is not called: it exchanges no messages and gets an empty
-        template.
+        A group of a single rank exchanges no messages: it gets an empty template, and `make` is not
+        called.
         """
         if len(request.members) == 1:
             record = AlgorithmRecord("nothing", request.kind, 1, request.size, 0)
@@ -145,12 +146,12 @@ class Maker:
     def streams(
         self, rule: CollectiveRule, request: CollectiveRequest, sizes: Sequence[int], mask: int
     ) -> list[list[Phase]]:
-        """Return a list of phases per size, for native streams of these bytes; else an empty list.
+        """Return the phases of each stream of a collective that ASTRA-sim runs by dimension.
 
-        Streams are native if the rule is `NATIVE` without options, the system is stated, the group
-        has all ranks of the job and at least two, and the kind is native and without a custom
-        algorithm of the system. `mask`: the participating dimensions. Raises `HubError` that names
-        the rule.
+        `sizes`: bytes of each stream; `mask`: bit d selects dimension d. The result is empty unless
+        all of this holds: the rule is `NATIVE` without options, the job specifies its system, the
+        group has all ranks of the job and at least two, the kind is native, and the system has no
+        custom algorithm for it. Raises `HubError` that names the rule.
         """
         is_native = rule.algorithm == NATIVE and not rule.options and self._system.is_stated
         # ASTRA-sim ignores dimensions in smaller groups.
@@ -177,13 +178,13 @@ class Maker:
     def _verify_phases(
         self, kind: CollectiveKind, native: Sequence[NativePhase], phases: Sequence[Phase]
     ) -> None:
-        """Verify that the phases together perform the collective; do it once per series of phases.
+        """Verify that the phases together perform the collective, once per series of phases.
 
-        A series is the kind and, for each phase, its kind, dimension and algorithm without its
-        bytes. `native`: the phases that ASTRA-sim would run; `phases`: their templates, in the
-        same order. Nothing is done for a single phase, for more than 256 ranks (their phases are
-        only verified separately), and for a series that an earlier call passed to `admit`,
-        accepted or not. Raises the `InputError` of `admit` if it refuses the composed algorithm.
+        A series is the kind and, for each phase, its kind, dimension and algorithm, regardless of
+        bytes. `native`: the phases that ASTRA-sim runs; `phases`: their templates, in the same
+        order. Nothing is verified for a single phase, for more than `_MAX_VERIFIED_RANKS` (256)
+        ranks, and for a series that was verified before, accepted or not. Raises the `InputError`
+        of `admit`.
         """
         named = tuple((native_phase.kind, native_phase.level, self._judged[phase.template][0])
                       for native_phase, phase in zip(native, phases, strict=True))  # fmt: skip
@@ -198,13 +199,12 @@ class Maker:
         self._admit(composed(kind, steps), f"native phases ({kind}, {ranks} ranks)")
 
     def _phase(self, phase: NativePhase, job_request: CollectiveRequest) -> Phase:
-        """Return the number of a native phase's template, with its level and estimated time in ns.
+        """Return template number, dimension and estimated time in ns of a native phase.
 
-        The template is built for the first group of the phase (ranks 0, stride, 2 x stride, ...)
-        and then copied to all groups of `job_request.members`. It is created only if no phase had
-        the same synthesizer with the same options, kind, size, group and members. For choices that
-        alternate, the root is that of the next tree; this advances the counter of the collective
-        and level, whether or not the template is new.
+        The algorithm is synthesized and verified for the first group of the phase (ranks 0, stride,
+        2 x stride, ...), and copied to all groups of `job_request.members`. Equal phases share a
+        template. Choices that alternate use the two trees in turn: each call advances the counter
+        of the collective and dimension, also if the template exists already.
         """
         members = tuple(rank * phase.stride for rank in range(phase.ranks))
         request = CollectiveRequest(phase.kind, phase.size, members, -1, 0)
@@ -241,10 +241,11 @@ class Maker:
         return Phase(number, phase.level, time_ns)
 
     def _estimate_time_ns(self, template: Template, level: int) -> int:
-        """Estimate the time in ns of a phase in which a rank sends messages sequentially.
+        """Estimate the time in ns of a phase whose ranks send their messages one after the other.
 
-        It is that of the first rank: its durations, plus bytes / bandwidth and one latency per
-        message of the dimension `level`. 1 if the topology has no dimensions.
+        It is that of the first rank: the sum of its durations, its sent bytes divided by the
+        bandwidth of dimension `level`, and one latency per message. 1 if the topology has no
+        dimensions.
         """
         if not self._topology.dimensions:
             return 1
@@ -283,10 +284,10 @@ class Maker:
         )
 
     def _numbered(self, key: Hashable, make: Callable[[], tuple[AlgorithmRecord, Template]]) -> int:
-        """Return the template number of this key; if the key is new, `make` is called once for it.
+        """Return the template number of a key; call `make` for a new key only.
 
-        `make` returns the record of the algorithm and the template, which are appended to the
-        lists.
+        `make` returns the record of the algorithm and the template, which are appended to
+        `self.algorithms` and `self.templates`.
         """
         if key not in self._numbers:
             summary, template = make()
@@ -308,10 +309,11 @@ class Maker:
         return choice.synthesizer, {**choice.options, "root": tree_root(request.index)}
 
     def _file(self, name: str) -> Algorithm:
-        """Return the algorithm of a file, read and verified once per name.
+        """Return the verified algorithm of a file; each name is read once and cached.
 
-        A name without `/` and `.` that is no file is taken for a misspelt synthesizer: `UsageError`
-        with the closest names. Otherwise raises the `HubError` of the reader.
+        If reading fails, a name without `/` and `.` is taken for a misspelt synthesizer, and
+        `UsageError` with the closest names is raised. Other names raise the `HubError` of the
+        reader.
         """
         if name not in self._files:
             try:
@@ -323,10 +325,11 @@ class Maker:
         return self._files[name]
 
     def _own(self, name: str, algorithm: Algorithm, request: CollectiveRequest) -> int:
-        """Return the template number of an algorithm of the job, checked for the request.
+        """Return the template number of an algorithm of the workload, checked for the request.
 
-        An algorithm without contents (a trace) keeps its own size in bytes, if it states one, as in
-        ASTRA-sim; another one is scaled to that of the request.
+        An algorithm without contents (a trace) keeps its own size in bytes if it has one, as in
+        ASTRA-sim. Any other algorithm is scaled to the size of the request. Raises `InputError` if
+        it does not fit.
         """
         size = request.full_bytes
         if not algorithm.has_contents:
@@ -335,10 +338,11 @@ class Maker:
         return self._fit(name, algorithm, request, size)
 
     def _fit(self, name: str, algorithm: Algorithm, request: CollectiveRequest, size: int) -> int:
-        """Check an existing algorithm, and return its template number for `size` bytes.
+        """Check that an existing algorithm fits a request, and return its template number.
 
-        Templates are kept by name, kind, size and root; ranks of the algorithm are positions in the
-        group. Raises `InputError` if it does not fit the request.
+        `size`: bytes of the collective. Templates are cached by name, kind, size, root and counts.
+        The ranks of the algorithm are positions in the group. Raises `InputError`
+        (`algorithm-does-not-fit`).
         """
         _check_compatibility(algorithm, request, size)
         # Ranks of the algorithm are positions in the group.
@@ -352,10 +356,9 @@ class Maker:
         )
 
     def _locate_group(self, members: tuple[int, ...]) -> GroupNetwork:
-        """Return the network of the group with these ranks, cached by its members.
+        """Return the network of a group of ranks, cached by its members.
 
-        Groups whose networks are equal have networks with the same identity, so that they share
-        algorithms.
+        It is cached because subsets of large networks are expensive to build.
         """
         if members not in self._places:
             self._places[members] = group_network(self._topology, members)
@@ -397,11 +400,11 @@ class Maker:
         request: CollectiveRequest,
         network: GroupNetwork,
     ) -> Algorithm:
-        """Synthesize an algorithm with the synthesizer `name` for the group and its subnetwork.
+        """Synthesize an algorithm for a group of ranks in its network; it is not verified here.
 
-        The collective is that of `collective_of_call`. The size is
-        `request.full_bytes`, and candidates are judged by a timer for this network and size.
-        Nothing is cached or verified here. Errors of the synthesizer propagate.
+        `name`, `options`: of the synthesizer. The size is `request.full_bytes`; candidates are
+        compared by simulated times if the timing has a machine. Nothing is cached. Errors of the
+        synthesizer propagate.
         """
         collective = collective_of_call(
             request.kind, len(request.members), request.root, request.counts
@@ -420,10 +423,10 @@ class Maker:
     def _create_timer(
         self, topology: Topology, size: int
     ) -> Callable[[Algorithm], int | None] | None:
-        """Return the function that times algorithms on the machine in ns; None without a machine.
+        """Return the function that simulates an algorithm and returns its time in ns.
 
-        It simulates with the backend and options of the timing, for this topology and size in
-        bytes. Errors of the simulation propagate.
+        None if the timing has no machine. The function uses the backend and options of the timing,
+        this topology and this size in bytes. Errors of the simulation propagate.
         """
         timing = self._timing
         if timing.machine is None:
@@ -468,11 +471,12 @@ def _algorithm_record(
 
 
 def _check_compatibility(algorithm: Algorithm, request: CollectiveRequest, size: int) -> None:
-    """Raise `InputError` for an algorithm with another kind, rank count, root or size.
+    """Raise `InputError` (`algorithm-does-not-fit`) if an algorithm does not fit a request.
 
-    Algorithms of the kind CUSTOM fit every kind, those without a root every root, and a request
-    with a negative root accepts any. The size in bytes matters only for algorithms without
-    contents, such as traces, which cannot be scaled. The first reason is reported.
+    The first reason is reported, in this order: another number of ranks, another kind (CUSTOM fits
+    every kind), other counts, another root (an algorithm without a root fits every root, and a
+    negative requested root accepts any), another size in bytes. The size matters only for
+    algorithms without contents, such as traces, which cannot be scaled.
     """
     collective = algorithm.collective
     if collective.num_ranks != len(request.members):

@@ -61,9 +61,9 @@ class NativeSystem:
 
 
 def read_recorded_network(workload: Workload, registry: Registry) -> Topology | None:
-    """Read the network in the folder of a job from its extension; None without one.
+    """Read the network that was stored with a job in its extension; None if there is none.
 
-    Raises `HubError` for an invalid network, or without a reader of its format.
+    Raises `HubError` for an invalid network, and if no reader of its format is installed.
     """
     stated = workload.extensions.get(EXTENSION)
     text = stated.get("network") if isinstance(stated, dict) else None
@@ -76,12 +76,11 @@ def read_recorded_network(workload: Workload, registry: Registry) -> Topology | 
 
 
 def native_system(workload: Workload) -> NativeSystem:
-    """Read the system of a job that was read from an ASTRA-sim configuration.
+    """Return the system of a job that was read from an ASTRA-sim configuration.
 
-    Without a system in the workload, the result has the defaults and `is_stated` is false. Defaults
-    of missing values: endpoint delay 10, one split, one active chunk per dimension; a memory
-    bandwidth that is missing or 0 becomes None. Algorithms are listed only for kinds of
-    `NATIVE_KINDS` that the system configures. Raises `InputError` for unsupported configurations.
+    Without a system in the workload, the result has the defaults and `is_stated` is false. Missing
+    values are: endpoint delay 10 ns, one split, one active chunk per dimension, no memory bandwidth
+    (also if it is 0). Algorithms are contained for configured kinds of `NATIVE_KINDS` only.
     """
     stated = workload.extensions.get(EXTENSION)
     text = stated.get("system") if isinstance(stated, dict) else None
@@ -106,10 +105,10 @@ def native_system(workload: Workload) -> NativeSystem:
 
 
 def _custom(workload: Workload, stated: Mapping[str, JsonValue]) -> dict[CollectiveKind, Algorithm]:
-    """Return the algorithms with traces in the job's folder, by kind; empty if none are stated.
+    """Return the custom algorithms of the job's folder by kind; empty if there are none.
 
-    `stated`: extension of the job. The n-th prefix in `custom` is that of the n-th algorithm of the
-    workload.
+    `stated`: extension of the job with `custom` (list of file prefixes) and `by_kind` (prefix by
+    kind). The n-th prefix is that of the n-th algorithm of the workload.
     """
     prefixes, by_kind = stated.get("custom"), stated.get("by_kind")
     if not isinstance(prefixes, list) or not isinstance(by_kind, dict):
@@ -151,12 +150,14 @@ class NativePhase:
 def native_phases(
     system: NativeSystem, kind: CollectiveKind, size: int, sizes: Sequence[int], mask: int
 ) -> list[NativePhase]:
-    """Return the sequential phases of a stream of all ranks (`generate_collective`).
+    """Return the phases, one after the other, of a stream of all ranks in ASTRA-sim.
 
-    `sizes`: of the dimensions. `mask`: bit d selects dimension d; dimensions of size 1 or without
-    an algorithm are left out. Each reduce-scatter divides the size in bytes of later phases by its
-    dimension (rounded down), each all-gather multiplies it. Raises `InputError` if ASTRA-sim
-    aborts, never ends, or has an undefined order.
+    Source: `generate_collective`. `size`: bytes; `sizes`: ranks of each dimension; `mask`: bit d
+    selects dimension d. Dimensions of size 1 or without an algorithm are left out. A reduce-scatter
+    divides the bytes of later phases by its dimension (rounded down), an all-gather multiplies
+    them. A first algorithm whose name begins with `one` covers all dimensions as one. Raises
+    `InputError` for configurations with which ASTRA-sim aborts, never ends, or has an undefined
+    order.
     """
     names = _configured_names(system, kind)
     if names[0].startswith("one"):
@@ -182,11 +183,11 @@ def native_phases(
 def _check_levels(
     system: NativeSystem, kind: CollectiveKind, names: int, dimensions: int, levels: int
 ) -> None:
-    """Raise `InputError` for configurations without phases, or with undefined phases.
+    """Raise `InputError` (`several-dimensions`) if the phases of a collective are undefined.
 
-    `names`: number of algorithms that the system states for the kind; `levels`: dimensions that
-    take part. Refused are more names than dimensions, no level, and an all-reduce over several
-    levels without a stated optimization. The code is `several-dimensions` in all cases.
+    `names`: number of algorithms that the system configures for the kind; `levels`: number of
+    dimensions that take part. Refused are more names than dimensions, no participating dimension,
+    and an all-reduce over several dimensions without `collective-optimization`.
     """
     cure = f"name an algorithm, for example --collective {kind}=torus-rings"
     if names > dimensions:
@@ -204,11 +205,12 @@ def _check_levels(
 def _order_phases(
     system: NativeSystem, kind: CollectiveKind, levels: list[int]
 ) -> list[tuple[CollectiveKind, int]]:
-    """Return (collective, dimension) of every phase, in order; `levels`: dimensions of the group.
+    """Return (collective, dimension) of every phase in order; `levels`: participating dimensions.
 
     An all-gather visits the dimensions in descending order, other kinds in ascending order. An
-    all-reduce is done in every dimension if the optimization is `baseline`; else it reduce-scatters
-    in all but the last one, all-reduces in the last one, and gathers in the opposite order.
+    all-reduce is done in every dimension if the optimization is `baseline`. Otherwise it is a
+    reduce-scatter in all dimensions but the last one, an all-reduce in the last one, and
+    all-gathers in reverse order.
     """
     if kind is CollectiveKind.ALL_GATHER:
         return [(kind, level) for level in reversed(levels)]
@@ -225,10 +227,11 @@ def _order_phases(
 def native_choice(
     system: NativeSystem, kind: CollectiveKind, requested_name: str | None, *, is_small: bool
 ) -> NativeChoice:
-    """Return the native algorithm of a kind.
+    """Return the native algorithm of a kind of collective, as a synthesizer with options.
 
-    `requested_name`: its name, None for the configured one. `is_small`: the group is smaller
-    than the job. Raises `InputError` or `UsageError` if it does not exist.
+    `requested_name`: its name; None for the one that the system configures. `is_small`: the group
+    is smaller than the job. Raises `InputError` (`no-native`) for a kind without native algorithms,
+    `UsageError` for an unknown name, and `InputError` if the system configures none.
     """
     if kind not in NATIVE_KINDS:
         message = f"ASTRA-sim has no native algorithm of {kind}"
@@ -242,11 +245,11 @@ def native_choice(
 
 
 def _choice(system: NativeSystem, name: str, width: int, *, is_small: bool) -> NativeChoice:
-    """Return the algorithm with the delays of the system, as a synthesizer with options.
+    """Return a native algorithm as a synthesizer with options for the delays of the system.
 
-    The memory bandwidth is stated only if the system has one, and at most 9e8 GB/s; `width` only if
-    it is not 0; `is_small`: the group is smaller than the job. Raises `KeyError` for an unknown
-    name.
+    `memory_bandwidth` is set only if the system has one, to at most 9e8 GB/s. `width` is set only
+    if it is not 0, `small_group` only if `is_small` (the group is smaller than the job). Raises
+    `KeyError` for an unknown name.
     """
     options = {"endpoint_delay": str(system.endpoint_ns)}
     if system.memory_gb_per_s:
@@ -260,11 +263,11 @@ def _choice(system: NativeSystem, name: str, width: int, *, is_small: bool) -> N
 
 
 def _configured(system: NativeSystem, kind: CollectiveKind, is_small: bool) -> tuple[str, int]:
-    """Return (name, concurrent messages) of the algorithm that the system configures for a kind.
+    """Return (name, limit of concurrent messages) of the algorithm configured for a kind.
 
-    0 means no limit. It is ring without a stated system, and for a small group if the system names
-    several algorithms; else that of the first dimension. Raises `InputError` if the system names
-    none.
+    A limit of 0 means none. The name is `ring` if the job specifies no system, and for a small
+    group if the system configures several algorithms. Otherwise it is the algorithm of the first
+    dimension. Raises `InputError` if the system configures none.
     """
     if not system.is_stated:
         return "ring", 0
@@ -285,10 +288,10 @@ def _configured_names(system: NativeSystem, kind: CollectiveKind) -> tuple[str, 
 
 
 def _parse_spelling(name: str) -> tuple[str, int]:
-    """Parse the name of an algorithm in the configuration as (name, concurrent messages).
+    """Convert the configured name of an algorithm to (name, limit of concurrent messages).
 
-    A prefix `one` is ignored. `direct4` has 4 concurrent messages; 0 means no limit, also for all
-    other algorithms. Unknown spellings are returned in lower case.
+    A prefix `one` is ignored. `direct4` has the limit 4; a limit of 0 means none, and applies to
+    all other algorithms. Unknown names are returned in lower case.
     """
     spelling = name.removeprefix("one").lower()
     if direct := re.fullmatch(r"direct(\d*)", spelling):
@@ -302,11 +305,11 @@ def tree_root(index: int) -> str:
 
 
 def split_native(system: NativeSystem, kind: CollectiveKind, size: int, ranks: int) -> list[int]:
-    """Return the bytes of each of the streams into which ASTRA-sim divides a collective.
+    """Return the bytes of each stream into which ASTRA-sim divides a collective.
 
-    There are `system.splits` of size // splits bytes; a remainder becomes one more stream of full
-    size. If that is less than `ranks` bytes (except in an all-gather), all splits have `ranks`
-    bytes. Source: `generate_collective`.
+    Source: `generate_collective`. A stream has size // splits bytes; a remainder gives further
+    streams of the same size. If that is less than `ranks` bytes, and the collective is no
+    all-gather, there are `splits` streams of `ranks` bytes.
     """
     chunk = size // system.splits
     if kind is not CollectiveKind.ALL_GATHER and chunk < ranks:
@@ -315,10 +318,11 @@ def split_native(system: NativeSystem, kind: CollectiveKind, size: int, ranks: i
 
 
 def find_named_algorithms(workload: Workload, calls: Calls) -> Int64Array:
-    """Return the index in `Workload.algorithms` per collective, -1 without a name: int64.
+    """Return the index in `Workload.algorithms` that is named for each collective: int64.
 
-    Names are in the column `algorithm`, or by node in a folder for ASTRA-sim. Raises `InputError`
-    if ranks of a collective name different algorithms.
+    -1 for a collective without a named algorithm. Names are in the column `algorithm`, or by node
+    id in the extension of ASTRA-sim. Raises `InputError` (`algorithm`) if ranks of a collective
+    name different algorithms.
     """
     named = _list_named_algorithms(workload)[calls.row]
     algorithm_of_call = np.full(len(calls.group), -1, np.int64)
@@ -335,10 +339,10 @@ def find_named_algorithms(workload: Workload, calls: Calls) -> Int64Array:
 
 
 def _list_named_algorithms(workload: Workload) -> Int64Array:
-    """Return the index of the algorithm that each node names: int64[nodes], -1 without one.
+    """Return the index of the algorithm that is named for each node: int64[nodes], -1 for none.
 
-    The node's column `algorithm` decides, else the map by node identity in the folder that the job
-    is from.
+    The column `algorithm` is used if it is not negative, otherwise the map by node id in the
+    extension of the job.
     """
     column = workload.nodes.algorithm.astype(np.int64)
     stated = workload.extensions.get(EXTENSION)
@@ -350,10 +354,10 @@ def _list_named_algorithms(workload: Workload) -> Int64Array:
 
 
 def _index_by_node(stated: Mapping[str, JsonValue]) -> dict[int, int]:
-    """Return the index of the algorithm by workload node id, which is equal on all ranks.
+    """Return the index of the algorithm by node id, from the extension of a job.
 
-    `stated`: the folder's configuration, with `custom` (prefixes) and `per_node` (prefix by id).
-    Empty if one of them is missing.
+    A node id is the same on all ranks. `stated`: the extension with `custom` (list of file
+    prefixes) and `per_node` (prefix by node id). Empty if one of them is missing.
     """
     prefixes, by_node = stated.get("custom"), stated.get("per_node")
     if not isinstance(prefixes, list) or not isinstance(by_node, dict):

@@ -51,10 +51,11 @@ class Catalogue:
 
 
 def catalogue(nodes: int, templates: list[Template]) -> Catalogue:
-    """Build the entries of a workload with `nodes` nodes, and of these templates.
+    """Build the catalogue of what can replace a node: the nodes themselves, and the templates.
 
-    First comes one entry per node, of one row that is its own start and end; then one per template
-    and position. Rows of templates are numbered behind the nodes, one template after the other.
+    First there is one entry per node, with one row that is its own start and end. Then there is one
+    entry per template and position in its group. Rows of templates are numbered after the nodes,
+    one template after the other.
     """
     positions = [len(template.first) - 1 for template in templates]
     node = nodes + row_pointer([len(template) for template in templates])
@@ -114,18 +115,18 @@ class Blocks:
         return self.first - self.catalogue.first[self.entry]
 
     def rows(self) -> tuple[Int64Array, Int64Array]:
-        """Return (row in the catalogue, number of the block) of every new node, block by block.
+        """Return the catalogue row and the block number of every new node, block by block.
 
-        int64 each. A block has the consecutive rows of its catalogue entry.
+        Both are int64. A block has the consecutive rows of its catalogue entry.
         """
         length = self.catalogue.length[self.entry]
         nodes = expanded_ranges(self.catalogue.first[self.entry], length)
         return nodes, np.repeat(np.arange(len(length)), length)
 
     def lists(self, listed: Lists) -> Lists:
-        """Convert lists of rows per catalogue entry to lists of new nodes per block, as CSR.
+        """Convert lists of catalogue rows per entry to lists of new nodes per block, as CSR.
 
-        `listed` contains the first rows of each catalogue entry, or its last rows.
+        `listed`: (row pointer, rows), the start or end rows of each catalogue entry.
         """
         pointer, values = listed
         counts = np.diff(pointer)[self.entry]
@@ -145,10 +146,11 @@ class Blocks:
 
 
 def joined(edges: Edges, last_nodes: Lists, first_nodes: Lists) -> Edges:
-    """Expand dependencies: every end of the parent precedes every start of the child.
+    """Expand dependencies between entries: each end of the parent precedes each start of the child.
 
-    `last_nodes`, `first_nodes`: ends and starts by entry, as (row pointer, nodes). Edges of entries
-    with an empty list vanish; the order of the edges is kept.
+    `edges`: (parents, children), numbers of entries. `last_nodes`, `first_nodes`: ends and starts
+    by entry, as (row pointer, nodes). An edge gives no result if one of its lists is empty; the
+    order of the edges is kept.
     """
     parents, children = edges
     last_counts = np.diff(last_nodes[0])[parents]
@@ -162,10 +164,10 @@ def joined(edges: Edges, last_nodes: Lists, first_nodes: Lists) -> Edges:
 
 
 def spread(template: Template, members: Sequence[int], stride: int) -> Template:
-    """Copy a template to all groups of ranks at distance `stride`.
+    """Copy a template of one group to all groups of ranks at distance `stride`.
 
-    Rank r has position r // stride modulo the number of positions. The result is indexed by
-    position in `members`, which lists all ranks.
+    Rank r has position r // stride modulo the number of positions. The result is one template for
+    all ranks in `members`, indexed by the position in `members`.
     """
     positions = len(template.first) - 1
     rank = np.asarray(members, np.int64)
@@ -212,11 +214,12 @@ class Calls:
 
 
 def match_calls(workload: Workload, rows: Int64Array) -> Calls:
-    """Match the calls `rows`, which are in issue order per rank.
+    """Match the calls of collectives on different ranks.
 
-    The k-th call of every rank in a group is its k-th collective. Raises `InputError` if the ranks
-    of a group differ in number, kind, bytes or counts of their collectives, or if a rank is not a
-    member.
+    `rows`: rows of the calls, in issue order per rank. The k-th call of a group on each of its
+    ranks belongs to the same collective. Raises `InputError` if the ranks of a group differ in
+    number, kind, bytes, dimensions or counts of their collectives, or if a rank is no member. Roots
+    are converted to positions in the group; negative bytes become 0.
     """
     nodes = workload.nodes
     rank, group = nodes.rank[rows].astype(np.int64), nodes.group[rows].astype(np.int64)
@@ -257,7 +260,8 @@ def _positions(
 ) -> Int64Array:
     """Return the position of every call's rank in its group: int64[calls].
 
-    `group`: number by call, -1 for all ranks. Raises `InputError` if a rank is no member.
+    `group`: number of the group by call, -1 for all ranks. Raises `InputError` if a rank is no
+    member.
     """
     position = np.zeros(len(rows), np.int64)
     for number in np.unique(group).tolist():
@@ -271,9 +275,9 @@ def _positions(
 
 
 def _roots(workload: Workload, root: npt.NDArray[np.int32], group: Int64Array) -> Int64Array:
-    """Convert roots (ranks, -1 for none) to positions in the group of each call: int64[calls].
+    """Convert root ranks to positions in the group of each collective: int64[collectives].
 
-    -1 for calls without a root, and for a root that is no member of the group.
+    -1 for a collective without a root, and for a root that is no member of the group.
     """
     positions = np.full(len(root), -1, np.int64)
     for index in np.flatnonzero(root >= 0).tolist():
@@ -333,11 +337,12 @@ class _Parts:
 
 
 def plan_blocks(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catalogue) -> Plan:
-    """Plan the blocks of the expanded job: the node or template of each, and their edges.
+    """Plan the blocks of the expanded job: catalogue entry, piece and dependencies of each.
 
-    `entries`: its last template is a MARKER, which is added before or after a collective whose
-    pieces have many starts or ends. Blocks are ordered by rank, then by the id of the old node,
-    because the smallest ready id is issued first; a front marker precedes the pieces of its call.
+    The last template in `entries` is a MARKER. It is added before (or after) a collective whose
+    pieces have many starts (or ends), to reduce the number of dependencies. Blocks are ordered by
+    rank, then by the id of the old node, because the smallest ready id is issued first. A marker
+    before a collective precedes its pieces.
     """
     called = np.zeros(len(nodes), np.bool_)
     called[calls.row] = True
@@ -392,11 +397,12 @@ def _parts(calls: Calls, pieces: Pieces, entries: Catalogue) -> _Parts:
 def _find_calls_with_marker(
     parts: _Parts, is_outer: BoolArray, listed: Lists, calls: int
 ) -> Int64Array:
-    """Find the calls with so many first (or last) nodes that they need a MARKER before (or after).
+    """Find the calls that need a MARKER before (or after) their first (or last) nodes.
 
-    These are calls with more than `_MAX_ENDS` such nodes. `is_outer`: bool per part, whether it is
-    the first (or last) part of its call. `listed`: the first (or last) nodes of every template, as
-    lists. `calls`: number of calls. Returns the numbers of the calls found, ascending.
+    These are the calls with more than `_MAX_ENDS` such nodes. `is_outer`: bool per part, whether it
+    is the first (or last) part of its call. `listed`: first (or last) nodes of every catalogue
+    entry, as (row pointer, nodes). `calls`: number of calls. Returns the numbers of the calls,
+    ascending.
     """
     counts = np.diff(listed[0])[parts.entry[is_outer]]
     return np.flatnonzero(np.bincount(parts.call[is_outer], counts, calls) > _MAX_ENDS)
@@ -423,10 +429,11 @@ class _Doors:
     inner: Int64Array
 
     def lists(self, is_outer: BoolArray, marked: Int64Array, marker: Int64Array) -> Lists:
-        """List the blocks at one side of every old node, as CSR by row.
+        """List the blocks at the start (or end) of every old node, as CSR by row.
 
-        For a collective with a marker (`marked`: calls, `marker`: blocks) the marker; otherwise its
-        outer parts (`is_outer`: bool per part). For any other node its block.
+        `is_outer`: bool per part, whether it is at this side of its call; `marked`: calls with a
+        marker at this side; `marker`: blocks of these markers. The list of a call with a marker is
+        the marker, that of another call its outer parts, and that of any other node its block.
         """
         has_marker = np.zeros(len(self.row_of), np.bool_)
         has_marker[marked] = True
@@ -436,9 +443,10 @@ class _Doors:
         return csr(np.concatenate(rows), np.concatenate(blocks), self.nodes)
 
     def between(self, is_outer: BoolArray, marked: Int64Array, marker: Int64Array) -> Edges:
-        """Return edges (marker, outer part) of the collectives with a marker, as two columns.
+        """Return the edges (marker, outer part) of the calls with a marker, as two columns.
 
-        `is_outer`: bool per part; `marked`: calls; `marker`: their marker's block.
+        `is_outer`: bool per part; `marked`: calls with a marker; `marker`: the block of each
+        marker.
         """
         marker_of_call = np.full(len(self.row_of), -1, np.int64)
         marker_of_call[marked] = marker

@@ -110,10 +110,17 @@ class MlirReader:
     def __iter__(self) -> Iterator[MlirStatement]:
         """Yield the statements in the order of the text, each joined to one line.
 
-        Kinds: `alias`, outside regions; `open`, ending with `{`; `next`, closing one region and
-        opening the next; `end`; `block`, a label that begins with `^`; and `operation`. Reading
-        stops at the resources (`{-#`). Raises `InputError` with the line for a region that is
-        closed without being open, and for text that ends within a region.
+        The kinds of statements are:
+
+        - `alias`: a definition outside of regions
+        - `open`: an operation that ends with `{` and opens a region
+        - `next`: closes one region and opens the next one
+        - `end`: closes a region
+        - `block`: a label that begins with `^`
+        - `operation`: any other operation
+
+        Reading stops at the resources (`{-#`). Raises `InputError` with the line for a region that
+        is closed without being open, and for text that ends within a region.
         """
         depth = 0
         while (taken := self._take()) is not None:
@@ -140,7 +147,12 @@ class MlirReader:
             raise self._cut("the file ends within a region", self._line)
 
     def _take(self) -> tuple[str, int] | None:
-        """Return the next line that is not empty or a comment, with its number; None at the end."""
+        """Return the next line with text, without comments, and its number; None at the end.
+
+        The values of a long constant are skipped. A line with a region in it is split into one line
+        per operation, all with the same number. Raises `InputError` for a line of
+        `MAX_STATEMENT_CHARACTERS` or more.
+        """
         if self._pending:
             return self._pending.pop(0)
         while True:
@@ -166,9 +178,10 @@ class MlirReader:
             return text, self._line
 
     def _skip_values(self, raw: bytes) -> bytes:
-        """Skip the values of a constant to the end of its line; return its name and its type.
+        """Skip the values of a long constant to the end of its line; return a short line.
 
-        `raw`: beginning of the line. Memory: one chunk of `MAX_STATEMENT_CHARACTERS`.
+        `raw`: beginning of the line. The result contains the name and the type of the constant:
+        `NAME = dense<...> : TYPE>`. At most one chunk of `MAX_STATEMENT_CHARACTERS` is in memory.
         """
         first, last = raw[:128], raw
         while not last.endswith(b"\n"):
@@ -181,7 +194,12 @@ class MlirReader:
         return value + b"dense<...> : " + types + b">\n"
 
     def _join(self, text: str, line: int) -> str:
-        """Append lines until the brackets of the statement are balanced and it is complete."""
+        """Append following lines to `text` until the statement is complete; return one line.
+
+        `line`: number of the first line, for errors. Raises `InputError` if the file ends within
+        the statement, if its brackets do not match, or if it has more than
+        `MAX_STATEMENT_CHARACTERS`.
+        """
         parts, size = [text], len(text)
         depth = _count_open(text)
         while True:
@@ -207,11 +225,11 @@ class MlirReader:
         return " ".join(parts) if len(parts) > 1 else text
 
     def _is_continued(self, parts: list[str], depth: int, following: str) -> bool:
-        """Whether the statement of these lines continues with the following line.
+        """Check whether a statement continues with the following line.
 
-        It does while brackets are open (`depth`), after a comma or another sign that needs more,
-        before a sign that begins no operation, and if an open `{` begins a dictionary instead of a
-        region.
+        `parts`: lines of the statement so far; `depth`: number of open brackets. It continues while
+        brackets are open, after a comma or another sign that requires more, before a sign that
+        begins no operation, and if a final `{` opens a dictionary of attributes, not a region.
         """
         last = parts[-1]
         if last.endswith("{") and depth <= 0:
@@ -244,7 +262,10 @@ def _break_line(match: re.Match[str]) -> str:
 
 
 def operation_name(text: str) -> str:
-    """Return the name of an operation, such as `stablehlo.add`. Raises `ValueError`."""
+    """Return the name of the operation in a statement, such as `stablehlo.add`.
+
+    Raises `ValueError` for text that is no operation.
+    """
     match = _HEAD.match(text)
     if not match:
         raise ValueError(f"{text[:60]!r} is no operation")
@@ -252,10 +273,12 @@ def operation_name(text: str) -> str:
 
 
 def parse_operation(text: str, line: int) -> Operation:
-    """Parse an operation without its regions, in the pretty or the generic form.
+    """Parse an operation without its regions, in the pretty or the generic form of MLIR.
 
-    Operands of the generic form are those in its first brackets; of the pretty form, all values
-    before the types. Raises `ValueError` for text without the name of an operation.
+    Operands of the generic form are the values in its first parentheses; those of the pretty form
+    are all values before the types, except for loops (assigned values) and `sdy.manual_computation`
+    (first parentheses). A trailing location is removed. Raises `ValueError` for text without the
+    name of an operation, and for more than 65536 results.
     """
     match = _HEAD.match(text)
     if not match:
@@ -296,7 +319,10 @@ def parse_arguments(text: str, start: int) -> list[tuple[str, str]]:
 
 
 def parse_dictionaries(text: str) -> dict[str, str]:
-    """Parse the dictionaries of an operation, `{a = 1, b}` and `<{...}>`: values by key."""
+    """Parse the dictionaries of an operation, `{a = 1, b}` and `<{...}>`: value texts by key.
+
+    A key without a value has the value `""`. Later dictionaries override equal keys.
+    """
     attributes: dict[str, str] = {}
     depth, opening, level = 0, -1, 0
     for token in _TOKEN.finditer(text):
@@ -325,10 +351,10 @@ class TypeParser:
         self._results: dict[tuple[str, int], tuple[Shape, ...]] = {}
 
     def results(self, types: str, count: int) -> tuple[Shape, ...]:
-        """Return the shapes of `count` results, from the text of the types of an operation.
+        """Return the shapes of `count` results, from the text of an operation's types; cached.
 
-        Of a function type, the results; of a list, the last ones; a single type is that of all
-        values. Raises `ValueError` for types that are not read.
+        A function type gives its results, a list its last types, and a single type is that of all
+        values. Raises `ValueError` for unknown types.
         """
         key = types, count
         shapes = self._results.get(key)
@@ -350,11 +376,11 @@ class TypeParser:
         return tuple(self.parse(piece) for piece in pieces[len(pieces) - count :])
 
     def parse(self, text: str) -> Shape:
-        """Parse one type as a flat list of its leaves (element type, dimensions).
+        """Parse one type as a flat list of its leaves: (element type, dimensions).
 
-        Aliases are replaced. Tuples, futures and asynchronous bundles are flattened in order; only
-        a tuple makes the result a tuple. A token has the element type `token`; tokens and scalars
-        have no dimensions. Raises `ValueError` for types without a size.
+        Aliases are replaced. Tuples, futures and asynchronous bundles are flattened in order; the
+        shape is a tuple only if it contains a tuple. A token has the element type `token`; tokens
+        and scalars have no dimensions. Raises `ValueError` for types without a size.
         """
         leaves: list[tuple[str, tuple[int, ...]]] = []
         is_tuple = False
@@ -393,9 +419,9 @@ def _parse_tensor(inside: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _parse_element(text: str) -> str:
-    """Return the HLO name of an element type: `pred` for `i1`, `c64` for `complex<f32>`.
+    """Return the HLO name of an element type, such as `pred` for `i1` and `c64` for `complex<f32>`.
 
-    A quantized type counts as its storage type. Raises `ValueError` for types without a size.
+    A quantized type counts as its storage type. Raises `ValueError` for unknown types.
     """
     if text.startswith("complex"):
         return {"f32": "c64", "f64": "c128"}.get(_inside(text), "c64")
@@ -410,7 +436,10 @@ def _parse_element(text: str) -> str:
 
 
 def _inside(text: str) -> str:
-    """Return the text between the first `<` and its end."""
+    """Return the text between the first `<` and its closing `>`; empty without one.
+
+    Raises `ValueError` if it is not closed.
+    """
     opening = text.find("<")
     return text[opening + 1 : find_close(text, opening) - 1].strip() if opening >= 0 else ""
 
@@ -437,9 +466,10 @@ def split(text: str) -> list[str]:
 
 
 def find_close(text: str, start: int) -> int:
-    """Return the position after the bracket that closes the one at `start`.
+    """Return the position after the bracket that closes the first one at or after `start`.
 
-    Brackets in strings and in `->` do not count. Raises `ValueError` if it is not closed.
+    The kinds of brackets are not compared. Brackets in strings and in `->` do not count. Raises
+    `ValueError` if the bracket is not closed.
     """
     depth = 0
     for token in _TOKEN.finditer(text, max(start, 0)):
@@ -453,9 +483,9 @@ def find_close(text: str, start: int) -> int:
 
 
 def _remove_location(text: str) -> str:
-    """Remove the location ` loc(...)` at the end of an operation; other text is unchanged.
+    """Remove the location ` loc(...)` at the end of an operation, if there is one.
 
-    The last ` loc(` counts that is outside of strings and whose bracket is closed at the end.
+    It is the last ` loc(` outside of strings whose parenthesis is closed at the end of the text.
     """
     if not text.endswith(")"):
         return text
@@ -468,10 +498,10 @@ def _remove_location(text: str) -> str:
 
 
 def _split_types(text: str, start: int) -> tuple[str, str]:
-    """Split an operation into the text before its types and the types.
+    """Split an operation into the text before its types, and the types.
 
-    The types follow the last colon outside of brackets behind `start`; they are "" without such a
-    colon. A dictionary after the keyword `attributes` is dropped.
+    The types follow the last colon after `start` that is outside of brackets; they are `""` without
+    such a colon. A dictionary after the keyword `attributes` is removed from the types.
     """
     depth, last = 0, -1
     if text.endswith((">", ")")) and " attributes {" not in text:
@@ -495,9 +525,11 @@ def _split_types(text: str, start: int) -> tuple[str, str]:
 
 
 def _count_open(text: str, *, is_inside: bool = False) -> int:
-    """Return the number of brackets that a line opens and does not close, without its regions.
+    """Return the number of opened minus closed brackets of a line, except those of regions.
 
-    `is_inside`: the line continues a dictionary, whose end it may contain.
+    A final `{` or `({` opens a region and is not counted. A leading `}` or `)` closes one and is
+    not counted, unless `is_inside` is true: then the line continues a dictionary. Strings and `->`
+    are ignored.
     """
     if '"' in text:
         text = _STRING.sub("", text)

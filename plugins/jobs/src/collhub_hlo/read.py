@@ -38,10 +38,10 @@ _BYTECODE = b"ML\xefR"
 
 
 def read(source: Source, options: HloOptions) -> Workload:
-    """Read an HLO module as a workload of replica_count x num_partitions ranks.
+    """Read an HLO module as a workload with replicas x partitions ranks.
 
-    Assumptions and losses are passed to `source.report`. Raises `InputError` with the line for
-    damaged text, invalid groups, loops of unknown length and too many nodes.
+    Assumptions and losses are reported through `source.report`. Raises `InputError` with the line
+    for damaged text, invalid groups, loops of unknown length, and too many nodes.
     """
     part = _only_part(source)
     with decompressed(part.stream(), part.name) as stream:
@@ -50,9 +50,10 @@ def read(source: Source, options: HloOptions) -> Workload:
 
 
 def read_mlir(source: Source, options: HloOptions) -> Workload:
-    """Read a StableHLO module as a workload; assumptions, losses and errors as in `read`.
+    """Read a StableHLO module as a workload.
 
-    MLIR bytecode is refused, with the commands that write text.
+    Assumptions and losses are reported through `source.report`. Raises the errors of `read`, and
+    `InputError` (`bytecode`) for MLIR bytecode, with the commands that write text.
     """
     part = _only_part(source)
     with decompressed(part.stream(), part.name) as stream:
@@ -87,10 +88,11 @@ def _evaluate(module: Module, options: HloOptions, source: Source, format_name: 
 
 
 def lines(workload: Workload) -> Sequence[str]:
-    """Describe the module of a workload for `inspect`: devices, matrix products, each collective.
+    """Describe the module of a workload for `inspect`, one fact per line.
 
-    Operations are those of matrix products per device. Collectives come in the order of the
-    extension, with their bytes per call. Empty for workloads that these readers did not create.
+    The lines are: the devices; the matrix products, with their operations per device; and each
+    collective with its number of calls and bytes per call, in the order of the extension. Empty for
+    workloads that these readers did not create.
     """
     facts = workload.extensions.get(EXTENSION)
     if not isinstance(facts, dict):
@@ -257,13 +259,13 @@ class _Tables:
         self._tag = np.array([*(tag & 0x7FFFFFFF for tag in tags), 0], np.int64)
 
     def columns(self, program: Program, options: HloOptions) -> dict[str, Int64Array]:
-        """Build the columns of all ranks: the rows of rank 0, of rank 1, ...
+        """Build the columns of all ranks: the rows of rank 0, of rank 1, and so on.
 
-        Every rank has the rows of `program`. A collective of which the rank is no member, and a
-        message without a peer there, become markers. Operations and duration are set for
-        computations only, bytes for computations, collectives and messages; tags of other rows are
-        0, all other values NONE. Durations are estimates in ns by the rates in `options`, NONE
-        without rates, and at most 2^62 - 1.
+        Every rank has the rows of `program`. A collective without this rank, and a message without
+        a peer for this rank, become markers. Operations and duration are set for computations only,
+        bytes for computations, collectives and messages. The tag of rows that are no messages is 0;
+        all other unset values are NONE. Durations are estimates in ns from the rates in `options`:
+        NONE without rates, at most 2^62 - 1.
         """
         count, rows = self.group.shape[1], len(program.kind)
         kind = np.tile(np.array(program.kind, np.int64), count)

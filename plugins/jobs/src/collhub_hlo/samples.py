@@ -166,7 +166,7 @@ def stablehlo_modules() -> Sequence[Source]:
 
 
 def source_of(name: str, text: str) -> Source:
-    """Return a source in memory whose notes are dropped."""
+    """Create a source in memory with one file; what is reported to it is dropped."""
     content = text.encode()
     part = SourcePart(name, lambda: content, None, len(content))
     return Source(name, (part,), report=lambda finding: None)

@@ -114,11 +114,12 @@ class _Open:
 
 
 def read_stablehlo(statements: MlirReader, trip_count: int | None) -> Module:
-    """Read a module. `trip_count`: iterations of loops whose count is unknown.
+    """Read the statements of a StableHLO module.
 
-    Without `mhlo.num_partitions` and `mhlo.num_replicas`, the number of devices is the smallest one
-    that the groups allow, with a note. Raises `InputError` with the line for damaged text, for
-    names without a definition, for dimensions of unknown size and for recursive functions.
+    `trip_count`: assumed iterations of loops whose count is unknown. Without `mhlo.num_partitions`
+    and `mhlo.num_replicas`, the number of devices is the smallest one that the groups of
+    collectives allow, with a note. Raises `InputError` with the line for damaged text, for
+    undefined names, for dimensions of unknown size and for recursive functions.
     """
     reader = _Lowering(statements.file, trip_count)
     line = 1
@@ -155,11 +156,11 @@ class _Lowering:
         self._losses: dict[str, int] = {}
 
     def take(self, statement: MlirStatement) -> None:
-        """Add a statement to the module, by its kind.
+        """Add a statement to the module, according to its kind.
 
-        An operation outside regions is a declaration. Any text with `sharding =` or `@Sharding`
-        marks the module as sharded. Raises `ValueError` with the reason, or `InputError` with a
-        line.
+        An operation outside of regions is a declaration. Any text with `sharding =` or `@Sharding`
+        marks the module as sharded. Raises `ValueError` with the reason for an unreadable
+        statement, or `InputError` with a line.
         """
         text, line = statement.text, statement.line
         self._is_sharded |= "sharding =" in text or "@Sharding" in text
@@ -183,11 +184,12 @@ class _Lowering:
     def finish(self, line: int) -> Module:
         """Build the module from the function `main`, or from the only function, and its callees.
 
-        `line`: last line of the file. Replicas and partitions are those of the header, 1 if only
-        the other one is stated; if neither is, the fewest that the groups of collectives allow are
-        assumed, with a note if they exceed one device. May be called once: it consumes the
-        computations. Raises `InputError` without such a function, for callees without a body, and
-        for recursion.
+        `line`: last line of the file, for errors. Replicas and partitions are those of the header,
+        1 for a missing one. If both are missing, they are the smallest numbers that the groups of
+        collectives allow, with a note if that is more than one device. The method consumes the
+        computations, so call it once. Raises `InputError` for a file without a function (`cut`),
+        several functions of which none is `main`, callees without a body (`dangling`), and
+        recursion (`recursion`).
         """
         if not self._functions:
             message = "the file has no function"
@@ -234,7 +236,7 @@ class _Lowering:
         return module
 
     def _declare(self, text: str) -> None:
-        """Read an operation outside of functions: a mesh of Shardy; others are dropped."""
+        """Read an operation outside of functions: store a mesh of Shardy, ignore all others."""
         if not text.startswith(("sdy.mesh", '"sdy.mesh"')):
             return
         symbol, mesh = _SYMBOL_NAME.search(text) or _SYMBOL.search(text), _MESH.search(text)
@@ -242,7 +244,12 @@ class _Lowering:
             self._meshes[symbol[1].strip('"')] = read_mesh(mesh[1][: find_close(mesh[1], 0)])
 
     def _begin(self, text: str, line: int) -> None:
-        """Open an operation with regions: the module, a function, or one within a function."""
+        """Open an operation with regions: the module, a function, or an operation in a function.
+
+        `text`: the operation without the opening bracket of its region. Raises `InputError` for a
+        second module. Raises `ValueError` for a function without a name, a nested function, and
+        another operation outside of functions.
+        """
         name = operation_name(text)
         if name in ("module", "builtin.module"):
             if self._header_line:
@@ -267,11 +274,12 @@ class _Lowering:
             self._open_region(line)
 
     def _arguments(self, name: str, text: str, line: int) -> list[tuple[str, str]]:
-        """Return the arguments of regions that the pretty form has before them, not as a label.
+        """Return (name, type) of region arguments that precede the region in the pretty form.
 
-        `text`: operation up to its region. Each is (name, type): of a loop those of its
-        assignments, of a reduction those behind `reducer(`, of a manual computation those in the
-        last parentheses. Empty for other operations, and for the generic form with a quoted name.
+        `text`: the operation up to its region. They are the assigned values of a loop, the values
+        in the parentheses after `reducer(` of a reduction, and those in the last parentheses of a
+        manual computation. Empty for other operations, and for the generic form, whose regions have
+        labels.
         """
         if f'"{name}"' in text:
             return []
@@ -291,10 +299,10 @@ class _Lowering:
         return parse_arguments(text, position) if is_manual else []
 
     def _open_region(self, line: int) -> None:
-        """Begin a further region of the innermost operation, with its arguments.
+        """Begin the next region of the innermost open operation, with its arguments.
 
         Raises `ValueError` outside of an operation, directly in a module or function, and for more
-        than 1000 nested regions.
+        than `_MAX_DEPTH` (1000) nested regions.
         """
         if not self._open or self._open[-1].name in ("module", "func.func"):
             raise ValueError("a region without an operation")
@@ -305,10 +313,10 @@ class _Lowering:
         self._add_arguments(self._open[-1].arguments)
 
     def _begin_block(self, text: str) -> None:
-        """Read the label of a block: the arguments of its region; nothing outside regions.
+        """Read the label of a block, which gives the arguments of its region.
 
-        Raises `ValueError` if the region has arguments or instructions already: branches between
-        blocks are not read.
+        Labels outside of regions are ignored. Raises `ValueError` if the region already has
+        arguments or instructions, since branches between blocks are not supported.
         """
         if not self._regions:
             return
@@ -335,9 +343,9 @@ class _Lowering:
     def _end(self, text: str) -> None:
         """End the innermost operation with regions. `text`: the text after its last region.
 
-        A module adds the text to the header. A function becomes a computation, whose result is a
-        tuple unless it returns exactly one value. Any other operation is added with its regions to
-        the enclosing one; in short notation, a `reducer(` and what follows are cut from its head
+        For a module the text is added to the header. A function becomes a computation, whose result
+        is a tuple unless it returns exactly one value. Any other operation is added, with its
+        regions, to the enclosing region; in the pretty form its text from `reducer(` on is removed
         first.
         """
         opened = self._open[-1]
@@ -364,12 +372,12 @@ class _Lowering:
     def _add(self, operation: Operation, regions: list[_Region]) -> None:
         """Append the instructions of an operation to the innermost region, and name its results.
 
-        An operation that returns from the region sets the returned values and ends it. Regions that
-        are bodies (of loops, branches) become computations; those of other operations are taken as
-        their reducer. An operation without an HLO opcode becomes a custom call with its target as
-        the only attribute. Only constants with one scalar keep their value. The result is a tuple
-        unless the operation has exactly one result and is no loop. Raises `ValueError` for an
-        operation behind the end.
+        An operation that returns sets the returned values and ends the region. Regions of loops,
+        branches and calls become computations; those of other operations are taken as their
+        reducer. An operation that only declares the placement of a value becomes a `bitcast` with
+        its name as `custom_call_target`. Only constants of one scalar keep their value. The result
+        is a tuple unless there is exactly one result and the operation is no loop. Raises
+        `ValueError` for an operation after the end of the region.
         """
         region, name = self._regions[-1], operation.name
         if region.is_returned:
@@ -400,10 +408,12 @@ class _Lowering:
         self._name_results(operation, instruction.name, shapes, is_tuple=is_tuple)
 
     def _opcode(self, operation: Operation) -> tuple[str, str]:
-        """Return the HLO opcode of an operation, and its name if it only states where a value is.
+        """Return the HLO opcode of an operation, and the name of its target if it is a placement.
 
-        Such operations are `bitcast`, which takes no time. Collectives of Shardy, and operations of
-        other dialects, are counted as losses. Raises `ValueError` for control flow.
+        A placement only declares where a value is; its opcode is `bitcast`, which takes no time.
+        The name is `""` for all other operations. Collectives of Shardy, and operations of other
+        dialects, are counted as losses. Raises `ValueError` for control flow of the dialects `cf`
+        and `scf`, and for a name without a dialect.
         """
         name = operation.name
         if name in _CALLS:
@@ -441,13 +451,13 @@ class _Lowering:
         shapes: tuple[Shape, ...],
         attributes: dict[str, str],
     ) -> tuple[list[str], tuple[Shape, ...]]:
-        """Finish the regions that an operation executes; return its operands and result shapes.
+        """Store the regions of an operation as computations; return its operands and result shapes.
 
-        `attributes` receives the names of the computations. Values of enclosing regions become
-        further operands, and further elements of the state of a loop, whose only operand is that
-        tuple. A conditional keeps its first operand only. Without regions only a `call` is allowed,
-        of the named function. Raises `ValueError` for another number of regions than the operation
-        needs.
+        The names of the computations are added to `attributes`, which is modified. Values of
+        enclosing regions become further operands. The only operand of a loop is a tuple, its state,
+        which also contains these values. A conditional keeps its first operand and these values. An
+        operation without regions must be a `call` of a named function. Raises `ValueError` for a
+        wrong number of regions.
         """
         current = self._regions[-1]
         if not regions:
@@ -502,9 +512,10 @@ class _Lowering:
         regions: list[_Region],
         attributes: dict[str, str],
     ) -> None:
-        """Record in `attributes` the operation whose result the region of a collective returns.
+        """Store the reduction of a collective in `attributes`: the opcode that its region returns.
 
-        The region is dropped. Raises `ValueError` if it contains a collective.
+        `attributes` is modified; it is unchanged for operations that are no collectives. The region
+        itself is dropped. Raises `ValueError` if it contains a collective.
         """
         inner = [one for region in regions for one in region.instructions.values()]
         if any(one.opcode in COLLECTIVES for one in inner):
@@ -524,7 +535,11 @@ class _Lowering:
         literal: str,
         is_tuple: bool,
     ) -> Instruction:
-        """Append an instruction, named after its operation and its first result."""
+        """Append an instruction to the innermost region, and return it.
+
+        Its name is the opcode and the first result (`state` for the tuple of a loop); without
+        results, the line of the operation. Raises `ValueError` if the region already has this name.
+        """
         region = self._regions[-1]
         first = operation.results[0][0][1:] if operation.results else f"line{operation.line}"
         short = "state" if opcode == "tuple" and operation.name.endswith("while") else opcode
@@ -553,10 +568,10 @@ class _Lowering:
             index += count
 
     def _use(self, value: str) -> str:
-        """Return the instruction of a value in the innermost region.
+        """Return the name of the instruction that defines a value, for use in the innermost region.
 
-        A value of an enclosing region is captured by all regions between. Raises `ValueError` for
-        a value that is not defined.
+        A value of an enclosing region is captured by all regions in between, and the name of the
+        captured value is returned. Raises `ValueError` for an undefined value.
         """
         level = len(self._regions) - 1
         while (name := self._find(value, self._regions[level])) is None:
@@ -573,11 +588,11 @@ class _Lowering:
         return name
 
     def _find(self, value: str, region: _Region) -> str | None:
-        """Return the instruction of a value that a region defines; None for others.
+        """Return the name of the instruction that defines a value in a region; None if it does not.
 
-        A part of a result with several values (`%x#1`; no index is part 0) gets a
+        A part of a result with several values (`%x#1`; no index means part 0) gets a
         `get-tuple-element` instruction when it is first used, which is added to the region. Raises
-        `ValueError` for a part that the result lacks.
+        `ValueError` for a part that the result does not have.
         """
         if (name := region.values.get(value)) is not None:
             return name
@@ -616,10 +631,11 @@ class _Lowering:
         is_tuple: bool,
         first_captured: int = 0,
     ) -> None:
-        """Store a region as a computation whose parameters are its arguments and captured values.
+        """Store a region as a computation with its arguments and captured values as parameters.
 
-        `captured`: values that all regions of the operation capture, numbered from `first_captured`
-        on; those that this region does not use get no parameter. `is_tuple`: the result is a tuple.
+        `captured`: values that the regions of the operation capture together; they are numbered
+        from `first_captured` on, and this region has parameters only for those that it uses itself.
+        `is_tuple`: the result is a tuple.
         """
         parameters: dict[str, Instruction] = {}
         for number, (name, shape) in enumerate(region.arguments.items()):
@@ -633,10 +649,10 @@ class _Lowering:
     def _finish_loop_region(
         self, region: _Region, captured: Mapping[str, Shape], shapes: tuple[Shape, ...]
     ) -> None:
-        """Make a computation of a region of a loop, whose parameter is the state of the loop.
+        """Store a region of a loop as a computation, whose parameter is the state of the loop.
 
         The state is a tuple of the iterated values and the `captured` ones. The body returns all
-        iterated values, and the captured ones unchanged; the condition returns its first value.
+        iterated values, and the captured ones unchanged. The condition returns its first value.
         Raises `ValueError` if the number of arguments or of returned values does not fit the state.
         """
         names = [*region.arguments, *(_CAPTURED + value[1:] for value in captured)]
@@ -666,9 +682,12 @@ class _Lowering:
         *,
         is_tuple: bool,
     ) -> None:
-        """Store a computation with the returned value as root; `is_tuple`: a tuple of the values.
+        """Store the instructions of a region as a computation, and mark its root.
 
-        Raises `ValueError` for a name that is used, and without a returned value.
+        `parameters`: instructions before those of the region; `returned`: names of the returned
+        values. If `is_tuple` is true the root is a tuple of them, otherwise the first one. Raises
+        `ValueError` for a name that is already used, and for no returned value if `is_tuple` is
+        false.
         """
         if region.name in self._computations:
             raise ValueError(f"function @{region.name} is defined twice")
@@ -688,11 +707,11 @@ class _Lowering:
         self._computations[region.name] = region
 
     def _order_computations(self, entry: str) -> list[str]:
-        """Return the computations that the entry executes, each after those that it executes.
+        """Return the computations that the entry executes, callees first and the entry last.
 
-        The entry is the last one; every computation occurs once, and those that are not reached are
-        left out. Raises `InputError` for a function without a body (code `dangling`, with the line
-        of the caller), and for functions that call themselves, directly or not (`recursion`).
+        Each computation occurs once; unreached ones are left out. Raises `InputError` for a
+        function without a body (`dangling`, with the line of the caller), and for functions that
+        call themselves, directly or not (`recursion`).
         """
         order: list[str] = []
         is_done: dict[str, bool] = {}
@@ -721,11 +740,11 @@ class _Lowering:
         return order
 
     def _count_global(self, entry: str) -> int:
-        """Count the computations whose shapes are those of all devices together.
+        """Count the instructions whose shapes are those of all devices together.
 
-        Those are instructions outside of `sdy.manual_computation` and its older forms, in all
-        regions that `entry` executes; each region counts once. Instructions that are free or have
-        regions do not count.
+        These are the instructions outside of `sdy.manual_computation` and its older forms, in all
+        computations that `entry` executes; each computation counts once. Instructions that are free
+        or have regions do not count.
         """
         total, seen, pending = 0, {entry}, [entry]
         while pending:

@@ -45,11 +45,12 @@ _MAX_IDS = 1 << 20
 def rewrite_attributes(
     operation: Operation, opcode: str, meshes: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the attributes of an operation that the reader uses, in the form of HLO text.
+    """Return the attributes of an operation that the reader needs, in the form of HLO text.
 
-    `opcode`: its HLO opcode; `meshes`: axes of the named meshes, as `read_mesh` returns them. Empty
-    for opcodes other than dot, convolution, compare, get-tuple-element, custom-call and
-    collectives, and for missing attributes. Raises `ValueError` for attributes that cannot be read.
+    `opcode`: HLO opcode of the operation; `meshes`: axes of the named meshes, as returned by
+    `read_mesh`. The result is empty for opcodes other than dot, convolution, compare,
+    get-tuple-element, custom-call and collectives. Raises `ValueError` for attributes that cannot
+    be read.
     """
     head = operation.head
     if opcode == "dot":
@@ -81,7 +82,7 @@ def custom_call_target(operation: Operation) -> str:
 
 
 def read_mesh(text: str) -> str:
-    """Return the axes of a mesh of Shardy, `<["x"=2, "y"=4], device_ids=[...]>`, in HLO's form.
+    """Convert the axes of a Shardy mesh, `<["x"=2, "y"=4], device_ids=[...]>`, to HLO text.
 
     The result is `mesh['x'=2,'y'=4]`, followed by the list of devices if there is one.
     """
@@ -90,11 +91,11 @@ def read_mesh(text: str) -> str:
 
 
 def parse_dense(text: str) -> tuple[list[int], tuple[int, ...]]:
-    """Return the elements and dimensions of a `dense<...>` attribute of integers.
+    """Return the elements and the dimensions of a `dense<...>` attribute of integers.
 
-    Elements are nested lists, one value for all, or hexadecimal text (little-endian). Raises
-    `ValueError` for other text, for more than 2^20 elements, and if the elements do not fit the
-    type.
+    Elements are nested lists, one value that is repeated, or hexadecimal text (little-endian).
+    Raises `ValueError` for other text, for more than 2^20 elements, and if the number of elements
+    does not fit the type.
     """
     match = _DENSE.match(text.strip())
     if not match:
@@ -118,11 +119,11 @@ def parse_dense(text: str) -> tuple[list[int], tuple[int, ...]]:
 
 
 def count_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
-    """Return the smallest numbers of replicas and partitions that the collectives can have.
+    """Return the smallest numbers of replicas and partitions that the collectives allow.
 
-    Ids of collectives with a channel are partitions, those of others replicas; a mesh counts by the
-    product of its sizes, other groups and pairs by their largest id. Without collectives, both are
-    1.
+    Ids of collectives with a channel are partitions, those of other collectives are replicas. The
+    number is the product of the sizes for groups on a mesh, otherwise the largest id plus 1. Both
+    numbers are 1 without collectives.
     """
     replicas = partitions = 1
     for instruction in instructions:
@@ -141,11 +142,11 @@ def count_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
 
 
 def _contracted(operation: Operation) -> str:
-    """Return the contracted dimensions of the left operand, between commas.
+    """Return the contracted dimensions of the left operand of a product, separated by commas.
 
-    The pretty form has `contracting_dims = [1] x [0]`, the generic one
-    `lhs_contracting_dimensions`; the older operation `dot` contracts the last dimension of a matrix
-    or vector.
+    They are in `contracting_dims = [1] x [0]` (pretty form) or `lhs_contracting_dimensions`
+    (generic form). The older operation `dot` contracts the last dimension of a matrix or vector.
+    Empty if none of these applies.
     """
     match = _PAIR_OF_LISTS.search(operation.head) or _LHS_CONTRACTING.search(operation.head)
     if match:
@@ -213,10 +214,10 @@ def _pairs(text: str) -> str:
 
 
 def _mesh_groups(text: str, meshes: Mapping[str, str]) -> str:
-    """Return groups along mesh axes in the spelling of HLO text.
+    """Return the groups of a collective along mesh axes, as HLO text.
 
-    The mesh is a symbol (`@mesh`) or given in place. Raises `ValueError` for an undefined mesh, and
-    for axes in another notation.
+    The mesh is a symbol (`@mesh`), looked up in `meshes`, or given in place. Raises `ValueError`
+    for an undefined mesh, and for axes in another notation.
     """
     if symbol := _MESH_OF_GROUPS.search(text):
         name = symbol[1] or symbol[2]

@@ -80,9 +80,10 @@ class _Frame:
 
 
 def evaluate(module: Module, options: HloOptions, file: str) -> Program:
-    """Evaluate the entry of a module.
+    """Evaluate the entry of a module as a program: rows and calls of one rank.
 
-    Raises `InputError` for invalid groups, unknown trip counts, and more nodes than allowed.
+    `file`: name for errors. Raises `InputError` for invalid groups, unknown trip counts, and more
+    nodes than `options.max_nodes`.
     """
     assert module.entry
     if module.entry.visits > _VISITS_PER_NODE * options.max_nodes:
@@ -169,13 +170,13 @@ class _Evaluation:
         return self._join(frame, instruction.operands)
 
     def _compute(self, frame: _Frame, instruction: Instruction) -> None:
-        """Append a computation with the operations and bytes of an instruction, or extend a row.
+        """Add a computation with the operations and bytes of an instruction.
 
-        The open row, a preceding blocking computation, is extended if `merge_compute` is set and
-        the instruction is blocking: in a sequence, and no "-start". Otherwise a row is appended,
-        and is open if it is blocking and the frame is not asynchronous. Values are limited to
-        `_LARGEST`.
-        Fusions with collectives and custom calls of unknown work are reported as losses.
+        It is merged into the open row, the previous blocking computation, if `merge_compute` is set
+        and the instruction is blocking (in a sequence, and no `-start`). Otherwise a row is
+        appended; it becomes the open row if it is blocking and the frame is not asynchronous.
+        Operations and bytes are limited to `_LARGEST`. Fusions with collectives, and custom calls
+        of unknown work, are counted as losses.
         """
         names = called_names(instruction) if instruction.opcode == "fusion" else []
         body = self._module.computations[names[0]] if names else None
@@ -200,12 +201,12 @@ class _Evaluation:
         self._open_row = row if is_blocking and not frame.is_async else NONE
 
     def _communicate(self, frame: _Frame, instruction: Instruction, collective: str) -> None:
-        """Append a collective, or the rows of a message: send, receive, or both for a permutation.
+        """Append the rows of a collective or message; a permutation is a send and a receive.
 
-        A collective with `-start` runs next to what follows it, unless its configuration has
-        `is_sync`; so do sends and receives. Others delay the following rows of a schedule. An
-        instruction that is executed again is the same call, whose count increases. Rows have the
-        bytes of the operands.
+        An instruction with `-start`, a send or a receive runs concurrently with the following rows,
+        unless its configuration has `is_sync`. Other instructions delay the following rows of a
+        sequence. An instruction that is executed again is the same call, whose count increases. The
+        rows have the bytes of the operands.
         """
         key = frame.computation.name, instruction.name
         number = self._calls.get(key)
@@ -234,11 +235,11 @@ class _Evaluation:
         frame.values[instruction.name] = rows
 
     def _read_call(self, computation: Computation, instruction: Instruction, name: str) -> int:
-        """Read a collective, append it to the calls of the program, and return its number there.
+        """Read a collective or message, and return its number in the calls of the program.
 
-        Its reduction is the opcode of the root of `to_apply`, "" without one. Ragged all-to-alls,
-        and sends and receives without pairs, are counted as losses. Raises `InputError` with its
-        line.
+        `name`: its kind. The reduction is the opcode of the root of `to_apply`, `""` without one.
+        Ragged all-to-alls, and sends and receives without pairs, are counted as losses. Raises
+        `InputError` with the line for invalid attributes.
         """
         reduction = self._module.find_reducer(instruction)
         operands = [computation.instructions[operand].shape for operand in instruction.operands]
@@ -252,13 +253,13 @@ class _Evaluation:
         return len(self.program.calls) - 1
 
     def _enter(self, frame: _Frame, instruction: Instruction) -> None:
-        """Begin to evaluate the computation that an instruction executes.
+        """Begin to evaluate the computation that an instruction executes: push a frame.
 
-        Computations without work, and loops of 0 iterations, are skipped: the value is what the
-        operands depend on. One that a fusion executes too is evaluated as one computation. Of a
-        conditional, the branch with the most communication is evaluated, which is counted as a
-        loss. Only calls and asynchronous computations get their arguments one by one. Pushes a
-        frame on the stack.
+        No frame is pushed for a computation without work or a loop of 0 iterations; its value is
+        the rows that the operands depend on. A computation that a fusion executes too is added as a
+        single row. Of a conditional, the branch with the most communication is evaluated, which is
+        counted as a loss. Only calls and asynchronous computations get one argument per operand;
+        otherwise all arguments are the union of what the operands depend on.
         """
         called = [self._module.computations[name] for name in called_names(instruction)]
         frame.values[instruction.name] = before = self._join(frame, instruction.operands)
@@ -290,11 +291,11 @@ class _Evaluation:
     def _leave(self, frame: _Frame) -> None:
         """Begin the next iteration of a frame, or return its value to its caller.
 
-        A frame with iterations left restarts with its position and values reset; outside schedules,
-        its arguments then are all rows of the iteration before. Otherwise it is popped. An
-        asynchronous computation returns one union of its rows (in a schedule those of its tail). A
-        `call` returns the value of the root unchanged, other callers one union of its rows; the
-        caller takes over the tail.
+        A frame with remaining iterations restarts; outside of sequences, its arguments are then all
+        rows of the previous iteration. Otherwise it is popped. The value of an asynchronous
+        computation is the union of the rows of its result, or in a sequence of its last rows. A
+        `call` returns the value of the root unchanged, other callers one union of its rows. The
+        caller continues with the last rows of the frame.
         """
         root = frame.computation.root
         result: Value = frame.values[root.name] if root else ()
@@ -342,7 +343,11 @@ class _Evaluation:
         return _Frame(computation, every, arguments, caller, entered, tail, is_async)
 
     def _before(self, frame: _Frame, instruction: Instruction) -> Rows:
-        """Return the rows that an instruction waits for."""
+        """Return the rows that an instruction waits for.
+
+        In a sequence these are the last blocking rows. Otherwise they are the rows of its operands;
+        without any, the rows that the frame waits for.
+        """
         if self._is_sequence:
             return frame.tail
         return self._join(frame, instruction.operands) or frame.entered
@@ -364,11 +369,11 @@ class _Evaluation:
         return row
 
     def _join(self, frame: _Frame, names: tuple[str, ...]) -> Rows:
-        """Return the rows that must end before all named values of the frame exist, each row once.
+        """Return the rows that must end before all named values exist, ascending and distinct.
 
-        This is the union of the rows of the values, ascending; empty without names. More than 8
-        rows are replaced by one new MARKER row that waits for them. In a sequence, the rows of a
-        single value are returned unchanged, however many there are.
+        More than `_MAX_PARENTS` (8) rows are replaced by one new MARKER row that waits for them. In
+        a sequence, the rows of a single value are returned unchanged, however many there are. Empty
+        without names.
         """
         if self._is_sequence and len(names) == 1:
             return self._flat(frame.values[names[0]])
@@ -381,7 +386,10 @@ class _Evaluation:
         return value
 
     def _union(self, rows: Rows) -> Rows:
-        """Replace many rows by a marker that waits for them, which bounds the number of edges."""
+        """Return the distinct rows; more than `_MAX_PARENTS` are replaced by a new marker.
+
+        The marker waits for the rows, which limits the number of dependencies.
+        """
         rows = tuple(dict.fromkeys(rows))
         if len(rows) <= _MAX_PARENTS:
             return rows

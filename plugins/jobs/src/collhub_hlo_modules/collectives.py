@@ -46,7 +46,7 @@ class Call:
 
 
 def collective_of(opcode: str) -> str | None:
-    """Return the collective that an opcode issues: `all-reduce` for it and for `all-reduce-start`.
+    """Return the collective that an opcode issues, such as `all-reduce` for `all-reduce-start`.
 
     None for all other opcodes, `all-reduce-done` included: a collective is counted where it starts.
     """
@@ -55,9 +55,9 @@ def collective_of(opcode: str) -> str | None:
 
 
 def has_pairs(instruction: Instruction) -> bool:
-    """Whether a send or receive is between devices and its pairs of devices are recorded.
+    """Check whether a send or receive is between devices, and its pairs of devices are recorded.
 
-    Transfers to and from the host, and messages without source_target_pairs, are left out.
+    It is false for transfers to and from the host, and for messages without source_target_pairs.
     """
     attributes = instruction.attributes
     is_host = attributes.get("is_host_transfer") == "true"
@@ -72,11 +72,12 @@ def read_call(
     devices: Devices,
     file: str,
 ) -> Call:
-    """Read bytes and groups of a collective. `name`: its opcode without `-start`.
+    """Read the bytes, dtype, groups, channel and reduction of a collective or message.
 
-    Bytes are those of all operands, of the first one for sends and ragged all-to-alls, and of the
-    received value for `recv`. Data types that differ are joined by `+`. A missing channel is 0.
-    Raises `InputError` with the line for invalid groups, and for shapes that do not fit them.
+    `name`: its opcode without `-start`. The bytes are those of all operands; of the first operand
+    only for sends and ragged all-to-alls; of the received value for `recv`. Different dtypes are
+    joined by `+`. A missing channel is 0. Raises `InputError` with the line for invalid groups
+    (`group`), and for a result whose size does not fit them (`size`).
     """
     shapes = list(operands)
     if name in ("ragged-all-to-all", "send"):
@@ -116,10 +117,11 @@ def _groups(instruction: Instruction, name: str, devices: Devices) -> Groups:
 
 
 def _result(instruction: Instruction, operands: Sequence[Shape]) -> Shape:
-    """Return the arrays that a collective produces.
+    """Return the shape of the arrays that a collective produces.
 
-    A `-start` whose shape begins with its operands returns (operands, results, contexts); one of
-    an all-reduce, and of dumps of older versions, returns the results.
+    The shape of a `-start` is (operands, results, contexts) if it begins with the shapes of its
+    operands; then the results are returned. Otherwise, as for an all-reduce and in older dumps, the
+    entire shape is the result.
     """
     leaves = instruction.shape.leaves
     inputs = tuple(leaf for operand in operands for leaf in operand.leaves)
@@ -131,10 +133,11 @@ def _result(instruction: Instruction, operands: Sequence[Shape]) -> Shape:
 
 
 def _check_result(call: Call, instruction: Instruction, file: str) -> None:
-    """Raise `InputError` if the bytes of operand, result and group size contradict each other.
+    """Raise `InputError` (`size`) if operand, result and group size contradict each other.
 
-    An all-gather multiplies its bytes by the size of its groups, a reduce-scatter divides them, an
-    all-reduce keeps them. Other collectives, and groups of several sizes, are not checked.
+    An all-gather multiplies the bytes by the size of its groups, a reduce-scatter divides them, an
+    all-reduce keeps them. Rounding of elements below a byte is tolerated. Other collectives, and
+    groups of different sizes, are not checked.
     """
     sizes = {len(group) for group in call.groups}
     if call.opcode not in ("all-gather", "reduce-scatter", "all-reduce"):

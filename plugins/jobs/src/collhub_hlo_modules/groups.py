@@ -68,10 +68,11 @@ class Devices:
 def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) -> Groups:
     """Return the groups of ranks of a collective, each in the order of its ids.
 
-    `channel_id` and `use_global_device_ids` decide if ids are ranks, partitions or replicas; groups
-    of partitions are repeated for each replica, and groups of replicas for each partition. No
-    groups are one group of all ids. Raises `ValueError` with the reason for groups that the
-    verifier of XLA refuses.
+    `channel_id` and `use_global_device_ids` decide whether ids are ranks, partitions or replicas
+    (see `_mode`). Groups of partitions are repeated for each replica. Groups of replicas are
+    repeated for each partition, or contain all partitions if there is a channel. Missing groups
+    mean one group of all ids. Raises `ValueError` with the reason for groups that the verifier of
+    XLA refuses.
     """
     is_flat, columns = _mode(opcode, attributes, devices)
     text = attributes.get("replica_groups", "{}")
@@ -98,7 +99,8 @@ def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) ->
 def find_pairs(text: str, opcode: str, attributes: Mapping[str, str], devices: Devices) -> Groups:
     """Return the (source, target) ranks of a permutation.
 
-    Ids are partitions if the instruction has a channel, otherwise replicas. A rank sends at most
+    `text`: the source_target_pairs. Ids are partitions if the instruction has a channel, otherwise
+    replicas; the pairs are repeated for each value of the other coordinate. An id sends at most
     once and receives at most once. Raises `ValueError` with the reason for other text or ids.
     """
     pairs = [(int(source), int(target)) for source, target in _PAIRS.findall(text)]
@@ -115,11 +117,10 @@ def find_pairs(text: str, opcode: str, attributes: Mapping[str, str], devices: D
 
 
 def parse_groups(text: str, count: int) -> Groups:
-    """Parse groups of ids: explicit, iota or mesh; () for `{}`.
+    """Parse groups of ids, written as lists, iota or mesh; () for `{}`.
 
-    `count`: number of ids, the size of every iota and mesh. Empty explicit groups are dropped;
-    whether their ids are distinct or below `count` is not checked. Raises `ValueError` for other
-    text and sizes.
+    `count`: number of ids, which every iota and mesh must have. Empty lists are dropped. Ids are
+    not checked for duplicates or an upper limit. Raises `ValueError` for other text and sizes.
     """
     text = text.strip()
     if match := _IOTA.match(text):
@@ -138,11 +139,11 @@ def parse_groups(text: str, count: int) -> Groups:
 
 
 def _mode(opcode: str, attributes: Mapping[str, str], devices: Devices) -> tuple[bool, Int64Array]:
-    """Return whether ids are ranks, and the ranks by id (first axis) and other coordinate.
+    """Return whether ids are ranks, and the table of ranks by id (first axis) and other coordinate.
 
-    Without a channel, ids are replicas. With one, ids are partitions for `_PARTITION_OPERATIONS`,
-    ranks with `use_global_device_ids`, and replicas otherwise. Raises `ValueError` for global ids
-    without a channel; a channel of 0 or less is none.
+    Without a channel (absent, 0 or negative), ids are replicas. With a channel, ids are partitions
+    for `_PARTITION_OPERATIONS`, ranks with `use_global_device_ids`, and replicas otherwise. Raises
+    `ValueError` for `use_global_device_ids` without a channel.
     """
     has_channel = to_integer(attributes.get("channel_id", "0")) > 0
     is_global = attributes.get("use_global_device_ids") == "true"
@@ -157,9 +158,10 @@ def _mode(opcode: str, attributes: Mapping[str, str], devices: Devices) -> tuple
 
 
 def _is_joined(opcode: str, attributes: Mapping[str, str]) -> bool:
-    """Whether a group of replicas includes all their partitions: with a channel.
+    """Check whether a group of replicas includes all of their partitions.
 
-    Never for collectives of partitions, such as all-to-all.
+    It does if the collective has a channel, and is none of `_PARTITION_OPERATIONS`, such as
+    all-to-all.
     """
     has_channel = to_integer(attributes.get("channel_id", "0")) > 0
     return has_channel and opcode not in _PARTITION_OPERATIONS
@@ -179,10 +181,11 @@ def _check_ids(groups: Groups, count: int, noun: str = "id", *, is_partial: bool
 
 
 def expand_iota(dimensions: str, order: str | None, count: int) -> Int64Array:
-    """Return the ids 0 to count - 1, arranged in dimensions, transposed by `order` and flattened.
+    """Return the ids 0 to count - 1 in the order of an iota: reshaped, transposed and flattened.
 
-    Without `order` they keep their sequence. Raises `ValueError` if the dimensions do not have
-    `count` elements, or if `order` is no permutation of them.
+    `dimensions`: text of the sizes, such as `2,4`; `order`: text of the permutation, None for none.
+    Raises `ValueError` if the dimensions do not have `count` elements, or if `order` is no
+    permutation of them.
     """
     sizes = parse_integers(dimensions)
     if _product(sizes) != count:
@@ -197,10 +200,11 @@ def expand_iota(dimensions: str, order: str | None, count: int) -> Int64Array:
 
 
 def _mesh_groups(match: re.Match[str], count: int, text: str) -> Groups:
-    """Build groups along the named axes of a mesh.
+    """Return the groups of devices along the named axes of a mesh.
 
-    The named axes are moved last, in the order in which they are named; consecutive ids are then
-    one group. Raises `ValueError` for unknown axes and a mesh of another number of devices.
+    A group contains the devices that differ in the named axes only, with the last named axis
+    fastest. `match`: axes with sizes, device ids, and named axes. Raises `ValueError` for unknown
+    or duplicate axes, and for a mesh with a number of devices other than `count`.
     """
     axes = {}
     for part in filter(str.strip, match[1].split(",")):
@@ -222,14 +226,12 @@ def _mesh_groups(match: re.Match[str], count: int, text: str) -> Groups:
 def _device_ids(text: str, count: int) -> Int64Array:
     """Parse the device ids of a mesh, in the order in which the mesh contains the devices.
 
-    The text has one of two forms. A list in parentheses, `(0,2,1,3)`, gives the ids themselves. An
-    iota gives the ids 0 to count - 1 arranged in dimensions, transposed by `T` if stated, and
-    flattened: `[4]`, `[4]<=[2,2]T(1,0)`, or one of these in parentheses. Numbers in brackets are
-    always dimensions, never ids.
+    A list in parentheses, `(0,2,1,3)`, gives the ids themselves. An iota, with or without
+    parentheses, gives the ids 0 to count - 1 arranged in dimensions, transposed by `T` if given,
+    and flattened: `[4]`, `[4]<=[2,2]T(1,0)`. Numbers in brackets are always dimensions.
 
-    `count`: number of devices of the mesh. Raises `ValueError` for text of another form, for an
-    iota that does not have `count` ids, and for ids that are not each of 0 to count - 1 exactly
-    once.
+    `count`: number of devices of the mesh. Raises `ValueError` for other text, and unless each of 0
+    to count - 1 occurs exactly once.
     """
     text = text.strip()
     inside = text[1:-1] if text.startswith("(") else text
@@ -243,12 +245,13 @@ def _device_ids(text: str, count: int) -> Int64Array:
 
 
 def _split_axes(axes: Mapping[str, int], named: str, text: str) -> tuple[list[int], list[int]]:
-    """Return the sizes of the axes after splitting sub-axes, and the positions of those named.
+    """Split the axes of a mesh into factors, and find the factors that are named.
 
-    `axes`: size by name, in order; `named`: axes or sub-axes separated by commas. A sub-axis
-    `(before)size` splits an axis into (before, size, the rest) and takes the middle. Axes without a
-    part of size above 1 have no entry in the sizes. Positions are in the order of `named`. Raises
-    `ValueError` for unknown axes, sub-axes that are no factor or overlap, and a part named twice.
+    `axes`: size by name, in order; `named`: axes or sub-axes, separated by commas; `text`: for
+    errors. A sub-axis `(before)size` splits an axis into before x size x rest, and names the middle
+    factor. Returns the sizes of all factors, and the positions of the named ones in the order of
+    `named`. Factors of size 1 are left out. Raises `ValueError` for unknown axes, sub-axes that do
+    not divide the axis or overlap, and a factor that is named twice.
     """
     cuts: dict[str, set[int]] = {name: {1, size} for name, size in axes.items()}
     parts = []
@@ -302,11 +305,13 @@ def _product(sizes: tuple[int, ...]) -> int:
 
 
 def find_placement(sharding: str, devices: Sequence[int], sizes: Sequence[int], count: int) -> str:
-    """Return the placement of a parameter on a mesh: `R`, `S(d)`, or one of both per axis.
+    """Return the placement of a tensor on a mesh, such as `R`, `S(0)` or `(S(0), R)`.
 
-    `devices`: the device of each rank of the mesh; `sizes`: ranks along its axes, the slowest
-    first; `count`: devices of the module. Blocks of several axes of one dimension nest in the
-    order of the axes. Returns "" for other shardings, and for none.
+    `sharding`: text of the HLO sharding; `devices`: device of each rank of the mesh; `sizes`: ranks
+    along its axes, the slowest first; `count`: devices of the module. With several axes there is
+    one placement per axis; axes that shard the same dimension nest in the order of the axes. The
+    first matching combination is returned. `""` for a missing sharding, a tuple, and shardings that
+    no placement describes.
     """
     text = sharding.strip()
     if text.startswith("{{"):
@@ -337,9 +342,11 @@ def find_placement(sharding: str, devices: Sequence[int], sizes: Sequence[int], 
 
 
 def _parse_tiles(text: str, count: int) -> Int64Array | None:
-    """Return the block of every device: int64[devices, dimensions]; None for other shardings.
+    """Return the block of the tensor on every device: int64[devices, dimensions].
 
-    Trailing dimensions of replicated devices are left out.
+    `text`: HLO sharding; `count`: number of devices. Trailing dimensions that only replicate are
+    left out. None for shardings that are no tiles, are manual in some dimensions, or do not fit the
+    devices.
     """
     match = _TILES.search(text)
     if match is None or not 0 < count <= _MAX_DEVICES:

@@ -61,7 +61,7 @@ class Computation:
 
     @property
     def root(self) -> Instruction | None:
-        """The instruction marked as root, or the last one."""
+        """The last instruction marked as root; without one, the last instruction; None if empty."""
         every = list(self.instructions.values())
         return next(
             (instruction for instruction in reversed(every) if instruction.is_root),
@@ -103,13 +103,14 @@ class Module:
 def read_module(
     statements: StatementReader, trip_count: int | None, *, is_complete: bool = False
 ) -> Module:
-    """Read a module. `trip_count`: iterations of loops whose count is unknown; None leaves it open.
+    """Read the statements of an HLO module.
 
+    `trip_count`: iterations of loops whose count is unknown; None leaves the count unknown.
     `is_complete`: fused computations keep their instructions, and instructions keep the attributes
     that only programs need.
 
     Raises `InputError` with the line for damaged text, a second module, statements before the
-    module, and names without a definition, and (`cut`) without an ENTRY computation.
+    module, undefined names, and a missing ENTRY computation (`cut`).
     """
     builder = ModuleBuilder(statements.file, trip_count, is_complete=is_complete)
     parser = InstructionParser(statements.file, is_complete=is_complete)
@@ -139,9 +140,10 @@ def read_module(
 
 
 def _parse_header(statement: Statement, file: str) -> tuple[str, Devices, bool]:
-    """Return the name, the devices, and whether the module is scheduled.
+    """Return the name and the devices of a module, and whether it is scheduled.
 
-    Missing counts of replicas and partitions are 1. Raises `InputError` for damaged attributes.
+    Missing counts of replicas and partitions are 1, a missing name is `""`. Raises `InputError` for
+    damaged attributes.
     """
     text = statement.text
     name = re.match(r"HloModule\s+([^\s,]+)", text)
@@ -158,9 +160,9 @@ def _parse_header(statement: Statement, file: str) -> tuple[str, Devices, bool]:
 
 
 def called_names(instruction: Instruction) -> list[str]:
-    """Return the computations that an instruction executes, without reducers.
+    """Return the names of the computations that an instruction executes, without reducers.
 
-    Of a loop the body, of a conditional all branches.
+    For a loop this is the body only, for a conditional all branches.
     """
     attributes, opcode = instruction.attributes, instruction.opcode
     if opcode == "while":
@@ -190,10 +192,10 @@ class ModuleBuilder:
         self._is_entry = False
 
     def begin(self, name: str, devices: Devices, is_scheduled: bool, line: int) -> Module:
-        """Begin a module and return it.
+        """Begin the module and return it.
 
-        Raises `InputError` for a second one, and (`rank-range`) for replicas or partitions below 1
-        and for more than 2^16 devices.
+        Raises `InputError` if a module was begun already. Raises `InputError` (`rank-range`) for
+        replicas or partitions below 1, and for more than 2^16 devices.
         """
         if self.module is not None:
             cure = "split the file: one module per file"
@@ -224,7 +226,9 @@ class ModuleBuilder:
     def add(self, instruction: Instruction) -> None:
         """Append an instruction, and add its work to the totals of its computation.
 
-        Raises `InputError` if its name is used, if operands or called computations are not defined
+        The instructions of a fused computation without communication are dropped, unless the module
+        is read completely; the bytes that it accesses are stored instead. Raises `InputError` if
+        the name of the instruction is used, if an operand or called computation is not defined
         before it, and if its work cannot be computed.
         """
         assert self.module
@@ -257,9 +261,9 @@ class ModuleBuilder:
                     body.visits = 1
 
     def close(self) -> None:
-        """End the computation and add it to the module, in place of one of the same name.
+        """End the current computation and add it to the module; the entry if it was opened as such.
 
-        It becomes the entry if it was opened as such. Raises `InputError` if it is empty.
+        Raises `InputError` if it has no instructions.
         """
         assert self.module
         assert self._current
@@ -319,9 +323,10 @@ class ModuleBuilder:
                 total.visits = min(_MAX_TOTAL, total.visits + visits)
 
     def _find_trip_count(self, loop: Instruction, body: Computation) -> int | None:
-        """Return the iterations of a loop: as recorded, else by its counter, else from the option.
+        """Return the iterations of a loop.
 
-        None if all three are missing.
+        They are the recorded count, else the count derived from its counter, else the option
+        `trip_count`. None if none of these exists.
         """
         assert self.module
         assert self._current
@@ -348,15 +353,13 @@ def count_work(
 ) -> tuple[int, int]:
     """Estimate the work of an instruction: (arithmetic operations, bytes read and written).
 
-    `instructions`: those of the same computation by name, to look up the operands. `body`:
-    the fused computation of a fusion, None for other instructions.
+    `instructions`: instructions of the same computation by name. `body`: the fused computation of a
+    fusion, None for other instructions.
 
-    A fusion has all operations of its body. It reads its operands and writes its result; of
-    an operand of which the body uses only slices, only these count, and of a result that is
-    a slice updated in place, only the slice. A fusion whose body communicates, and every
-    other instruction, is counted alone: `count_operations` and `count_bytes`, in which a
-    multiply-add of a product is two operations, and a slice counts twice (read and written).
-    Raises `ValueError` for dimensions that do not exist.
+    A fusion has the operations of its body; it reads its operands and writes its result. If the
+    body only uses slices of an operand, or updates a slice of the result in place, only the bytes
+    of the slices count. A fusion whose body communicates, and every other instruction, has the work
+    of `count_operations` and `count_bytes`. Raises `ValueError` for dimensions that do not exist.
     """
     if body is None or body.accessed is None:
         return count_operations(instruction, instructions), count_bytes(instruction, instructions)
@@ -377,11 +380,12 @@ MIRRORED = {"GT": "LT", "GE": "LE", "LT": "GT", "LE": "GE"}
 def _count_iterations(
     loop: Instruction, caller: Computation, condition: Computation, body: Computation
 ) -> int | None:
-    """Return the iterations of `for (i = first; i < end; i += step)`; None for other loops.
+    """Return the iterations of a loop `for (i = first; i < end; i += step)`; None for other loops.
 
-    The root of the condition compares element i of the state with an end, and the body returns this
-    element plus or minus a step. The end and the step are constants, or elements of the state that
-    begin as constants and that the body returns unchanged. Negative steps count down to the end.
+    The root of the condition compares element i of the state with an end (LT, LE, GT or GE), and
+    the body returns this element plus or minus a step. The start is a constant. End and step are
+    constants, or elements of the state that begin as constants and that the body returns unchanged.
+    Negative steps count down. The result is at least 0.
     """
     test = condition.root
     if test is None or test.opcode != "compare" or len(test.operands) != 2 or not loop.operands:
@@ -408,10 +412,10 @@ def _count_iterations(
 
 
 def _step_of(body: Computation, index: str, caller: Computation, state: Instruction) -> int | None:
-    """Return the amount that a loop body adds to an element of its state; None for others.
+    """Return the amount that a loop body adds to element `index` of its state.
 
-    `index`: of the element. A subtraction gives a negative amount; it must be constant during the
-    loop.
+    It is negative for a subtraction. None if the body does not add or subtract, or if the amount is
+    not constant during the loop.
     """
     result = _element(body, body.root, index)
     if result is None or result.opcode not in ("add", "subtract") or len(result.operands) != 2:
@@ -428,7 +432,10 @@ def _step_of(body: Computation, index: str, caller: Computation, state: Instruct
 def _invariant(
     term: Instruction, body: Computation, caller: Computation, state: Instruction
 ) -> int | None:
-    """Return the value of a constant, or of an element of the state that never changes."""
+    """Return the value of a constant, or of an element of the loop state that never changes.
+
+    None for other terms, and for an element that does not begin as a constant.
+    """
     index = _state_index(term)
     if index is None:
         return _constant(term)
@@ -445,9 +452,10 @@ def _state_index(instruction: Instruction) -> str | None:
 
 
 def _element(computation: Computation, state: Instruction | None, index: str) -> Instruction | None:
-    """Return the instruction of an element of a tuple, before copies; None without such an element.
+    """Return the instruction that computes an element of a tuple; copies are skipped.
 
-    `state`: the instruction that creates the tuple; `index`: decimal text.
+    `state`: the instruction that creates the tuple; `index`: decimal text. None if `state` is no
+    tuple, or too short.
     """
     if state is None or state.opcode != "tuple" or int(index[:9]) >= len(state.operands):
         return None

@@ -118,7 +118,13 @@ class _GraphBuilder:
         self._evaluations = 0
 
     def build(self) -> CapturedGraph:
-        """Convert the entry computation."""
+        """Convert the entry computation to a captured graph.
+
+        Outputs that reuse the memory of a parameter are updates of this parameter (role MUTATION).
+        If the module has several partitions into groups, all groups of each must be shifted copies
+        of each other. Raises `InputError` for instructions that a graph cannot contain, and for
+        groups of no mesh.
+        """
         entry = self._module.entry
         assert entry is not None
         parameters = [one for one in entry.instructions.values() if one.opcode == "parameter"]
@@ -153,9 +159,10 @@ class _GraphBuilder:
         )
 
     def _place_inputs(self) -> dict[str, int]:
-        """Replace the shardings of all inputs by placements; returns the axes of several groups.
+        """Replace the shardings of all inputs by placements; return the axes of the mesh.
 
-        Raises `InputError` for groups that form no mesh.
+        The axes are sizes by name; empty if the module has at most one partition into groups.
+        Modifies `self._inputs`. Raises `InputError` for groups that form no mesh.
         """
         mesh: dict[str, int] = {}
         count = self._module.devices.count
@@ -194,7 +201,11 @@ class _GraphBuilder:
     def _create_tensor(
         self, instruction: Instruction, dtype: str, shape: tuple[int, ...]
     ) -> Tensor:
-        """Return a new tensor named after an instruction."""
+        """Create a tensor with a unique name derived from the name of an instruction.
+
+        The tensor is added to the tensors of the graph. Raises `InputError` for an unsupported
+        `dtype` (HLO name).
+        """
         element = self._find_element(instruction, dtype)
         base = re.sub(r"\W", "_", instruction.name)
         base = base if base[:1].isalpha() else f"v{base}"
@@ -209,7 +220,7 @@ class _GraphBuilder:
         return tensor
 
     def _find_element(self, instruction: Instruction, dtype: str) -> str:
-        """Return PyTorch's name of an element type; refuse the instruction if there is none."""
+        """Return the PyTorch name of an element type; raise `InputError` if there is none."""
         if dtype not in _ELEMENTS:
             self._refuse(instruction, f"has the element type {dtype}", "use another element type")
         return _ELEMENTS[dtype]
@@ -221,7 +232,10 @@ class _GraphBuilder:
         instruction: Instruction,
         shape: tuple[int, ...] | None = None,
     ) -> str:
-        """Add a node with one result; `shape`: by default that of the instruction."""
+        """Add a node with one result, and return the name of the result.
+
+        The result has the element type of the instruction, and its shape unless `shape` is given.
+        """
         dtype, dimensions = instruction.shape.leaves[0]
         tensor = self._create_tensor(instruction, dtype, dimensions if shape is None else shape)
         self._add_node(operator, arguments, [tensor], instruction)
@@ -246,7 +260,12 @@ class _GraphBuilder:
     # Instructions
 
     def _evaluate(self, computation: Computation, arguments: Sequence[Value]) -> Value:
-        """Add the nodes of a computation; return its result."""
+        """Add the nodes of a computation, and return the value of its root.
+
+        `arguments`: values of the parameters by number. Raises `InputError` above `_MAX_DEPTH`
+        nested calls, above `_MAX_EVALUATIONS` instructions in total, and for a parameter without an
+        argument.
+        """
         self._depth += 1
         values: dict[str, Value] = {}
         for instruction in computation.instructions.values():
@@ -273,7 +292,12 @@ class _GraphBuilder:
     def _convert(
         self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
     ) -> Value:
-        """Add the nodes of an instruction; return its value."""
+        """Add the nodes of an instruction, and return its value.
+
+        `operands` and `shapes`: values and shapes of the operands. An instruction without a
+        corresponding aten operator becomes a node about which nothing is assumed. A value is None
+        for tokens. Raises `InputError` for instructions that a graph cannot contain.
+        """
         opcode = instruction.opcode
         if collective_of(opcode) is not None:
             return self._add_collective(instruction, operands, shapes)
@@ -304,7 +328,11 @@ class _GraphBuilder:
         return operand[index]
 
     def _call(self, instruction: Instruction, operands: Sequence[Value]) -> Value:
-        """Evaluate the computation of a call, fusion or loop; keep those without it as one node."""
+        """Evaluate the computation of a call, fusion or loop, and return its value.
+
+        Loops are unrolled. Conditionals, and loops of unknown length, become one node about which
+        nothing is assumed. Raises `InputError` if those contain collectives.
+        """
         bodies = [self._module.computations[name] for name in called_names(instruction)]
         if instruction.opcode == "conditional":
             if any(body.communications for body in bodies):
@@ -326,7 +354,10 @@ class _GraphBuilder:
         return state
 
     def _add_constant(self, instruction: Instruction) -> Value:
-        """Return a scalar as a number; other constants are inputs."""
+        """Return a scalar constant as a number; add any other constant as an input.
+
+        Complex scalars are inputs too.
+        """
         if len(instruction.shape.leaves) == 1 and not instruction.shape.leaves[0][1]:
             number = _parse_number(instruction.literal, instruction.shape.leaves[0][0])
             if number is not None:
@@ -334,7 +365,11 @@ class _GraphBuilder:
         return self._add_inputs(instruction, InputRole.CONSTANT, "R")
 
     def _add_unknown(self, instruction: Instruction, operands: Sequence[Value]) -> Value:
-        """Add a node about which nothing is assumed."""
+        """Add a node `hlo.OPCODE` about which nothing is assumed, and return its results.
+
+        All parts of the operands become the argument `operands`. The value is a tuple of names if
+        the instruction has the shape of a tuple. None, without a node, if it has no results.
+        """
         flat = [part for operand in operands for part in _flatten(operand)]
         values = tuple(self._to_argument(part, instruction) for part in flat)
         tensors = self._create_tensors(instruction)
@@ -346,7 +381,10 @@ class _GraphBuilder:
         return names if instruction.shape.is_tuple else names[0]
 
     def _to_argument(self, value: Value, instruction: Instruction) -> ArgumentValue:
-        """Return a value as an argument: a number, or a reference to a tensor."""
+        """Convert a value to an argument: a number, or a reference to a tensor.
+
+        A broadcast becomes a reference to its source, a tuple None.
+        """
         if isinstance(value, _Spread):
             return Reference(value.source)
         if isinstance(value, str):
@@ -354,7 +392,10 @@ class _GraphBuilder:
         return None if isinstance(value, tuple) else value
 
     def _to_tensor(self, value: Value, shape: Shape, instruction: Instruction) -> str:
-        """Return a value as a tensor of the graph; broadcasts and numbers become nodes."""
+        """Return the name of a tensor with this value; broadcasts and numbers become nodes.
+
+        `shape`: shape of the value. Raises `InputError` for a tuple or a missing value.
+        """
         if isinstance(value, str):
             return value
         dtype, sizes = shape.leaves[0]
@@ -397,7 +438,11 @@ class _GraphBuilder:
     def _add_pointwise(
         self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
     ) -> Value:
-        """Add an operator that computes every element separately; None for another instruction."""
+        """Add an operator that computes each element separately, and return its value.
+
+        The value is a number if all operands are numbers. None if the instruction is no such
+        operator, or if no aten operator expresses it.
+        """
         opcode = instruction.opcode
         if opcode == "convert":
             return self._cast(instruction, operands[0], shapes[0])
@@ -458,7 +503,12 @@ class _GraphBuilder:
         operands: Sequence[Value],
         shapes: Sequence[Shape],
     ) -> str:
-        """Add an arithmetic operator; a number as first operand changes the operator or order."""
+        """Add an arithmetic operator of two operands, and return the name of its result.
+
+        A number must be the second operand in aten. Operands of commutative operators are swapped,
+        `number - x` becomes `rsub`, and `number / x` a reciprocal that is multiplied. Maximum and
+        minimum with a number become `clamp_min` and `clamp_max`.
+        """
         operator = _BINARY[opcode]
         first, second = operands
         is_number = isinstance(first, int | float)
@@ -505,10 +555,11 @@ class _GraphBuilder:
     def _to_operands(
         self, operands: Sequence[Value], shapes: Sequence[Shape], instruction: Instruction
     ) -> list[ArgumentValue]:
-        """Return the operands of an operator by element; numbers and trailing broadcasts remain.
+        """Return the operands of an elementwise operator as arguments.
 
-        A tensor that is broadcast along leading dimensions needs no node if another operand has
-        the complete shape.
+        Numbers, and tensors that are broadcast along leading dimensions only, remain as they are if
+        another operand has the complete shape. All other operands become tensors of their own
+        shape, by additional nodes if necessary.
         """
         sizes = instruction.shape.leaves[0][1]
         is_complete = any(
@@ -533,9 +584,11 @@ class _GraphBuilder:
     def _reinterpret(
         self, name: str, order: tuple[int, ...] | None, instruction: Instruction
     ) -> str | None:
-        """Add a bitcast: both shapes name the same sequence in memory; None for tiles.
+        """Add a bitcast as permutations and a reshape, and return the name of its result.
 
-        `order`: of the operand, as in `Shape`.
+        Operand and result have the same sequence of elements in memory, in different orders of
+        dimensions. `order`: order of the operand's dimensions, as in `Shape`. None, without nodes,
+        if a layout has tiles.
         """
         sizes, result = instruction.shape.leaves[0][1], instruction.shape.order
         if order is None or result is None:
@@ -550,7 +603,11 @@ class _GraphBuilder:
     def _add_structural(
         self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
     ) -> Value:
-        """Add a broadcast, reshape, permutation, slice, reduction or product; None for another."""
+        """Add a broadcast, iota, concatenation, reshape, permutation, slice, reduction or product.
+
+        Returns the value, or None if the instruction is none of these or cannot be expressed by
+        aten operators.
+        """
         opcode, attributes = instruction.opcode, instruction.attributes
         sizes = instruction.shape.leaves[0][1]
         if opcode == "broadcast":
@@ -583,7 +640,11 @@ class _GraphBuilder:
         return self._multiply(name, other, instruction)
 
     def _broadcast(self, operand: Value, shape: Shape, instruction: Instruction) -> Value:
-        """Return a broadcast, which needs no node yet; None if its dimensions do not fit."""
+        """Return the value of a broadcast, without a node: the expansion is added when it is used.
+
+        A number is returned unchanged, and a tensor whose dimensions remain in place is returned
+        itself. None if the dimensions do not fit.
+        """
         if isinstance(operand, int | float):
             return operand
         name = self._to_tensor(operand, shape, instruction)
@@ -596,7 +657,10 @@ class _GraphBuilder:
         return _Spread(name, places) if places != tuple(range(len(sizes))) else name
 
     def _count(self, instruction: Instruction) -> Value:
-        """Return the numbers 0, 1, ... along one dimension."""
+        """Add a node for an iota, the numbers 0, 1, ... along one dimension; return its value.
+
+        None if the dimension does not exist.
+        """
         dtype, sizes = instruction.shape.leaves[0]
         places = parse_integers(instruction.attributes.get("iota_dimension", "0"))
         if not sizes or not 0 <= places[0] < len(sizes):
@@ -621,7 +685,10 @@ class _GraphBuilder:
         return self._append("aten.cat.default", arguments, instruction)
 
     def _slice(self, name: str, text: str, instruction: Instruction) -> str | None:
-        """Add one slice per dimension that is not complete."""
+        """Add one slice for each dimension that is not complete; return the name of the result.
+
+        `text`: bounds as `[start:end:step]`. None if their number is not that of the dimensions.
+        """
         bounds = [(int(one[0]), int(one[1]), int(one[2] or 1)) for one in _SLICE.findall(text)]
         shape = self._tensors[name].shape
         if len(bounds) != len(shape):
@@ -633,7 +700,11 @@ class _GraphBuilder:
     def _slice_dynamically(
         self, name: str, starts: Sequence[Value], instruction: Instruction
     ) -> str | None:
-        """Add the slices of a dynamic slice whose starts are known, as in loops; else None."""
+        """Add a dynamic slice whose starts are known numbers, as in unrolled loops.
+
+        A start beyond the limits is moved so that the slice is inside. Returns the name of the
+        result; None, without nodes, if a start is no integer.
+        """
         sizes, shape = instruction.shape.leaves[0][1], self._tensors[name].shape
         if len(starts) != len(shape) or not all(isinstance(one, int) for one in starts):
             return None
@@ -647,7 +718,12 @@ class _GraphBuilder:
     def _replace_slice(
         self, name: str, part: str, starts: Sequence[Value], instruction: Instruction
     ) -> str | None:
-        """Add a tensor with one block replaced, if it is smaller in at most one dimension."""
+        """Add the update of a block of tensor `name` by `part`; return the name of the result.
+
+        A start beyond the limits is moved so that the block is inside. If `part` has the complete
+        shape, it is the result. None, without nodes, if it is smaller in several dimensions, or if
+        the start is no known integer.
+        """
         shape, sizes = self._tensors[name].shape, self._tensors[part].shape
         smaller = [place for place, size in enumerate(sizes) if size != shape[place]]
         if len(starts) != len(shape) or len(smaller) > 1:
@@ -680,7 +756,11 @@ class _GraphBuilder:
         return self._append("aten.slice.Tensor", arguments, instruction, tuple(shape))
 
     def _reduce(self, name: str, operands: Sequence[Value], instruction: Instruction) -> str | None:
-        """Add a reduction that starts with the neutral element of its operator; else None."""
+        """Add a reduction, and return the name of its result.
+
+        None if it has several operands, an unsupported reducer, or an initial value other than the
+        neutral element of the reducer.
+        """
         reducer = self._module.find_reducer(instruction)
         if len(operands) != 2 or reducer not in _REDUCERS or operands[1] != _NEUTRAL[reducer]:
             return None
@@ -694,7 +774,12 @@ class _GraphBuilder:
         return self._append(f"{operator}.{overload}", arguments, instruction)
 
     def _multiply(self, left: str, right: str, instruction: Instruction) -> str:
-        """Add a product: permutations and reshapes give both operands the form of aten.bmm."""
+        """Add a dot product, and return the name of its result.
+
+        Both operands are permuted and reshaped to the form of aten.mm or aten.bmm, and the result
+        is reshaped back. A product without batch dimensions, with one contracted dimension and one
+        free dimension on the right, needs no reshape: it becomes aten.mm or aten.matmul.
+        """
         attributes = instruction.attributes
         contracted = [
             list(parse_integers(attributes.get(f"{side}_contracting_dims", "")))
@@ -736,7 +821,12 @@ class _GraphBuilder:
     def _add_collective(
         self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
     ) -> Value:
-        """Add a collective; several operands of one instruction become one collective each."""
+        """Add the collective of an instruction; return its result, or a tuple for several operands.
+
+        Each operand becomes a separate collective, except for an all-to-all of several operands,
+        which is joined to one. Raises `InputError` for sends, receives, permutations and ragged
+        all-to-alls, and for reductions other than sum, maximum, minimum and product.
+        """
         opcode = collective_of(instruction.opcode)
         assert opcode is not None
         if opcode in ("send", "recv", "collective-permute", "ragged-all-to-all"):
@@ -772,7 +862,12 @@ class _GraphBuilder:
         reducer: str,
         instruction: Instruction,
     ) -> str:
-        """Add a collective with one operand; another dimension than 0 is permuted to the front."""
+        """Add a collective with one operand, and return the name of its result.
+
+        `dimension`: gathered or scattered dimension, which is permuted to the front and back if it
+        is not 0; `size`: ranks of the group. A broadcast is from the first rank of the group.
+        Raises `InputError` for a dimension that does not exist.
+        """
         tensor = self._tensors[name]
         shape_of_operand = Shape(((_DTYPES[tensor.element], tensor.shape),))
         typed = replace(instruction, shape=shape_of_operand)
@@ -811,7 +906,11 @@ class _GraphBuilder:
         return self._permute(result, order, typed)
 
     def _exchange_parts(self, names: Sequence[str], group: str, instruction: Instruction) -> Value:
-        """Add an all-to-all of one operand per rank: joined before it, and cut after it."""
+        """Add an all-to-all with one operand per rank; return a tuple of the results.
+
+        The operands are concatenated before one collective, whose result is cut into parts of the
+        same shapes.
+        """
         tensor = self._tensors[names[0]]
         shape = tensor.shape or (1,)
         typed = replace(instruction, shape=Shape(((_DTYPES[tensor.element], shape),)))
@@ -830,9 +929,10 @@ class _GraphBuilder:
         return tuple(cuts)
 
     def _name_group(self, groups: Sequence[tuple[int, ...]], instruction: Instruction) -> str:
-        """Return the name of a partition of the devices; the graph has the ranks of its first.
+        """Return the name of a partition of the devices, and record the ranks of its first group.
 
-        Groups of a mesh differ by a constant from each other; other partitions are recorded as
+        The name is `all` for a single group, otherwise the text of the groups, cut to 200
+        characters. A partition whose groups are not shifted copies of each other is recorded as
         irregular.
         """
         first = groups[0]
@@ -848,14 +948,18 @@ class _GraphBuilder:
 
 
 def _flatten(value: Value) -> tuple[Value, ...]:
-    """Return the parts of a tuple, nested ones included."""
+    """Return the parts of a tuple, with nested tuples flattened; (value,) for another value."""
     if isinstance(value, tuple):
         return tuple(part for entry in value for part in _flatten(entry))
     return (value,)
 
 
 def _fold(opcode: str, operands: Sequence[Value]) -> float | None:
-    """Compute an operator of two numbers, such as the counter of a loop; None for others."""
+    """Compute an operator of two numbers, such as the counter of a loop.
+
+    None if an operand is no number, for an unsupported opcode, and for integers of at least
+    `_MAX_INTEGER`.
+    """
     first, second = operands
     function = _FOLDED.get(opcode)
     if (
@@ -869,7 +973,10 @@ def _fold(opcode: str, operands: Sequence[Value]) -> float | None:
 
 
 def _parse_number(literal: str, dtype: str) -> int | float | None:
-    """Return the value of a scalar constant; None for complex numbers and other text."""
+    """Return the value of a scalar constant; booleans are 1 and 0.
+
+    None for complex numbers, and for text that is no number.
+    """
     text = literal.strip()
     if dtype == "pred":
         return {"true": 1, "false": 0}.get(text)

@@ -76,7 +76,10 @@ class Shape:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all arrays without the padding of tiles; elements below a byte are packed."""
+        """Bytes of all arrays, without padding of tiles.
+
+        Elements smaller than a byte are packed; each array is rounded up to a byte.
+        """
         bits = [ELEMENT_BITS[dtype] * _product(dimensions) for dtype, dimensions in self.leaves]
         return sum(-(-size // 8) for size in bits)
 
@@ -126,10 +129,10 @@ class StatementReader:
     def __iter__(self) -> Iterator[Statement]:
         """Yield the statements in the order of the text, each joined to one line.
 
-        Kinds: `module`, `computation` (its head), `instruction`, and `end` of a computation. Empty
-        lines, comments with `//` and, outside computations, tables are skipped. Raises `InputError`
-        with the line for any other text, and with the code `cut` if the text ends within a
-        computation.
+        The kinds are `module`, `computation` (its head), `instruction`, and `end` of a computation.
+        Empty lines, comments with `//`, and tables outside of computations are skipped. Raises
+        `InputError` with the line for any other text, and with the code `cut` if the text ends
+        within a computation.
         """
         is_inside = False
         while (text := self._take_line()) is not None:
@@ -172,12 +175,12 @@ class StatementReader:
         return raw.decode("utf-8", "replace").strip()
 
     def _join(self, text: str, end: str) -> str:
-        """Add lines until the statement is complete, and return it as one line.
+        """Append following lines until the statement is complete, and return it as one line.
 
-        It is complete if its brackets are balanced and `_is_complete` agrees. `end`: the bracket
-        that stays open, "{" for the opening of a computation. Comments `/* */` are removed. Raises
-        `InputError` for a file that ends before, a bracket that was not opened, a computation
-        without `{`, and more than 2^24 characters.
+        It is complete if its brackets are balanced and `_is_complete` is true. `end`: bracket that
+        remains open, `{` for the head of a computation, otherwise `""`. Comments `/* */` are
+        removed. Raises `InputError` for a file that ends within the statement (`cut`), a bracket
+        that was not opened, a computation without `{`, and more than 2^24 characters.
         """
         start, parts, size, depth = self._line, [text], len(text), _count_open(text)
         while depth > len(end) or not self._is_complete(parts, end):
@@ -200,7 +203,12 @@ class StatementReader:
         return _COMMENT.sub("", joined) if "/*" in joined else joined
 
     def _is_complete(self, parts: list[str], end: str) -> bool:
-        """Whether a statement with balanced brackets ends here."""
+        """Check whether a statement with balanced brackets ends with its last line.
+
+        `end`: text with which it must end, `""` for none. A statement does not end with `,` or `=`.
+        Otherwise an instruction ends if the next line begins another statement, is empty, or does
+        not exist; this line is read in advance.
+        """
         if end:
             return parts[-1].endswith(end)
         if parts[-1].endswith((",", "=")):
@@ -222,16 +230,17 @@ class StatementReader:
 
 
 def parse_computation_name(statement: Statement) -> tuple[str, bool]:
-    """Return the name of a computation, and whether it is the entry."""
+    """Return the name of a computation, and whether it is the entry, from its head."""
     match = _COMPUTATION.match(statement.text)
     assert match
     return match[2], match[1] is not None
 
 
 def parse_attributes(text: str, start: int) -> dict[str, str]:
-    """Parse `key=value` pairs between commas from `start` on, all keys.
+    """Parse the `key=value` pairs of a text from position `start` on: value text by key.
 
-    Raises `ValueError` for damaged text.
+    Pairs are separated by commas; pieces of other form are ignored. Raises `ValueError` for a
+    bracket or string that is not closed.
     """
     attributes: dict[str, str] = {}
     for piece in _split(text, start, len(text)):
@@ -303,10 +312,11 @@ class InstructionParser:
 
 
 def parse_shape(text: str) -> Shape:
-    """Parse a shape; of layouts only the order of dimensions is kept, no memory spaces.
+    """Parse a shape: element type and dimensions of each array, and the order of dimensions.
 
-    It is a tuple if the text begins with `(`; nested tuples are flattened. Raises `ValueError` for
-    unknown element types and invalid dimensions.
+    It is a tuple if the text begins with `(`; nested tuples are flattened. The order is () for the
+    default layout; None for tiles, and for several arrays with other layouts. Memory spaces are
+    ignored. Raises `ValueError` for unknown element types and invalid dimensions.
     """
     leaves = []
     for dtype, inside in _LEAF.findall(text):
@@ -322,13 +332,19 @@ def parse_shape(text: str) -> Shape:
 
 
 def parse_integers(text: str) -> tuple[int, ...]:
-    """Parse integers between commas, with or without braces or brackets. Raises `ValueError`."""
+    """Parse integers separated by commas, with or without braces, brackets or parentheses.
+
+    () for empty text. Raises `ValueError` for other text.
+    """
     inside = text.strip().strip("{}[]() ")
     return tuple(to_integer(integer) for integer in inside.split(",")) if inside else ()
 
 
 def to_integer(text: str) -> int:
-    """Convert a decimal number of at most 18 digits. Raises `ValueError`."""
+    """Convert decimal text, possibly in quotes, to an integer.
+
+    Raises `ValueError` for other text, and for more than 18 digits.
+    """
     digits = text.strip().strip("'\"")
     if not re.fullmatch(r"-?[0-9]{1,18}", digits):
         raise ValueError(f"{digits[:24]!r} is no integer of at most 18 digits")
@@ -336,7 +352,11 @@ def to_integer(text: str) -> int:
 
 
 def parse_dimensions(inside: str) -> tuple[int, ...]:
-    """Parse dimensions; the bound of a dynamic dimension (`<=8`) counts as its size."""
+    """Parse dimensions separated by commas; () for empty text.
+
+    The bound of a dynamic dimension (`<=8`) counts as its size. Raises `ValueError` for negative
+    sizes, too many dimensions, and too many elements.
+    """
     if not inside.strip():
         return ()
     sizes = tuple(to_integer(size.strip().removeprefix("<=")) for size in inside.split(","))
@@ -353,7 +373,10 @@ def _product(sizes: tuple[int, ...]) -> int:
 
 
 def _operand_name(text: str) -> str:
-    """Return the name of an operand, before which its shape may be repeated."""
+    """Return the name of an operand; its shape may precede the name.
+
+    Raises `ValueError` for text without a name.
+    """
     match = _OPERAND.match(text)
     if not match:
         raise ValueError(f"{text.strip()[:40]!r} names no operand")
@@ -361,7 +384,7 @@ def _operand_name(text: str) -> str:
 
 
 def _count_open(text: str) -> int:
-    """Return the number of brackets that the text opens and does not close."""
+    """Return the number of opened minus closed brackets of a text; strings are ignored."""
     if '"' in text:
         text = _STRING.sub("", text)
     opened = text.count("(") + text.count("{") + text.count("[")
@@ -369,10 +392,10 @@ def _count_open(text: str) -> int:
 
 
 def _find_close(text: str, start: int) -> int:
-    """Return the position after the bracket that closes the one at `start`.
+    """Return the position after the bracket that closes the first one at or after `start`.
 
-    Brackets of all kinds count alike, and those within strings do not. Raises `ValueError` if it is
-    not closed.
+    The kinds of brackets are not compared, and brackets in strings are ignored. Raises `ValueError`
+    if it is not closed.
     """
     depth = 0
     for token in _TOKEN.finditer(text, start):
@@ -386,9 +409,9 @@ def _find_close(text: str, start: int) -> int:
 
 
 def _split(text: str, start: int, end: int) -> list[str]:
-    """Split `text[start:end]` at commas outside of brackets and strings; empty pieces are dropped.
+    """Split `text[start:end]` at commas outside of brackets and strings; drop empty pieces.
 
-    Pieces keep surrounding space. Brackets of all kinds count alike.
+    Pieces keep surrounding spaces. The kinds of brackets are not compared.
     """
     pieces, depth, first = [], 0, start
     for token in _TOKEN.finditer(text, start, end):

@@ -34,10 +34,9 @@ Instructions = Mapping[str, Instruction]
 
 
 def is_product(instruction: Instruction) -> bool:
-    """Whether the instruction is a matrix product: a dot, or a custom call of `GEMM_TARGETS`.
+    """Check whether an instruction is a matrix product: a dot, or a custom call of `GEMM_TARGETS`.
 
-    Only the opcode and the name of the called target decide; dimensions are not checked, and
-    convolutions do not count.
+    The name of the called target must begin with one of these. Convolutions are no products.
     """
     if instruction.opcode == "custom-call":
         return _target(instruction).startswith(GEMM_TARGETS)
@@ -45,7 +44,10 @@ def is_product(instruction: Instruction) -> bool:
 
 
 def has_unknown_work(instruction: Instruction) -> bool:
-    """Whether the instruction is a custom call whose operations are unknown."""
+    """Check whether an instruction is a custom call that is neither a product nor attention.
+
+    The number of operations of such a call is unknown.
+    """
     known = (*GEMM_TARGETS, *_ATTENTION_TARGETS)
     return instruction.opcode == "custom-call" and not _target(instruction).startswith(known)
 
@@ -53,8 +55,16 @@ def has_unknown_work(instruction: Instruction) -> bool:
 def count_operations(instruction: Instruction, instructions: Instructions) -> int:
     """Estimate the operations of one instruction, without those of called computations.
 
-    `instructions`: instructions of the same computation by name. Raises `ValueError` for dimensions
-    that do not exist.
+    `instructions`: instructions of the same computation by name. The estimate depends on the
+    opcode:
+
+    - product or convolution: 2 per multiplication
+    - attention: see `_attention_operations`; other custom calls: 0
+    - reduction: elements of the first operand; scatter: elements of the last operand
+    - data movement, fusion and call: 0
+    - any other: one operation per element of the result
+
+    Raises `ValueError` for dimensions that do not exist.
     """
     opcode, shape = instruction.opcode, instruction.shape
     operands = [instructions[name].shape for name in instruction.operands]
@@ -74,7 +84,8 @@ def count_operations(instruction: Instruction, instructions: Instructions) -> in
 def count_bytes(instruction: Instruction, instructions: Instructions) -> int:
     """Estimate the bytes that an instruction other than a fusion reads and writes.
 
-    Its operands and its result; of slices, the slice twice (read and written).
+    They are the bytes of the operands and of the result. A slice counts twice its own bytes (read
+    and written), and so does the update of a slice.
     """
     opcode, result = instruction.opcode, instruction.shape.bytes
     operands = [instructions[name].shape.bytes for name in instruction.operands]
@@ -86,11 +97,11 @@ def count_bytes(instruction: Instruction, instructions: Instructions) -> int:
 
 
 def count_accessed_bytes(instructions: Instructions) -> tuple[dict[int, int], int | None]:
-    """Return the bytes that a fused computation reads and writes.
+    """Return the bytes that a fused computation reads, by parameter number, and writes.
 
-    First the bytes read, by number of the parameter; a parameter that is only sliced counts with
-    the bytes of its slices. Second the bytes written if the computation updates a slice of its
-    operand in place; None if it writes its entire result.
+    A parameter that is only sliced counts with the bytes of its slices. The bytes written are those
+    of a slice if the root updates a slice in place; None if the computation writes its entire
+    result.
     """
     users: dict[str, list[tuple[Instruction, int]]] = {}
     for instruction in instructions.values():
@@ -150,7 +161,10 @@ def _dimensions(shape: Shape) -> tuple[int, ...]:
 
 
 def _contracted_size(instruction: Instruction, operands: list[Shape]) -> int:
-    """Return the product of the contracted dimensions of the left operand."""
+    """Return the product of the sizes of the contracted dimensions of the left operand.
+
+    Returns 1 if none are given. Raises `ValueError` for a dimension that does not exist.
+    """
     attributes = instruction.attributes
     text = attributes.get("lhs_contracting_dims", "")
     if instruction.opcode == "custom-call":
@@ -167,9 +181,10 @@ def _contracted_size(instruction: Instruction, operands: list[Shape]) -> int:
 
 
 def _elements_per_output(instruction: Instruction, operands: list[Shape]) -> int:
-    """Return the elements of the kernel of a convolution that one output element needs.
+    """Return the number of kernel elements that one output element of a convolution needs.
 
-    The product of the dimensions of the kernel, without the one of output features (label `o`).
+    It is the product of the kernel's dimensions, without that of output features (label `o`).
+    Without `dim_labels`, all dimensions count.
     """
     kernel = _dimensions(operands[1]) if len(operands) > 1 else ()
     labels = _DIM_LABELS.match(instruction.attributes.get("dim_labels", ""))
@@ -181,7 +196,11 @@ def _elements_per_output(instruction: Instruction, operands: list[Shape]) -> int
 
 
 def _attention_operations(instruction: Instruction, operands: list[Shape]) -> int:
-    """Estimate 4 b h s^2 d operations of attention, 2.5 times that of its gradient."""
+    """Estimate the operations of an attention call: 4 x query elements x sequence length.
+
+    The gradient has 2.5 times as many. The sequence length is the larger one of dimensions 1 and 2
+    of the second operand. 0 for other custom calls.
+    """
     target = _target(instruction)
     if not target.startswith(_ATTENTION_TARGETS) or len(operands) < 2:
         return 0

@@ -37,7 +37,7 @@ def algorithm_texts(algorithm: Algorithm) -> list[str]:
 
 
 def algorithm_of_texts(texts: Sequence[str], file: str, what: str) -> Algorithm:
-    """Decode an algorithm from its traces as base64 texts, one per rank in order.
+    """Decode an algorithm that is stored as base64 texts of its traces, one per rank in order.
 
     `file` and `what` (description of the texts) are for errors. Raises `InputError` for texts that
     are no base64, or no traces of one algorithm.
@@ -78,9 +78,11 @@ def counts_entries(tables: Sequence[UnitCounts], rank: int) -> list[MetadataEntr
 
 
 def counts_of(files: Sequence[Metadata], name: str) -> tuple[UnitCounts, ...]:
-    """Decode the tables of counts in the metadata of files, by rank; `name`: that of the job.
+    """Decode the tables of unequal counts in the metadata of a job's files.
 
-    Raises `InputError` for rows that are no JSON, invalid counts, and a missing table number.
+    `files`: metadata by rank; `name`: of the job, for errors. The rows of a table are collected
+    from all files in the order of ranks. Raises `InputError` (`invalid-counts`) for rows that are
+    no JSON, and for a missing table number, and `InputError` for invalid counts.
     """
     tables: dict[int, list[object]] = {}
     for rank, metadata in enumerate(files):
@@ -115,9 +117,10 @@ def _text(trace: Artifact) -> str:
 
 
 def algorithms_of(files: Sequence[Metadata], name: str) -> tuple[Algorithm, ...]:
-    """Decode the algorithms in the metadata of files, by rank; `name`: of the job, for errors.
+    """Decode the algorithms in the metadata of a job's files.
 
-    Raises `InputError` for texts that are not traces, and if an algorithm number is missing.
+    `files`: metadata by rank; `name`: of the job, for errors. Raises `InputError` for texts that
+    are no traces, and (`algorithm`) for a missing algorithm number.
     """
     texts: dict[int, list[str]] = {}
     for metadata in files:

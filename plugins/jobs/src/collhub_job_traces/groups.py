@@ -28,10 +28,10 @@ ALL_RANKS_NAMES = ("", "0")
 
 
 def stated_groups(nodes: NodeColumns, extras: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """Return ranks by group name from METADATA nodes; the first definition of a group is used.
+    """Return ranks by group name, as defined in METADATA nodes.
 
-    An empty list of ranks means all ranks. Invalid lists, groups with ranks outside the job, and
-    names that mean all ranks are ignored.
+    The first definition of a group is used. An empty list of ranks means all ranks. Invalid lists,
+    groups with ranks outside of the job, and names that mean all ranks are ignored.
     """
     groups: dict[str, tuple[int, ...]] = {}
     rows = np.flatnonzero(nodes.is_kind(NodeKind.MARKER) & (nodes.extra >= 0))
@@ -47,9 +47,9 @@ def stated_groups(nodes: NodeColumns, extras: tuple[str, ...]) -> dict[str, tupl
 def select_groups(
     names: tuple[str, ...], stated: dict[str, tuple[int, ...]]
 ) -> tuple[ProcessGroup, ...] | None:
-    """Return the groups with these names, in the order of `names`.
+    """Return the groups with these names in the order of `names`; None if one is undefined.
 
-    `stated`: ranks by name. None if one of the names is undefined, or if there are no names.
+    `stated`: ranks by name. None also without names.
     """
     if not names or not set(names) <= stated.keys():
         return None
@@ -69,10 +69,10 @@ def _values(tokens: str) -> Iterator[str]:
 
 
 def _list_metadata_groups(text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Parse a list of groups as (name, ranks); nothing for other texts.
+    """Yield (name, ranks) of the groups in a JSON list within a text; nothing for other texts.
 
-    The text from the first `[{` to the last `}]` counts. Entries without a name or with repeated
-    ranks are left out.
+    The list is the text from the first `[{` to the last `}]`. Entries that define no group, such as
+    those with repeated ranks, are skipped.
     """
     first, last = text.find("[{"), text.rfind("}]")
     try:
@@ -109,11 +109,13 @@ def build_groups(
     extras: tuple[str, ...],
     source: Source,
 ) -> tuple[ProcessGroup, ...]:
-    """Build the groups by index; `text`: JSON with the groups, empty if only nodes define them.
+    """Build the groups of a job, by the index that nodes use.
 
-    Without `text`, the groups that nodes state in their extras are taken if they define all names;
-    otherwise a group has the ranks whose nodes name it, ascending, which is reported to the source.
-    Raises `InputError` for names that `text` does not define.
+    `text`: JSON object of ranks by name, `""` if there is none; `names`: group names in nodes. With
+    `text`, unused groups follow the named ones, and `InputError` is raised for a name that it does
+    not define. Without `text`, the groups in METADATA nodes are used if they define all names.
+    Otherwise a group has the ranks whose nodes name it, ascending, which is reported as a warning
+    (`groups-assumed`).
     """
     if text:
         return _list_described_groups(parsed_groups(text.encode(), source.name), names, source.name)
@@ -145,10 +147,10 @@ def infer_groups(names: Sequence[str], nodes: NodeColumns) -> tuple[ProcessGroup
 def _list_described_groups(
     stated: Mapping[str, Sequence[int]], names: Sequence[str], file: str
 ) -> tuple[ProcessGroup, ...]:
-    """Return the groups that nodes name, by index, followed by the remaining groups.
+    """Return the groups that nodes name, in the order of `names`, then the remaining groups.
 
-    `stated`: ranks by name; the remaining ones keep its order. Raises `InputError` (`group`) for
-    the first of `names` that is not stated.
+    `stated`: ranks by name. Raises `InputError` (`group`) for the first of `names` that is not in
+    `stated`.
     """
     for name in names:
         if name not in stated:
@@ -160,10 +162,10 @@ def _list_described_groups(
 
 
 def parsed_groups(content: bytes, file: str) -> dict[str, list[int]]:
-    """Parse a group file, `{"1": [0, 1], ...}`, as ranks by group name.
+    """Parse the JSON of a group file, `{"1": [0, 1], ...}`, as ranks by group name.
 
-    Raises `InputError` (code `group`) for text that is no JSON, and values that are no lists of
-    ranks.
+    `file`: for errors. Raises `InputError` (`group`) for text that is no JSON, and for values that
+    are no lists of ranks.
     """
     try:
         groups: dict[str, list[int]] = json.loads(content)
@@ -196,9 +198,10 @@ class Stand:
 
 
 def choose_stand_ins(ranks_with_file: Sequence[int], ranks: int) -> Stand:
-    """Choose for every rank without a file the next lower rank with a file, or the first one.
+    """Choose for every rank the rank whose file it uses: its own, else the next lower one.
 
-    Files of the first rank of every pipeline stage are sufficient. `ranks_with_file`: ascending.
+    `ranks_with_file`: ascending; `ranks`: number of ranks of the job. Ranks below the first file
+    use the first one. Files of the first rank of every pipeline stage are therefore sufficient.
     """
     known = np.asarray(ranks_with_file, np.int64)
     index = np.searchsorted(known, np.arange(ranks), side="right") - 1
@@ -206,7 +209,7 @@ def choose_stand_ins(ranks_with_file: Sequence[int], ranks: int) -> Stand:
 
 
 def report(stand: Stand, source: Source) -> None:
-    """Report the ranks without files, if any, to the source as one warning (`ranks-assumed`).
+    """Report a warning (`ranks-assumed`) that lists the ranks without a file; nothing without any.
 
     Each of them is assumed to have the nodes of the next lower rank with a file.
     """
@@ -224,10 +227,11 @@ def report(stand: Stand, source: Source) -> None:
 def translate_groups(
     stand: Stand, rank: _Column, group: _Column, groups: Sequence[ProcessGroup], file: str
 ) -> Int64Array:
-    """Translate the groups of copied nodes to groups of the copying ranks.
+    """Translate the groups of copied nodes to groups of the ranks without a file.
 
-    A group that contains the rank is kept. Otherwise it is replaced by a group that contains the
-    rank and has the same distances between ranks. Raises `InputError` if no such group exists.
+    `rank`, `group`: columns of the nodes. A group that contains the rank is kept. Otherwise it is
+    replaced by the corresponding group of the rank, with the same distances between ranks. Returns
+    the new column of groups. Raises `InputError` (`group`) if there is none.
     """
     column = group.astype(np.int64)
     of_rank = _list_groups_by_rank(groups, len(stand.of))
@@ -249,7 +253,7 @@ def translate_groups(
 
 
 def _list_groups_by_rank(groups: Sequence[ProcessGroup], ranks: int) -> list[list[int]]:
-    """Return for each of `ranks` ranks the indices of the groups that contain it, ascending."""
+    """List for each of `ranks` ranks the indices of the groups that contain it, ascending."""
     by_rank: list[list[int]] = [[] for _ in range(ranks)]
     for index, group in enumerate(groups):
         for member in group.ranks:
@@ -263,11 +267,12 @@ def _find_corresponding_group(
     source_groups: Sequence[int],
     rank_groups: Sequence[int],
 ) -> int:
-    """Find the group of a rank that corresponds to group `used` of the copied rank, or -1.
+    """Return the group of a rank that corresponds to group `used` of the rank it is copied from.
 
-    A group that has the rank itself stays. Otherwise it is the group of the rank with the same
-    distances between its ranks, and at the same position among those. -1 without such a group, or
-    if the copied rank is not in `used`.
+    `source_groups`, `rank_groups`: indices of the groups that contain the copied rank and this
+    rank. If this rank is in `used`, the result is `used`. Otherwise it is the group of this rank
+    with the same distances between ranks as `used`, at the same position among such groups. -1 if
+    there is none, or if the copied rank is not in `used`.
     """
     if used in rank_groups or used not in source_groups:
         return used if used in rank_groups else -1
@@ -286,10 +291,10 @@ def _list_distances(group: ProcessGroup) -> tuple[int, ...]:
 
 
 def translate_peers(stand: Stand, rank: _Column, peer: _Column, file: str) -> Int64Array:
-    """Translate peers at equal distance from the rank; a column of ranks, -1 without a peer.
+    """Shift the peers of copied nodes by the distance between a rank and its stand-in.
 
-    Peers of ranks with a file stay. Raises `InputError` for the first row whose new peer is outside
-    of the job.
+    Returns the column of peers; -1 without a peer. Peers of ranks with a file remain. Raises
+    `InputError` (`peer`) for the first row whose new peer is outside of the job.
     """
     shift = np.arange(len(stand.of)) - np.asarray(stand.of)
     column = peer.astype(np.int64)

@@ -121,11 +121,10 @@ class DecodedParts:
     def node(self, record: bytes) -> DecodedNode | None:
         """Decode a record in canonical form; None for other forms, which need the complete decoder.
 
-        A record consists of a head (the fields before the attributes) and a tail (the attributes).
-        Equal heads, and equal tails of the same node type, are decoded once and kept. The duration
-        is that of the tail unless this is negative (not stated); then it is that of the head. Lists
-        of parents are shared between nodes with equal heads. Raises `ValueError` for values that
-        are invalid in any node.
+        A record consists of a head (fields before the attributes) and a tail (attributes). Equal
+        heads, and equal tails of the same node type, are decoded once and cached; lists of parents
+        are shared between nodes with equal heads. The duration is that of the tail if it has one,
+        otherwise that of the head. Raises `ValueError` for values that are invalid in any node.
         """
         node_type, end = _find_head_end(record)
         if end < 0:
@@ -165,7 +164,7 @@ class DecodedParts:
         )
 
     def attribute(self, body: bytes) -> Attribute:
-        """Decode an attribute; equal bytes give the same object.
+        """Decode an attribute; the result is cached by its bytes.
 
         Raises `ValueError` for invalid bytes.
         """
@@ -175,10 +174,11 @@ class DecodedParts:
         return known
 
     def _decode_tail(self, node_type: int, tail: bytes) -> DecodedNode | None:
-        """Decode a tail as a node without a head; its extra has only the tokens of attributes.
+        """Decode the attributes of a record as a node without a head.
 
-        None if the tail has other fields than attributes, or if the columns do not restore the node
-        type or an attribute. Raises `ValueError` for values that are invalid in any node.
+        The `extra` of the node has only the tokens of the attributes. None if the tail has other
+        fields than attributes, or if the columns cannot restore the node type or an attribute.
+        Raises `ValueError` for values that are invalid in any node.
         """
         record_fields = list(fields(tail))
         bodies = [value for number, value, _ in record_fields if number == ATTRIBUTE]
@@ -193,13 +193,12 @@ class DecodedParts:
 
 
 def _decode_head(head: bytes) -> _Head | None:
-    """Decode the fields before the attributes in the encoding that protobuf writes.
+    """Decode the fields before the attributes in the canonical encoding of protobuf.
 
-    Returns None if field numbers do not ascend strictly, a number is not encoded in the fewest
-    bytes, a list ends inside a number, the head is cut, or the duration exceeds 2^62 ns. An absent
-    or zero duration is -1; microseconds become nanoseconds. Bytes of the name that are not UTF-8
-    are kept as surrogates. Fields that the workload does not know become tokens with their bytes in
-    hexadecimal.
+    An absent or zero duration is -1; microseconds are converted to ns. Bytes of the name that are
+    not UTF-8 are kept as surrogates. Unknown fields become tokens with their bytes in hexadecimal.
+    Returns None if field numbers do not ascend strictly, a number is longer than necessary, a list
+    ends inside a number, the head is cut, or the duration exceeds 2^62 ns.
     """
     identity, name, duration = 0, "", -1
     lists: dict[int, list[int]] = {}
@@ -242,9 +241,9 @@ def _decode_head(head: bytes) -> _Head | None:
 
 
 def _read_canonical_varint(content: bytes, at: int) -> tuple[int, int]:
-    """Return (number, next offset) of the varint at an offset.
+    """Return (number, next offset) of the shortest-form varint at an offset.
 
-    Raises `ValueError` for encodings that are longer than necessary or have more than 9 bytes
+    Raises `ValueError` for an encoding that is longer than necessary or has more than 9 bytes
     (numbers from 2**63 on), and `IndexError` if the content ends within the number.
     """
     value = content[at]
@@ -271,11 +270,12 @@ _TYPE_TAG, _ATTRIBUTE_TAG = TYPE << 3, ATTRIBUTE << 3 | BYTES
 
 
 def _find_head_end(record: bytes) -> tuple[int, int]:
-    """Return (node type, offset of the first attribute); (0, -1) if the record is not canonical.
+    """Return (node type, offset of the first attribute) of a record in canonical form.
 
-    Only tags are read, not values. Without an attribute, the offset is the length of the record.
-    The node type is 0 if absent, and the last one of several. Not canonical are other fields,
-    fields that end behind the record, a node type above 127, and lengths of more than two bytes.
+    (0, -1) if the record is not canonical: other fields before the attributes, a field that ends
+    after the record, a node type above 127, or a length of more than two bytes. Only tags and
+    lengths are read, not values. Without an attribute, the offset is the length of the record. The
+    node type is 0 if it is absent, and the last one of several.
     """
     at, end, node_type = 0, len(record), 0
     try:
@@ -320,9 +320,9 @@ class NodeDecoder:
         self._parts = parts
 
     def error(self, index: int, message: str, cure: str = "") -> TraceError:
-        """Create (not raise) an error with code `node` at record `index`: its byte and rank.
+        """Create (not raise) an error `node` at record `index`, with its byte and rank.
 
-        `cure`: advice, "" for none.
+        `cure`: advice, `""` for none.
         """
         byte = int(self._file.starts[index])
         details = {"byte": byte, "rank": self._file.rank}
@@ -375,12 +375,11 @@ class _RecordBuilder:
     def node(self, record: bytes) -> DecodedNode:
         """Build the node of the record, and the text that restores its exact bytes.
 
-        Known fields and attributes set columns; a later occurrence of a field wins, except that a
-        duration that is already set remains. An attribute whose name occurs twice, that is foreign,
-        or that has no column is only preserved. `extra` of the node has one token per field in file
-        order; if the columns would not restore the bytes, or a token repeats, it is `!` and the
-        complete record in hexadecimal. A missing node type counts as 0. Raises `ValueError` for
-        invalid values and types.
+        Known fields and attributes set columns; the last occurrence of a field is used, but the
+        first duration. An attribute that occurs twice, is foreign, or has no column is only
+        preserved. `extra` of the node has one token per field in file order. If the columns cannot
+        restore the bytes, or a token repeats, it is `!` and the complete record in hexadecimal. A
+        missing node type counts as 0. Raises `ValueError` for invalid values and types.
         """
         node = self._node
         node_type = next((value for number, value, _ in self._record_fields if number == TYPE), 0)
@@ -410,9 +409,9 @@ class _RecordBuilder:
         return node
 
     def _restores_attribute(self, attribute: Attribute, raw: bytes) -> bool:
-        """Return whether the attribute can be written again from the value of its column.
+        """Check whether an attribute can be written again from the value of its column.
 
-        That is if its encoding is equal to `raw`, its bytes in the record; lists never are.
+        It can if its encoding equals `raw`, its bytes in the record. False for lists.
         """
         value = self._values[attribute.name]
         return (
@@ -460,11 +459,12 @@ class _RecordBuilder:
             self._node.duration_ns = value * 1000
 
     def _set_attribute(self, attribute: Attribute, kind: NodeKind) -> bool:
-        """Set the column of an attribute; return whether the column restores it.
+        """Set the column of an attribute; return whether the column alone restores the attribute.
 
-        False, without a column, for attributes that are foreign, not known for this kind of node,
-        or no integer. `involved_dim` sets the column, but False is returned, since its bytes are
-        not restored. Raises `ValueError` for a value outside the range of the column.
+        False, without setting a column, for attributes that are foreign, unknown for this kind of
+        node, or no integer, and for a group name that means all ranks (`""` or `0`). `involved_dim`
+        sets its column, but gives False, since its bytes are not restored. Raises `ValueError` for
+        a value outside of the range of the column.
         """
         if attribute.name in self._foreign:
             return False
@@ -489,10 +489,10 @@ class _RecordBuilder:
 
 
 def _mask(attribute: Attribute) -> int:
-    """Convert involved_dim, a list of booleans, to a bit mask; dimension 0 is the lowest bit.
+    """Convert `involved_dim`, a list of booleans, to a bit mask; bit d is dimension d.
 
-    Any flag other than 0 counts as set; an empty list gives 0. Raises `ValueError` for more than 30
-    entries, and a list that is cut.
+    Each value other than 0 counts as set; an empty list gives 0. Raises `ValueError` for more than
+    `_MAX_DIMENSIONS` (30) entries, and for a truncated list.
     """
     body = attribute.value if isinstance(attribute.value, bytes) else b""
     flags = [

@@ -58,11 +58,12 @@ class RecordTable:
     """
 
     def __init__(self, decoded: Sequence[DecodedNode], which: Sequence[Int64Array]) -> None:
-        """Build the columns and edges of all nodes, file by file in the order of `which`.
+        """Build the columns and edges of all nodes from their decoded records.
 
-        `which`: record index of every node, per file; ids are unique in a file. The rank is the
-        position of the file. Texts become indices in `texts`, -1 if empty; records that no node
-        uses are left out of it.
+        `decoded`: decoded records that all files share; `which`: for each file the record index of
+        every node, int64. Ids are unique in a file. The rank is the position of the file in
+        `which`. Texts become indices in `texts`, -1 for an empty text; texts of unused records are
+        left out.
         """
         all_records = np.concatenate([np.zeros(0, np.int64), *which])
         # Replaced records have no nodes.
@@ -85,9 +86,9 @@ class RecordTable:
 
 
 def _number_texts(texts: Sequence[str]) -> tuple[Int64Array, tuple[str, ...]]:
-    """Return the index of every text, int64[texts], -1 for an empty one, and the distinct texts.
+    """Number the texts in the order of their first occurrence.
 
-    The distinct texts are in the order of their first occurrence; the empty text is not among them.
+    Returns int64[texts], -1 for an empty text, and the distinct texts without the empty one.
     """
     known: dict[str, int] = {}
     indices = [known.setdefault(text, len(known)) if text else -1 for text in texts]
@@ -160,15 +161,14 @@ class _Reader:
         self._dropped = 0
 
     def read(self) -> Workload:
-        """Read all files of the source as one workload with the ranks in ascending order.
+        """Read all files of the source as one workload, with ranks in ascending order.
 
-        A part without a rank counts as rank 0. Groups are those of the option `groups`; without it
-        those of the metadata of the lowest rank; a group that neither of them lists consists of the
-        ranks whose nodes name it. With `ranks_missing=assume-same`, ranks without a file get copies
-        of the nodes of another rank, whose peers and groups are translated, and its metadata; this
-        is reported to the source. Metadata records are kept in the extension `EXTENSION`, once if
-        all are equal. Raises `TraceError` for invalid records, and `InputError` for missing or
-        contradictory ranks.
+        A file without a rank is rank 0. Groups are those of the option `groups`, else those of the
+        metadata of the lowest rank; without both, they are derived from the nodes (`build_groups`).
+        With `ranks_missing=assume-same`, a rank without a file gets copies of the nodes of another
+        rank, with translated peers and groups, and its metadata; this is reported to the source.
+        Metadata records are preserved in the extension `EXTENSION`, once if all are equal. Raises
+        `TraceError` for invalid records, and `InputError` for missing or contradictory ranks.
         """
         parts = sorted(self._source.parts, key=lambda part: part.rank or 0)
         ranks = [part.rank or 0 for part in parts]
@@ -217,12 +217,13 @@ class _Reader:
         return self._options.ranks_missing == "assume-same"
 
     def _num_ranks(self, file_ranks: Sequence[int], groups: str) -> int:
-        """Return the number of ranks; it may exceed the files only if missing ranks are assumed.
+        """Return the number of ranks of the job.
 
-        `file_ranks`: ascending, at least one; `groups`: JSON of the groups, "" without. It is the
-        number of files, or with assumed ranks the option `ranks`, else the largest rank of files
-        and groups + 1. Raises `InputError` if a group names a rank behind the last file, or if
-        `ranks` is too small.
+        `file_ranks`: ranks with a file, ascending, at least one; `groups`: JSON of the groups, `""`
+        for none. It is the number of files. If missing ranks are assumed, it is the option `ranks`,
+        else the largest rank of files and groups + 1. Raises `InputError` if a group names a rank
+        above the last file and ranks are not assumed (`rank-files`), or if the option is too small
+        (`rank-range`).
         """
         members = parsed_groups(groups.encode(), self._source.name).values() if groups else ()
         named = max((max(ranks, default=0) for ranks in members), default=0)
@@ -265,10 +266,11 @@ class _Reader:
     def _nodes(self, file: RankFile) -> Int64Array:
         """Return the index of the decoded record of every node of a file: int64[nodes].
 
-        Appends to the decoded records, which all files share: a record whose bytes are already
-        known is not decoded again. A node that depends on ids that its file lacks gets an entry of
-        its own without these dependencies if the option `drop_dangling` is set; without it, it is
-        an error. Raises the error of the decoder also if two nodes of the file have the same id.
+        New records are appended to the decoded records, which all files share; records with known
+        bytes are not decoded again. If a node depends on ids that the file does not contain, and
+        the option `drop_dangling` is set, the node gets a separate record without these
+        dependencies. Without the option this is an error. Raises `TraceError` also for two nodes
+        with the same id.
         """
         decoder = NodeDecoder(file, self._parts)
         content, known = file.content, self._records
@@ -300,10 +302,10 @@ class _Reader:
     def _drop_dangling(
         self, decoder: NodeDecoder, index: int, node: DecodedNode, ids: set[int]
     ) -> DecodedNode:
-        """Return the node without dependencies on ids outside `ids`; its record is preserved.
+        """Return a node without its dependencies on ids outside of `ids`; its record is preserved.
 
-        Adds the number of lost dependencies to the count of the job. Without the option
-        `drop_dangling`, raises the error of the decoder that names the first of them.
+        The number of removed dependencies is added to the count of the job. Without the option
+        `drop_dangling`, raises `TraceError` with the first such id.
         """
         lost = [identity for identity in (*node.data, *node.control) if identity not in ids]
         if not self._options.drop_dangling:
@@ -336,9 +338,9 @@ def _missing_file_error(message: str, name: str) -> InputError:
 
 
 def _find_first_duplicate(values: Sequence[int]) -> int:
-    """Return the lowest position whose value has occurred before it.
+    """Return the lowest position whose value occurs before it.
 
-    There must be one. Values are from 0 to 2^64 - 1.
+    There must be a repeated value. Values are from 0 to 2^64 - 1.
     """
     _, first = np.unique(np.asarray(values, np.uint64), return_index=True)
     return int(np.setdiff1d(np.arange(len(values)), first)[0])
@@ -360,10 +362,10 @@ def claims(source: Source) -> bool:
 
 
 def has_job_nodes(part: SourcePart) -> bool:
-    """Return whether a trace file belongs to a job rather than to one algorithm.
+    """Check whether a trace file belongs to a job, and not to a single algorithm.
 
-    A file with the metadata `profile` states it; otherwise it is a job if it has nodes of a type
-    that only jobs have. Reads the whole file. Raises `TraceError` for invalid traces.
+    The metadata `profile` decides if it exists; otherwise it is a job if it has nodes of a type
+    that only jobs have. The complete file is read. Raises `TraceError` for invalid traces.
     """
     file, metadata = open_rank_file(part.name, 0, part.load())
     if profile := metadata.text("profile"):

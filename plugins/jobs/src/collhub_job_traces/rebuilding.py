@@ -66,11 +66,12 @@ class Bridged(NamedTuple):
 
 
 def bridge_markers(workload: Workload) -> Bridged:
-    """Remove all markers; dependencies on a marker become dependencies on its parents.
+    """Remove all markers of a job, and connect the nodes before and after them.
 
-    A dependency through a marker becomes a control dependency, whatever its kind; direct ones
-    remain. The result has the old row of every node that remains, in order. Without markers the job
-    is returned unchanged.
+    Nodes that were connected through markers only, in any kind of dependency, get a control
+    dependency; direct dependencies remain. Preserved records of changed nodes are dropped. The
+    result also has the old row of every remaining node, in order. Without markers the job is
+    returned unchanged.
     """
     nodes = workload.nodes
     is_marker = nodes.is_kind(NodeKind.MARKER)
@@ -102,8 +103,9 @@ def _drop_marker_edges(edges: Edges, is_marker: BoolArray) -> Edges:
 def _find_bridges(data: Edges, control: Edges, is_marker: BoolArray) -> Edges:
     """Find the distinct pairs (parents, children) of nodes that a chain of markers connects.
 
-    Edges may be of either kind; pairs ascend by parent, then child. Direct edges are not included.
-    A cycle of markers ends the search. Cost: number of pairs times the length of the longest chain.
+    `data` and `control` edges count alike. Pairs ascend by parent, then child. Direct edges are not
+    included. Chains that form a cycle of markers add no pairs. Cost: number of pairs times the
+    length of the longest chain.
     """
     count = len(is_marker)
     parents, children = (np.concatenate(pair) for pair in zip(data, control, strict=True))
@@ -129,10 +131,11 @@ def _find_bridges(data: Edges, control: Edges, is_marker: BoolArray) -> Edges:
 
 
 def collectives_in_order(nodes: NodeColumns) -> Int64Array:
-    """Return the rows of the collectives of all ranks, sorted by rank and by issue order.
+    """Return the rows of the collectives of all ranks, ordered by rank, then by issue order.
 
-    Among ready nodes, the smallest id is issued first, as in ASTRA-sim; durations do not count.
-    Cost: ranks with equal ids and dependencies are ordered once.
+    In issue order the next node is the one with the smallest id whose parents are all issued, as in
+    ASTRA-sim; durations are ignored. Nodes on or after a cycle are left out. Ranks with equal ids
+    and dependencies are ordered only once.
     """
     parents, children = nodes.edges()
     targets = children[stable_order(parents)]
@@ -154,11 +157,10 @@ def collectives_in_order(nodes: NodeColumns) -> Int64Array:
 
 
 def _issue_order(identity: list[int], pointer: list[int], children: list[int]) -> Int64Array:
-    """Return the rows of one rank in issue order: parents first, then the lowest identity.
+    """Return the rows of one rank in issue order; rows on or after a cycle are left out.
 
-    The next row is always the one with the lowest `identity` among those whose parents have all
-    been issued. Row i has the children `children[pointer[i] : pointer[i + 1]]`. Rows that are on or
-    behind a cycle are left out.
+    The next row is always the one with the lowest `identity` whose parents have all been issued.
+    Row i has the children `children[pointer[i] : pointer[i + 1]]`.
     """
     missing = [0] * len(identity)
     for child in children:
@@ -212,14 +214,14 @@ class BucketPlanner:
             self._sequences.append([(of_rank, depth[of_rank]) for of_rank in by_rank])
 
     def plan(self, limit_bytes: int) -> Int64Array:
-        """Return the row of every node's bucket, its own row if it is not joined: int64[nodes].
+        """Assign collectives to buckets; return the row of each node's bucket, int64[nodes].
 
-        For each group and rank, the candidates in order of their identities are put into buckets.
-        A bucket ends before the candidate that would make it exceed `limit_bytes`, and before one
-        that has another dependency depth (number of candidates on the longest path to it) than
-        its first member, so that no member waits for another. A bucket's row is that of its last
-        member. A candidate above the limit stays alone. If the ranks of a group get buckets at
-        different positions, the whole group is unchanged.
+        A node that is not joined has its own row; the row of a bucket is that of its last member.
+        For each group and rank, buckets are filled with the candidates in the order of their ids. A
+        bucket ends before a candidate with which it would exceed `limit_bytes`, and before one with
+        another dependency depth (number of candidates on the longest path to it), so that no member
+        waits for another. A candidate larger than the limit is not joined. A group whose ranks
+        would get different buckets remains unchanged.
         """
         sizes = self.workload.nodes.bytes
         target = np.arange(len(self.workload.nodes))
@@ -234,12 +236,12 @@ class BucketPlanner:
 
 
 def join_collectives(workload: Workload, target: Int64Array) -> JoinedJob:
-    """Replace collectives by buckets as planned by `BucketPlanner.plan`.
+    """Replace collectives by the buckets that `BucketPlanner.plan` assigned.
 
-    `target`: row of the bucket of every node, the node's own row if it is not joined. A joined row
-    is removed; all others remain in order. A bucket has the sum of the bytes of its members, and
-    all of their dependencies, each one once. `joined_count` includes the collectives that became
-    buckets.
+    `target`: row of the bucket of every node, the node's own row if it is not joined. The row of a
+    bucket gets the sum of the bytes of its members and all of their dependencies, without
+    duplicates; the other members are removed. Other rows remain in order. `joined_count` of the
+    result is the number of collectives in buckets, including the last members.
     """
     nodes = workload.nodes
     joined = target != np.arange(len(nodes))
@@ -267,7 +269,7 @@ def join_collectives(workload: Workload, target: Int64Array) -> JoinedJob:
 
 
 def _drop_duplicate_pairs(pairs: Int64Array) -> Int64Array:
-    """Return the distinct columns of a table [2, pairs], in the order of their first occurrence."""
+    """Return the distinct columns of a table [2, pairs], in the order of first occurrence."""
     order = np.lexsort(pairs[::-1])
     is_new = np.ones(len(order), np.bool_)
     is_new[1:] = np.any(np.diff(pairs[:, order], axis=1) != 0, axis=0)
@@ -275,10 +277,9 @@ def _drop_duplicate_pairs(pairs: Int64Array) -> Int64Array:
 
 
 def _count_depths(nodes: NodeColumns, counted: BoolArray) -> Int64Array:
-    """Return the maximum number of counted nodes on a path to each node, including itself.
+    """Return the maximum number of counted nodes on a path to each node, itself included: int64.
 
-    Counted nodes of equal depth do not wait for each other, so buckets of nodes of equal depth have
-    no cyclic dependencies.
+    `counted`: bool per node. Counted nodes of equal depth do not wait for each other.
     """
     edges = nodes.edges()
     order = topological_levels(len(nodes), edges[0], edges[1])
@@ -293,10 +294,11 @@ def _count_depths(nodes: NodeColumns, counted: BoolArray) -> Int64Array:
 
 
 def _fill(sizes: Int64Array, depths: Int64Array, limit: int) -> list[tuple[int, int]]:
-    """Return (first, stop) of the buckets with at least two entries, in order.
+    """Divide entries into buckets; return (first, stop) of those with at least two entries.
 
-    A bucket ends before an entry with which it would exceed `limit` bytes, or whose depth differs
-    from that of its first entry. There is at least one entry; a single one may exceed the limit.
+    `sizes`: bytes; `depths`: dependency depths; at least one entry each. A bucket ends before an
+    entry with which it would exceed `limit` bytes, or whose depth differs from that of its first
+    entry.
     """
     buckets, first, filled = [], 0, 0
     values = zip(sizes.tolist(), depths.tolist(), strict=True)

@@ -59,10 +59,11 @@ class StatedFields:
 
 @lru_cache(maxsize=_REMEMBERED)
 def stated_fields(extra: str) -> StatedFields:
-    """Return node type, names of attributes and integer attributes that a record's tokens contain.
+    """Return the node type, attribute names and integer attributes in the tokens of a record.
 
-    `extra`: the tokens, separated by spaces. Node type None if no token states it; all are empty
-    for extras of other formats. Undecodable tokens are ignored, and later values win.
+    `extra`: tokens separated by spaces. The node type is None if no token contains it. All are
+    empty for extras of other formats. Tokens that cannot be decoded are ignored; the last of
+    repeated values is used.
     """
     node_type, names, numbers = None, set(), {}
     for token in extra.split() if are_tokens(extra) else ():
@@ -87,9 +88,10 @@ def stated_fields(extra: str) -> StatedFields:
 
 @lru_cache(maxsize=_REMEMBERED)
 def are_tokens(extra: str) -> bool:
-    """Return whether an extra consists of tokens of trace records; otherwise it has another format.
+    """Check whether an extra consists of tokens of trace records.
 
-    A token begins with `=`, `!`, `@` or `+`, or is the name of a field. True for an empty text.
+    A token begins with `=`, `!`, `@` or `+`, or is the name of a field. True for an empty text,
+    False for extras of other formats.
     """
     for token in extra.split():
         if token[0] not in "=!@+" and token not in _NAMES_OF_FIELDS:
@@ -110,7 +112,7 @@ class Attribute:
 
     @property
     def number(self) -> int:
-        """Return the value as a signed 64-bit number; 0 for an attribute that is no number."""
+        """The value as a signed 64-bit integer; 0 for an attribute that is no integer."""
         # Varints are unsigned: the highest bit is the sign.
         value = self.value if isinstance(self.value, int) else 0
         return value - (1 << 64) if value >> 63 else value
@@ -123,10 +125,10 @@ class Attribute:
 
 
 def fields(record: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
-    """Yield (number, value, raw bytes) of every field of a protobuf message, in order.
+    """Yield (field number, value, raw bytes) of every field of a protobuf message, in order.
 
-    The value is an unsigned integer for a varint, else bytes; raw bytes include tag and length.
-    Raises `ValueError` for invalid messages, when it reaches the fault.
+    The value is an unsigned integer for a varint, otherwise bytes. The raw bytes include tag and
+    length. Raises `ValueError` at the first invalid field, after the fields before it.
     """
     at = 0
     while at < len(record):
@@ -162,10 +164,10 @@ def varints(packed: bytes) -> list[int]:
 
 
 def attribute(body: bytes) -> Attribute:
-    """Decode the message of an attribute; the last of repeated fields is used.
+    """Decode the protobuf message of an attribute: name, kind and value.
 
-    Without a value, the kind is 0 and the value empty. Bytes of the name that are not UTF-8 are
-    replaced. Raises `ValueError` for messages that are cut.
+    The last of repeated fields is used. Without a value, the kind is 0 and the value is empty.
+    Bytes of the name that are not UTF-8 are replaced. Raises `ValueError` for truncated messages.
     """
     name, kind, value = "", 0, b""
     payload: int | bytes = value
@@ -185,9 +187,9 @@ def attribute_token(read: Attribute, is_known: bool, raw: bytes) -> str:
 def encode_record(tokens: str, values: Mapping[str, int | list[int] | bytes]) -> bytes:
     """Encode a record from its tokens and the values that they name.
 
-    Tokens are separated by spaces and keep their order: `=` or `!` with bytes in hexadecimal, `@`
-    with name and kind of an attribute, else a field of the node. Raises `KeyError` for a missing
-    value.
+    `tokens` are separated by spaces and written in order: `=` or `!` with bytes in hexadecimal,
+    `@NAME:KIND` for an attribute, otherwise the name of a field of the node. Raises `KeyError` for
+    a missing value.
     """
     parts = []
     for token in tokens.split():
@@ -205,9 +207,10 @@ def encode_record(tokens: str, values: Mapping[str, int | list[int] | bytes]) ->
 
 
 def node_field(token: str, value: int | list[int] | bytes) -> bytes:
-    """Encode the field that a token names: an integer, a packed list of integers, or the name.
+    """Encode a field of a node: an integer, a packed list of integers, or the node's name.
 
-    The type of `value` decides; bytes are always the name, whatever the token.
+    The type of `value` decides; bytes are always encoded as the field `name`, regardless of the
+    token.
     """
     if isinstance(value, bytes):
         return varint(NAME << 3 | BYTES) + varint(len(value)) + value
@@ -266,9 +269,10 @@ def attributes_extra(attributes: Mapping[str, str]) -> str:
 
 
 def attributes_of_extra(extra: str) -> dict[str, str]:
-    """Return the attributes of type text in an extra's tokens, by name; later ones win.
+    """Return the attributes of kind STRING in the tokens of an extra: text by name.
 
-    Empty for extras of other formats. Undecodable tokens are ignored.
+    The last of repeated names is used. Empty for extras of other formats. Tokens that cannot be
+    decoded are ignored.
     """
     texts = {}
     for token in extra.split():
@@ -280,9 +284,9 @@ def attributes_of_extra(extra: str) -> dict[str, str]:
 
 
 def _raw(token: str) -> Iterator[bytes]:
-    """Yield the encoded attributes in a token with bytes in hexadecimal, after `=` or `!`.
+    """Yield the encoded attributes in a token of hexadecimal bytes after `=` or `!`.
 
-    Nothing for other tokens, and for contents that are no record.
+    Nothing is yielded for other tokens, and for contents that are no record.
     """
     if token[0] not in "=!":
         return
@@ -323,9 +327,10 @@ class StatedInput:
 
 
 def tensors_of_extra(extra: str, number: int = INPUTS) -> tuple[StatedInput, ...]:
-    """Return the tensors and numbers among a node's inputs (or `OUTPUTS`) recorded in an extra.
+    """Return the tensors and numbers among a node's inputs, as recorded in an extra.
 
-    Only the first such field counts. Empty without one, and for extras of other formats.
+    `number`: protobuf field to read, `INPUTS` or `OUTPUTS`. Only its first occurrence is read.
+    Empty without one, and for extras of other formats.
     """
     for token in extra.split():
         if token[0] not in "=!":
@@ -341,11 +346,11 @@ def tensors_of_extra(extra: str, number: int = INPUTS) -> tuple[StatedInput, ...
 
 
 def _arguments(body: bytes) -> list[StatedInput]:
-    """Parse the entries of an `IOInfo` that are tensors or numbers, in their order.
+    """Parse the tensors and numbers in an `IOInfo` message, in their order.
 
-    A tensor needs a shape of integers, and gets the hub's name of its element type, "" if unknown;
-    a number needs a value. Other entries are left out, so positions are not kept. Types decide the
-    number of entries; missing lists are empty.
+    A tensor has a shape of integers, and the hub's name of its element type (`""` if unknown).
+    Entries that are neither are left out, so positions are not kept. The list of types determines
+    the number of entries; missing lists count as empty.
     """
     texts = {field: value for field, value, _ in fields(body) if isinstance(value, bytes)}
     values, shapes, types = (
@@ -366,8 +371,8 @@ def _arguments(body: bytes) -> list[StatedInput]:
 def _parse_list(text: bytes) -> list[Any]:
     """Parse a list or tuple in Python notation; empty for any other text.
 
-    Text of more than `_LONGEST` bytes is not parsed. JSON is read as far as it is Python too: lists
-    with `null` or `true` give an empty list.
+    Empty also for text of more than `_LONGEST` bytes, and for JSON that is no Python, with `null`
+    or `true`.
     """
     if len(text) > _LONGEST:
         return []

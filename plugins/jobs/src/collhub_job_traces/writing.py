@@ -57,10 +57,10 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
 
 
 def _list_restated(workload: Workload) -> tuple[str, ...]:
-    """Return the names of fields that are read back in another form, though nothing is lost.
+    """Return the names of fields whose form changes when the traces are read back.
 
-    Empty for jobs that were read from traces. For others extras, extensions and names, and groups
-    if one has a name that means all ranks.
+    Their content is not lost. Empty for jobs that were read from traces. For other jobs these are
+    extras, extensions and names, and also groups if the name of a group means all ranks.
     """
     if EXTENSION in workload.extensions:
         return ()
@@ -74,10 +74,12 @@ def _list_restated(workload: Workload) -> tuple[str, ...]:
 def trace_files(
     workload: Workload, profile: str = PROFILE, omitted: frozenset[str] = frozenset()
 ) -> Iterator[Artifact]:
-    """Yield the traces; with an empty `profile`, traces for a simulator.
+    """Yield the trace file of each rank; its name suffix is `.RANK.et`.
 
-    `omitted`: attributes of columns that are not written. Without `duration_ns`, durations are
-    written as `duration_micros`, rounded down.
+    `profile`: metadata of the hub; with `""`, the traces are for a simulator: without algorithms,
+    and with new metadata. `omitted`: names of attributes that are not written. If `duration_ns` is
+    omitted, durations are written as `duration_micros`, rounded down. Original metadata are reused
+    if the job has no algorithms and no counts.
     """
     # Traces for a simulator contain no algorithms; their folder selects them.
     embedded = embedded_traces(workload.algorithms) if profile else ()
@@ -102,9 +104,9 @@ def _list_losses(workload: Workload) -> list[Loss]:
 
 
 def lost_extras(workload: Workload) -> list[Loss]:
-    """Return one loss if the workload has extras of other formats, such as data types.
+    """Return one loss if the workload has extras of other formats, such as dtypes; else [].
 
-    It states the number of different extras; [] if all are tokens of trace records.
+    The loss gives the number of different extras.
     """
     foreign = sum(not are_tokens(extra) for extra in workload.extras)
     if not foreign:
@@ -121,9 +123,9 @@ def _content(
     head: bytes | None,
     omitted: frozenset[str],
 ) -> bytes:
-    """Encode the file of a rank; `head`: its original metadata if still valid, else None.
+    """Encode the trace file of a rank: metadata, then each node with its length.
 
-    After the metadata follows each node with its length. A rank without a node gets one computation
+    `head`: original metadata record, None to create it. A rank without nodes gets one computation
     with id 0, because simulators hang otherwise. `omitted`: names of attributes that are not
     written.
     """
@@ -142,10 +144,10 @@ def _content(
 
 
 def _reuse_heads(workload: Workload) -> list[bytes]:
-    """Return the metadata records that the traces were read with, one per rank.
+    """Return the metadata records with which the traces were read, one per rank.
 
-    Empty if the job is from another format, or if its groups are not those that the metadata and
-    nodes define. One record may stand for all ranks.
+    Empty if the job is from another format, or if its groups differ from those that the nodes alone
+    define.
     """
     extension = workload.extensions.get(EXTENSION)
     heads = extension.get("metadata") if isinstance(extension, dict) else None
@@ -168,10 +170,10 @@ def _metadata(workload: Workload, rank: int, profile: str, embedded: Traces) -> 
 
 
 def _derive_groups(workload: Workload) -> tuple[tuple[ProcessGroup, ...] | None, ...]:
-    """Return the groups that a reader may derive without metadata: (inferred, stated).
+    """Return the groups that a reader can derive without metadata: (inferred, stated).
 
-    Inferred from the ranks whose nodes name a group; stated by METADATA nodes, None if a name has
-    no definition there.
+    Inferred groups have the ranks whose nodes name them. Stated groups are defined by METADATA
+    nodes; None if a name is undefined there.
     """
     names = tuple(group.name for group in workload.groups)
     stated = stated_groups(workload.nodes, workload.extras)
@@ -192,10 +194,10 @@ class _RankColumns:
     def record(self, row: int) -> tuple[str, dict[str, int | list[int] | bytes]]:
         """Return the tokens of the record of a row, and the values that they name.
 
-        Tokens are those with which the row was read, without omitted attributes; for others they
-        are created from the columns, and followed by tokens of further attributes. A complete
-        preserved record needs no values. A record that had no id gets one if the node has an id
-        other than 0.
+        A row that was read from a trace has the original tokens, without omitted attributes. For
+        another row they are created from the columns, followed by further preserved attributes. A
+        complete preserved record (`!`) needs no values. `id` is added if the original record has
+        none and the node has an id other than 0.
         """
         at = {name: column[row - self._first] for name, column in self._columns.items()}
         extra = at["extra"]
@@ -236,10 +238,10 @@ class _RankColumns:
 
 
 def _drop_attributes(tokens: str, omitted: frozenset[str], duration_ns: int) -> str:
-    """Return the tokens of a record without those of attributes named in `omitted`.
+    """Return the tokens of a record without attributes that are named in `omitted`.
 
-    If `duration_ns` is omitted, the token `us` (microseconds) is added for durations of 1 us or
-    more, so that the duration is still written.
+    If `duration_ns` is omitted and present, the token `us` (microseconds) is added for a duration
+    of at least 1 us.
     """
     left = [token for token in tokens.split() if token[1:].partition(":")[0] not in omitted]
     is_lost = "duration_ns" in omitted and "@duration_ns" in tokens
@@ -249,9 +251,9 @@ def _drop_attributes(tokens: str, omitted: frozenset[str], duration_ns: int) -> 
 
 
 def _add_algorithm_token(tokens: str, algorithm: int) -> str:
-    """Return the tokens with the algorithm token if `algorithm` is not negative, else without.
+    """Return the tokens with the algorithm's token if `algorithm` is not negative, else without.
 
-    The token is appended; if it is present already, nothing changes.
+    A missing token is appended.
     """
     stated = _ALGORITHM_TOKEN in tokens.split()
     if stated and algorithm < 0:
@@ -264,9 +266,9 @@ def _tokens(
 ) -> Iterator[str]:
     """Yield the tokens of a node that was not read from a trace, in field order.
 
-    Fields that are empty or 0 are left out, as are attributes that are negative, in `omitted`, or
+    Fields that are empty or 0 are left out. So are attributes that are negative, in `omitted`, or
     not of this kind of node. A duration is an attribute in ns only if it is 0 or no multiple of 1
-    us.
+    us; otherwise it is the field in microseconds.
     """
     kind = NodeKind(at["kind"])
     for token in ("id", "name", "type", "ctrl", "data", "us"):

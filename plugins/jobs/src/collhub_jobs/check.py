@@ -23,10 +23,11 @@ MAX_LISTED = 8
 
 
 def run(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check dependencies, messages and collectives of a workload; every finding is an error.
+    """Check dependencies, messages and collectives of a workload.
 
-    A thorough check also executes the workload to find deadlocks, if there are no other findings.
-    Raises `UsageError` without a workload.
+    Collectives are compared only without cyclic dependencies. A thorough check also executes the
+    workload to find deadlocks, if there are no other findings. Every finding makes the workload
+    invalid. Raises `UsageError` if the request has no workload.
     """
     if request.workload is None:
         raise UsageError("the check needs a workload")
@@ -43,9 +44,9 @@ def run(request: CheckRequest, options: NoOptions) -> CheckReport:
 def _make_finding(
     workload: Workload, row: int, code: str, message: str, cure: str = ""
 ) -> Diagnostic:
-    """Return an error about the node in `row`, located in its rank and the workload's source.
+    """Create an error about the node in `row`, located in its rank and the source file.
 
-    The message begins with the description of the node; `cure`: advice, "" for none.
+    The description of the node is prepended to the message. `cure`: advice, `""` for none.
     """
     nodes, file = workload.nodes, workload.provenance.source_name or None
     text = f"{describe_node(workload, row)}: {message}"
@@ -53,10 +54,10 @@ def _make_finding(
 
 
 def describe_node(workload: Workload, row: int) -> str:
-    """Describe a node for messages: `node 7 (all-reduce NAME)`, with its id, operation and name.
+    """Describe a node for messages by id, operation and name, as `node 7 (all-reduce NAME)`.
 
-    The operation is the collective, for other nodes their kind in lower case; the name may be
-    missing.
+    The operation is the collective, or for other nodes their kind, in lower case. A missing name is
+    left out.
     """
     nodes = workload.nodes
     kind = NodeKind(nodes.kind[row])
@@ -66,9 +67,9 @@ def describe_node(workload: Workload, row: int) -> str:
 
 
 def _limit_findings(findings: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the findings of one kind; of more than `MAX_LISTED` (8) only the first ones.
+    """Return at most `MAX_LISTED` (8) findings of one kind, and one that counts the others.
 
-    A last finding then states how many are omitted, with the same code and file.
+    The last finding has the code and file of the others.
     """
     if len(findings) <= MAX_LISTED:
         return findings
@@ -81,10 +82,10 @@ def _limit_findings(findings: list[Diagnostic]) -> list[Diagnostic]:
 
 
 def _find_cycles(workload: Workload) -> list[Diagnostic]:
-    """Find nodes that wait for themselves, or for nodes that do: the first such row of each rank.
+    """Find nodes that wait for themselves, or for such nodes; the first row of each rank.
 
-    Data and control dependencies count alike. Nothing is returned without a cycle, and at most 8
-    findings, with one that counts the others.
+    Data and control dependencies count alike. Empty without a cycle. At most 8 findings, and one
+    that counts the others.
     """
     nodes = workload.nodes
     parents, children = nodes.edges()
@@ -102,11 +103,12 @@ def _find_cycles(workload: Workload) -> list[Diagnostic]:
 
 
 def _find_unmatched_messages(workload: Workload) -> list[Diagnostic]:
-    """Find messages without a partner: a pair has equal ranks, tag and bytes.
+    """Find sends and receives without a partner of the same ranks, tag and bytes.
 
-    Of a surplus of equal sends or receives, the last rows count as unmatched. Messages whose peer
-    is no other rank of the job are reported as `peer` and not paired. At most 8 findings of each of
-    the two kinds are listed, with one that counts the others; unmatched ones are ordered by rank.
+    If there are more equal sends than receives (or vice versa), the last rows count as unmatched
+    (`unmatched`). Messages whose peer is no other rank of the job are reported as `peer` and not
+    matched. Each of the two kinds has at most 8 findings, and one that counts the others; unmatched
+    messages are ordered by rank.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
@@ -137,10 +139,10 @@ def _find_unmatched_messages(workload: Workload) -> list[Diagnostic]:
 
 
 def _find_deadlocks(workload: Workload) -> list[Diagnostic]:
-    """Find ranks that wait for one another, such as in two groups in opposite orders.
+    """Execute the workload, and report ranks that wait for each other forever.
 
-    At most one finding, located at the node in which the first of them waits; its message names
-    all.
+    At most one finding (`deadlock`). It is located at the node in which the first of these ranks
+    waits, and its message names all of them.
     """
     blocked = find_deadlock(workload)
     if not blocked:
@@ -156,10 +158,10 @@ def _find_deadlocks(workload: Workload) -> list[Diagnostic]:
 
 
 def _collectives(workload: Workload) -> list[Diagnostic]:
-    """Find groups whose ranks differ in their collectives or in the order of collectives.
+    """Find groups whose ranks issue different collectives, or issue them in different orders.
 
-    At most one finding per group, by ascending number (-1: all ranks), and at most 8 in total, with
-    one that counts the others.
+    There is at most one finding per group, by ascending group number (-1 means all ranks). At most
+    8 findings, and one that counts the others.
     """
     nodes = workload.nodes
     findings: list[Diagnostic] = []
@@ -171,11 +173,13 @@ def _collectives(workload: Workload) -> list[Diagnostic]:
 
 
 def _check_group(workload: Workload, group: int, rows: Int64Array) -> list[Diagnostic]:
-    """Return at most one finding on the collectives of a group, or nothing.
+    """Check the collectives of a group; return at most one finding.
 
-    In this order: a call by a rank outside of the group; a group of a single rank (except that of
-    all ranks); the first difference of the collectives of another member from those of the first
-    member.
+    `rows`: its collectives in issue order. The checks, in order:
+
+    - a call by a rank outside of the group
+    - a group of a single rank (except the group of all ranks), in which simulators would hang
+    - the first collective of a member that differs from those of the first member
     """
     nodes, members = workload.nodes, workload.members(group)
     name = f"process group {workload.groups[group].name!r}" if group >= 0 else "the job"
@@ -200,12 +204,11 @@ def _check_group(workload: Workload, group: int, rows: Int64Array) -> list[Diagn
 def _find_difference(
     workload: Workload, first: Int64Array, second: Int64Array, ranks: tuple[int, int], name: str
 ) -> Diagnostic | None:
-    """Return a finding for the first differing collective of two ranks, or None.
+    """Return a finding for the first collective that differs between two ranks; None without one.
 
-    `first` and `second`: rows of the collectives of the group on `ranks[0]` and `ranks[1]`, in
-    order. Collectives differ in kind, bytes or counts; roots are not compared. A missing collective
-    at the end counts as a difference, located on the rank that has it, else the second rank's row
-    is reported. `name`: that of the group.
+    `first`, `second`: rows of the group's collectives on `ranks[0]` and `ranks[1]`, in issue order;
+    `name`: of the group. Kind, bytes and counts are compared, roots are not. The finding is located
+    on the second rank; for a collective that is missing at the end, on the rank that has it.
     """
     nodes = workload.nodes
     shared = min(len(first), len(second))

@@ -69,11 +69,11 @@ def _text(workload: Workload) -> str:
 
 
 def _columns(nodes: NodeColumns) -> Iterator[tuple[str, object]]:
-    """Yield (name, values as a list) of every column that a document stores.
+    """Yield (name, values as a list) of the columns that a document stores.
 
-    Rank and kind are always stored, others only if some value differs from the default, and
-    identities if they differ from the positions. Kinds and collectives are words, None for none.
-    Last come the lists of parents.
+    Rank and kind are always stored, other columns only if a value differs from the default, and ids
+    only if they differ from the positions within the rank. Kinds and collectives are written as
+    words, None for no collective. The lists of parents are last.
     """
     # A document without identities has positions as identities.
     position = np.arange(len(nodes)) - nodes.rank_indptr[nodes.rank]
@@ -123,11 +123,11 @@ class _Document:
             )
 
     def workload(self) -> Workload:
-        """Build the workload from the parsed JSON document, after checking types and lengths.
+        """Build the workload from the parsed JSON document.
 
-        The number of ranks is the `num_ranks` of the document. Raises `InputError` with the JSON
-        path of the wrong value; errors of the workload itself, such as values out of range or
-        groups that contradict nodes, are located at `$` unless they state a file already.
+        Raises `InputError` with the JSON path of a value of wrong type or length. Errors of the
+        workload itself, such as values out of range or groups that contradict nodes, are located at
+        `$`, unless they have a file already.
         """
         root = self._root
         for key in ("names", "extras"):
@@ -252,7 +252,7 @@ class _Document:
 
 
 def samples() -> Sequence[Source]:
-    """Return a trace of one rank: a computation of 7 us, and an all-reduce of 1 MiB after it."""
+    """Create a trace of one rank: a computation of 7 us, then an all-reduce of 1 MiB."""
     size = {"name": "comm_size", "int64_val": 1 << 20}
     kind = {"name": "comm_type", "int64_val": 0}
     content = encoded_record("GlobalMetadata", version="0.0.4")
@@ -262,7 +262,7 @@ def samples() -> Sequence[Source]:
 
 
 def json_samples() -> Sequence[Source]:
-    """Return one file in the JSON form of chakra_jsonizer: a computation and an all-reduce.
+    """Create a file in the JSON form of chakra_jsonizer: a computation and an all-reduce.
 
     The all-reduce of 1 MiB depends on the computation of 7 us.
     """
@@ -278,7 +278,7 @@ def json_samples() -> Sequence[Source]:
 
 
 def documents() -> Sequence[Source]:
-    """Return one document, `job.json`: a job of one rank with one computation of 7000 ns."""
+    """Create a document `job.json`: a job of one rank with one computation of 7000 ns."""
     nodes = {"rank": [0], "kind": ["compute"], "duration_ns": [7000]}
     document = {
         "schema": "collhub/workload-1",

@@ -26,9 +26,9 @@ from hub_core.plugin_api import NoOptions, PassReport
 
 
 def drop_markers(workload: Workload, options: NoOptions) -> tuple[Workload, PassReport]:
-    """Return the workload without markers, and a report with their number (empty without any).
+    """Remove the markers of a workload, and report their number (nothing without any).
 
-    Nodes before and after a marker get a control dependency. `options` is not used.
+    Nodes before and after a marker get a control dependency.
     """
     bridged, kept_rows = bridge_markers(workload)
     count = len(workload.nodes) - len(kept_rows)
@@ -36,11 +36,13 @@ def drop_markers(workload: Workload, options: NoOptions) -> tuple[Workload, Pass
 
 
 def fuse_collectives(workload: Workload, options: FuseOptions) -> tuple[Workload, PassReport]:
-    """Fill buckets with consecutive all-reduces of a group until they would exceed the size.
+    """Fuse consecutive all-reduces of a group to buckets of at most `options.size` bytes.
 
-    A bucket replaces its last all-reduce, has the dependencies of all of its all-reduces and the
-    sum of their bytes. An all-reduce is never fused with one that it waits for. Groups whose ranks
-    would have different buckets are unchanged.
+    A bucket replaces its last all-reduce, and has the dependencies of all its all-reduces and the
+    sum of their bytes. An all-reduce is never fused with one that it waits for, and one that
+    exceeds the size alone is unchanged. All-reduces with a named algorithm or unknown bytes are
+    unchanged, and so are groups whose ranks would have different buckets. The report is empty if
+    nothing is fused.
     """
     nodes = workload.nodes
     can_fuse = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm < 0)
@@ -52,12 +54,11 @@ def fuse_collectives(workload: Workload, options: FuseOptions) -> tuple[Workload
 
 
 def scale_compute(workload: Workload, options: ScaleOptions) -> tuple[Workload, PassReport]:
-    """Scale durations (rounded to ns), operations and bytes of computations by a factor.
+    """Scale duration, operations and bytes of computations by a factor.
 
-    All three are scaled, so that roofline times scale like recorded times; unknown values and zeros
-    are unchanged, others become at least 1. Without the option `ranks`, all ranks are meant. The
-    report has no message if no computation is chosen. Raises `UsageError` for ranks outside the
-    job.
+    Results are rounded, and at least 1; unknown values and zeros are unchanged. Only computations
+    of the ranks in `options.ranks` are scaled; all without it. The report is empty if no
+    computation is chosen. Raises `UsageError` (`rank-range`) for ranks outside of the job.
     """
     nodes = workload.nodes
     chosen = nodes.is_kind(NodeKind.COMPUTE)
@@ -83,12 +84,12 @@ def scale_compute(workload: Workload, options: ScaleOptions) -> tuple[Workload, 
 
 
 def split_collectives(workload: Workload, options: SplitOptions) -> tuple[Workload, PassReport]:
-    """Split collectives into pieces whose bytes differ by at most 1.
+    """Split each collective into `options.pieces` pieces, whose bytes differ by at most 1.
 
-    The first piece keeps the id; further pieces get new ids above all others, in the order of their
-    collectives, so that the pieces of a group have the same order on every rank. Collectives with
-    fewer bytes than pieces, and collectives with an algorithm for their size or with counts, are
-    unchanged.
+    All pieces have the dependencies of the collective. The first piece keeps the id; further pieces
+    get new ids above all others of the rank, in the order of their collectives, so that pieces have
+    the same order on every rank. Unchanged are collectives with fewer bytes than pieces, with a
+    named algorithm, or with counts. The report is empty if nothing is split.
     """
     nodes, pieces = workload.nodes, options.pieces
     is_cut = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes >= pieces) & (nodes.algorithm < 0)
@@ -119,10 +120,11 @@ def split_collectives(workload: Workload, options: SplitOptions) -> tuple[Worklo
 def _number_pieces(
     nodes: NodeColumns, source: Int64Array, index: Int64Array
 ) -> npt.NDArray[np.uint64]:
-    """Number the pieces: later pieces get ids above all ids of their rank, by id and piece.
+    """Return the ids of the pieces: uint64[pieces].
 
-    `source`: node of every piece; `index`: its number among the pieces of the node, from 0. First
-    pieces keep the id of the node. Ids are ordered by the id of the node, then by piece.
+    `source`: node of every piece; `index`: number of the piece within its node, from 0. First
+    pieces keep the id of the node. Further pieces get ids above all ids of their rank, ordered by
+    the id of the node, then by piece.
     """
     identity = nodes.identity[source].copy()
     rows = np.flatnonzero(index)
@@ -136,10 +138,10 @@ def _number_pieces(
 
 
 def _multiply_edges(edges: Edges, copies: Int64Array, first: Int64Array) -> Edges:
-    """Copy the dependencies of nodes to all of their pieces: (parents, children) of the pieces.
+    """Copy the dependencies of nodes to their pieces: (parents, children) as rows of pieces.
 
-    `copies`: pieces per node; `first`: row of its first piece. Every piece of a child waits for
-    every piece of its parent.
+    `copies`: number of pieces per node; `first`: row of the first piece per node. Every piece of a
+    child waits for every piece of its parent.
     """
     parents, children = edges
     counts = copies[children]

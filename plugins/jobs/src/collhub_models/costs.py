@@ -31,7 +31,11 @@ class Costs:
     """Sizes of a layer of a model with tensor and expert parallelism."""
 
     def __init__(self, options: TransformerOptions) -> None:
-        """Compute the sizes for these options."""
+        """Store the options, and derive the sizes of a layer from them.
+
+        Defaults: the MLP width is four times the hidden size; there are as many heads of keys and
+        values as of queries.
+        """
         self.options = options
         self.width = options.feed_forward or 4 * options.hidden
         kv_heads = options.kv_heads or options.heads
@@ -42,21 +46,26 @@ class Costs:
 
     @property
     def activation_bytes(self) -> int:
-        """Of the hidden state of a microbatch: s b h elements."""
+        """Bytes of the hidden state of a microbatch: tokens x hidden size x element bytes."""
         elements = self.tokens * self.options.hidden
         return elements * self.options.element_bytes
 
     @property
     def shard_bytes(self) -> int:
-        """Bytes of the hidden state between layers on one rank."""
+        """Bytes of the hidden state between layers on one rank.
+
+        With sequence parallelism it is divided by the tensor parallelism, rounded down.
+        """
         parts = self.options.tensor if self.options.sequence_parallel else 1
         return self.activation_bytes // parts
 
     def attention(self) -> Part:
-        """Return projections, scores and weighted values; biases and norms among the parameters.
+        """Return operations, parameters and bytes of attention on one rank.
 
-        Operations and inner bytes are divided by the tensor parallelism; scores count all pairs of
-        tokens, 4 x tokens x sequence x hidden operations, and are not written to memory.
+        It consists of the projections, the scores and the weighted values; biases and the norm
+        count among the parameters. Operations and inner bytes are divided by the tensor
+        parallelism. The scores of all pairs of tokens take 4 x tokens x sequence x hidden
+        operations, and are not written to memory.
         """
         options, h, parts = self.options, self.options.hidden, self.options.tensor
         weights = h * (2 * h + self._kv_columns)
@@ -68,11 +77,11 @@ class Costs:
         return self._part((2 * self.tokens * weights + scores) // parts, parameters, inner)
 
     def mlp(self) -> Part:
-        """Return the MLP, or the gate and the experts of the rank; without parameters of experts.
+        """Return operations, parameters and bytes of the MLP, or the gate and experts, of a rank.
 
-        Operations are divided by the tensor parallelism, those of the gate included; every token
-        passes `top_k` experts. With more than one expert, parameters are those of the norm and the
-        gate.
+        Operations, including those of the gate, are divided by the tensor parallelism; every token
+        passes `top_k` experts. With more than one expert the parameters are those of the norm and
+        the gate only: those of the experts are in `expert_parameters`.
         """
         options, h = self.options, self.options.hidden
         products = 2 * self.tokens * self._matrices * h * self.width * options.top_k
@@ -88,7 +97,7 @@ class Costs:
 
     @property
     def expert_parameters(self) -> int:
-        """Of one MLP, with biases, on one rank."""
+        """Number of parameters of one MLP or expert on one rank, biases included."""
         h, matrices = self.options.hidden, self._matrices
         cut = matrices * h * self.width + (matrices - 1) * self.width
         return cut // self.options.tensor + h
@@ -101,32 +110,48 @@ class Costs:
 
     @property
     def expert_gradient_bytes(self) -> int:
-        """Of all experts of the rank."""
+        """Bytes of the gradients of all experts of a rank."""
         parameters = self.experts_held * self.expert_parameters
         return parameters * self.options.element_bytes
 
     def logits(self) -> Part:
-        """The product of the last hidden state with the embeddings of the vocabulary."""
+        """Return operations, parameters and bytes of the output layer on one rank.
+
+        It multiplies the last hidden state with the embeddings of the vocabulary, which are divided
+        by the tensor parallelism.
+        """
         options = self.options
         parameters = options.vocabulary * options.hidden // options.tensor
         inner = self.tokens * options.vocabulary // options.tensor
         return self._part(2 * self.tokens * parameters, parameters, inner)
 
     def embedding_parameters(self, *, has_positions: bool) -> int:
-        """Of the tokens, and of the positions in the first stage."""
+        """Return the number of parameters of the embeddings on one rank.
+
+        They are those of the vocabulary; with `has_positions`, as in the first stage, also those of
+        the positions.
+        """
         tokens = self.logits().parameters
         if not has_positions:
             return tokens
         return tokens + self.options.sequence * self.options.hidden
 
     def _part(self, operations: int, parameters: int, inner: int) -> Part:
-        """The part with the bytes of its weights, its inputs and outputs, and what is between."""
+        """Create a part of a layer from operations, parameters and elements of inner tensors.
+
+        Its bytes are those of the weights, of the input and output hidden states, and of the inner
+        tensors.
+        """
         elements = parameters + 2 * self.tokens * self.options.hidden + inner
         return Part(operations, parameters, elements * self.options.element_bytes)
 
 
 def parameters(options: TransformerOptions) -> int:
-    """All parameters of a model: 12 L h^2 (1 + 13 / (12 h) + (V + s) / (12 L h)) for plain ones."""
+    """Return the number of parameters of a complete model.
+
+    A plain model has 12 L h^2 (1 + 13 / (12 h) + (V + s) / (12 L h)). Raises `ValueError` if the
+    tensor parallelism exceeds 1.
+    """
     costs = Costs(options)
     if options.tensor > 1:
         message = "parameters are those of a model that is not cut"

@@ -26,12 +26,15 @@ class DlrmSizes:
     """Sizes of one rank's part of the model."""
 
     def __init__(self, options: DlrmOptions) -> None:
-        """Compute the sizes for options, per rank.
+        """Compute the sizes of one rank from the options.
 
-        `samples`: batch / ranks. `bottom` and `top`: widths of the layers, from input to output;
-        the bottom MLP ends with the dimension of the embeddings, and the top one begins with it
-        plus the number of pairs of tables + 1 vectors. Raises `UsageError` if tables or batch are
-        no multiple of the ranks, or widths are not numbers from 1 to 2^31 - 1.
+        - `samples`: batch / ranks
+        - `bottom`, `top`: widths of the layers of the two MLPs, from input to output. The bottom
+          MLP ends with the dimension of the embeddings. The top one begins with this dimension plus
+          the number of pairs among tables + 1 vectors.
+
+        Raises `UsageError` if tables or batch are no multiple of the ranks (`degrees`), or if a
+        width is no integer from 1 to 2^31 - 1 (`widths`).
         """
         for name, value in (("tables", options.tables), ("batch", options.batch)):
             if value % options.ranks:
@@ -51,10 +54,10 @@ class DlrmSizes:
 
     @property
     def exchanged_bytes(self) -> int:
-        """Number of bytes of one rank's part of the all-to-all of embeddings.
+        """Bytes that one rank contributes to the all-to-all of embeddings.
 
-        These are the embeddings of all samples of the batch, over all ranks, from the tables of one
-        rank, including those for the rank's own samples.
+        They are the embeddings of all samples of the batch from the tables of one rank, including
+        those for its own samples.
         """
         options = self.options
         # Each rank has its tables whole, and looks up for all samples.
@@ -71,7 +74,7 @@ class DlrmSizes:
         return 2 * self.samples * sum(inputs * outputs for inputs, outputs in pairwise(widths))
 
     def bytes(self, widths: list[int]) -> int:
-        """Of the weights and the activations of an MLP."""
+        """Return the bytes of the weights and the activations of an MLP with these layer widths."""
         elements = self.parameters(widths) + self.samples * sum(widths)
         return elements * self.options.element_bytes
 
@@ -90,10 +93,10 @@ def generate(options: DlrmOptions) -> Workload:
 
 
 def _forward(program: RankProgram, options: DlrmOptions, sizes: DlrmSizes) -> int:
-    """Add look-ups, whose exchange overlaps with the bottom MLP, interaction and top MLP.
+    """Add the forward pass; return its last row.
 
-    Returns the last row. The bottom MLP is ordered behind the look-up, the interaction depends on
-    it and on the exchange (an all-to-all).
+    The order is: look-up, all-to-all of the embeddings, interaction, top MLP. The bottom MLP starts
+    after the look-up, concurrently with the all-to-all. The interaction depends on both.
     """
     looked_up = options.pooling * sizes.exchanged_bytes
     additions = looked_up // options.element_bytes
@@ -107,12 +110,12 @@ def _forward(program: RankProgram, options: DlrmOptions, sizes: DlrmSizes) -> in
 
 
 def _backward(program: RankProgram, options: DlrmOptions, sizes: DlrmSizes, last: int) -> None:
-    """Add gradients and the update; each reduction overlaps with the following computation.
+    """Add the backward pass and the update of the embeddings.
 
-    The order is: top MLP behind `last`, interaction, then the bottom MLP; the gradients of the
-    embeddings are exchanged by an all-to-all beside the bottom MLP. The update of the looked up
-    rows depends on the exchange, and is ordered behind the bottom MLP. Backward work is twice the
-    forward work. The reductions of gradients have no successor.
+    The order of computations is: top MLP after row `last`, interaction, bottom MLP. The gradients
+    of the embeddings are exchanged by an all-to-all concurrently with the bottom MLP. The update of
+    the looked up rows depends on the exchange, and starts after the bottom MLP. Backward work is
+    twice the forward work. Nothing waits for the reductions of the MLPs' gradients.
     """
     top = _mlp(program, "backward top", sizes, sizes.top, [last], ())
     _reduce(program, "gradients top", options, sizes.parameters(sizes.top), top)
@@ -140,7 +143,11 @@ def _mlp(
     after: list[int] | tuple[()],
     before: list[int] | tuple[()],
 ) -> int:
-    """Work of layers that are as wide as stated; returns its node."""
+    """Add the computation of an MLP, and return its row.
+
+    `widths`: of its layers; `after`: rows whose data it needs; `before`: rows that it starts after.
+    The work is doubled if `name` begins with `backward`.
+    """
     times = _BACKWARD if name.startswith("backward") else 1
     operations = times * sizes.operations(widths)
     touched = times * sizes.bytes(widths)
@@ -153,7 +160,10 @@ def _reduce(program: RankProgram, name: str, options: DlrmOptions, count: int, a
 
 
 def _widths(text: str, name: str) -> list[int]:
-    """Parse numbers such as `13-512-256`. Raises `UsageError`."""
+    """Parse widths such as `13-512-256`; `name`: option, for the error.
+
+    Raises `UsageError` (`widths`) unless all are integers from 1 to 2^31 - 1.
+    """
     words = text.split("-")
     if not all(word.isascii() and word.isdecimal() and 0 < int(word) < 1 << 31 for word in words):
         message = f"{name} {text!r:.60} is not a list of widths"

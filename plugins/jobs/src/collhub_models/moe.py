@@ -57,7 +57,10 @@ class _Job:
         self._tag = 0
 
     def add(self, rank: int, kind: NodeKind, name: int, after: Sequence[int], **values: int) -> int:
-        """Add a node that waits for the data of the rows `after`; returns its row."""
+        """Add a node that depends on the data of the rows `after`, and return its row.
+
+        `values`: further columns; the others are -1, and the tag 0.
+        """
         row = len(self.columns["rank"])
         stated = {"rank": rank, "kind": int(kind), "name": name, "tag": 0, **values}
         for column, entries in self.columns.items():
@@ -67,16 +70,16 @@ class _Job:
         return row
 
     def order(self, before: int, row: int) -> None:
-        """Let the node `row` start after the node `before` of the same rank."""
+        """Add a control dependency: node `row` starts after node `before` of the same rank."""
         self.control[0].append(before)
         self.control[1].append(row)
 
     def exchange(self, hop: _Hop, token_bytes: int, ready: list[list[int]]) -> list[list[int]]:
-        """Add a hop; return the rows of each rank's receives, or of its collective.
+        """Add the messages or the collective of a hop; return the rows that each rank receives in.
 
-        `ready`: rows of each rank for which its sends wait. Receivers of a rank are in ascending
-        distance; tokens that stay on their rank cause no message, and are not counted. A hop
-        without tokens adds no node.
+        `hop`: tokens by sender and receiver; `ready`: rows of each rank for which its sends wait. A
+        rank's receives are ordered by ascending distance of the sender. Tokens that remain on their
+        rank are not sent. A hop without other tokens adds no node, and gives empty lists.
         """
         received: list[list[int]] = [[] for _ in range(self._ranks)]
         self._tag += 1
@@ -111,10 +114,10 @@ class _Job:
 
 
 def generate(options: MoeOptions) -> Workload:
-    """Generate the forward step of all layers.
+    """Generate the forward step of all layers of a mixture-of-experts model as a workload.
 
-    Raises `UsageError` for experts that are no multiple of the ranks, ranks that are no multiple of
-    those of a node, and more selected experts than there are.
+    Raises `UsageError` (`degrees`) if the experts are no multiple of the ranks, the ranks no
+    multiple of those of a node, or `top_k` or `replicas` exceeds the number of experts.
     """
     _check(options)
     job = _Job(options.ranks, has_collectives=options.nodes == "collectives")
@@ -127,7 +130,11 @@ def generate(options: MoeOptions) -> Workload:
 
 
 def _check(options: MoeOptions) -> None:
-    """Raise `UsageError` for options that do not fit together."""
+    """Raise `UsageError` (`degrees`) for options that do not fit together.
+
+    Experts must be a multiple of the ranks, ranks a multiple of those of a node, and `top_k` and
+    `replicas` at most the number of experts.
+    """
     for name, value, base in (
         ("experts", options.experts, options.ranks),
         ("ranks", options.ranks, options.node_ranks),
@@ -144,10 +151,10 @@ def _check(options: MoeOptions) -> None:
 def _add_layer(
     job: _Job, options: MoeOptions, layer: int, previous: list[list[int]]
 ) -> list[list[int]]:
-    """Add a layer; return the rows for which the next one waits, by rank.
+    """Add a layer; return for each rank the rows for which the next layer waits.
 
-    `previous`: the same of the layer before. With several parts, the tokens are divided equally;
-    the exchange of a part overlaps with the experts of the part before it.
+    `previous`: the same rows of the previous layer. The tokens are divided into `options.parts`
+    nearly equal parts; the exchange of a part overlaps with the experts of the previous part.
     """
     ranks = range(options.ranks)
     routing = TokenRouting(
@@ -205,7 +212,13 @@ def _add_layer(
 def _outward_hops(
     options: MoeOptions, per_rank: Int64Array, per_node: Int64Array, part: int
 ) -> list[_Hop]:
-    """Return the exchanges of the dispatch: one, or two levels."""
+    """Return the exchanges of the dispatch of tokens to the experts: one, or two levels.
+
+    `per_rank`, `per_node`: tokens by sender and target rank or node; `part`: number of the part. A
+    direct exchange has one hop between all ranks. Otherwise the first hop sends tokens between
+    nodes, to the rank with the sender's index in its node; the second hop forwards them within the
+    node.
+    """
     per_rank = _part_of(per_rank, options.parts, part)
     if options.exchange == "direct":
         return [_Hop(per_rank, _DISPATCH)]
@@ -229,7 +242,10 @@ def _outward_hops(
 def _inward_hops(
     options: MoeOptions, per_rank: Int64Array, per_node: Int64Array, part: int
 ) -> list[_Hop]:
-    """Return the exchanges of the combine: those of the dispatch in reverse, summed on relays."""
+    """Return the exchanges of the combine: those of the dispatch in reverse order and direction.
+
+    With two levels, the relay ranks add the results.
+    """
     hops = _outward_hops(options, per_rank, per_node, part)
     names = [_COMBINE] if len(hops) == 1 else [_ADD, _COMBINE]
     reverse = [np.ascontiguousarray(hop.tokens.T) for hop in reversed(hops)]
@@ -237,6 +253,9 @@ def _inward_hops(
 
 
 def _part_of(tokens: Int64Array, parts: int, part: int) -> Int64Array:
-    """Return the tokens of one of `parts` nearly equal parts; all parts add up to the tokens."""
+    """Return the tokens in part `part` of `parts` nearly equal parts, for each entry.
+
+    All parts together have the given tokens.
+    """
     share: Int64Array = tokens * (part + 1) // parts - tokens * part // parts
     return share

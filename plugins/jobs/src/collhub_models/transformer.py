@@ -30,13 +30,20 @@ ROLES = ("tensor", "data", "expert", "expert data", "embedding")
 
 
 def stage_ranks(options: TransformerOptions, stage: int) -> npt.NDArray[np.int64]:
-    """Return the ranks of a stage; tensor-parallel ranks are consecutive, stages outermost."""
+    """Return the ranks of a pipeline stage, ascending.
+
+    Stages are the slowest dimension of rank numbers, and tensor-parallel ranks are consecutive.
+    """
     count = options.data * options.tensor
     return np.arange(stage * count, (stage + 1) * count, dtype=np.int64)
 
 
 def role_groups(options: TransformerOptions) -> dict[str, npt.NDArray[np.int64]]:
-    """Return the groups of every role, one per row: int64[groups, members]."""
+    """Return the groups of every role as a table by name: int64[groups, members].
+
+    The role `embedding` joins corresponding ranks of the first and the last stage, which both store
+    the embeddings.
+    """
     cube = (options.pipeline, options.data // options.expert, options.expert, options.tensor)
     ranks = np.arange(np.prod(cube), dtype=np.int64).reshape(cube)
     by_data = ranks.reshape(options.pipeline, options.data, options.tensor)
@@ -73,9 +80,8 @@ class StageProgram:
     ) -> None:
         """Create an empty program of stage `stage`, counted from 0.
 
-        `microbatches`: number of micro-batches of a pass; `roles`: names of the groups of the
-        ranks. The stage has layers / pipeline consecutive layers; a remainder of the division is
-        dropped.
+        `microbatches`: number of microbatches of a pass; `roles`: names of the groups. The stage
+        has layers / pipeline consecutive layers, rounded down; remaining layers are dropped.
         """
         self.program = RankProgram(roles)
         self._options, self._costs = options, costs
@@ -89,10 +95,10 @@ class StageProgram:
         self._gradients: list[tuple[str, int, str]] = []
 
     def forward(self, microbatch: int) -> None:
-        """Add the forward pass of a micro-batch: receive, layers, and send.
+        """Add the forward pass of a microbatch: receive, layers, send.
 
-        Each layer has gathered weights, attention, then MLP or experts. Stage 0 receives nothing;
-        the last stage computes logits instead of sending.
+        Each layer consists of gathered weights (FSDP only), attention, then MLP or experts. The
+        first stage receives nothing; the last stage computes logits and sends nothing.
         """
         # Stage 0 has the tokens themselves.
         self._flow = [] if self._is_first else [self._received(-1, microbatch)]
@@ -108,12 +114,12 @@ class StageProgram:
             self._send(1, microbatch)
 
     def backward(self, microbatch: int) -> None:
-        """Add the backward pass of a micro-batch, with the reduction of gradients.
+        """Add the backward pass of a microbatch, with the reduction of gradients.
 
         The last stage begins with the logits, other stages with a receive from the next one. Layers
-        follow from the last to the first: gathered weights, then MLP or experts, then attention,
-        then the reduction of the layer (complete only after the last micro-batch). Stages other
-        than the first finally send to the stage before.
+        follow from the last to the first: gathered weights (FSDP only), MLP or experts, attention,
+        reduction of gradients. All stages but the first send to the previous one at the end.
+        Gradients are reduced after the last microbatch only, except with FSDP.
         """
         if self._is_last:
             self._flow = []
@@ -131,11 +137,12 @@ class StageProgram:
             self._send(-1, microbatch)
 
     def finish(self) -> None:
-        """Reduce the remaining gradients: those without overlap, and of the embeddings.
+        """Add the reductions of the remaining gradients at the end of a pass.
 
-        All wait for the last computation. Only the first and the last stage reduce embeddings, in
-        the group `data`; with several stages both also sum the gradient of the tied weights, in the
-        group `embedding`, after that.
+        These are the gradients that were not reduced with overlap, and on the first and the last
+        stage those of the embeddings in the group `data`. With several stages, these two then also
+        add their gradients of the shared embeddings in the group `embedding`. The reductions wait
+        for the last computation.
         """
         for name, size, role in self._gradients:
             self._all_reduce(name, size, role, self._computes[-1:])
@@ -158,14 +165,13 @@ class StageProgram:
         self._half(f"{name} mlp", self._costs.mlp(), gathered)
 
     def _half(self, name: str, part: Part, gathered: Sequence[int]) -> None:
-        """Add half a layer: communication before, the computation, communication behind.
+        """Add half a layer: communication, computation, communication.
 
-        `name` decides: names that begin with `backward` have twice the work, names that end with
-        `mlp` exchange tokens with experts before and behind the computation, if the expert
-        parallelism exceeds 1. With tensor parallelism above 1, an all-reduce follows, or with
-        sequence parallelism an all-gather precedes (a second one of the kept inputs in backward
-        passes) and a reduce-scatter follows. `gathered`: rows of gathered weights, on which the
-        computation depends too.
+        `gathered`: rows of gathered weights, for which the computation waits. `name` decides on the
+        work: a name that begins with `backward` doubles it; a name that ends with `mlp` exchanges
+        tokens with experts before and after it, if the expert parallelism exceeds 1. With tensor
+        parallelism an all-reduce follows; with sequence parallelism, an all-gather precedes instead
+        (in backward passes a second one for the stored inputs), and a reduce-scatter follows.
         """
         options = self._options
         is_backward = name.startswith("backward")
@@ -197,13 +203,20 @@ class StageProgram:
         self._flow = [row]
 
     def _communicate(self, name: str, kind: JobCollective, role: str) -> None:
-        """A collective on the hidden state: of its shard where it is gathered."""
+        """Add a collective on the hidden state, which the following operations wait for.
+
+        An all-gather has the bytes of the rank's shard, other kinds those of the complete hidden
+        state.
+        """
         is_gather = kind is JobCollective.ALL_GATHER
         size = self._costs.shard_bytes if is_gather else self._costs.activation_bytes
         self._flow = [self.program.collective(name, kind, size, role, self._flow)]
 
     def _exchange(self, name: str) -> None:
-        """Tokens to their experts, or back."""
+        """Add the all-to-all that sends tokens to their experts, or back.
+
+        Its size is the rank's hidden state times `top_k`.
+        """
         # Each token goes to so many experts.
         size = self._costs.shard_bytes * self._options.top_k
         kind = JobCollective.ALL_TO_ALL
@@ -219,7 +232,12 @@ class StageProgram:
         self._message(NodeKind.SEND, shift, microbatch, self._flow)
 
     def _message(self, kind: NodeKind, shift: int, microbatch: int, after: Sequence[int]) -> int:
-        """A message between this stage and the one before or behind it."""
+        """Add a message to or from another stage, and return its row.
+
+        `shift`: 1 for the next stage, -1 for the previous one. The message carries activations if
+        it goes towards later stages, otherwise their gradients; its size is the rank's shard of the
+        hidden state.
+        """
         # Activations go up the stages, their gradients down.
         is_forward = (kind is NodeKind.SEND) == (shift > 0)
         name = "activations" if is_forward else "gradients of activations"
@@ -229,18 +247,18 @@ class StageProgram:
     # --- weights and gradients ---
 
     def _layer_bytes(self) -> int:
-        """Of the weights, or gradients, of a layer without experts."""
+        """Return the bytes of a layer's weights (or gradients) on one rank, without experts."""
         # Experts are reduced in a group of their own.
         attention, mlp = self._costs.attention(), self._costs.mlp()
         parameters = attention.parameters + mlp.parameters
         return parameters * self._options.element_bytes
 
     def _gathered_weights(self, name: str) -> list[int]:
-        """Gather the shards of a layer's weights, and return the row; empty without FSDP.
+        """Add the all-gather of a layer's weights, and return its row in a list.
 
-        The shard has the bytes of the layer divided by the data-parallel ranks, rounded up. With
-        overlap the gather waits for the computation before the last two, so that it runs one layer
-        ahead; else for the last one.
+        Empty without FSDP or with one data-parallel rank. The size is the layer's bytes divided by
+        the data-parallel ranks, rounded up. With overlap the gather starts after the third-last
+        computation, so that it runs one layer ahead; otherwise after the last one.
         """
         if not self._options.fsdp or self._options.data == 1:
             return []
@@ -252,13 +270,13 @@ class StageProgram:
         return [self.program.collective(f"{name} weights", kind, shard, "data", (), control)]
 
     def _reduce_layer(self, layer: int, *, is_last: bool) -> None:
-        """Reduce the gradients of a layer in the group `data`, and those of its experts.
+        """Add the reduction of a layer's gradients in the group `data`, and of its experts'.
 
-        With FSDP and more than one data-parallel rank, a reduce-scatter follows after every
-        micro-batch. After the last one only (`is_last`), gradients are all-reduced without FSDP,
-        and those of experts, if there are any, in the group `expert data`. With the option
-        `overlap` they wait for the last computation; without it they are kept, and `finish` reduces
-        them behind the entire pass.
+        With FSDP and several data-parallel ranks, a reduce-scatter follows every microbatch. After
+        the last microbatch (`is_last`), gradients are all-reduced without FSDP, and those of
+        experts in the group `expert data`. With the option `overlap` these reductions wait for the
+        last computation only; otherwise they are stored, and `finish` adds them at the end of the
+        pass.
         """
         options, name = self._options, f"gradients {layer}"
         last_computation = self._computes[-1:]
@@ -281,7 +299,11 @@ class StageProgram:
                 self._gradients.append(gradients)
 
     def _all_reduce(self, name: str, size: int, role: str, after: Sequence[int]) -> list[int]:
-        """Reduce in the group of a role; no collective in groups of one rank."""
+        """Add an all-reduce in the group of a role; return the rows to wait for.
+
+        A group of one rank gets no collective, because simulators would hang; then `after` is
+        returned.
+        """
         ranks = {
             "data": self._options.data,
             "expert data": self._options.data // self._options.expert,
@@ -298,11 +320,11 @@ MOST_COMPUTATIONS = 10**7
 
 
 def generate(options: TransformerOptions) -> Workload:
-    """Generate one training step of all ranks as a workload.
+    """Generate one training step of a transformer on all ranks as a workload.
 
-    Each stage has batch / data / microbatch micro-batches, in the order of `schedule`; ranks of one
-    stage have the same program and differ in their groups alone. Raises `UsageError` for degrees
-    that are not divisors.
+    Each pipeline stage runs batch / data / microbatch microbatches in the order of `schedule`. The
+    ranks of a stage have the same program in different groups. Raises `UsageError` for degrees of
+    parallelism that are not divisors.
     """
     _check(options)
     costs = Costs(options)
@@ -322,10 +344,10 @@ def generate(options: TransformerOptions) -> Workload:
 
 
 def schedule(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int]]:
-    """Return (is forward, microbatch) in 1F1B order on one stage.
+    """Return (is forward, microbatch) of the passes of a stage in 1F1B order.
 
-    As many forward passes as there are later stages, then one of each kind in turn, then the
-    backward passes that are left.
+    First come as many forward passes as there are later stages, at most `microbatches`. Then one
+    forward and one backward pass alternate. The remaining backward passes are last.
     """
     ahead = min(stages - stage - 1, microbatches)
     order = [(True, microbatch) for microbatch in range(ahead)]
@@ -336,7 +358,10 @@ def schedule(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int
 
 
 def computations(options: TransformerOptions) -> int:
-    """How many computations the layers of all ranks will have; a job has up to six times that."""
+    """Return the number of computations in the layers of all ranks.
+
+    A job has up to six times as many nodes.
+    """
     # Two halves of a layer, forward and backward, for every microbatch of every replica.
     passes = 4 * options.layers * options.batch // options.microbatch
     return passes * options.tensor

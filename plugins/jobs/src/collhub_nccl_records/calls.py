@@ -93,8 +93,9 @@ def operation_word(operation: str) -> str:
 def input_bytes(word: str, size: int, rank_count: int) -> int:
     """Return the bytes of the input buffer of a rank, as `JobCollective` defines them.
 
-    `word`: the operation in lower-case letters; `size`: count times size of the type in the call,
-    which is one segment for reduce-scatter (received), all-to-all and scatter. -1 if unknown.
+    `word`: operation in lower case; `size`: count x size of the type in the call. For
+    reduce-scatter (received data), all-to-all and scatter this is one segment, so the result is
+    `size` x `rank_count`. -1 if the size, or a necessary rank count, is unknown.
     """
     if size < 0:
         return -1
@@ -104,9 +105,9 @@ def input_bytes(word: str, size: int, rank_count: int) -> int:
 
 
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """Yield line numbers and lines without their ends; None for a line longer than 4 MiB.
+    """Yield (line number from 1, line without its end); None for a line longer than 4 MiB.
 
-    Memory: one line.
+    At most one line is in memory.
     """
     number = 0
     while line := stream.readline(MAX_LINE_BYTES):
@@ -140,7 +141,10 @@ def type_of_number(number: int) -> tuple[str, int]:
 
 
 def type_of_name(text: str) -> tuple[str, int]:
-    """Return name and bytes of a type as `ncclFloat32`; ("", -1) for unknown ones."""
+    """Return name and bytes of a type such as `ncclFloat32`; ("", -1) for unknown types.
+
+    Case, underscores and the prefix `nccl` are ignored.
+    """
     word = text.strip().lower().removeprefix("nccl").replace("_", "")
     word = _ALIASES.get(word, word)
     return (word, _BYTES[word]) if word in _BYTES else ("", -1)

@@ -67,12 +67,13 @@ class _Entry:
 def read_deepspeed_lines(
     lines: Iterable[tuple[int, bytes | None]], file: str
 ) -> Iterator[CallRecord | SkippedLine]:
-    """Yield a record per logged call of rank 0, in order; other lines of the log are ignored.
+    """Yield the calls of rank 0 in a log of DeepSpeed's communication logger, in order.
 
-    Without such lines, the last summary gives the calls: its counts include those of earlier ones,
-    and the calls of a row share its total time. Sizes are those of the API of NCCL, rounded as the
-    logger prints them. Operations of other names are findings. Raises `InputError` if the ratios
-    of bandwidths fit no number of ranks, or if no operation has such a ratio.
+    Without lines of single calls, the last summary gives the calls, in the order of its rows; the
+    calls of a row share its total time equally. The number of ranks is derived from the bandwidths.
+    Sizes are as in the API of NCCL, with the rounding of the logger. Assumptions, and records that
+    cannot be read, are yielded as `SkippedLine`; all other lines are ignored. Raises `InputError`
+    if no number of ranks fits (`ranks`, `rank-range`), and for too many calls (`too-large`).
     """
     calls, table, skipped = _parse(lines)
     entries = calls or table
@@ -102,12 +103,12 @@ def read_deepspeed_lines(
 def _parse(
     lines: Iterable[tuple[int, bytes | None]],
 ) -> tuple[list[_Entry], list[_Entry], list[SkippedLine]]:
-    """Return logged calls, rows of the last summary, and lines that are skipped.
+    """Return the logged calls, the rows of the last summary, and the skipped lines.
 
-    A summary begins with its heading, which discards the rows of the summary before, and ends at
-    the first line that is neither an operation, a row, a logged call, nor too long. Rows belong to
-    the operation above them. Lines that are no records are ignored without a finding; too long
-    lines (None), and records with invalid values, are skipped with one.
+    A summary begins with its heading, which discards the previous summary. It ends at the first
+    other line that is neither an operation, a row, a logged call, nor too long. Rows belong to the
+    operation before them. Lines that are no records are ignored. Too long lines (None), and records
+    with invalid values, are skipped lines.
     """
     calls: list[_Entry] = []
     table: list[_Entry] = []
@@ -154,12 +155,13 @@ def _to_entry(
 
 
 def _find_rank_count(entries: Iterable[_Entry], file: str) -> tuple[int, str]:
-    """Return the number of ranks of the job, and a note if several numbers fit.
+    """Derive the number of ranks from bandwidths; return it, and a note if several numbers fit.
 
-    Bus bandwidth / algorithm bandwidth = (n - 1) / n, both rounded to 0.01 Gbit/s. Entries of
-    operations outside `_SCALED`, or with an algorithm bandwidth below 0.5 Gbit/s, are ignored. Of
-    several numbers that fit all entries, the one with the most factors of two is assumed. Raises
-    `InputError` if no number up to 2^14 fits all entries, or if no entry can be used.
+    The ratio of bus and algorithm bandwidth is (n - 1) / n; both are rounded to 0.01 Gbit/s.
+    Operations outside of `_SCALED`, and algorithm bandwidths below 100 times the rounding error,
+    are ignored. If several numbers fit all entries, the one with the most factors of two is
+    assumed. Raises `InputError` (`ranks`) if no number fits or no entry can be used, and
+    (`rank-range`) above 2^14 ranks.
     """
     lowest, highest = 1.0, float(_MAX_RANKS)
     line = 0

@@ -151,10 +151,12 @@ class NcclLog:
         return True
 
     def _identity(self, line: _Line, pointer: str, rest: str) -> str | None:
-        """Return hash of the communicator, or parent and colour of a split.
+        """Return the name of the communicator in an initialization line; None if it is unknown.
 
-        The k-th split of a parent with a colour is the same communicator on all of its ranks. A
-        line without both repeats the last communicator of the pointer.
+        It is the hash of the communicator. For a split without a hash it is the name of the parent,
+        the colour, and `#k` for the k-th split of this parent with this colour, if k exceeds 1; all
+        ranks count alike. A line without both repeats the last communicator of the pointer. Counts
+        splits in `self`.
         """
         if match := _HASH.search(rest):
             return match[1].lower()
@@ -173,10 +175,12 @@ class NcclLog:
         return f"{parent.communicator}/{match[2]}" + (f"#{count}" if count > 1 else "")
 
     def _facts_of(self, line: _Line) -> CommunicatorFacts | None:
-        """Return the communicator of a line: by pointer, by thread or process, or the only one.
+        """Return the facts of the communicator that a line belongs to.
 
-        A first, unnamed communicator is created if there is none. None if several are possible,
-        which `unassigned` counts, and for all lines after the first 2^20 entries.
+        The first that applies: the communicator of the pointer in the line, the last one of the
+        thread, that of the process, the only communicator. A first, unnamed communicator is created
+        if there is none. None if several are possible, which is counted in `self.unassigned`, and
+        for all lines after the first 2^20.
         """
         if match := _COMM.search(line.text):
             member = self._members.get((line.process, match[1].lower()))
@@ -277,10 +281,10 @@ _FACTS: tuple[tuple[str, Callable[[NcclLog, _Line], bool]], ...] = (
 
 
 def _split(number: int, content: bytes) -> Iterator[_Line]:
-    """Split a line at the prefixes of NCCL: processes may tear each other's lines.
+    """Split a line at the prefixes of NCCL, since processes may write into each other's lines.
 
-    `number`: of the line, the same for all parts. Text before the first prefix is dropped, as are
-    colours; nothing for lines without NCCL.
+    `number`: of the line, used for all parts. Text before the first prefix, and colour codes, are
+    dropped. Nothing is yielded for lines without NCCL.
     """
     if b" NCCL " not in content:
         return
@@ -349,7 +353,12 @@ class CommunicatorFacts:
     channels: str = ""
 
     def ring(self, channel: int) -> tuple[int, ...]:
-        """Return the ring of a channel: the line of rank 0, else the lines of all ranks."""
+        """Return the ranks on the ring of a channel, in order.
+
+        The logged ring line of rank 0 is used if it is complete. Otherwise the ring is built from
+        the successors in the lines of all ranks, starting with the lowest rank; without those, the
+        truncated line, or () if there is none.
+        """
         if channel in self.rings and channel not in self.cut_rings:
             return self.rings[channel]
         successors = self.successors.get(channel, {})
@@ -367,7 +376,7 @@ class CommunicatorFacts:
         return sorted({*self.rings, *self.successors})
 
     def transports(self) -> Counter[str]:
-        """Count the connections by transport, without the number of the network device."""
+        """Count the connections by transport, such as `NET/IB`, without the device number."""
         counts: Counter[str] = Counter()
         for connection, count in self.connections.items():
             kind = connection.transport.split("/")
@@ -375,7 +384,10 @@ class CommunicatorFacts:
         return counts
 
     def size(self) -> int:
-        """Return the number of ranks: as logged, else the highest rank that occurs plus 1."""
+        """Return the number of ranks: as logged, else the highest rank that occurs plus 1.
+
+        Ranks occur in rings, trees and processes; 0 without any.
+        """
         if self.rank_count > 0:
             return self.rank_count
         ranks = {rank for ring in self.rings.values() for rank in ring}
@@ -384,7 +396,11 @@ class CommunicatorFacts:
 
 
 def describe_ring_defect(facts: CommunicatorFacts, channel: int) -> str:
-    """Return the reason why the ring of a channel is not one over all ranks, "" without one."""
+    """Return the first reason why the ring of a channel does not contain all ranks once.
+
+    `""` if it does. Checked in this order: a truncated line without a replacement, a repeated rank,
+    a missing rank, a rank that is not below the size.
+    """
     ring, size = facts.ring(channel), facts.size()
     if channel in facts.cut_rings and channel not in facts.successors:
         return "the line is truncated, and the log has no GRAPH lines of the ring"
@@ -398,11 +414,11 @@ def describe_ring_defect(facts: CommunicatorFacts, channel: int) -> str:
 
 
 def describe_tree_defect(tree: Mapping[int, TreeNode], size: int) -> str:
-    """Return the first reason why the nodes are not one tree over `size` ranks, "" without one.
+    """Return the first reason why the nodes are no tree over `size` ranks; "" if they are one.
 
-    Checked in this order: a missing rank, a rank not below `size`, a number of roots other than
-    one, parents and children that do not name each other, and ranks that the root does not reach (a
-    cycle). Of several ranks with a defect, the lowest is named.
+    Checked in this order: a missing rank, a rank that is not below `size`, a number of roots other
+    than one, parents and children that do not name each other, ranks that the root does not reach
+    (a cycle). The lowest rank with a defect is named.
     """
     if missing := sorted(set(range(size)) - set(tree)):
         return f"the line of rank {missing[0]} is missing"
@@ -471,7 +487,11 @@ class ChoiceLine:
 
 
 def parse_choice(text: str) -> ChoiceLine | None:
-    """Parse a message that starts with a choice; None for other messages."""
+    """Parse a message with the algorithm that NCCL chose; None for other messages.
+
+    Numbers of algorithms and protocols are converted to names. The time in us is set only if they
+    are numbers, the number of channels only if they are names.
+    """
     match = _LINE.match(text)
     if match is None:
         return None

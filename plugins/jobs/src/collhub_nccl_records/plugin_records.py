@@ -38,9 +38,10 @@ _THREAD = re.compile(r"[-_.]\d+(?:\.[A-Za-z]+)*\Z")
 def read_inspector_lines(
     lines: Iterable[tuple[int, bytes | None]], file: str
 ) -> Iterator[CallRecord | SkippedLine]:
-    """Yield a record per line, and a finding per line that holds none; empty lines are ignored.
+    """Yield a record per line of NCCL's Inspector, and a `SkippedLine` per unreadable line.
 
-    `lines`: line numbers and contents. Numbers that are missing or invalid are -1.
+    `lines`: (line number, content); None as content for a line that is too long. Empty lines are
+    ignored. Missing and invalid numbers are -1.
     """
     members: dict[tuple[object, ...], Member] = {}
     for number, line in lines:
@@ -93,7 +94,7 @@ def _record(
 
 
 def _gpu_times(trace: dict[str, Any]) -> tuple[float, float]:
-    """Return first start and last stop of the kernels of a call in us; -1 without a trace."""
+    """Return the first start and the last stop of the kernels of a call in us; -1 if unknown."""
     kernels = [_object(kernel) for kernel in _list(trace.get("kernel_events"))]
     starts = [_number(kernel.get("kernel_start_ts")) for kernel in kernels]
     stops = [_number(kernel.get("kernel_stop_ts")) for kernel in kernels]
@@ -102,13 +103,13 @@ def _gpu_times(trace: dict[str, Any]) -> tuple[float, float]:
 
 
 def whole_number(value: object) -> int:
-    """Return a number from 0 to 2^62, or -1 for any other value."""
+    """Return an integer from 0 to 2^62; -1 for any other value, such as a bool."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     return value if is_whole and 0 <= value <= 1 << 62 else -1  # type: ignore[operator,return-value]
 
 
 def _number(value: object) -> float:
-    """Return a finite number from 0 to 1e18, or -1 for any other value."""
+    """Return a number from 0 to 1e18 as a float; -1 for any other value, such as a bool or nan."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= 1e18 or math.isnan(value):  # type: ignore[operator,arg-type]
         return -1.0
@@ -140,12 +141,12 @@ class _OpenCall:
 def read_profiler_events(
     lines: Iterable[tuple[int, bytes | None]], file: str
 ) -> Iterator[CallRecord | SkippedLine]:
-    """Yield the collectives and messages in the order of their ends, and findings.
+    """Yield the calls in a file of NCCL's profiler in the order of their ends, and skipped lines.
 
-    Times are those of the first and the last kernel event within a call, if the file has them;
-    kernel events belong to the last call that their process began. Lines that are no events,
-    invalid calls, and at the end calls without an end are findings. At most 2^16 calls are open;
-    further ones are ignored.
+    `lines`: (line number, content). The times of a call are those of its first and last kernel
+    event, if the file has them; a kernel event belongs to the last call that its process began.
+    Lines that are no events, invalid calls, and calls without an end (at the end) are yielded as
+    `SkippedLine`. At most 2^16 calls are open at a time; further ones are ignored.
     """
     host = _THREAD.sub("", PurePath(file).name)
     open_calls: dict[tuple[str, str, str], _OpenCall] = {}
@@ -182,10 +183,10 @@ def read_profiler_events(
 
 
 def _event(line: bytes | None, file: str) -> dict[str, Any] | None:
-    """Parse a line; {} for brackets and empty lines, None for other text.
+    """Parse a line of an event list; {} for brackets and empty lines, None for other text.
 
-    A comma behind the object, and a bracket of the list before or behind it, are dropped; bare
-    words as values are quoted first. A too long line (None) is other text.
+    Commas after the object, and brackets of the list before or after it, are dropped. Values that
+    are bare words are quoted first. None also for a line that is too long (None).
     """
     text = b"?" if line is None else line.strip().removesuffix(b",").rstrip()
     text = text.removeprefix(b"[").lstrip() if text.startswith(b"[") else text
@@ -228,7 +229,7 @@ def _call(
 
 
 def _to_integer(value: object) -> object:
-    """Parse a hash that is written as text, decimal or hexadecimal."""
+    """Convert a decimal or hexadecimal hash to an integer; return other values unchanged."""
     if isinstance(value, str) and re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", value):
         return int(value, 0 if value[:2].lower() == "0x" else 10)
     return value

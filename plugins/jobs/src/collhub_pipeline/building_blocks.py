@@ -31,7 +31,7 @@ Slots = dict[Operation, int]
 
 
 def v_half(devices: int, micros: int) -> Schedule:
-    """Build V-Half: half of the activations of 1F1B."""
+    """Build the schedule V-Half, which needs half of the activation memory of 1F1B."""
     lag = 0 if devices % 2 else 3
     starts = [
         (at * 2, 3 * devices - at - 2, 3 * devices + lag + 2 * at - 1, 6 * devices + lag - at - 2)
@@ -41,7 +41,7 @@ def v_half(devices: int, micros: int) -> Schedule:
 
 
 def v_min(devices: int, micros: int) -> Schedule:
-    """Build V-Min: a third of the activations of 1F1B."""
+    """Build the schedule V-Min, which needs a third of the activation memory of 1F1B."""
     lag = 0 if devices % 3 else 2
     starts = [
         (at, 2 * devices - at - 1, 2 * devices + lag + at, 4 * devices + lag - at - 1)
@@ -51,10 +51,12 @@ def v_min(devices: int, micros: int) -> Schedule:
 
 
 def _build_repeated(name: str, starts: list[tuple[int, int, int, int]], micros: int) -> Schedule:
-    """Repeat the passes of a micro-batch, and reorder warm-up and cool-down.
+    """Repeat the passes of a microbatch for all microbatches, and improve warm-up and cool-down.
 
-    `starts`: per device the slots of both forward passes and of both input gradients, the one of
-    the second chunk first.
+    `starts`: per device the slots of the passes of microbatch 0: forward pass of the first chunk,
+    forward pass of the second chunk, input gradient of the second chunk, input gradient of the
+    first chunk. Weight gradients fill free slots. Passes of warm-up and cool-down are moved to
+    earlier free slots, before and after idle slots have been removed.
     """
     devices = len(starts)
     place = place_in_waves(devices, 2)
@@ -91,7 +93,10 @@ def _list_orders(name: str, place: tuple[int, ...], lines: Sequence[Slots]) -> S
 
 
 def _fill_weight_gradients(line: Slots) -> Slots:
-    """Add the weight gradients of a device: each in the next free slot, the oldest one first."""
+    """Add the weight gradients of a device, each in the next free slot after its input gradient.
+
+    The oldest pending weight gradient is placed first.
+    """
     at_slot = {slot: pass_ for pass_, slot in line.items()}
     pending: deque[Operation] = deque()
     result = dict(line)
@@ -122,7 +127,7 @@ class _Device:
 
     @classmethod
     def create(cls, slots: Slots, length: int) -> _Device:
-        """Create the record of a device from the slots of its passes."""
+        """Create the record of a device from the slots of its passes; `length`: number of slots."""
         stored, gradients, is_occupied = np.zeros((3, length), np.int64)
         has_weights = any(pass_.kind is _W for pass_ in slots)
         device = cls(slots, stored, gradients, is_occupied, has_weights)
@@ -131,7 +136,7 @@ class _Device:
         return device
 
     def count(self, pass_: Operation, slot: int, sign: int) -> None:
-        """Add a pass to the columns of a slot, or remove it with the sign -1."""
+        """Add a pass to the counts of a slot (`sign` 1), or remove it (-1)."""
         self.is_occupied[slot] += sign
         if pass_.kind is _I:
             self.gradients[slot] += sign
@@ -143,7 +148,11 @@ class _Device:
         return int(np.flatnonzero(self.gradients)[number])
 
     def find_peak(self) -> int:
-        """Return the largest number of stored activations of chunks."""
+        """Return the largest number of stored activations of chunks over time.
+
+        If the device has no weight gradients yet, each one is assumed in the next free slot after
+        its input gradient.
+        """
         stored = np.cumsum(self.stored)
         if not self.has_weight_gradients:
             # Pending gradients are a queue that one free slot serves at a time (Lindley).
@@ -156,8 +165,10 @@ class _Device:
 def _move_forward(lines: Sequence[Slots]) -> list[Slots]:
     """Move passes of warm-up and cool-down to earlier free slots; return the slots by device.
 
-    The warm-up is before the first input gradient of the first stage, and the cool-down is after
-    the last forward pass of this stage. Without weight gradients only the cool-down changes.
+    The warm-up is before the first input gradient of the first stage, the cool-down after the last
+    forward pass of this stage. A pass moves to the first free slot after its inputs that does not
+    increase the peak of stored activations. Without weight gradients only the cool-down changes.
+    The arguments remain unchanged.
     """
     length = max(max(line.values()) for line in lines) + 1
     devices = [_Device.create(dict(line), length) for line in lines]
@@ -201,9 +212,9 @@ def _move_forward(lines: Sequence[Slots]) -> list[Slots]:
 
 
 def _number_weight_gradients(line: Slots) -> Slots:
-    """Assign the weight gradients of a device in the order of its input gradients.
+    """Assign the slots of weight gradients of a device in the order of its input gradients.
 
-    Moves change the order of the input gradients, and each weight gradient belongs to one of them.
+    It is called after moves, which change the order of the input gradients.
     """
     result = {pass_: slot for pass_, slot in line.items() if pass_.kind is not _W}
     gradients = sorted((one for one in result if one.kind is _I), key=line.__getitem__)
@@ -214,10 +225,11 @@ def _number_weight_gradients(line: Slots) -> Slots:
 
 
 def _list_inputs(pass_: Operation, num_stages: int) -> list[Operation]:
-    """Return the passes after which a forward pass or input gradient may run.
+    """Return the passes that must precede a forward pass or an input gradient.
 
-    These are the one of the preceding micro-batch, and that of the neighbour stage or the forward
-    pass of the last stage. Passes outside of the schedule are included.
+    They are the pass of the previous microbatch, and that of the neighbour stage; for the input
+    gradient of the last stage, its forward pass. The result may contain passes outside of the
+    schedule, such as stage -1.
     """
     earlier = pass_._replace(micro=pass_.micro - 1)
     if pass_.kind is _F:

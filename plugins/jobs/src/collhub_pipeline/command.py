@@ -139,7 +139,12 @@ def create_report(
     *,
     is_search: bool,
 ) -> PipelineReport:
-    """Create the report of a schedule; `is_search`: state the bound of all placements as well."""
+    """Create the report of a schedule.
+
+    `is_search`: the report has a lower bound for all placements, and compares the value with it
+    instead of the bound for the given placement. `cuts`: limits of the search that were reached;
+    `artifacts`: written files. Times are in ns.
+    """
     from collhub_pipeline.pipeline_record import PipelineBounds, PipelineDevice, PipelineReport
     from collhub_pipeline.search import compute_search_bound
     from collhub_pipeline.timing import compute_period
@@ -202,7 +207,7 @@ def create_report(
 
 
 def _name_placement(schedule: Schedule) -> str:
-    """Return the kind of placement of stages on devices."""
+    """Return the kind of placement of stages on devices: `chunk`, `loops`, `waves` or `other`."""
     from collhub_pipeline.orders_of_chunks import place_in_loops, place_in_waves
 
     row = schedule.device_of[0]
@@ -219,7 +224,10 @@ def _name_placement(schedule: Schedule) -> str:
 
 
 def format_fields(report: PipelineReport) -> dict[str, str]:
-    """Return the lines of the text output, value by name, in their order."""
+    """Format the report as text by label, in the order of the output.
+
+    `recomputed`, `bounds`, `all orders` and `optimal` are contained only if they apply.
+    """
     chunks = report.num_stages // len(report.devices)
     shapes = {
         "chunk": "one chunk a device",

@@ -28,11 +28,11 @@ _MAX_PASSES = 10**6
 
 
 def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Workload:
-    """Generate one training step of all ranks as a workload; `budget`: limits of the search.
+    """Generate one training step of a pipeline on all ranks as a workload.
 
-    Each device has one program per member of its mesh. Raises `UsageError` for invalid options, and
-    (`too-large`) above 10^6 passes, counted as 3 x stages x chunks x micro-batches x
-    slices x widest mesh.
+    `budget`: limits of a search for the schedule. Each device has one program per member of its
+    mesh. Raises `UsageError` for invalid options, and (`too-large`) if 3 x stages x chunks x
+    microbatches x slices x widest mesh exceeds 10^6 passes.
     """
     shape, layout = shape_of(options), layout_of(options)
     widths = layout.ranks.widths
@@ -53,12 +53,13 @@ def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Wo
 def layout_of(options: PipelineOptions) -> Layout:
     """Build the layout of ranks and activations from the options of a pipeline.
 
-    If neither `activation_tensor` nor `meshes` is given, the option `tensor` states the ranks
-    of each stage (one number for all stages, or one per stage), which hold even slices of the
-    activation. If both are given, the meshes define the ranks and their parts of the
-    activation. Raises `UsageError` if only one of the two is given, if both are given and the
-    option `tensor` is not its default `1`, and if `tensor` does not state a positive number
-    for every stage. Raises `HubError` for an invalid activation tensor or invalid meshes.
+    With `activation_tensor` and `meshes`, the meshes define the ranks of each stage and their tiles
+    of the activation. Without both, the option `tensor` gives the ranks of each stage (one number
+    for all stages, or one per stage), which hold even slices of the activation.
+
+    Raises `UsageError` (`option-value`) if only one of the two options is given, if `tensor` is
+    given in addition, and if `tensor` is no positive number for every stage. Raises `HubError` for
+    an invalid tensor or invalid meshes.
     """
     tensor, meshes = options.activation_tensor, options.meshes
     if tensor is None and meshes is None:
@@ -73,10 +74,11 @@ def layout_of(options: PipelineOptions) -> Layout:
 def schedule_from(
     options: PipelineOptions, shape: Shape, budget: SearchBudget | None = None
 ) -> Schedule:
-    """Build the schedule of the options, or read it from the CSV file that they name.
+    """Build the schedule of the options, or read it from the CSV file `options.csv`.
 
-    Raises `UsageError` if a file has other numbers of devices or micro-batches than the options,
-    `InputError` if it is invalid.
+    A schedule from a file recomputes all stages if the option `recompute` is `all`, otherwise none.
+    Raises `UsageError` (`option-value`) if the file has other numbers of devices or microbatches
+    than the options, and `InputError` if it is invalid.
     """
     if options.csv is None:
         return schedule_of(options.schedule, shape, budget)
@@ -95,9 +97,10 @@ def schedule_from(
 
 
 def shape_of(options: PipelineOptions) -> Shape:
-    """Build the pipeline with times in ns, rounded from the seconds of the options.
+    """Convert the options to the shape of a pipeline, with times in whole ns.
 
-    Warm-ups are the numbers of the option, or none. Raises `UsageError` if they are invalid.
+    A single value of `memory` applies to all devices. Warm-ups are empty if not given. Raises
+    `UsageError` (`option-value`) for options that cannot be parsed.
     """
     seconds = options.forward, options.input_gradient, options.weight_gradient, options.transfer
     forward, inputs, weights, transfer = (round(duration * 1e9) for duration in seconds)
@@ -132,7 +135,10 @@ def _to_fraction(number: float) -> Fraction:
 
 
 def _parse_times(name: str, text: str) -> PassTimes:
-    """Parse times of forward, input-gradient and weight-gradient pass to whole ns."""
+    """Parse three times, forward/input gradient/weight gradient, and round them to ns.
+
+    `name`: option, for the error. Raises `UsageError` (`option-value`) for other text.
+    """
     try:
         forward, inputs, weights = (round(parse_time(part) * 1e9) for part in text.split("/"))
     except (ValueError, HubError):
@@ -143,7 +149,11 @@ def _parse_times(name: str, text: str) -> PassTimes:
 
 
 def _parse_fractions(name: str, text: str) -> tuple[Fraction, ...]:
-    """Parse numbers of at least 0 with commas between. Raises `UsageError`."""
+    """Parse numbers of at least 0, separated by commas, as exact fractions.
+
+    `name`: option, for the error. Raises `UsageError` (`option-value`) for other text, and above
+    `MAX_INTEGER`.
+    """
     try:
         numbers = tuple(Fraction(part.strip()) for part in text.split(","))
     except (ValueError, ZeroDivisionError):
@@ -155,9 +165,9 @@ def _parse_fractions(name: str, text: str) -> tuple[Fraction, ...]:
 
 
 def _parse_widths(options: PipelineOptions) -> list[int]:
-    """Parse the number of ranks of every stage; a single number holds for all stages.
+    """Parse the number of ranks of every stage; a single number applies to all stages.
 
-    Raises `UsageError` for another number of entries, and entries below 1.
+    Raises `UsageError` (`option-value`) for another number of entries, and for entries below 1.
     """
     cure = "write one number, or one for every stage, such as 4,4,2,2"
     widths = _parse_numbers(options.tensor)
@@ -180,7 +190,10 @@ def _parse_numbers(text: str) -> list[int]:
 def _build_programs(
     schedule: Schedule, layout: Layout, options: PipelineOptions, position: tuple[int, int]
 ) -> RankPrograms:
-    """Build the program of a member of a device, for its rank in every replica."""
+    """Build the program of one member of a device; `position`: (device, member).
+
+    The result is the program with the corresponding ranks of all replicas.
+    """
     writer = _Writer(schedule, layout, options, position)
     for operation in schedule.orders[position[0]]:
         writer.run(operation)
@@ -210,13 +223,13 @@ class _Writer:
         self._row_of_result: dict[tuple[bool, int, int, int], int] = {}
 
     def run(self, operation: Operation) -> None:
-        """Add a pass of this rank with its receives before and its sends behind it.
+        """Add a pass of this rank, with its receives before and its sends after it.
 
-        The pass has data dependencies on its inputs and receives, and a control dependency on the
-        pass before on this device. Its duration is rounded to whole ns, at least 1. Forward passes
-        and input gradients are followed by an all-reduce in the group `tensor` if there are bytes
-        to sum; its row then is the result that others read. Weight gradients have no result. With
-        blocking communication, the next pass also waits for the sends.
+        The pass depends on the data of its inputs and receives, and starts after the previous pass
+        of this device. Its duration is rounded to ns, at least 1. A forward pass or input gradient
+        is followed by an all-reduce in the group `tensor` if the layout has bytes to sum; later
+        passes then depend on the all-reduce. With blocking communication, the next pass also waits
+        for the sends.
         """
         kind, direction, stage, micro = operation
         after = [*self._find_inputs(operation), *self._add_receives(operation)]
@@ -236,7 +249,10 @@ class _Writer:
             self._before += sent
 
     def _cut(self, size: int, unit: int) -> int:
-        """Return the bytes of a token slice of `size` bytes: equal parts up to one byte."""
+        """Return the bytes of token slice `unit % slices` of `size` bytes.
+
+        The slices differ by at most one byte.
+        """
         slices = self._schedule.slices
         at = unit % slices
         return (at + 1) * size // slices - at * size // slices
@@ -251,9 +267,9 @@ class _Writer:
     def _find_inputs(self, operation: Operation) -> list[int]:
         """Return the rows of this rank whose results a pass reads.
 
-        A weight gradient reads the input gradient of its stage and micro-batch, an input gradient
-        the forward pass; both it and forward passes read the result of the neighbour stage if this
-        is on the same device, else a message brings that.
+        A weight gradient reads the input gradient of its stage and microbatch, an input gradient
+        the forward pass. Forward passes and input gradients also read the result of the previous
+        stage (in their direction) if it is on the same device; otherwise a message brings it.
         """
         kind, direction, stage, micro = operation
         keys = []
@@ -269,7 +285,10 @@ class _Writer:
         return [self._row_of_result[key] for key in keys]
 
     def _find_neighbour(self, operation: Operation, step: int) -> int | None:
-        """Return the device that sends the input (step -1) or receives the result (step 1)."""
+        """Return the device that sends a pass's input (`step` -1) or gets its result (`step` 1).
+
+        None at the ends of the pipeline, and for weight gradients.
+        """
         kind, direction, stage, _ = operation
         devices = self._schedule.device_of[direction]
         at = stage - step if kind.is_backward else stage + step
@@ -277,10 +296,10 @@ class _Writer:
         return devices[at] if exists else None
 
     def _add_receives(self, operation: Operation) -> list[int]:
-        """Add receives for a pass: from the other device, then from forwarding ranks.
+        """Add the receives of a pass, and the forwarding to other ranks; return receive rows.
 
-        Between them, this rank forwards what has arrived, because neighbours wait for it. Returns
-        the rows of the receives; none if the pass reads nothing of another device.
+        The order is: receives from the other device, sends of forwarded data, receives from ranks
+        that forward. Empty if the input of the pass is not on another device.
         """
         device = self._find_neighbour(operation, -1)
         if device is None or device == self._position[0]:
@@ -300,7 +319,7 @@ class _Writer:
         return self._add_messages(NodeKind.SEND, operation, operation.stage, legs[False], [row])
 
     def _select_legs(self, sender: int, receiver: int) -> Mapping[bool, Sequence[Leg]]:
-        """Return this rank's messages between two devices by `is_forwarded`, cached."""
+        """Return the messages of this rank between two devices, by `is_forwarded`; cached."""
         if (sender, receiver) not in self._legs:
             legs = [
                 leg
@@ -321,11 +340,11 @@ class _Writer:
         legs: Sequence[Leg],
         after: Sequence[int],
     ) -> list[int]:
-        """Add this rank's sends or receives of messages; `sender`: the sending stage.
+        """Add the sends or receives of this rank among `legs`; return the rows in order.
 
-        Returns the added rows, in the order of `legs`; legs of other ranks are skipped. `after`:
-        rows that the messages wait for. The tag is distinct for direction of the pipeline, forward
-        or backward, sending stage and micro-batch; peers are stated relative to the rank.
+        `kind`: SEND or RECV; `sender`: the stage that sends; `after`: rows that the messages wait
+        for. Legs of other ranks are skipped. The tag is unique for direction of the pipeline,
+        forward or backward pass, sending stage, and unit. Peers are relative to the rank.
         """
         name = "gradient" if operation.kind.is_backward else "activation"
         units = self._options.micro_batches * self._schedule.slices

@@ -89,10 +89,11 @@ class EvenSlices:
     activation: int
 
     def groups(self) -> dict[str, Ints]:
-        """Return the ranks of each device, and corresponding ranks of all replicas, by role.
+        """Return the groups of ranks of the two roles in `ROLES` as tables, one group per row.
 
-        The first table has one row per replica and device, filled with -1 to the widest device; the
-        second one row per rank of a replica.
+        The first table has the ranks of one device in one replica, padded with -1 to the widest
+        device, ordered by replica, then device. The second has the corresponding ranks of all
+        replicas, one row per rank of a replica.
         """
         ranks, widths = self.ranks, self.ranks.widths
         rows = []
@@ -139,7 +140,7 @@ def _slice(member: int, members: int, size: int) -> tuple[int, int]:
 
 
 def grouped(rows: Mapping[object, list[int]]) -> Ints:
-    """Convert groups of ranks to a table, one group per row, filled with -1."""
+    """Convert groups of ranks to a table: one group per row, ascending, padded with -1."""
     width = max(map(len, rows.values()))
     table = np.full((len(rows), width), -1, np.int64)
     for at, members in enumerate(rows.values()):
@@ -155,11 +156,11 @@ def sides_of(
     tensor: TensorType,
     stages: int,
 ) -> list[Side]:
-    """Parse the meshes and specs of all stages, separated by `;`, with consecutive devices.
+    """Parse the meshes and specs of all stages, separated by `;`; stages have consecutive devices.
 
-    A single one holds for every stage. Raises `UsageError` for another number than `stages`, for
-    device numbers (`@`), and for partial placements; `HubError` also for specs that are invalid or
-    cut the tensor into more tiles than elements.
+    A single one applies to every stage. Raises `UsageError` for another number than `stages`, for
+    device numbers (`@`), and for partial placements (sums). Raises `HubError` for invalid specs,
+    and for more tiles than elements.
     """
     texts = [part.strip() for part in text.split(";")]
     if len(texts) == 1:
@@ -196,22 +197,25 @@ class MeshLayout:
 
     @classmethod
     def of(cls, tensor: str, meshes: str, stages: int, replicas: int, hand_over: str) -> MeshLayout:
-        """Parse a layout from options. Raises `HubError` for invalid texts."""
+        """Parse a layout from the texts of options; raises `HubError` for invalid texts.
+
+        `hand_over`: how a mesh gets its tiles (`send-recv`, `broadcast` or other); see `_add_host`.
+        """
         tensor_type = parse_tensor(tensor)
         return cls(tensor_type, sides_of(meshes, tensor_type, stages), replicas, hand_over)
 
     @cached_property
     def ranks(self) -> Ranks:
-        """Numbering of the ranks."""
+        """Numbering of the ranks: one rank per device of each stage's mesh, in each replica."""
         widths = tuple(side.mesh.num_devices for side in self.sides)
         return Ranks(widths, self.replicas)
 
     def groups(self) -> dict[str, Ints]:
-        """Return the groups of ranks of the two roles in `ROLES`: tensor and data parallelism.
+        """Return the groups of the two roles in `ROLES`: tensor and data parallelism.
 
-        A tensor group has all ranks of one replica and one device mesh that hold the same tile. A
-        data group has all ranks of one device mesh, over all replicas, that hold the same weights;
-        their batch rows differ.
+        A tensor group has all ranks of one stage's mesh in one replica that hold the same tile of
+        the activation. A data group has all ranks of one stage's mesh, in all replicas, that hold
+        the same weights; their batch rows differ.
         """
         tensor: dict[object, list[int]] = {}
         data: dict[object, list[int]] = {}
@@ -224,19 +228,22 @@ class MeshLayout:
         return dict(zip(ROLES, (grouped(tensor), grouped(data)), strict=True))
 
     def summed_bytes(self, device: int, member: int) -> int:
-        """Return the bytes of the tile of a rank if several ranks have this tile."""
+        """Return the bytes of a rank's tile if another rank of its mesh has it too, else 0."""
         side = self.sides[device]
         keys = [tile for tile, _ in self._keys(side)]
         is_shared = keys.count(keys[member]) > 1
         return self._tile_bytes(side, keys[member]) if is_shared else 0
 
     def has_copies(self, device: int) -> bool:
-        """Return whether replicas, or ranks with different batch rows, share weights."""
+        """Check whether several ranks of a stage have the same weights.
+
+        These are replicas, or ranks of one mesh with different batch rows.
+        """
         weights = [weights for _, weights in self._keys(self.sides[device])]
         return self.replicas > 1 or len(set(weights)) < len(weights)
 
     def legs(self, sender: int, receiver: int) -> tuple[Leg, ...]:
-        """Return the messages of a reshard, one per pair of ranks; cached by pair of devices."""
+        """Return the messages between the meshes of two stages, one per pair of ranks; cached."""
         if (sender, receiver) not in self._legs:
             self._legs[sender, receiver] = tuple(self._resharded(sender, receiver))
         return self._legs[sender, receiver]
@@ -246,7 +253,10 @@ class MeshLayout:
         return {}
 
     def _keys(self, side: Side) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Yield per device its tile, and its coordinates on axes that do not split the batch."""
+        """Yield for each device of a mesh its tile and the coordinates that select its weights.
+
+        These are the coordinates on the axes that do not split the batch.
+        """
         tiles = side.placement.tile_coordinates(side.mesh).tolist()
         batch = side.placement.axes[0]
         for tile, coordinates in zip(tiles, side.mesh.coordinates().tolist(), strict=True):
@@ -258,10 +268,10 @@ class MeshLayout:
         return int(np.prod(lengths)) * self.tensor.element_bytes
 
     def _resharded(self, sender: int, receiver: int) -> Iterator[Leg]:
-        """Yield legs in rank order; forwarded legs follow the legs that bring their data.
+        """Yield the messages of a reshard: direct ones first, then forwarded ones.
 
-        Within each of the two, legs are ordered by source and destination; there is one per pair
-        with the sum of its bytes. The last dimension of the receiver's mesh is one host.
+        Both parts are ordered by source and destination, with one message per pair of ranks, which
+        has the sum of its bytes. The last dimension of the receiver's mesh is one host.
         """
         units = unit_tasks([Move(self.tensor, self.sides[sender], self.sides[receiver])])
         size = self.sides[receiver].mesh.shape[-1]
@@ -285,13 +295,16 @@ class MeshLayout:
         sent: dict[int, int],
         bytes_of_leg: dict[tuple[bool, int, int], int],
     ) -> None:
-        """Add the messages that bring a box to its receivers on one host.
+        """Add the messages that bring a box of data to its receivers on one host.
 
-        With `send-recv` every receiver gets the entire box from a holder. With `broadcast` the
-        first member gets it and forwards it to the others; otherwise every member gets an equal
-        part (up to one byte) and forwards this. The sender is the holder with the fewest bytes in
-        `sent` so far, the first one of equals. Adds bytes to `sent` (by device) and `bytes_of_leg`
-        (by whether it is forwarded, source and destination); parts of 0 bytes are left out.
+        - `send-recv`: every receiver gets the entire box from a holder.
+        - `broadcast`: the first receiver gets it and forwards it to the others.
+        - otherwise: every receiver gets an equal part (up to one byte) and forwards it to the
+          others.
+
+        The sender is the holder with the fewest bytes in `sent` so far; the first one if several
+        have equally many. Modifies `sent` (bytes by device) and `bytes_of_leg` (bytes by whether
+        forwarded, source and destination). Parts of 0 bytes are skipped.
         """
         total = int(units.bytes[row])
         holders = units.senders_of(row).tolist()

@@ -44,19 +44,22 @@ def build_list_schedule(  # noqa: C901
     guard: int,
     is_span: bool,
 ) -> tuple[Ints, Ints, Ints, int]:
-    """Build the schedule of a table of keys.
+    """Build a list schedule: repeatedly start the pass that can start first, by the lowest key.
 
-    `device_of`: [stages]. `durations`: [3, stages, slices]. `kept`, `recomputed`: [stages], memory
-    of an activation from the forward pass on, and in addition from the input gradient on; both
-    until the end of the weight gradient. `limits`: [devices]. `ahead`: [stages], maximum number of
-    activations of the stage. `keys`: [3, stages, units]. `patience`: sixteenths of the
-    duration of a pass that a device waits for a lower key. `guard`: 0 ignores the limits, 1 keeps
-    them but may block, 2 also applies the banker's algorithm. `is_span`: the value is the longest
-    time from the first start to the last end of a device, which bounds the time per step of many
-    steps from above, instead of the makespan.
+    - `device_of`: [stages]; `durations`: [3, stages, slices]; `keys`: [3, stages, units]. The first
+      axis is forward pass, input gradient, weight gradient.
+    - `kept`, `recomputed`: [stages], memory of an activation from the forward pass on, and
+      additional memory from the input gradient on, both until the end of the weight gradient
+    - `limits`: [devices], memory; `ahead`: [stages], maximum number of activations of the stage
+    - `patience`: sixteenths of the duration of a pass that a device waits for a lower key
+    - `guard`: 0 ignores the memory limits, 1 observes them but may block, 2 also applies the
+      banker's algorithm
+    - `is_span`: the value is not the makespan, but the longest time from the first start to the
+      last end of a device, which is an upper bound of the time per step of many steps
 
-    Returns the passes as `kind * stages * units + stage * units + unit` in the order of starts,
-    their starts, their devices, and the value; -1 if no pass can start.
+    Equal starts of devices are taken in the order of devices. Returns the passes as `kind * stages
+    * units + stage * units + unit` in the order in which they were started, their starts, their
+    devices, and the value; -1 as value, with the passes so far, if no further pass can start.
     """
     stages = device_of.shape[0]
     slices = durations.shape[2]

@@ -107,7 +107,10 @@ class ListSearch:
     def run(
         self, keys: Ints, ahead: Ints, patience: int, guard: int
     ) -> tuple[Ints, Ints, Ints, int]:
-        """Build one list schedule; see `build_list_schedule`."""
+        """Build one list schedule with the kernel `build_list_schedule`; count it in the budget.
+
+        Parameters and results are those of the kernel.
+        """
         # Imported here: numba takes a second.
         from collhub_pipeline.list_kernel import build_list_schedule
 
@@ -129,7 +132,11 @@ class ListSearch:
         )
 
     def build_keys(self, policy: Policy) -> Ints:
-        """Return the keys of a policy: int64[3, stages, units]."""
+        """Return the keys of a policy: int64[3, stages, units]. Lower keys are preferred.
+
+        The first axis is forward pass, input gradient, weight gradient. Weight gradients have the
+        highest keys.
+        """
         shape, stages = self.shape, len(self.device_of)
         stage = np.arange(stages, dtype=np.int64)[:, None]
         unit = np.arange(shape.units, dtype=np.int64)[None, :]
@@ -144,7 +151,7 @@ class ListSearch:
         return keys
 
     def schedule_from(self, passes: Ints, places: Ints, name: str = SEARCHED) -> Schedule:
-        """Create the schedule of passes in the order of their starts."""
+        """Create a schedule from pass numbers in the order of their starts, and their devices."""
         stages, units = len(self.device_of), self.shape.units
         orders: list[list[Operation]] = [[] for _ in range(self.shape.devices)]
         for pass_, place in zip(passes.tolist(), places.tolist(), strict=True):
@@ -159,10 +166,10 @@ class ListSearch:
         )
 
     def search(self, seeds: Sequence[Schedule], target: Fraction) -> list[Schedule]:
-        """Return the best list schedule, if one fits, and the improved orders of it and the seeds.
+        """Return the best list schedule, if one fits, and improved orders of it and of the seeds.
 
-        `seeds`: schedules with this placement that fit. Ends when the value `target` or a limit of
-        the budget is reached.
+        `seeds`: schedules with this placement that fit the memory. The search ends when a schedule
+        reaches the value `target`, or when a limit of the budget is reached.
         """
         goal = int(target / self.tick)
         found = self._search_lists(seeds, goal)
@@ -175,7 +182,13 @@ class ListSearch:
         return results
 
     def _search_lists(self, seeds: Sequence[Schedule], goal: int) -> Schedule | None:
-        """Return the best list schedule, or None if none fits."""
+        """Return the best list schedule; None if none fits.
+
+        Policies of keys are tried with limits of activations per stage, then random changes of the
+        limits, then the start times of the first seed and of the best schedule as keys, with random
+        changes. The random numbers are always the same. The search ends at the value `goal` (in
+        ticks) or a limit of the budget.
+        """
         count = max(_FEWEST, min(_MOST, _WORK // (3 * len(self.device_of) * self.shape.units)))
         state = _Best(self)
         tables = [self.build_keys(policy) for policy in _POLICIES]
@@ -210,7 +223,11 @@ class ListSearch:
     def _change_starts(
         self, state: _Best, random: np.random.Generator, count: int, goal: int
     ) -> None:
-        """Change the start times of some passes of the best schedule, and use them as keys."""
+        """Try the start times of the best schedule, some of them changed, as keys `count` times.
+
+        Results are stored in `state` if they are not worse. Ends at the value `goal` or a limit of
+        the budget.
+        """
         unlimited = np.full(len(self.device_of), _UNLIMITED, np.int64)
         step = max(1, int(self.durations.mean()))
         for at in range(count):
@@ -223,9 +240,10 @@ class ListSearch:
             state.offer(keys, unlimited, (0, 8, 16)[at // 3 % 3], 1 + at % 2)
 
     def _build_start_keys(self, schedule: Schedule) -> Ints:
-        """Return the starts of a schedule with this placement in ticks, as a table of keys.
+        """Return the starts of a schedule in ticks as a table of keys: int64[3, stages, units].
 
-        Both gradients of a full backward pass get its start.
+        Both gradients of a full backward pass get its start. The schedule has the placement of this
+        search.
         """
         keys = np.empty((3, len(self.device_of), self.shape.units), np.int64)
         starts = self.shape.timed(schedule).starts
@@ -239,9 +257,10 @@ class ListSearch:
         return keys
 
     def _improve(self, schedule: Schedule, goal: int) -> tuple[Schedule, int]:
-        """Move single passes of a schedule; return the best one and its value in ticks.
+        """Improve a schedule by moving single passes; return the best one and its value in ticks.
 
-        Full backward passes become input and weight gradients.
+        Full backward passes are divided into input and weight gradients. The work is counted in the
+        budget. Ends early at the value `goal`.
         """
         # Imported here: numba takes a second.
         from collhub_pipeline.order_kernel import improve_orders
@@ -282,7 +301,11 @@ class ListSearch:
         return self.schedule_from(flat[flat >= 0], places[flat >= 0]), value
 
     def _generate_limits(self) -> Iterator[Ints]:
-        """Yield limits per stage in proportion to the minimum lifetime of its activations."""
+        """Yield limits of activations per stage, proportional to their minimum lifetime.
+
+        Each result is int64[stages]. There are eleven scales, the smallest first. Limits are from
+        one microbatch to all, reduced to the memory of the devices.
+        """
         total = self.durations.sum(axis=2)
         lifetime = np.cumsum((total[0] + total[1])[::-1])[::-1] + total[2]
         work = max(
@@ -294,7 +317,11 @@ class ListSearch:
             yield self._reduce(np.clip(ahead, self.shape.slices, self.shape.units))
 
     def _reduce(self, ahead: Ints) -> Ints:
-        """Lower limits until the activations of each device fit, first those with the most."""
+        """Lower the limits of stages until the activations of each device fit its memory.
+
+        The stage with the highest limit is lowered first, the first one of equal ones. A limit is
+        at least one microbatch, so that a device may still not fit.
+        """
         ahead = ahead.astype(np.int64)
         sizes = self.kept + self.restored
         places = np.array(self.device_of)
@@ -308,13 +335,13 @@ class ListSearch:
         return ahead
 
     def _is_within(self, ahead: Ints) -> bool:
-        """Return whether the limits per stage imply the memory limits of all devices."""
+        """Check whether the limits per stage guarantee the memory limits of all devices."""
         sums = np.zeros(self.shape.devices, np.int64)
         np.add.at(sums, np.array(self.device_of), ahead * (self.kept + self.restored))
         return bool((sums <= self.limits).all())
 
     def _change_limits(self, ahead: Ints, random: np.random.Generator) -> Ints:
-        """Change the limits of one to three stages by one."""
+        """Return the limits with one to three random stages changed by -1, 0 or 1, then reduced."""
         changed = np.minimum(ahead, self.shape.units)
         for _ in range(int(random.integers(1, 4))):
             stage = int(random.integers(len(changed)))
@@ -339,7 +366,7 @@ class _Best:
         self.ahead = np.full(len(self.search.device_of), self.search.shape.units, np.int64)
 
     def offer(self, keys: Ints, ahead: Ints, patience: int, guard: int) -> None:
-        """Build a schedule, and keep it if it is not worse."""
+        """Build a list schedule, and store it in this object if its value is not worse."""
         self.turn += 1
         passes, starts, places, value = self.search.run(keys, ahead, patience, guard)
         if not 0 <= value <= self.value:
@@ -352,10 +379,11 @@ class _Best:
 
 
 def build_by_readiness(name: str, shape: Shape, device_of: tuple[int, ...]) -> Schedule:
-    """Run the passes that are ready: backward before forward ones, later stages first.
+    """Build a schedule that runs ready passes: backward before forward, later stages first.
 
-    Stage s of S stages holds at most S - s micro-batches, as in 1F1B. Weight gradients follow their
-    input gradients.
+    Stage s of S stages holds at most S - s microbatches, as in 1F1B. Each weight gradient follows
+    its input gradient, as one full backward pass. The memory limit and recomputation of the shape
+    are ignored.
     """
     plain = replace(shape, memory=None, recompute="none", is_steady=False)
     search = ListSearch(plain, device_of)
@@ -371,7 +399,7 @@ def build_by_readiness(name: str, shape: Shape, device_of: tuple[int, ...]) -> S
 
 
 def _join_gradients(order: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Replace input gradients that their weight gradients follow at once by backward passes."""
+    """Join each input gradient with a weight gradient that directly follows it."""
     joined: list[Operation] = []
     for operation in order:
         before = joined[-1] if joined else None

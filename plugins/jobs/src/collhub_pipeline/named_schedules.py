@@ -56,9 +56,10 @@ def eager_warmups(stages: int, micros: int) -> list[int]:
 
 
 def in_turns(name: str, warmups: Sequence[int], micros: int, *, delayed: bool) -> Schedule:
-    """Run `warmups[i]` forward passes on stage i, then alternate backward and forward passes.
+    """Build a schedule with `warmups[i]` forward passes on stage i, then alternating passes.
 
-    `delayed`: the input gradient is sent before the weight gradient is computed.
+    After the warm-up, each backward pass is followed by a forward pass while any remain. `delayed`:
+    a backward pass is an input gradient, which is sent at once, and a weight gradient.
     """
     orders = [
         _order_with_warmup(stage, warmup, micros, delayed=delayed)
@@ -68,9 +69,10 @@ def in_turns(name: str, warmups: Sequence[int], micros: int, *, delayed: bool) -
 
 
 def _order_with_warmup(stage: int, warmup: int, micros: int, *, delayed: bool) -> list[Operation]:
-    """Order the passes of a stage: `warmup` forward passes, then backward and forward in turns.
+    """Order the passes of a stage: `warmup` forward passes, then alternating passes.
 
-    `delayed`: a backward pass is an input-gradient pass and a weight-gradient pass.
+    Each backward pass is followed by a forward pass while any remain. `delayed`: a backward pass is
+    an input gradient and a weight gradient.
     """
 
     def step(kind: Pass, micro: int) -> Operation:
@@ -90,10 +92,10 @@ def _order_with_warmup(stage: int, warmup: int, micros: int, *, delayed: bool) -
 
 
 def two_directions(devices: int, micros: int, times: PassTimes) -> Schedule:
-    """Send half of the micro-batches in each direction, in a greedy order.
+    """Build a schedule that sends half of the microbatches in each direction, in a greedy order.
 
-    Per direction, stage s holds at most devices - s micro-batches, as in 1F1B. Raises `UsageError`
-    for an odd number of micro-batches or devices.
+    In each direction, stage s holds at most devices - s microbatches, as in 1F1B. Raises
+    `UsageError` (`two-directions`) for an odd number of microbatches or devices.
     """
     for number, option in ((micros, "micro_batches"), (devices, "stages")):
         if number % 2:
@@ -125,10 +127,11 @@ def zb_h2(stages: int, micros: int) -> Schedule:
 
 
 def with_delays(name: str, warmups: Sequence[int], delays: Sequence[int], micros: int) -> Schedule:
-    """Run `warmups[i]` forward passes on stage i, then all input gradients.
+    """Build a schedule with `warmups[i]` forward passes and delayed weight gradients on stage i.
 
-    Each input gradient is followed by a weight gradient if more than `delays[i]` are pending, and
-    by a remaining forward pass; pending weight gradients run at the end.
+    After the warm-up, each input gradient is followed by the oldest weight gradient if more than
+    `delays[i]` are pending, then by a forward pass while any remain. Pending weight gradients run
+    at the end.
     """
     orders = [
         _order_with_delay(stage, warmup, delay, micros)
@@ -138,11 +141,11 @@ def with_delays(name: str, warmups: Sequence[int], delays: Sequence[int], micros
 
 
 def _order_with_delay(stage: int, warmup: int, delay: int, micros: int) -> list[Operation]:
-    """Order the passes of a stage: a weight gradient follows if more than `delay` are pending.
+    """Order the passes of a stage with delayed weight gradients.
 
-    First come `warmup` forward passes; then per micro-batch its input gradient, at most one weight
-    gradient (the oldest pending one), and a remaining forward pass. The remaining weight gradients
-    come at the end.
+    First come `warmup` forward passes. Then each microbatch has its input gradient, the oldest
+    weight gradient if more than `delay` are pending, and a forward pass while any remain. The
+    remaining weight gradients are last.
     """
 
     def step(kind: Pass, micro: int) -> Operation:
@@ -172,13 +175,13 @@ NAMED = ("gpipe", *_DELAYS, "1f1b", "eager-1f1b", *_LOOPS, *_V_SHAPES, "hanayo")
 
 
 def build_named(name: str, shape: Shape) -> Schedule:
-    """Build the schedule of a name, without regard to the memory limit.
+    """Build the schedule with a name; the memory limit only decides on recomputation.
 
-    Warm-ups of the shape replace those of 1F1B, eager 1F1B and GPipe; delayed weight gradients
-    concern these alone. V shapes have 2 chunks per device, Hanayo any even number. With
-    recomputation `auto`, all stages recompute if the schedule does not fit otherwise. Raises
-    `UsageError` for numbers of chunks, micro-batches and token slices that the schedule cannot
-    have, and `KeyError` for other names.
+    Warm-ups and delayed weight gradients of the shape apply to 1F1B, eager 1F1B and GPipe only. V
+    shapes have 2 chunks per device, Hanayo any even number. With recomputation `auto`, all stages
+    recompute if the schedule does not fit the memory otherwise. Raises `UsageError` for numbers of
+    chunks, microbatches and slices that the schedule does not support, and `KeyError` for unknown
+    names.
     """
     schedule = _build(name, shape)
     stages = range(len(schedule.device_of[0]))
@@ -188,7 +191,11 @@ def build_named(name: str, shape: Shape) -> Schedule:
 
 
 def _build(name: str, shape: Shape) -> Schedule:
-    """Build the schedule of a name without recomputation."""
+    """Build the schedule with a name, without recomputation; errors as in `build_named`.
+
+    If the shape has several token slices, stages run `slices - 1` more forward passes before their
+    first backward pass.
+    """
     devices, micros = shape.devices, shape.micros
     has_waves = name in _V_SHAPES or name == "hanayo"
     chunks = shape.chunks or (2 if has_waves else 1)
@@ -230,7 +237,7 @@ def _build(name: str, shape: Shape) -> Schedule:
 
 
 def _reverse_slices(schedule: Schedule, shape: Shape) -> Schedule:
-    """Let the backward passes of a micro-batch run from its last slice to its first one."""
+    """Reverse the order of the token slices of each microbatch in all backward passes."""
     unit_of = order_backward_units(shape.micros, shape.slices)
     orders = tuple(
         tuple(
@@ -243,7 +250,10 @@ def _reverse_slices(schedule: Schedule, shape: Shape) -> Schedule:
 
 
 def _parse_warmups(shape: Shape) -> list[int]:
-    """Return the given warm-ups, limited to the micro-batches. Raises `UsageError`."""
+    """Return the warm-ups of the shape, limited to the number of units; empty if none are given.
+
+    Raises `UsageError` (`option-value`) unless there is one of at least 1 for each device.
+    """
     # Without warm-up, the backward pass would precede the forward pass of a stage.
     if shape.warmups and (len(shape.warmups) != shape.devices or min(shape.warmups) < 1):
         message = f"{len(shape.warmups)} warm-ups do not state one, 1 or more, for each stage"

@@ -36,10 +36,11 @@ def _run_orders(  # noqa: C901
     first_start: Ints,
     position: Ints,
 ) -> bool:
-    """Run all orders; `ready`, `done`: [2, stages, units], forward and backward; False: deadlock.
+    """Run all orders and compute their times; return False for a deadlock.
 
-    The last six arrays are overwritten; `free` and `first_start` then are the ends and the first
-    starts of the devices.
+    `ready`, `done`: [2, stages, units], first axis forward and backward. The last six arrays are
+    overwritten; afterwards `free` and `first_start` are the ends and the first starts of the
+    devices.
     """
     devices, count = orders.shape
     stages = device_of.shape[0]
@@ -118,7 +119,7 @@ def _copy(source: Ints, target: Ints) -> None:
 
 @part
 def _move(line: Ints, source: int, target: int) -> None:
-    """Take a pass out of an order, and put it at another place."""
+    """Move the pass at position `source` of an order to position `target`; modifies `line`."""
     pass_ = line[source]
     way = 1 if target > source else -1
     for at in range(source, target, way):
@@ -130,7 +131,11 @@ def _move(line: Ints, source: int, target: int) -> None:
 def _fits_memory(
     line: Ints, length: int, kept: Ints, restored: Ints, limit: int, units: int
 ) -> bool:
-    """Whether the activations of a device that runs the first passes of an order fit."""
+    """Check whether the activations of a device fit while it runs the first `length` passes.
+
+    `kept`, `restored`: [stages], memory of an activation from the forward pass on, and additional
+    memory from the input gradient on; both are released by the weight gradient.
+    """
     stages = kept.shape[0]
     level = 0
     for at in range(length):
@@ -149,7 +154,11 @@ def _fits_memory(
 
 @part
 def _draw_move(state: int, lengths: Ints) -> tuple[int, int, int, int]:
-    """Draw a move: next random state, device, and both places; -1 as target if it is none."""
+    """Draw a random move: next random state, device, source and target position.
+
+    The target is negative if there is no such position. Source and target differ by at most
+    `_REACH`.
+    """
     state = (state * 1103515245 + 12345) & 0x7FFFFFFF
     device = (state >> 8) % lengths.shape[0]
     if lengths[device] < 2:
@@ -164,9 +173,11 @@ def _draw_move(state: int, lengths: Ints) -> tuple[int, int, int, int]:
 
 @part
 def _measure(free: Ints, first_start: Ints, is_span: bool) -> tuple[int, int]:
-    """Return the value of orders that ran, and its cost.
+    """Return the value and the cost of orders that were run.
 
-    Earlier ends of the other devices have a lower cost: they prepare the next improvement.
+    The value is the last end, or with `is_span` the longest span from first start to end of a
+    device. The cost compares values first, then the sum over all devices, because earlier ends of
+    other devices permit later improvements.
     """
     devices = free.shape[0]
     value = 0
@@ -194,13 +205,17 @@ def improve_orders(
     moves: int,
     goal: int,
 ) -> tuple[Ints, int]:
-    """Improve orders by `moves` moves, or until the value `goal`; return the best, and its value.
+    """Improve orders by random moves of single passes; return the best orders and their value.
 
-    `orders`: [devices, passes of a device], numbered as in `build_list_schedule`, -1 at the ends of
-    shorter rows; they must not deadlock and have to fit in the memory. `kept`, `restored`:
-    [stages], memory of an activation from the forward pass, and further memory from the input
-    gradient on. The value is the makespan, or with `is_span` the longest span of a device.
-    `worsening`: accepted increase of the value at the beginning.
+    - `orders`: [devices, passes of a device], numbered as in `build_list_schedule`; shorter rows
+      end with -1. They must fit the memory and not deadlock, otherwise the value is -1.
+    - `kept`, `restored`: [stages], memory of an activation from the forward pass on, and additional
+      memory from the input gradient on
+    - `is_span`: the value is the longest span of a device instead of the makespan
+    - `worsening`: accepted increase of the value at the beginning; it decreases linearly to 0
+    - `moves`: number of moves; `goal`: value at which the search ends
+
+    Each quarter of the moves starts from the best orders. The random numbers are always the same.
     """
     devices, count = orders.shape
     stages = device_of.shape[0]

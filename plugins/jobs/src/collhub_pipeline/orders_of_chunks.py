@@ -24,13 +24,13 @@ def place_in_loops(devices: int, chunks: int) -> tuple[int, ...]:
 
 
 def place_in_waves(devices: int, chunks: int) -> tuple[int, ...]:
-    """Return the device of each stage: every second chunk in reverse order of devices."""
+    """Return the device of each stage: every second chunk has the devices in reverse order."""
     up = tuple(range(devices))
     return tuple(device for chunk in range(chunks) for device in (up[::-1] if chunk % 2 else up))
 
 
 def looped_bfs(devices: int, micros: int, chunks: int) -> Schedule:
-    """Run all forward passes chunk by chunk, then all backward passes in exactly reverse order."""
+    """Build a schedule of all forward passes chunk by chunk, then all backward ones in reverse."""
     orders = []
     for device in range(devices):
         forward = [
@@ -63,7 +63,12 @@ def interleaved_zero_bubble(devices: int, micros: int, chunks: int) -> Schedule:
 def _build_interleaved(
     name: str, devices: int, micros: int, chunks: int, *, is_split: bool
 ) -> Schedule:
-    """Interleave chunks; `is_split`: weight gradients run behind later input gradients."""
+    """Build an interleaved schedule of several chunks per device.
+
+    `is_split`: weight gradients are separate, and run after later input gradients. Raises
+    `UsageError` (`micro-batches`) if the microbatches are no multiple of max(1, microbatches //
+    devices) rounds.
+    """
     rounds = max(1, micros // devices)
     if micros % rounds:
         message = f"{micros} micro-batches are no multiple of {rounds} rounds of {devices} stages"
@@ -121,7 +126,11 @@ class _Counter:
         return self._next.get((kind, chunk), 0)
 
     def add(self, kind: Pass, chunk: int) -> Operation:
-        """Append the next pass of a kind in a chunk; input gradients add a pending weight one."""
+        """Append the next pass of a kind in a chunk, and return it.
+
+        An input gradient adds its weight gradient to the pending ones. A full backward pass counts
+        as both gradients.
+        """
         parts = (_I, _W) if kind is _B else (kind,)
         operation = Operation(kind, 0, self._stages[chunk], self.count(parts[0], chunk))
         for part in parts:
@@ -137,7 +146,7 @@ class _Counter:
             self.order.append(self.pending.popleft())
 
     def add_overlapped(self, forward_chunk: int, backward_chunk: int) -> None:
-        """Append a forward pass that runs together with the full backward pass behind it."""
+        """Append a forward pass and the full backward pass that runs concurrently with it."""
         self.overlapped.add(self.add(_F, forward_chunk))
         self.add(_B, backward_chunk)
 
@@ -158,7 +167,7 @@ def zbv(devices: int, micros: int) -> Schedule:
 
 
 def _order_zbv(device: int, devices: int, micros: int) -> list[Operation]:
-    """Order the passes of a device in ZB-V; 0 is its chunk on the way up, 1 on the way back."""
+    """Order the passes of a device in ZB-V; chunk 0 is on the way up, chunk 1 on the way back."""
     units = max(2 * devices - 1, micros)
     line = _Counter(device, devices)
 
@@ -188,9 +197,9 @@ def _order_zbv(device: int, devices: int, micros: int) -> list[Operation]:
 
 
 def dualpipe_v(devices: int, micros: int) -> Schedule:
-    """Build DualPipeV: forward and backward passes of the two chunks overlap in the middle.
+    """Build DualPipeV, in which forward and backward passes of two chunks per device overlap.
 
-    Raises `UsageError` for fewer than 2 p micro-batches.
+    Raises `UsageError` (`micro-batches`) for fewer than 2 x `devices` microbatches.
     """
     if micros < 2 * devices:
         message = f"dualpipe-v needs at least {2 * devices} micro-batches, not {micros}"
@@ -207,7 +216,7 @@ def dualpipe_v(devices: int, micros: int) -> Schedule:
 
 
 def _order_dualpipe_v(device: int, devices: int, micros: int) -> _Counter:
-    """Order the passes of a device in DualPipeV, in its eight phases."""
+    """Order the passes of a device in DualPipeV, in its eight phases; return the record of them."""
     line = _Counter(device, devices)
     behind = devices - 1 - device
     for _ in range(2 * behind):

@@ -79,7 +79,7 @@ class PassTimes:
         return self.scaled(Fraction(1, chunks))
 
     def scaled(self, share: Fraction) -> PassTimes:
-        """Return the times of a share of the work, with equal transfer time."""
+        """Return the times multiplied by a share of the work; the transfer time is unchanged."""
         forward, inputs, weights = (time * share for time in self.parts)
         return PassTimes(forward, inputs, weights, self.transfer, self.is_blocking)
 
@@ -118,7 +118,7 @@ class StageTimes:
 
     @property
     def transfer(self) -> Time:
-        """Time of one transfer: slices have equally many tokens."""
+        """Transfer time of one token slice, an equal share of that of a microbatch."""
         whole = self.stages[0].transfer
         return whole if len(self.slices) == 1 else Fraction(whole) / len(self.slices)
 
@@ -132,7 +132,10 @@ class StageTimes:
         return self.at(operation.kind, operation.stage, operation.micro % len(self.slices))
 
     def at(self, kind: Pass, stage: int, slice_: int = 0) -> Time:
-        """Return the duration of a pass of one slice in a stage, including its recomputation."""
+        """Return the duration of a pass of one slice in a stage.
+
+        A backward pass or gradient pass of a stage that recomputes includes a forward pass.
+        """
         whole = self.stages[stage].of(kind)
         if kind.is_backward and stage in self.recomputed:
             whole += self.stages[stage].forward
@@ -140,10 +143,11 @@ class StageTimes:
 
 
 def split_work(parts: Sequence[PassTimes], stages: int) -> list[PassTimes]:
-    """Divide a model with the times of equal consecutive parts into `stages` equal stages.
+    """Divide the work of a model into `stages` equal stages; return the times of each.
 
-    The work within a part is uniform. A stage gets the work between i / stages and (i + 1) / stages
-    of the model, so parts and stages need not have equal numbers.
+    `parts`: times of consecutive parts of equal size, in which work is uniform. Stage i gets the
+    work between i / stages and (i + 1) / stages of the model, so the numbers of parts and stages
+    may differ. Transfer time and blocking are those of the first part.
     """
     bounds = sorted(
         {Fraction(at, len(parts)) for at in range(len(parts) + 1)}

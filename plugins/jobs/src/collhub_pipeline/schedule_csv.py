@@ -72,11 +72,11 @@ def read_schedule_file(path: str) -> Schedule:
 
 
 def read_schedule(text: str, path: str) -> Schedule:
-    """Read a schedule from the text of a CSV file, of both formats.
+    """Read a schedule from the text of a CSV file of PyTorch, with or without messages.
 
-    Raises `InputError` with file and row for cells that are no action, for passes that are missing,
-    doubled or before their inputs, for messages without their counterpart or in another order than
-    on the other rank, and for schedules that deadlock.
+    `path`: name of the file, for errors. Raises `InputError` with file and row for cells that are
+    no action, for passes that are missing, repeated or before their inputs, for messages without
+    their counterpart or in another order than on the other rank, and for schedules that deadlock.
     """
     rows = [list(_parse_row(line, number, path)) for number, line in _generate_lines(text, path)]
     if not rows:
@@ -110,12 +110,12 @@ def read_schedule(text: str, path: str) -> Schedule:
 
 
 def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
-    """Write a schedule as CSV, with CRLF line ends as PyTorch does.
+    """Write a schedule as CSV in the format of PyTorch, with CRLF line ends.
 
-    `has_messages`: the format `compute_comms`: a send follows its pass, and the receive is placed
-    on the other rank at this moment of the execution; UNSHARD precedes the first pass of a stage,
-    REDUCE_GRAD and RESHARD follow its last one. Raises `InputError` for schedules in two directions
-    and for token slices, which the format cannot express.
+    With `has_messages` it is the format `compute_comms`: a send follows its pass, and the receive
+    is placed on the other rank at this moment of the execution; UNSHARD precedes the first pass of
+    a stage, REDUCE_GRAD and RESHARD follow its last one. Raises `InputError` (`pipeline-csv`) for
+    schedules in two directions and for token slices.
     """
     if len(schedule.device_of) > 1 or schedule.slices > 1:
         kind = "two directions" if len(schedule.device_of) > 1 else "token slices"
@@ -156,7 +156,7 @@ def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
 def _generate_cells(
     schedule: Schedule, order: Sequence[Operation]
 ) -> Iterator[tuple[Operation, ...]]:
-    """Yield the passes of each cell: one, or a forward pass and the backward pass behind it."""
+    """Yield the passes of each cell: one, or an overlapped forward and backward pass."""
     at = 0
     while at < len(order):
         count = 2 if order[at] in schedule.overlapped else 1
@@ -176,7 +176,11 @@ def _join(rows: Sequence[Sequence[str]]) -> str:
 def _has_input(
     operation: Operation, schedule: Schedule, results: set[tuple[bool, int, int]]
 ) -> bool:
-    """Return whether the neighbour stage has computed the input of a pass."""
+    """Check whether the neighbour stage has computed the input of a pass.
+
+    `results`: (is backward, stage, microbatch) of completed passes. Always true for weight
+    gradients, for forward passes of the first stage and for gradients of the last stage.
+    """
     kind, _, stage, micro = operation
     if kind is Pass.WEIGHT_GRADIENT:
         return True
@@ -193,7 +197,11 @@ def _add_messages(
     results: set[tuple[bool, int, int]],
     rows: Sequence[list[str]],
 ) -> None:
-    """Add the result of a pass, and its send and receive if the next stage is on another rank."""
+    """Record the result of a pass, and append its send and receive to the rows of their ranks.
+
+    Messages are added only if the next stage is on another rank; nothing happens for weight
+    gradients. Modifies `results` and `rows`.
+    """
     kind, _, stage, micro = operation
     if kind is Pass.WEIGHT_GRADIENT:
         return
@@ -207,7 +215,10 @@ def _add_messages(
 
 
 def _generate_lines(text: str, path: str) -> Iterator[tuple[int, str]]:
-    """Yield the rows with their numbers from 1; empty lines at the end are left out."""
+    """Yield (row number from 1, text) of the rows; empty rows at the end are left out.
+
+    Raises `InputError` for more than `MAX_BYTES` characters or `MAX_ACTIONS` cells.
+    """
     if len(text) > MAX_BYTES:
         raise _refuse(path, 1, f"the file is larger than {MAX_BYTES} bytes", "use a smaller step")
     if text.count(",") > MAX_ACTIONS:
@@ -235,7 +246,10 @@ def _parse_row(line: str, row: int, path: str) -> Iterator[Action]:
 
 
 def _parse_action(text: str, place: tuple[int, int]) -> Action | None:
-    """Parse one action; None if the text is no action or a number is too large."""
+    """Parse one action; None if the text is no action, or if a number is too large.
+
+    Actions on parameters have no microbatch, all others must have one.
+    """
     match = _ACTION.fullmatch(text)
     if match is None:
         return None
@@ -249,7 +263,10 @@ def _parse_action(text: str, place: tuple[int, int]) -> Action | None:
 
 
 def _place_stages(rows: Sequence[Sequence[Action]], path: str) -> tuple[int, ...]:
-    """Return the rank of each stage. Raises `InputError` for stages on two ranks or on none."""
+    """Return the rank of each stage, which is the row that has its actions.
+
+    Raises `InputError` for a stage on two ranks or on none, and for a rank without actions.
+    """
     rank_of: dict[int, int] = {}
     for rank, row in enumerate(rows):
         for action in row:
@@ -267,7 +284,10 @@ def _place_stages(rows: Sequence[Sequence[Action]], path: str) -> tuple[int, ...
 
 
 def _check_passes(rows: Sequence[Sequence[Action]], micros: int, path: str) -> None:
-    """Check that every stage runs every pass once, in order. Raises `InputError`."""
+    """Check that each stage runs its passes of every microbatch once, each after its inputs.
+
+    A stage needs F, and B or both I and W, of every microbatch. Raises `InputError` with the row.
+    """
     needs = {"B": "F", "I": "F", "W": "I"}
     seen: set[tuple[int, str, int]] = set()
     stages = 0
@@ -297,9 +317,10 @@ def _check_passes(rows: Sequence[Sequence[Action]], micros: int, path: str) -> N
 
 
 def _check_messages(rows: Sequence[Sequence[Action]], device_of: Sequence[int], path: str) -> None:
-    """Check sends and receives: complete, next to their passes, and in one order per pair of ranks.
+    """Check that sends and receives are complete, next to their passes, and in equal order.
 
-    NCCL has no tags: the k-th receive of a rank from another one gets its k-th send.
+    The k-th receive of a rank from another one must be its k-th send, because NCCL has no tags.
+    Raises `InputError` with the row.
     """
     sent: dict[tuple[int, int], list[str]] = defaultdict(list)
     received: dict[tuple[int, int], list[str]] = defaultdict(list)
@@ -348,9 +369,10 @@ def _check_messages(rows: Sequence[Sequence[Action]], device_of: Sequence[int], 
 def _check_progress(
     rows: Sequence[Sequence[Action]], device_of: Sequence[int], path: str, *, has_messages: bool
 ) -> None:
-    """Run all actions; a pass waits for the neighbour stage or its send, sends for nothing.
+    """Run all actions in order, to find deadlocks.
 
-    Raises `InputError` that names the actions that wait for one another.
+    A pass waits for the neighbour stage, or for its send if there are messages; all other actions
+    wait for nothing. Raises `InputError` that names the actions that wait for each other.
     """
     position = [0] * len(rows)
     done: set[str] = set()
@@ -379,7 +401,11 @@ def _check_progress(
 def _find_awaited(
     action: Action, device_of: Sequence[int], *, has_messages: bool
 ) -> tuple[str, ...]:
-    """Return the actions one of which a pass waits for; none for messages and parameters."""
+    """Return the alternative actions of which a pass needs one; () for all other actions.
+
+    `device_of`: rank of each stage; `has_messages`: a pass needs the send of another rank instead
+    of its pass. () also for passes at the ends of the pipeline, which need no input.
+    """
     stage, kind, micro = action.stage, action.kind, action.micro
     if kind not in ("F", "B", "I"):
         return ()

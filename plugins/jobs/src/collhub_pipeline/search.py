@@ -35,9 +35,9 @@ _SEEDS = 3
 def compute_lower_bound(
     stages: int, micros: int, times: PassTimes, *, floating: bool, delayed: bool
 ) -> Time:
-    """Return the lower bound of the makespan.
+    """Return a lower bound of the time of one step, in the unit of `times`.
 
-    `delayed`: gradients are sent before weight gradients are computed; `floating`: weight gradients
+    `delayed`: gradients are sent before weight gradients are computed. `floating`: weight gradients
     may be delayed without limit.
     """
     work = micros * (times.forward + times.input_gradient + times.weight_gradient)
@@ -51,13 +51,13 @@ def compute_lower_bound(
 def closed_form(
     schedule: str, stages: int, micros: int, times: PassTimes, *, delayed: bool
 ) -> Time | None:
-    """Return the makespan of `gpipe`, `1f1b` or `eager-1f1b` in closed form, or None.
+    """Return the makespan of `gpipe`, `1f1b` or `eager-1f1b` in closed form; None without one.
 
-    `stages`, `micros`: number of stages and micro-batches; `delayed`: the input gradient is sent
-    before the weight gradient is computed. With one stage it is that of all passes in sequence, for
-    any name. None for other schedules, where passes are blocking and delayed, for `1f1b` if a
-    transfer takes longer than forward and backward pass together, and for `eager-1f1b` if longer
-    than half.
+    `stages`, `micros`: numbers of stages and microbatches; `delayed`: the input gradient is sent
+    before the weight gradient is computed. With one stage it is the time of all passes in sequence,
+    for any name. None for other schedules, for blocking delayed passes, for `1f1b` if a transfer
+    takes longer than forward and backward pass together, and for `eager-1f1b` if it takes longer
+    than half of this.
     """
     backward = times.input_gradient + times.weight_gradient
     both, transfer = times.forward + backward, times.transfer
@@ -84,11 +84,11 @@ def closed_form(
 def _compute_blocking_form(
     schedule: str, stages: int, micros: int, times: PassTimes, base: Time
 ) -> Time | None:
-    """Return the makespan in closed form if senders wait for their transfers, or None.
+    """Return the makespan in closed form if senders wait for their transfers; None without one.
 
-    `base`: makespan without transfers. None for `eager-1f1b`, fewer than 2 micro-batches, and
+    `base`: makespan without transfers. None for `eager-1f1b`, fewer than 2 microbatches, and
     transfers that take longer than a forward or a backward pass. Any name other than `gpipe` counts
-    as 1F1B.
+    as `1f1b`.
     """
     backward = times.input_gradient + times.weight_gradient
     if times.transfer > min(times.forward, backward) or schedule == "eager-1f1b" or micros < 2:
@@ -100,9 +100,10 @@ def _compute_blocking_form(
 
 
 def schedule_of(name: str, shape: Shape, budget: SearchBudget | None = None) -> Schedule:
-    """Build the schedule of a name; `budget`: of a search.
+    """Build the schedule with a name; `search` searches the fastest one within `budget`.
 
-    Raises `UsageError` if it does not fit the shape or the memory.
+    Raises `UsageError` if the schedule does not fit the shape, and (`memory`) if it needs more
+    memory than the shape has.
     """
     if name == SEARCHED:
         return fastest(shape, budget)
@@ -115,7 +116,11 @@ def schedule_of(name: str, shape: Shape, budget: SearchBudget | None = None) -> 
 
 
 def bound(shape: Shape, name: str) -> Time:
-    """Return the lower bound for schedules of this kind, one chunk per device, one direction."""
+    """Return the lower bound of the makespan for schedules of this kind.
+
+    It assumes one chunk per device and one direction. Weight gradients may be delayed without limit
+    in `zb-h1`, `zb-h2` and `search`.
+    """
     floating = name in ("zb-h1", "zb-h2", SEARCHED)
     return compute_lower_bound(
         shape.devices, shape.micros, shape.times, floating=floating, delayed=shape.delayed
@@ -134,7 +139,11 @@ class _Best:
     named: list[Schedule] = field(default_factory=list)
 
     def offer(self, schedule: Schedule) -> bool:
-        """Compare a schedule, and count its passes; return whether a limit ends the search."""
+        """Compare a schedule with the best one so far; return whether a limit ends the search.
+
+        A schedule that fits the memory is stored if its objective is lower, or equal with a lower
+        peak of memory. Its passes count in the budget.
+        """
         self.count += 1
         if self.shape.fits(schedule):
             key = self.shape.measure(schedule), max(self.shape.peaks(schedule))
@@ -145,13 +154,13 @@ class _Best:
 
 
 def fastest(shape: Shape, budget: SearchBudget | None = None) -> Schedule:
-    """Search the schedule with the minimum objective in the memory, then with the minimum peak.
+    """Search the schedule with the minimum objective that fits the memory.
 
-    The objective is the makespan of one step, or the time per step of many steps. The passes of
-    each candidate count in `budget`; at its limit, the best candidate so far is returned. The
-    search ends early when a schedule reaches the lower bound of all placements. Raises `UsageError`
-    if a memory limit is below the minimum of all placements, which the message states, and
-    `BudgetReached` if the limit is reached before a candidate fits.
+    The objective is the makespan of one step, or the time per step of many steps
+    (`shape.is_steady`); among equal ones the minimum peak of memory decides. The search ends early
+    at the lower bound of all placements. `budget` counts the passes of all candidates; at its
+    limit, the best schedule so far is returned. Raises `UsageError` (`memory`) if no placement fits
+    the memory, and `BudgetReached` if the limit is reached before a candidate fits.
     """
     budget = budget or SearchBudget()
     best = _Best(shape, budget)
@@ -191,7 +200,7 @@ class Space:
     recomputed: frozenset[int]
 
     def fits(self, shape: Shape) -> bool:
-        """Return whether some schedule fits in the memory."""
+        """Check whether this placement's minimum memory is within the limits of all devices."""
         minimum = shape.minimum_memories(self.device_of, self.recomputed)
         limits = shape.limits
         return limits is None or all(
@@ -204,11 +213,10 @@ class Space:
 
 
 def generate_spaces(shape: Shape) -> Iterator[Space]:
-    """Yield the placements of a search, each one once, with the numbers of chunks ascending.
+    """Yield the distinct placements to search, by ascending number of chunks per device.
 
-    The number of chunks divides `shape.chunks` (2 if this is None). Recomputation `auto` yields
-    each placement without recomputation, with that of the devices which cannot hold the warm-up of
-    1F1B, and with that of all stages.
+    The number of chunks divides `shape.chunks` (default 2). Each placement is combined with the
+    sets of recomputed stages of `_generate_recomputed`.
     """
     seen: set[Space] = set()
     for chunks in _list_chunks(shape):
@@ -222,19 +230,29 @@ def generate_spaces(shape: Shape) -> Iterator[Space]:
 
 
 def _list_chunks(shape: Shape) -> list[int]:
-    """Return the numbers of chunks per device of a search, ascending."""
+    """Return the numbers of chunks per device to search: the divisors of `shape.chunks`, ascending.
+
+    The default of `shape.chunks` is 2.
+    """
     most = 2 if shape.chunks is None else shape.chunks
     return [chunks for chunks in range(1, most + 1) if most % chunks == 0]
 
 
 def compute_search_bound(shape: Shape) -> Time:
-    """Return the lower bound of the objective for all placements and orders of a search."""
+    """Return a lower bound of the objective for all placements and orders of a search.
+
+    Only placements that fit the memory count. Raises `ValueError` if there is none.
+    """
     spaces = [space for space in generate_spaces(shape) if space.fits(shape)]
     return min(space.compute_bounds(shape).value for space in spaces)
 
 
 def _generate_recomputed(shape: Shape, device_of: tuple[int, ...]) -> Iterator[frozenset[int]]:
-    """Yield sets of stages that recompute."""
+    """Yield the sets of stages that recompute, according to `shape.recompute`.
+
+    `none` gives the empty set, `all` all stages. `auto` gives both, and between them the stages of
+    devices that cannot hold the warm-up of 1F1B, if there is a memory limit.
+    """
     everything = frozenset(range(len(device_of)))
     if shape.recompute != "all":
         yield frozenset()
@@ -257,7 +275,11 @@ def _generate_recomputed(shape: Shape, device_of: tuple[int, ...]) -> Iterator[f
 
 
 def _generate_named(shape: Shape) -> Iterator[Schedule]:
-    """Yield the named schedules that the shape admits, and variants between 1F1B and eager 1F1B."""
+    """Yield the named schedules that the shape permits, then variants of 1F1B.
+
+    With recomputation `auto`, each is built without recomputation and with that of all stages. The
+    variants need one token slice, and are left out if all stages recompute.
+    """
     plain = replace(shape, warmups=(), delayed=False)
     modes = ("none", "all") if shape.recompute == "auto" else (shape.recompute,)
     for mode in modes:
@@ -275,9 +297,10 @@ def _generate_named(shape: Shape) -> Iterator[Schedule]:
 def _generate_variants(shape: Shape) -> Iterator[Schedule]:
     """Yield variants between 1F1B and eager 1F1B, with one chunk per device.
 
-    They have 0 to min(micros, devices) additional forward passes, each with weight gradients before
-    and behind the sending of input gradients, and with at most 0, 0.5, ... 3 times the stage number
-    (rounded down) of weight gradients pending.
+    For each number of additional forward passes in the warm-up, 0 to min(microbatches, devices),
+    there are nine: full backward passes; input gradients that are sent before the weight gradients;
+    and weight gradients of which at most 0, 0.5, 1, ... 3 times the stage number (rounded down) are
+    pending.
     """
     devices, micros = shape.devices, shape.micros
     for more in range(min(micros, devices) + 1):
@@ -293,9 +316,10 @@ def _generate_variants(shape: Shape) -> Iterator[Schedule]:
 
 
 def _search_space(space: Space, shape: Shape, best: _Best, bound: Time) -> bool:
-    """Search the orders of a placement, also from the best named schedules with this placement.
+    """Search the orders of a placement, starting also from the best named schedules with it.
 
-    Returns whether a limit of the budget ends the search.
+    Results are offered to `best`; the search ends at the objective `bound`. Returns whether a limit
+    of the budget ends the entire search.
     """
     search = ListSearch(shape, space.device_of, space.recomputed, best.budget)
     known = [
@@ -309,7 +333,10 @@ def _search_space(space: Space, shape: Shape, best: _Best, bound: Time) -> bool:
 
 
 def _refuse_memory(shape: Shape, spaces: list[Space]) -> UsageError:
-    """Create the error that states the minimum memory, of the placement that needs least."""
+    """Create (not raise) the error for a memory limit that no placement fits.
+
+    It names the device with the largest excess, in the placement where this excess is smallest.
+    """
     limits = shape.limits or (0,) * shape.devices
     gaps = []
     for space in spaces:

@@ -88,7 +88,10 @@ class Shape:
 
     @property
     def limits(self) -> tuple[Memory, ...] | None:
-        """Memory limit of each device; None without a limit. Raises `UsageError`."""
+        """Memory limit of each device; None without a limit.
+
+        Raises `UsageError` (`option-value`) if there are several limits, but not one per device.
+        """
         if self.memory is None or not isinstance(self.memory, tuple):
             return None if self.memory is None else (self.memory,) * self.devices
         if len(self.memory) != self.devices:
@@ -99,12 +102,16 @@ class Shape:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all stages have equal times and sizes, without recomputation and slices."""
+        """Check that all stages are equal, without recomputation and without token slices."""
         is_plain = self.slices == 1 and self.recompute == "none" and not self.sizes
         return is_plain and not self.parts and self.embedding is None and self.head is None
 
     def stage_times(self, stages: int, recomputed: Collection[int] = ()) -> StageTimes:
-        """Return the times of all stages of a schedule with this number of stages."""
+        """Return the times of all stages of a schedule with this number of stages.
+
+        The work of the model is divided equally. The first stage also has the times of the
+        embedding, the last one those of the head. `recomputed`: stages that recompute.
+        """
         parts = self.parts or (self.times,)
         share = Fraction(self.devices if not self.parts else len(self.parts), len(parts))
         divided = [part.scaled(share) for part in split_work(parts, stages)]
@@ -120,17 +127,20 @@ class Shape:
         )
 
     def stage_sizes(self, stages: int) -> list[Fraction]:
-        """Return the memory of the activations of a micro-batch in each stage."""
+        """Return the memory of the activations of one microbatch in each stage.
+
+        The unit is the average memory of a device, unless the shape has `sizes`.
+        """
         parts = [PassTimes(Fraction(size), 0, 0) for size in self.sizes or (1,)]
         # `split_work` returns sums over parts; the sum of an equally divided model is `devices`.
         share = Fraction(self.devices, len(parts))
         return [Fraction(part.forward) * share for part in split_work(parts, stages)]
 
     def times_in(self, schedule: Schedule) -> StageTimes | PassTimes:
-        """Return the durations of the passes of a schedule of this shape, in its unit of time.
+        """Return the durations of the passes of a schedule, in the time unit of the shape.
 
-        If all stages are alike (`is_uniform`), these are the `PassTimes` of one stage, divided
-        among the stages of a device; otherwise the `StageTimes`, one entry per stage.
+        If all stages are equal (`is_uniform`), these are the `PassTimes` of one stage, divided
+        among the stages of a device. Otherwise they are `StageTimes`, with one entry per stage.
         """
         stages = len(schedule.device_of[0])
         if self.is_uniform:
@@ -188,7 +198,11 @@ class Shape:
     def minimum_memories(
         self, device_of: Sequence[int], recomputed: Collection[int]
     ) -> list[Fraction]:
-        """Return the minimum memory of each device for a placement."""
+        """Return the minimum memory of each device for a placement.
+
+        It is one microbatch in all stages of the device, after recomputation in the stages
+        `recomputed`, plus the largest restored activation of one token slice.
+        """
         sizes = self.stage_sizes(len(device_of))
         minimum = []
         for device in range(self.devices):
@@ -201,8 +215,10 @@ class Shape:
     def compute_bounds(self, device_of: Sequence[int], recomputed: Collection[int] = ()) -> Bounds:
         """Return lower bounds of the objective for all orders with this placement.
 
-        Weight gradients may be delayed without limit. In the steady state no device waits for the
-        first passes of a step, so the critical path does not bound the time per step.
+        Weight gradients may be delayed without limit. The bounds are the critical path of one
+        microbatch, the work of the busiest device, and the memory times lifetime of activations
+        divided by the memory limit. For the time per step of many steps, no device waits for its
+        first pass, and the critical path is 0.
         """
         times = self.stage_times(len(device_of), recomputed)
         transfers = [
@@ -231,7 +247,11 @@ class Shape:
         stages: Sequence[int],
         recomputed: Collection[int],
     ) -> Fraction:
-        """Return memory times minimum lifetime, summed over the activations of a micro-batch."""
+        """Return memory times minimum lifetime, summed over the activations of a microbatch.
+
+        `stages`: those of one device; `transfers`: time between each stage and the next;
+        `recomputed`: stages that recompute.
+        """
         sizes = self.stage_sizes(len(times.stages))
         total = Fraction(0)
         for stage in stages:
@@ -249,7 +269,10 @@ class Shape:
         return total
 
     def _compute_critical_path(self, times: StageTimes, transfers: Sequence[Time]) -> Time:
-        """Return the time of one micro-batch alone, with unlimited devices."""
+        """Return the time of one microbatch in an empty pipeline.
+
+        Passes wait only for their inputs, not for free devices; the slices of a stage run in order.
+        """
         stages = len(times.stages)
         forward_end: list[list[Time]] = []
         for stage in range(stages):
@@ -296,10 +319,10 @@ def format_limits(shape: Shape) -> str:
 
 
 def find_defect(schedule: Schedule, micros: int) -> str:
-    """Return why a schedule does not run every pass of every unit exactly once, or ''.
+    """Return why a schedule does not run every pass of every unit exactly once; '' if it does.
 
-    Stages are on the device of the placement; a stage has forward passes, and for every unit either
-    a full backward pass or both gradients. `timed` checks dependencies.
+    Each stage must be on its device of the placement, and have for every unit a forward pass and
+    either a full backward pass or both gradients. Dependencies are not checked here; `timed` does.
     """
     seen: set[Operation] = set()
     for device, order in enumerate(schedule.orders):

@@ -139,7 +139,12 @@ class Run:
     origin: Time = 0
 
     def ready(self, operation: Operation) -> Time | None:
-        """From when on a pass has its input; None where somebody must make it first."""
+        """Return the time from which a pass has its input; None if another pass must run first.
+
+        A forward pass or gradient needs the result of the neighbour stage (with its arrival time),
+        the previous slice, and for gradients the forward pass. A weight gradient needs its input
+        gradient.
+        """
         kind, direction, stage, micro = operation
         if kind is Pass.WEIGHT_GRADIENT:
             return self.origin if (True, direction, stage, micro) in self.finished else None
@@ -153,9 +158,10 @@ class Run:
         return self.arrived.get((kind.is_backward, direction, stage, micro))
 
     def _has_neighbour_slice(self, operation: Operation) -> bool:
-        """Return whether the slice has run that precedes this one in causal attention.
+        """Check whether the previous token slice of the same pass has run.
 
-        Forward passes of a micro-batch run in the order of its slices, backward passes in reverse.
+        Forward passes of a microbatch run in the order of its slices, backward passes in reverse.
+        True for the first slice in this order.
         """
         kind, direction, stage, unit = operation
         slices = self.schedule.slices
@@ -165,11 +171,12 @@ class Run:
         return (kind.is_backward, direction, stage, unit + step) in self.finished
 
     def pass_on(self, operation: Operation, end: Time) -> Time:
-        """Send what a pass has made to the next stage; return when its device is free again.
+        """Send the result of a pass to the next stage; return when its device is free again.
 
-        Weight gradients, and passes whose neighbour stage does not exist, send nothing. On the
-        channel between two devices one transfer follows another; on the same device the result
-        arrives at `end`. The device is free at `end`, with blocking communication at the arrival.
+        The pass is recorded as finished. Weight gradients, and passes at the ends of the pipeline,
+        send nothing. The channel between two devices transfers one result at a time; on the same
+        device the result arrives at `end`. The device is free at `end`, or with blocking
+        communication at the arrival.
         """
         kind, direction, stage, micro = operation
         if kind is Pass.WEIGHT_GRADIENT:
@@ -192,10 +199,9 @@ class Run:
 def timed(schedule: Schedule, times: Durations) -> Timing:
     """Run a schedule, and return start and end of every pass per device, in its order.
 
-    Time is in the unit of `times`. Every device executes its passes in their fixed order; a pass
-    starts as soon as its inputs have arrived and the device is free. After a pass the device is
-    free at the time that `Run.pass_on` returns, which includes sends that block. Raises
-    `UsageError` with the code `deadlock` if passes wait for one another.
+    Times are in the unit of `times`. Each device runs its passes in their fixed order. A pass
+    starts when its inputs have arrived and the device is free; blocking sends also occupy the
+    device. Raises `UsageError` (`deadlock`) if passes wait for each other.
     """
     run = Run(schedule, times)
     starts, ends, _ = execute(run, [0] * schedule.num_devices)
@@ -203,9 +209,10 @@ def timed(schedule: Schedule, times: Durations) -> Timing:
 
 
 def execute(run: Run, free: list[Time]) -> tuple[list[list[Time]], list[list[Time]], list[Time]]:
-    """Run all passes of a schedule; `free`: when each device can start, changed in place.
+    """Run all passes of a schedule; return starts and ends per device, and `free`.
 
-    Returns starts and ends per device, and `free`. Raises `UsageError` with the code `deadlock`.
+    `free`: time at which each device can start; it is modified. Raises `UsageError` (`deadlock`) if
+    passes wait for each other.
     """
     schedule = run.schedule
     starts: list[list[Time]] = [[] for _ in schedule.orders]
@@ -235,16 +242,16 @@ def execute(run: Run, free: list[Time]) -> tuple[list[list[Time]], list[list[Tim
 
 
 def format_pass(operation: Operation) -> str:
-    """Return stage, letter and unit of a pass, such as `3B1`; in direction 1 with `'` behind."""
+    """Return stage, letter and unit of a pass, such as `3B1`; `'` is appended in direction 1."""
     mark = "'" * operation.direction
     return f"{operation.stage}{_LETTER[operation.kind]}{operation.micro}{mark}"
 
 
 def _find_cycle(schedule: Schedule, run: Run, reached: Sequence[int]) -> str:
-    """Describe passes that wait for one another; `reached`: passes that each device has run.
+    """Describe passes that wait for each other; `reached`: passes that each device has run.
 
     The chain starts at the first device that cannot continue. It ends at a device that is already
-    in the chain, or at a pass that no device still has to run.
+    in the chain, or at a pass that is in no remaining order.
     """
     device = next(at for at, order in enumerate(schedule.orders) if reached[at] < len(order))
     chain: list[tuple[int, str]] = []
@@ -262,7 +269,10 @@ def _find_cycle(schedule: Schedule, run: Run, reached: Sequence[int]) -> str:
 
 
 def _find_missing(schedule: Schedule, run: Run, operation: Operation) -> Key:
-    """Return the first pass that has not run, and that a pass which cannot start waits for."""
+    """Return the key of the first unfinished pass that a given pass needs: (is backward, ...).
+
+    `operation` must be a pass that cannot start.
+    """
     kind, direction, stage, unit = operation
     slices, last = schedule.slices, len(schedule.device_of[direction]) - 1
     if kind is Pass.WEIGHT_GRADIENT:
@@ -290,11 +300,13 @@ def greedy(
     *,
     most_held: Sequence[Sequence[int]],
 ) -> Schedule:
-    """The schedule in which every device always runs the most urgent pass that is there.
+    """Build a schedule by starting, again and again, the pass that can start first.
 
-    Backward passes first, then forward ones while fewer than `most_held[direction][stage]`
-    activations of the stage are held, then gradients of weights; of equals the lowest micro-batch.
-    Raises `UsageError` where the memory lets nothing go on. Cost: passes squared over devices.
+    `most_held`: maximum number of stored activations by direction and stage. Among passes with
+    equal start, backward passes precede forward passes and those precede weight gradients; then the
+    lowest microbatch, direction, device and stage decide. A forward pass is not started while its
+    stage stores the maximum. Raises `UsageError` (`memory`) if no pass can start. Cost: number of
+    passes squared / devices.
     """
     run = Run(Schedule(name, device_of, ()), times)
     devices = 1 + max(max(row) for row in device_of)
@@ -330,13 +342,13 @@ def greedy(
 
 
 def compute_period(schedule: Schedule, times: Durations) -> Time:
-    """Return the time per step if steps follow one another without a flush.
+    """Return the time per step if steps follow each other without a flush.
 
-    A device starts its next step when it has completed all its passes. The order is the same in
-    every step, so the steps settle into a period: the maximum cycle mean of the longest paths from
-    the first pass of each device to the end of the last pass of each device. Channels carry the
-    transfers of a step after those of the step before. Cost: devices and channels x passes, plus
-    their third power (Karp, Discrete Mathematics 23, 1978).
+    A device starts its next step when it has completed its passes, and a channel starts its
+    transfers after those of the previous step. The order is equal in all steps, so the steps reach
+    a period: the maximum cycle mean of the longest paths from the start to the end of a step,
+    between all devices and channels. Cost: (devices + channels) x passes + (devices + channels)^3
+    (Karp, Discrete Mathematics 23, 1978).
     """
     reference = Run(schedule, times)
     execute(reference, [0] * schedule.num_devices)
@@ -357,7 +369,11 @@ def compute_period(schedule: Schedule, times: Durations) -> Time:
 
 
 def _find_cycle_mean(paths: Sequence[Sequence[Time]], far: int) -> Time:
-    """Return the maximum mean weight of a cycle; entries below `far` are no edges."""
+    """Return the maximum mean weight of a cycle in a graph, exactly.
+
+    `paths`: weight of the edge from row to column; entries of at most `far` are no edges. Source:
+    Karp's algorithm.
+    """
     nodes = range(len(paths))
     walks: list[list[Time | None]] = [[0 for _ in nodes]]
     for _ in nodes:

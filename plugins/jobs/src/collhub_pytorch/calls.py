@@ -88,11 +88,10 @@ class Call:
 
 
 def kind_of(name: str) -> tuple[NodeKind, int] | None:
-    """Return the kind of node and the collective (-1 for messages) that a name denotes.
+    """Return node kind and collective (-1 for messages) of a name; None for other names.
 
-    None for other names, such as `wait`. Case, characters other than letters, and the text up to
-    the last colon do not count. Endings in `_ENDINGS` are removed one after another until the name
-    is known.
+    The text up to the last colon, case, and characters other than letters are ignored. Endings in
+    `_ENDINGS` are removed one after another until the name is known.
     """
     word = _NOT_LETTERS.sub("", name.rpartition(":")[2].lower())
     while word:
@@ -120,9 +119,9 @@ def element_bytes(dtype: str) -> int:
 def call_of_args(args: Mapping[str, Any], group: GroupRecord) -> Call | None:
     """Parse a call from the arguments in newer files; None if they name no communication.
 
-    Bytes are elements times the size of the data type, -1 if either is unknown. The peer is `Dst
-    Rank` of a send and `Src Rank` of a receive, -1 if absent and for collectives. Splits are the
-    texts of the input and output split sizes, None if both are absent or empty.
+    Bytes are elements x element size, -1 if one is unknown. The peer is `Dst Rank` of a send and
+    `Src Rank` of a receive, -1 if absent and for collectives. `splits` are the texts of the input
+    and output split sizes, None if both are absent or empty.
     """
     name = str(args.get("Collective name", ""))
     kinds = kind_of(name)
@@ -149,10 +148,10 @@ def call_of_args(args: Mapping[str, Any], group: GroupRecord) -> Call | None:
 def call_of_shapes(
     name: str, dims: Sequence[Any], types: Sequence[Any], group: GroupRecord = GroupRecord()
 ) -> Call | None:
-    """Parse a call from an annotation `nccl:NAME` with the shapes and types of its inputs.
+    """Parse a call from an annotation `nccl:NAME` with the shapes and dtypes of its inputs.
 
-    None if the name is no communication. Only the first input counts: bytes are its elements times
-    the size of its type, -1 if either is unknown or the shape is empty, and 0 for a barrier.
+    None if the name is no communication. Bytes are those of the first input, -1 if its dtype is
+    unknown or its shape is missing or empty, and 0 for a barrier.
     """
     kinds = kind_of(name)
     if kinds is None:
@@ -172,9 +171,10 @@ def with_target(call: Call, target: int) -> Call:
 
 
 def call_of_kernel(name: str) -> Call | None:
-    """Return the call that a kernel of communication executes, from its name.
+    """Return the call that a kernel of communication executes; None for other kernels.
 
-    For example `ncclDevKernel_AllReduce_...`; its bytes are unknown. None for other kernels.
+    The call is derived from the name, such as `ncclDevKernel_AllReduce_...`; its bytes are unknown
+    (-1).
     """
     match = _NAME_OF_KERNEL.search(name)
     kinds = kind_of(match[1]) if match else None
@@ -182,10 +182,9 @@ def call_of_kernel(name: str) -> Call | None:
 
 
 def elements_of(shape: Sequence[Any]) -> int:
-    """Return the number of elements of a tensor with this shape: the product of its lengths.
+    """Return the number of elements of a tensor with this shape; 1 for an empty shape.
 
-    A shape that is a list of shapes is that of a list of tensors, whose elements are added up. 1
-    for an empty shape.
+    If the shape is a list of shapes, the elements of all these tensors are added.
     """
     if shape and isinstance(shape[0], list):
         return sum(elements_of(tensor_shape) for tensor_shape in shape)
@@ -198,9 +197,10 @@ def elements_of(shape: Sequence[Any]) -> int:
 def group_of_args(args: Mapping[str, Any], file: str) -> GroupRecord:
     """Parse the process group from the arguments of a call.
 
-    Complete ranks are taken first, then start, stride and size if they describe a regular order (a
-    stride of 0 does not, except for one rank). Otherwise the ranks are unknown, and marked as cut
-    if there is text of ranks or a name. Raises `InputError` for an invalid list of ranks.
+    The complete list of ranks is used if it exists, else start, stride and size, unless the stride
+    is 0 (no regular order) and there are several ranks. Otherwise the ranks are unknown; the group
+    is marked as cut if it has a name or a truncated list. `file`: for errors. Raises `InputError`
+    for an invalid list of ranks.
     """
     name = str(args.get("Process Group Name", args.get("pg_name", "")))
     text = str(args.get("Process Group Ranks", ""))
@@ -225,10 +225,11 @@ def _rank_list(text: str, file: str) -> tuple[int, ...]:
 
 
 def _elements_in(args: Mapping[str, Any], collective: int, kind: NodeKind) -> int:
-    """Return the elements of the buffer that `JobCollective` counts, -1 if not recorded.
+    """Return the elements of the buffer that `JobCollective` counts; -1 if not recorded.
 
-    A barrier has 0. Receives and broadcasts have the larger of input and output, a scatter that of
-    the input and output x `Group size` (1 if absent), all others the input.
+    A barrier has 0. A receive or broadcast has the larger number of input and output. A scatter has
+    the larger one of input and output x `Group size` (default 1). All others have that of the
+    input.
     """
     input_elements, output_elements = (
         int(args.get(key, -1)) for key in ("In msg nelems", "Out msg nelems")

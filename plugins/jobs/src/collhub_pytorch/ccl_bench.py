@@ -54,12 +54,12 @@ class Card:
 
 
 def read(source: Source, options: ProfileOptions) -> Workload:
-    """Read the traces in the folder of a CCL-Bench card as a job, with the facts of the card.
+    """Read the traces in the folder of a CCL-Bench card as a workload, with the facts of the card.
 
-    A difference between card and traces, the network of the card and ignored files are reported as
-    notes; the extension has model, device, framework and parallelism. Raises `InputError` for an
-    invalid card and without traces, `UsageError` for the option `step` if the traces mark no steps,
-    and as the reader of the traces.
+    Notes are reported for a device count that differs between card and traces, the network of the
+    card, and ignored files. The extension has model, device, framework and parallelism. Raises
+    `InputError` for an invalid card and for a folder without traces (`no-traces`), `UsageError` for
+    the option `step` if the traces have no steps, and the errors of the readers of traces.
     """
     card = read_card(source)
     parts = tuple(part for part in source.parts if _TRACE.search(part.name))
@@ -98,9 +98,10 @@ def read(source: Source, options: ProfileOptions) -> Workload:
 
 
 def network(source: Source, options: NoOptions) -> Topology:
-    """Return the network of the card: switches within nodes and between them.
+    """Return the network of the card: switches within nodes and between nodes.
 
-    Bandwidths are those of the card per device. Raises `InputError` if the card lacks them.
+    Bandwidths are those of the card, per device. Raises `InputError` (`ccl-bench`) if the card
+    lacks numbers or bandwidths.
     """
     del options
     card = read_card(source)
@@ -113,10 +114,11 @@ def network(source: Source, options: NoOptions) -> Topology:
 
 
 def _network_text(card: Card) -> str:
-    """Return the text of the card's network, "" if the card lacks numbers or bandwidths.
+    """Return the network of a card as topology text, with bandwidths converted from Gbit/s to GB/s.
 
-    Also "" for fewer than 2 devices, and devices that are no multiple of those per node. Without a
-    number per node, all devices are on one node, and the bandwidth between nodes is not needed.
+    `""` if numbers or bandwidths are missing, with fewer than 2 devices, and if the devices are no
+    multiple of those per node. Without a number per node, all devices are on one node. The
+    bandwidth between nodes is needed only for several nodes.
     """
     between, within = card.bandwidth_gbit_per_s
     per_node = card.per_node or card.total_count
@@ -133,10 +135,9 @@ def _network_text(card: Card) -> str:
 
 
 def lines(workload: Workload) -> list[str]:
-    """Return one line that describes the card, followed by the lines of a report on profiles.
+    """Describe the card of a workload in one line, followed by the report on its profiles.
 
-    Without a card in the workload, the first line is missing. Only degrees of parallelism other
-    than 1 are named; missing texts read `unknown` or `no model`.
+    The first line is left out without a card. Only degrees of parallelism other than 1 are named.
     """
     # Imported here: only `inspect` needs the report.
     from collhub_pytorch.report import lines as report_lines
@@ -155,12 +156,12 @@ def lines(workload: Workload) -> list[str]:
 
 
 def read_card(source: Source) -> Card:
-    """Parse the card of a folder: number of devices, software, parallelism and bandwidths.
+    """Parse the card of a folder: devices, software, parallelism and bandwidths.
 
-    Missing texts are empty, missing parallelism is 1. Bandwidths are kept only if exactly two are
-    stated, else (0.0, 0.0). Raises `InputError` with the path of the first invalid value, and if
-    the product of the parallelism without `ep` differs from a stated `total_count`; this is checked
-    only if the card has a plan of parallelism.
+    Missing texts are empty, missing degrees of parallelism are 1. Bandwidths are (0.0, 0.0) unless
+    exactly two are given. Raises `InputError` with the path of the first invalid value, and if the
+    card has a plan of parallelism whose product, without `ep`, differs from the given
+    `total_count`.
     """
     part = _card_part(source)
     root = document_of(Source(part.name, (part,), source.report), CCL_BENCH)
@@ -217,10 +218,9 @@ def _object(value: Value | None, key: str) -> Value | None:
 
 
 def _count(value: Value | None, key: str) -> int:
-    """Return the count `key` of an object of the card.
+    """Return the count `key` of an object of the card; 0 if it is missing or empty.
 
-    0 if the object or the value is missing or empty. Raises `InputError` above `_MAX_COUNT` and for
-    other values.
+    Raises `InputError` for other values, and above `_MAX_COUNT`.
     """
     child = _object(value, key)
     return 0 if child is None else child.count(_MAX_COUNT)
@@ -251,7 +251,7 @@ metric_source:
 
 
 def samples() -> Sequence[Source]:
-    """Return a folder with a card and the profiles of two ranks."""
+    """Create a folder in memory with a card and the profiles of two ranks."""
     # Imported here: only tests and the conformance kit need the profiles.
     from collhub_pytorch.samples import profiles
 

@@ -50,10 +50,10 @@ _READER_OPTION = re.compile(r"-O ([a-z_]+)=(\S+?)(?=[,.;)]|\s|\Z)")
 def _parse_algorithms(
     context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]
 ) -> dict[CollectiveKind, str]:
-    """Parse a repeated option such as `all-reduce=ring` to the algorithm's name by collective kind.
+    """Parse values such as `all-reduce=ring`: name of the algorithm by kind of collective.
 
-    Of a repeated kind the last value counts. Raises `click.BadParameter` for an unknown kind or a
-    missing name. It is the callback of a click option.
+    It is the callback of a click option. The last value of a repeated kind is used. Raises
+    `click.BadParameter` for an unknown kind or a missing name.
     """
     algorithms = {}
     for pair in pairs:
@@ -204,10 +204,10 @@ def profile(
 def _write_page(
     context: CommandContext, workload: Workload, name: str, timing: str, out: str
 ) -> None:
-    """Write an interactive page with the timeline of a job to `out`, and print the path.
+    """Write an interactive page with the timeline of a job to `out`, and print its path.
 
-    Times are those of the recorded durations; `timing` names their kind, such as "measured". Raises
-    `InputError` for a job without durations.
+    Times are computed from the durations in the workload; `timing` describes them, such as
+    "measured". Raises `InputError` for a job without durations.
     """
     from collhub_pytorch.analysis import measured_timeline
 
@@ -236,7 +236,8 @@ def _create_machine_predictor(
 ) -> MachinePredictor:
     """Create the predictor of times on a measured machine.
 
-    Ranks per node that are not given are those that the files record, which is added to the notes.
+    If `ranks_per_node` is None, the number that the files record is used, which is appended to
+    `notes`.
     """
     from collhub_pytorch.job import recorded_ranks_per_node
     from collhub_pytorch.predicted_times import MachinePredictor
@@ -251,7 +252,7 @@ def _create_machine_predictor(
 def _predict_job(
     context: CommandContext, workload: Workload, predictor: Predictor, notes: list[str]
 ) -> Workload:
-    """Give the collectives of a job without their times the predicted ones, and add notes on it.
+    """Return the job with predicted times of its collectives; append explanations to `notes`.
 
     Raises `UsageError` for collectives without a size.
     """
@@ -290,12 +291,11 @@ def _check_options(
 def _read_job(
     context: CommandContext, files: Sequence[str], reading: Mapping[str, str | int | float | None]
 ) -> tuple[Workload, list[str]]:
-    """Read the files as one job. Returns the workload, and the notes for the user.
+    """Read the files as one job; return the workload and notes for the user.
 
-    Files of other formats of workloads are tried first and have no notes. Otherwise the format is
-    detected, and the files are read with the options in `reading`. Raises an error if a step is
-    chosen, but the format has no steps. For execution traces the only note is that they have no
-    times.
+    Formats of workloads other than profiles are tried first; they have no notes. Otherwise the
+    format of the profiles is detected. Raises `UsageError` if a step is chosen, but the format has
+    no steps.
     """
     from collhub_pytorch.formats import EXECUTION_TRACE
     from collhub_pytorch.profile_formats import detect_format, read_files
@@ -316,11 +316,11 @@ def _read_job(
 
 
 def _open_other_job(context: CommandContext, files: Sequence[str]) -> OpenedInput | None:
-    """Open a job in a format that is none of profiles; None for profiles and unknown formats.
+    """Open a job in a format other than profiles; None for profiles and unknown formats.
 
-    A card of CCL-Bench is its folder. None too for inputs that are no workload. Raises `HubError`
-    for folders and cards that cannot be opened; errors of other files are left to the reader of
-    profiles.
+    None also for inputs that are no workload. A single YAML file is a card of CCL-Bench, whose
+    folder is opened. Raises `HubError` for folders and cards that cannot be opened; errors of other
+    files are left to the reader of profiles.
     """
     from collhub_pytorch.profile_formats import has_profile_signature
     from collhub_pytorch.trace_files import list_files
@@ -384,10 +384,11 @@ def _choose_times(
     machine: str | None,
     backend: str,
 ) -> NetworkTimes:
-    """Return the function that gives times of collectives on the network `topology_text`.
+    """Create the object that simulates times of collectives on the network `topology_text`.
 
-    `algorithms`: those that replace the default ones; `machine`: profile, None for that of a known
-    machine that the topology names, if any; `backend`: simulator. Raises `HubError`.
+    `algorithms`: replacements of the default algorithms by kind; `machine`: its profile, None for
+    that of a known machine that the topology names, if any; `backend`: simulator. Raises `HubError`
+    for an invalid topology or machine.
     """
     from collhub_pytorch.replay import NetworkTimes
     from hub_core import choose_timing
@@ -405,10 +406,9 @@ def _print_counts(
 ) -> None:
     """Print the number of communications per kind, size and group as a table, without times.
 
-    All ranks of one collective, and both ends of one message, count as one communication. The notes
-    are printed before the table, on standard error. `as_json`: print the JSON report instead, which
-    contains the notes and has null or empty entries for times. Raises `InputError` if the ranks of
-    a collective do not match.
+    All ranks of a collective, and both ends of a message, count as one communication. Notes are
+    printed before the table. With `as_json` the JSON report is printed instead, with empty entries
+    for times. Raises `InputError` if the ranks of a collective do not match.
     """
     from collhub_pytorch import report
     from collhub_pytorch.analysis import match_communications
@@ -425,10 +425,9 @@ def _print_counts(
 def _print_report(context: CommandContext, report: _Report) -> None:
     """Print the report as tables and lines, separated by empty lines.
 
-    First notes, findings and the time with instant communication; then, each only if it was
-    requested, the comparison with a machine, the simulated times with the saving, and the changes
-    of the job. If changes were tried and none saves time, a line says so. The note on timing goes
-    where `context.say` writes.
+    The order is: notes, findings, time with instant communication, and then, if requested,
+    comparison with a machine, simulated times with the saving, and changes of the job. A line says
+    so if no change saves time.
     """
     from collhub_pytorch.machine import comparison_lines
     from collhub_pytorch.report import build_blocks, instant_line, saving_line, simulated_table
@@ -454,7 +453,7 @@ def _print_report(context: CommandContext, report: _Report) -> None:
 def _options(reading: Mapping[str, str | int | float | None]) -> ProfileOptions:
     """Convert the options of the command to options of the reader.
 
-    The clock residual is parsed as a time with its unit. Raises an error for an invalid time.
+    Raises `HubError` for an invalid time of the clock residual.
     """
     from collhub_pytorch.formats import ProfileOptions
 

@@ -63,7 +63,7 @@ class _Trace:
 
 
 def read(source: Source, options: RankOptions) -> Workload:
-    """Read one execution trace per rank.
+    """Read PyTorch execution traces, one per rank, as a workload; see `workload_of`.
 
     Raises `InputError` for damaged files, missing ranks, and collectives that do not match.
     """
@@ -76,17 +76,17 @@ def workload_of(
 ) -> Workload:
     """Read PyTorch execution traces, one file per rank, and join them to a workload.
 
-    The files are read one after the other. A file of which no rank is known gets its position in
-    `files`, from 0, as its rank. Every rank executes its collectives and messages in the recorded
-    order.
+    The files are read one after the other. A file without a known rank gets its position in
+    `files`, from 0, as rank. Each rank executes its collectives and messages in the recorded order;
+    they have no durations.
 
-    The plugin's extension of the workload gets three lists, with one entry per file in the order of
-    `files`: `operators`, the number of nodes in the file; `waits`, how many `record_param_comms` in
-    it are not collectives or messages; and `schemas`, the version that the file states.
+    The plugin's extension of the workload has three further lists, with one entry per file in the
+    order of `files`: `operators`, the number of nodes in the file; `waits`, the number of
+    `record_param_comms` that are no communication; `schemas`, the version of the file.
 
-    Raises `InputError` for files of another format and for damaged ones, for ranks with two files,
-    for ranks without a file unless `options.ranks_missing` is `assume-same`, and, if
-    `options.mismatches` is `refuse`, for collectives and messages that do not match between ranks.
+    Raises `InputError` for damaged files and other formats, for ranks with two files, for ranks
+    without a file unless `options.ranks_missing` is `assume-same`, and, if `options.mismatches` is
+    `refuse`, for communications that do not match between ranks.
     """
     parts, operators, waits, schemas = [], [], [], []
     for order, file in enumerate(files):
@@ -107,10 +107,10 @@ def workload_of(
 
 
 def _read(file: TraceFile) -> tuple[_Trace, Record]:
-    """Parse the calls of a file, node by node, and its header.
+    """Parse the communication calls of a file, and its header.
 
-    Raises `InputError` with id and name of the first node that cannot be read, and with the code
-    `format` for a file without `schema`, which is checked after all nodes.
+    Raises `InputError` (`profile-record`) with id and name of the first node that cannot be read,
+    and (`format`) for a file without `schema`, which is checked after all nodes.
     """
     trace = _Trace(file.name)
     with open_decompressed(file) as content:
@@ -167,10 +167,11 @@ def _add_issuer(trace: _Trace, node: Record, name: str) -> None:
 
 
 def _recorded_call(trace: _Trace, node: Record) -> Call | None:
-    """Parse a `record_param_comms` from its attributes or, in 1.0.1, from its inputs.
+    """Parse the call of a node `record_param_comms`; None if it names no communication.
 
-    In 1.0.1, the first text among the inputs that names a communication is the operation; the two
-    inputs after it are the splits, unless both are empty. None if no communication is named.
+    The attributes of the node describe the call. In schema 1.0.1 without attributes, the first text
+    among the inputs that names a communication is the operation, and the two inputs after it are
+    the splits, unless both are empty.
     """
     attributes = {attribute["name"]: attribute.get("value") for attribute in node.get("attrs", [])}
     if "collective_name" in attributes:
@@ -205,9 +206,9 @@ def _call_of_tensors(name: str, inputs: Sequence[Any], dtype: str) -> Call | Non
 
 
 def _rank_nodes(trace: _Trace, rank: int) -> RankNodes:
-    """Build one node per call, in order; each depends on the previous one, as torch issues them.
+    """Build one node per call, in order, each of which depends on the previous one.
 
-    Nodes have no durations.
+    The nodes have no durations.
     """
     calls = _with_targets(trace)
     nodes = RankNodes(trace.file, rank, trace.world_size, (), calls)
@@ -219,11 +220,11 @@ def _rank_nodes(trace: _Trace, rank: int) -> RankNodes:
 
 
 def _with_targets(trace: _Trace) -> list[Call]:
-    """Return the calls in the order of their ids, with roots and peers from enclosing operators.
+    """Return the calls in the order of their ids, with root or peer of the issuing operator.
 
-    A call without such an operator keeps -1. Without calls of devices, those of host libraries are
-    returned: they run in other threads, so that the k-th call of a kind belongs to the k-th
-    operator of this kind.
+    A call without such an operator has -1. If the trace has calls of devices, only these are
+    returned, with the operator that encloses them. Otherwise those of host libraries are returned,
+    which run in other threads: the k-th call of a kind belongs to the k-th operator of this kind.
     """
     if trace.calls:
         pairs = [
@@ -242,10 +243,9 @@ def _with_targets(trace: _Trace) -> list[Call]:
 
 
 def _inputs(node: Record) -> list[Any]:
-    """Return the values of a node's inputs.
+    """Return the values of a node's inputs; empty without inputs.
 
-    Version 1.0.1 of the schema of execution traces has them as a list, later versions as the member
-    `values` of an object. A node without inputs has an empty list.
+    They are a list in schema 1.0.1, and the member `values` of an object in later versions.
     """
     inputs = node.get("inputs", [])
     values = inputs["values"] if isinstance(inputs, dict) else inputs

@@ -57,7 +57,7 @@ class CallGroup:
 
     @property
     def waiting_percent(self) -> float | None:
-        """Return the percentage of waiting in the kernel time of the ranks that have files.
+        """Percentage of waiting in the kernel time of the ranks that have files.
 
         Kernel time is waiting plus transferring. None if waiting is unknown, 0 without kernel time.
         """
@@ -129,10 +129,10 @@ class Findings:
 
 
 def collect_findings(workload: Workload) -> Findings:
-    """Analyse a profile: match its communications, measure waiting, and replay the job.
+    """Analyse a profile: match its communications, measure waiting times, and replay the job.
 
-    It is replayed with measured times, and with communication that takes no time, from which the
-    saving of an instant network follows. Raises `InputError` for workloads without times, and for
+    The job is replayed with measured times, and with communication that takes no time, which gives
+    the saving of an instant network. Raises `InputError` for workloads without times, and for
     communications that do not match.
     """
     meetings = match_communications(workload)
@@ -148,10 +148,10 @@ def collect_findings(workload: Workload) -> Findings:
 
 
 def sum_by_kind(calls: Sequence[CallGroup]) -> list[CallGroup]:
-    """Sum the calls of each kind, ordered by kind, without group and bytes.
+    """Sum the call groups of each kind, ordered by kind; group and bytes are left empty.
 
-    Counts and times are sums; `rank_count` and `measured_count` are maxima. Waiting sums the known
-    values, and is None if it is unknown for all calls.
+    Calls and times are added; `rank_count` and `measured_count` are maxima. Waiting is the sum of
+    known values, None if it is unknown for all.
     """
     sums = []
     for kind in sorted({call_group.kind for call_group in calls}):
@@ -175,10 +175,10 @@ def sum_by_kind(calls: Sequence[CallGroup]) -> list[CallGroup]:
 
 
 def saving(findings: Findings, collective_time: CollectiveTime) -> Saving:
-    """Replay the job with these times of collectives, and compare it with the measured job.
+    """Replay the job with given times of collectives, and compare it with the measured job.
 
-    The result has the measured and the new time of the job, and the time of the replay, in ns. A
-    time that is None keeps the measured one.
+    If `collective_time` returns None, the measured time is kept. The result has the measured and
+    the new time of the job, and the time of each rank in the replay, in ns.
     """
     replay = replay_job(findings.workload, collective_time, findings.meetings)
     return Saving(findings.job_ns, replay.job_ns, replay.span_ns)
@@ -207,10 +207,11 @@ def group_calls(
     meetings: Meetings,
     times: tuple[WaitingTimes, Stragglers] | None = None,
 ) -> list[CallGroup]:
-    """Group communications by kind, size and group, longest first; times are 0 without `times`.
+    """Group communications by kind, size and group; return the groups by descending time.
 
-    Groups are ordered by descending sum of transfer and known waiting, equal ones by kind. Sums are
-    in ns over all calls and nodes; waiting counts measured nodes only.
+    The time is the sum of transfer and known waiting; equal ones are ordered by kind. Sums are in
+    ns over all calls and nodes; waiting counts nodes of measured ranks only. Times are 0 without
+    `times`.
     """
     sums: dict[tuple[str, int, str, int], _Sums] = {}
     measured_rows = is_measured(workload)
@@ -233,10 +234,10 @@ def _add_waiting(
     meeting: int,
     times: tuple[WaitingTimes, Stragglers],
 ) -> None:
-    """Add the waiting time of one communication to `entry`; `rows`: its nodes on measured ranks.
+    """Add the waiting of communication `meeting` to `entry`; `rows`: its nodes on measured ranks.
 
-    Waiting counts only with at least two measured ranks; otherwise only `measured_count`, a
-    maximum, is updated. The straggler, if there is one, is charged with the caused waiting.
+    `entry.measured_count` is raised to the number of measured ranks. Waiting is added only if there
+    are at least two; the straggler, if there is one, is charged with the waiting that it caused.
     """
     waits, stragglers = times
     count = int(stragglers.measured[meeting])
@@ -270,12 +271,12 @@ def _to_call_group(key: tuple[str, int, str, int], entry: _Sums) -> CallGroup:
 
 
 def count_bus_bytes(kind: str, size: int, rank_count: int) -> float:
-    """Count the bytes of one call that define `busbw` of nccl-tests; 0 without known traffic.
+    """Return the bytes that `busbw` of nccl-tests divides by the time of a call; 0 if unknown.
 
-    `size`: input bytes of one rank. nccl-tests divides the full buffer (of all ranks for all-gather
-    and gather) by the time, and multiplies by 2 (n - 1) / n for an all-reduce, (n - 1) / n for
-    collectives in which every rank keeps its own segment, and 1 for the remaining ones. Source:
-    doc/PERFORMANCE.md of NVIDIA/nccl-tests.
+    `size`: input bytes of one rank. The full buffer (of all ranks for all-gather and gather) is
+    multiplied by 2 (n - 1) / n for an all-reduce, by (n - 1) / n for collectives in which each rank
+    keeps its own segment, and by 1 for others. 0 for a barrier, for unknown size, and for one rank.
+    Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests.
     """
     if size <= 0 or rank_count < 2:
         return 0.0
@@ -310,11 +311,11 @@ def _rank_findings(
     replays: tuple[Replay, Replay],
     meetings: Meetings,
 ) -> list[RankFindings]:
-    """Collect the findings of every rank, in order; `replays`: measured times, replayed times.
+    """Collect the findings of every rank, in order, with times in ns.
 
-    Waiting counts only in measured rows of collectives and messages with at least two measured
-    ranks; it is None for a rank without such rows. `last_count` and `caused_waiting_ns` sum over
-    the calls at which the rank came last. Times are in ns.
+    `replays`: the measured job, and the replay of it. Waiting counts only nodes of communications
+    with at least two measured ranks; it is None for a rank without such nodes. `last_count` and
+    `caused_waiting_ns` count the calls at which the rank started last.
     """
     nodes = workload.nodes
     profile, replay = replays
@@ -343,10 +344,10 @@ def _rank_findings(
 
 
 def _idle_time(workload: Workload, rank: int) -> IdleTime | None:
-    """Return the sum of idle times in ns over all streams of a rank, by reason.
+    """Return the idle times of a rank in ns, summed over its streams, by reason.
 
-    Reasons: waiting for the host, delay between kernels, other. None without a device, or if the
-    workload does not state them.
+    The reasons are waiting for the host, delay between kernels, and other. None without a device,
+    or if the workload does not contain them.
     """
     streams = (fact_list(workload, "idle") or [None] * workload.num_ranks)[rank]
     if not isinstance(streams, list):

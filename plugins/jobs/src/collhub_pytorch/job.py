@@ -35,12 +35,13 @@ def join_ranks(
     provenance: Provenance,
     extension: Mapping[str, JsonValue],
 ) -> Workload:
-    """Join the ranks to a workload. `extension`: further members of the plugin's extension.
+    """Join the nodes of all ranks to a workload.
 
-    The extension also has, by rank: `files`, `has_device`, `idle` (streams, null without a device
-    and for assumed ranks); and `assumed_ranks`, `memory_names`, `communication_names` as
-    in `RankFacts`. Raises `InputError` for ranks with two files or without a file, and if a rank
-    communicates in a group of which it is not a member.
+    `extension`: further members of the plugin's extension. The extension also has `files`,
+    `has_device` and `idle` by rank (idle times are null without a device and for assumed ranks),
+    `assumed_ranks`, `memory_names` and `communication_names`. Raises `InputError` for ranks with
+    two files or without a file, and for a rank that communicates in a group of which it is no
+    member.
     """
     _check_unique(parts)
     sources = _select_sources(parts, options)
@@ -88,12 +89,11 @@ def _idle_to_json(streams: Sequence[StreamIdle] | None) -> JsonValue:
 
 
 def _select_sources(parts: Sequence[RankNodes], options: RankOptions) -> list[RankNodes]:
-    """Select for every rank the nodes of its file, or of the file of the rank that it copies.
+    """Return for every rank its nodes, or those of the rank that it copies.
 
-    With `ranks_missing=assume-same`, a missing rank r copies the file at r modulo the number of
-    files, in the order of ranks. Raises `InputError` (`missing-ranks`) for missing ranks without
-    this option, and for more than 2^26 nodes in copies. Of two files of one rank, the last one
-    counts.
+    With `ranks_missing=assume-same`, missing rank r copies the file at position r modulo the number
+    of files, in the order of ranks. Raises `InputError` (`missing-ranks`) for missing ranks without
+    this option, and for more than 2^26 copied nodes.
     """
     by_rank = {part.rank: part for part in parts}
     world_size = _find_world_size(parts)
@@ -114,10 +114,10 @@ def _select_sources(parts: Sequence[RankNodes], options: RankOptions) -> list[Ra
 
 
 def _nodes(sources: Sequence[RankNodes], tables: _Tables, file: str | None) -> NodeColumns:
-    """Build the nodes of all ranks, rank by rank in the order of `sources`.
+    """Build the nodes of all ranks, in the order of `sources`.
 
-    Recorded dependencies become data edges, assumed ones control edges. Adds names, groups and
-    extras to `tables`. Raises `InputError` for numbers out of range. `file`: named in errors.
+    Recorded dependencies become data edges, assumed ones control edges. Names, groups and extras
+    are added to `tables`. `file`: for errors. Raises `InputError` for numbers out of range.
     """
     for part in sources:
         _check_numbers(part)
@@ -188,9 +188,9 @@ def has_device(workload: Workload, rank: int) -> bool:
 
 
 def is_host_group(workload: Workload) -> BoolArray:
-    """Return which nodes are in the group of a host library next to a device: bool[nodes].
+    """Mark nodes in the group of a host library (gloo, mpi, ucc) next to a device: bool[nodes].
 
-    Host libraries are gloo, mpi and ucc; the group has the name of the library.
+    Such a group has the name of the library.
     """
     libraries = [f"{group.name}:" in HOST_LIBRARIES for group in workload.groups]
     mask: BoolArray = np.array([*libraries, False], np.bool_)[workload.nodes.group]
@@ -208,9 +208,10 @@ def _check_unique(parts: Sequence[RankNodes]) -> None:
 
 
 def _find_world_size(parts: Sequence[RankNodes]) -> int:
-    """Return the recorded number of ranks, otherwise the highest rank that occurs plus 1.
+    """Return the recorded number of ranks; without one, the highest rank that occurs plus 1.
 
-    Raises `InputError` if two files differ, or if a rank is not below the number.
+    Raises `InputError` if files record different numbers (`mixed-jobs`), if a rank is not below the
+    number, or for more than `_MAX_RANKS` ranks (`rank-range`).
     """
     highest = max(part.rank for part in parts)
     for part in parts:
@@ -252,9 +253,10 @@ class _Tables:
     def columns(self, part: RankNodes, rank: int) -> dict[str, Int64Array]:
         """Build the columns of `rank` from the nodes of `part`, one entry per node.
 
-        A node without a call keeps its kind and has NONE in the columns of calls. The kind of a
-        call follows from its operation and group; calls that become computations since they cannot
-        be expressed are added to `demoted`. New names, groups and extras are added to the tables.
+        `part` may be the nodes of another rank, which are copied. A node without a call keeps its
+        kind, and has NONE in the columns of calls. Other nodes have the kind of their call. Names
+        of calls that cannot be expressed, and so become computations, are added to `self.demoted`.
+        New names, groups and extras are added to the tables.
         """
         calls = [_to_job_call(call, part, rank, self._world_size) for call in part.calls]
         self.demoted |= {job_call.name for job_call in calls if job_call.kind is NodeKind.COMPUTE}
@@ -320,11 +322,11 @@ def _index(table: dict[str, int], text: str) -> int:
 
 
 def _to_job_call(call: Call, part: RankNodes, rank: int, world_size: int) -> Call:
-    """Convert the call to `rank`, with the group, root and peer as ranks of the job.
+    """Convert a call of `part` to `rank`, with group, root and peer as ranks of the job.
 
     The unknown peer of a message in a group of two is the other member; in other groups the message
-    becomes work of the device. An unknown root is -1. Raises `InputError` if the rank of `part` is
-    not a member of the group.
+    becomes a computation. An unknown root is -1. Raises `InputError` (`group`) if the rank of
+    `part` is not a member of the group.
     """
     ranks = call.group.ranks
     if ranks is not None and part.rank not in ranks:

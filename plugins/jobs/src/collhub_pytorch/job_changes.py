@@ -71,12 +71,12 @@ def find_changes(
     *,
     is_predicted: bool = False,
 ) -> tuple[JobChange, ...]:
-    """Time the job with other bucket sizes and with overlap, and return the changes that save time.
+    """Return the changes of bucket sizes and of overlap that save time in a job.
 
-    `workload`: every node has a time. `is_predicted`: its collectives have predicted times, as
-    `predict_job` returns them. Per kind of collective, number of ranks and distance between them,
-    the bucket size that saves most is returned. Savings are relative to the replay of the unchanged
-    job, in which ranks wait only as dependencies require.
+    `workload`: every node has a time. `is_predicted`: its collectives have predicted times, as from
+    `predict_job`. For each class of collectives (kind, number of ranks, distance between them), the
+    bucket size with the largest saving is returned. Savings are relative to the replay of the
+    unchanged job, in which ranks wait only as dependencies require.
     """
     meetings = meetings or match_communications(workload)
     transfer = measure_transfers(measured_timeline(workload), meetings)
@@ -88,10 +88,10 @@ def find_changes(
 
 
 def find_instant(workload: Workload, predictor: Predictor) -> JobChange:
-    """Return the job of `predict_job` whose collectives take no time: the limit of any saving.
+    """Return the change by which collectives take no time: the upper limit of any saving.
 
-    Messages keep their times. The saving in ns is that against the replay with measured transfers,
-    with a range over the limits of the predicted times.
+    `workload`: from `predict_job`. Messages keep their times. The saving in ns is relative to the
+    replay with predicted times; its range corresponds to the errors of the predicted times.
     """
     meetings = match_communications(workload)
     transfer = measure_transfers(measured_timeline(workload), meetings)
@@ -109,11 +109,11 @@ def find_instant(workload: Workload, predictor: Predictor) -> JobChange:
 def _limit_transfers(
     workload: Workload, meetings: Meetings, transfer_ns: Int64Array, predictor: Predictor
 ) -> tuple[Int64Array, ...]:
-    """Return the transfer times in ns at both limits of the errors, shorter first.
+    """Return the transfer times of nodes in ns at both limits of the errors, shorter first.
 
-    Empty if the error of a predicted call is not known. With relative error e, its times are
-    divided by 1 + e and by 1 - e; the latter are kept if e is 1 or more. Other nodes keep their
-    times in both.
+    With relative error e, a predicted time is divided by 1 + e and by 1 - e; the second remains
+    unchanged if e is 1 or more. Other nodes keep their times. Empty if the error of a predicted
+    call is unknown.
     """
     calls = list(predicted_calls(workload, meetings))
     limits = transfer_ns.copy(), transfer_ns.copy()
@@ -134,13 +134,13 @@ def _band(saved_ns: Sequence[int]) -> tuple[int | None, int | None]:
 
 
 def _overlap_changes(job: _Job) -> Iterator[JobChange]:
-    """Yield the job whose communications wait only for their data; nothing if it is unchanged.
+    """Yield the change by which communications wait only for their data.
 
-    In profiles, the edges from the host to communications that also wait for the device are
-    dropped; in other jobs, control edges between communications and other nodes, where the
-    communication has data edges on that side. The change is replayed with the measured transfer
-    times and with each of their limits; it is yielded only if all replays succeed, with the saving
-    in ns and its range.
+    Nothing is yielded if no edge is dropped. In profiles, edges from the host to communications
+    that also wait for the device are dropped. In other jobs, control edges between communications
+    and other nodes are dropped, if the communication has data edges on that side. The changed job
+    is replayed with the transfer times and with both their limits; the change is yielded only if no
+    replay deadlocks. Its saving in ns has a range.
     """
     workload = job.workload
     nodes = workload.nodes
@@ -171,12 +171,11 @@ def _overlap_changes(job: _Job) -> Iterator[JobChange]:
 
 
 def _find_stated_orders(nodes: NodeColumns, meetings: Meetings) -> tuple[BoolArray, BoolArray]:
-    """Return masks of the data edges and of the control edges that only state an order.
+    """Mark the edges that only define an order: bool[data edges], bool[control edges].
 
-    The first mask, bool[data edges], is False everywhere. In the second, bool[control edges], the
-    edges between a communication and another node are True if the communication has data edges on
-    that side. Without these its format states all dependencies as control edges, so that the data
-    that it needs is not known.
+    No data edge is marked. A control edge between a communication and another node is marked if the
+    communication has data edges on that side. Without data edges its format expresses all
+    dependencies as control edges, so that the necessary data are unknown.
     """
     communicates = meetings.of_node >= 0
     has_data_parent, has_data_child = np.zeros((2, len(nodes)), np.bool_)
@@ -189,11 +188,11 @@ def _find_stated_orders(nodes: NodeColumns, meetings: Meetings) -> tuple[BoolArr
 
 
 def _find_late_launches(workload: Workload, meetings: Meetings) -> tuple[BoolArray, BoolArray]:
-    """Return (data edges, control edges) by which launches on the host delay communication.
+    """Mark edges by which launches on the host delay communication: bool[data], bool[control].
 
-    bool per edge. Such an edge leads from a node of the host to a communication, or to the gap
-    before it, that also waits for work of the device, so that an earlier launch would not start it
-    too early.
+    Such an edge leads from a node of the host to a communication, or to the gap before it. Only
+    communications that also wait for work of the device are considered, so that without the edge
+    they do not start too early.
     """
     nodes, communicates = workload.nodes, meetings.of_node >= 0
     edges = nodes.edges()
@@ -209,9 +208,9 @@ def _find_late_launches(workload: Workload, meetings: Meetings) -> tuple[BoolArr
 
 
 def _started_by(workload: Workload) -> Int64Array:
-    """Return int64[nodes]: each row itself; for a gap of a profile the node that follows the gap.
+    """Return the row that each node starts: itself, or for a gap the node after it; int64[nodes].
 
-    A gap is a node named `GAP` in a workload of this plugin's readers; of several nodes after it,
+    Gaps are nodes named `GAP` in workloads of this plugin's readers. If several nodes follow a gap,
     the last edge decides.
     """
     nodes = workload.nodes
@@ -252,8 +251,8 @@ def _replay(workload: Workload, meetings: Meetings, transfer_ns: Int64Array) -> 
 def _bucket_changes(job: _Job, predictor: Predictor) -> Iterator[JobChange]:
     """Yield the change with the best bucket size for each class of collectives.
 
-    Classes come by descending transfer time, at most `MAX_CLASSES`. The best change saves the most
-    time, also if that is negative. A class without a predictable bucket size is left out.
+    Classes are in order of descending transfer time, at most `MAX_CLASSES`. The best change has the
+    largest saving, which may be negative. A class without a predicted bucket size is left out.
     """
     classes = sorted(
         _split_classes(job.workload),
@@ -276,12 +275,12 @@ class _Class:
 
 
 def _split_classes(workload: Workload) -> list[_Class]:
-    """Split joinable collectives by kind, and by size and distance of the ranks of their group.
+    """Divide collectives that can be joined into classes by kind, rank count and rank distance.
 
-    Joinable are collectives of `JOINABLE` kinds with bytes and without an algorithm of their own,
-    in groups of more than one rank; the distance is that of the first two ranks. Classes with at
-    most as many nodes as ranks of a group, so one call, are left out. They are ordered by kind,
-    size, distance.
+    Collectives can be joined if their kind is in `JOINABLE`, their bytes are known, they name no
+    algorithm, and their group has more than one rank. The distance is that of the first two ranks
+    of the group. Classes with at most one call are left out. They are ordered by kind, number of
+    ranks, distance.
     """
     nodes = workload.nodes
     is_joinable = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes > 0) & (nodes.algorithm < 0)
@@ -330,8 +329,9 @@ class _BucketTrials:
     def limits(self) -> list[int]:
         """Return the bucket sizes in bytes to try, at most `MAX_LIMITS`, largest first.
 
-        They are twice the median size of the calls times powers of two, below twice their sum;
-        sizes that give the same buckets as the next smaller one are left out.
+        They are powers of two times the median size of the calls, at least twice this size and
+        below twice the sum of all sizes. A size that gives the same buckets as the next smaller one
+        is left out.
         """
         nodes = self._job.workload.nodes
         sizes = nodes.bytes[self._class.rows]
@@ -347,12 +347,12 @@ class _BucketTrials:
         return limits[::-1][:MAX_LIMITS]
 
     def time(self, limit_bytes: int) -> JobChange | None:
-        """Time the job with buckets of at most `limit_bytes`.
+        """Time the job with buckets of at most `limit_bytes`; None if that is impossible.
 
-        Buckets take their predicted time, other collectives their measured transfer; dropped orders
-        of groups are replaced by the order in which collectives could start. None if a time is not
-        predicted, or if ranks would wait for each other. The saving in ns has a range if the
-        prediction has an error.
+        Buckets have their predicted times, other collectives their measured transfer. Dropped
+        orders within groups are replaced by the order in which collectives could start. None if a
+        time is not predicted, or if ranks would wait for each other. The saving in ns has a range
+        if the predictions have errors.
         """
         joined = join_collectives(self._unordered, self._planner.plan(limit_bytes))
         meetings = match_communications(joined.workload)
@@ -386,11 +386,10 @@ class _BucketTrials:
         transfer_ns: Int64Array,
         buckets: Sequence[_Bucket],
     ) -> list[int]:
-        """Return the times of the job in ns at both limits of the error, the shorter one first.
+        """Return the times of the job in ns at both limits of the buckets' errors, shorter first.
 
-        `transfer_ns` is not changed. With relative error e, buckets take time / (1 + e) and time /
-        (1 - e); the latter remains the central time if e is 1 or more. Empty if any bucket has no
-        error.
+        With relative error e, the time of a bucket is divided by 1 + e and by 1 - e; the second
+        remains unchanged if e is 1 or more. Empty if the error of a bucket is unknown.
         """
         results = []
         for sign in (1, -1):
@@ -407,10 +406,10 @@ class _BucketTrials:
         return results
 
     def _time_buckets(self, joined: JoinedJob, meetings: Meetings) -> list[_Bucket] | None:
-        """Return the predicted time of every bucket: a collective that replaces several ones.
+        """Return the predicted time of every bucket, that is a collective that replaces several.
 
-        A prediction is scaled by the ratio of measured to predicted times of the replaced
-        collectives. None if the time of one is not predicted.
+        The prediction is multiplied by the ratio of measured to predicted times of the replaced
+        collectives. None if a time is not predicted.
         """
         before, after = self._job.workload.nodes, joined.workload.nodes
         members: dict[int, list[int]] = {}
@@ -438,11 +437,12 @@ class _BucketTrials:
         return buckets
 
     def _find_order(self) -> tuple[BoolArray, BoolArray]:
-        """Mark data and control edges that only state the order of the collectives of a group.
+        """Mark edges that only define the order of collectives of a group.
 
-        In profiles, every edge from a collective to the next one of its group does, directly or
-        through a gap; in other jobs only control edges. An edge on which alone the start of a
-        collective depends is not marked in profiles, because its data may depend on it, too.
+        Returns bool[data edges] and bool[control edges]. In profiles, these are edges from a
+        collective to the next one of its group, directly or through a gap; in other jobs only
+        control edges of this kind. In profiles an edge is not marked if it is the only dependency
+        of its child, because data may depend on it too.
         """
         workload = self._job.workload
         nodes, meetings = workload.nodes, self._job.meetings
@@ -464,11 +464,11 @@ class _BucketTrials:
     def _add_order(
         self, workload: Workload, meetings: Meetings, transfer_ns: Int64Array
     ) -> Workload | None:
-        """Order the collectives of groups whose order was dropped by the times they could start.
+        """Order collectives of groups without an order by the times at which they can start.
 
-        Adds control edges between consecutive collectives of each rank and group in
-        `_ordered_groups`; equal times are ordered by the number of the communication. None if ranks
-        would wait for each other.
+        Control edges are added between consecutive collectives of each rank and group in
+        `self._ordered_groups`, whose own order was dropped. Equal times are ordered by the number
+        of the communication. None if ranks would wait for each other.
         """
         try:
             times = replay_transfers(workload, meetings, transfer_ns).times

@@ -82,9 +82,9 @@ class ComparedCalls:
 
     @property
     def reached_percent(self) -> float | None:
-        """Return the bus bandwidth of the calls in percent of that of the machine.
+        """Bus bandwidth of the calls in percent of that of the machine.
 
-        None if one of them is unknown, or that of the machine is 0.
+        None if one is unknown, or if that of the machine is 0.
         """
         if self.bus_bandwidth is None or not self.machine_bus_bandwidth:
             return None
@@ -125,10 +125,9 @@ class MachineComparison:
 
 
 def compare_with_machine(findings: Findings, predictor: MachinePredictor) -> MachineComparison:
-    """Predict every collective of the job on a machine, and replay the job with these times.
+    """Predict the collectives of the job on a machine, and replay the job with these times.
 
-    Only collectives with data are compared: no barriers, sends and receives. Raises `HubError` for
-    an unknown profile.
+    Barriers and messages are not compared. Raises `HubError` for an unknown profile of a machine.
     """
     sums = _sum_calls(findings)
     known = [key for key in sums if key[1] >= 0]
@@ -151,11 +150,11 @@ class _Sums:
 
 
 def _sum_calls(findings: Findings) -> dict[CallKey, _Sums]:
-    """Sum the measured times of the collectives of equal kind, size and ranks.
+    """Sum the measured times of collectives with equal kind, size and ranks.
 
-    The size is the largest of any rank, in bytes; the time of a call is the mean over its ranks, in
-    ns. Messages, collectives without a standard kind, those of size 0, and those of one rank are
-    left out. `includes_waiting` is set if a call has fewer than 2 ranks with a file.
+    The size in bytes is the largest one of any rank; the time of a call in ns is the mean over its
+    ranks. Messages, collectives without a standard kind, of size 0, or of one rank are left out.
+    `includes_waiting` is set if a call has fewer than 2 ranks with a file.
     """
     workload, meetings = findings.workload, findings.meetings
     nodes, has_file = workload.nodes, is_measured(findings.workload)
@@ -181,11 +180,11 @@ def _sum_calls(findings: Findings) -> dict[CallKey, _Sums]:
 def _group_by_size_class(
     sums: Mapping[CallKey, _Sums], time_of_key: Mapping[CallKey, LibraryTime]
 ) -> tuple[ComparedCalls, ...]:
-    """Group calls by kind, size class, number of ranks and nodes; unpredicted ones also by reason.
+    """Group calls by kind, size class, number of ranks and nodes, and reason of no prediction.
 
-    A size class ends at a power of 2 in bytes, which it includes. The result is ordered by
-    descending transfer time, then kind, largest size and reason. Calls without a time count as
-    `SIZE_NOT_RECORDED`.
+    A size class contains the sizes above one power of 2 in bytes, up to and including the next.
+    Calls without a prediction because of an unknown size have the reason `SIZE_NOT_RECORDED`. The
+    result is ordered by descending transfer time, then kind, largest size and reason.
     """
     groups: dict[tuple[str, int, int, int | None, str], list[CallKey]] = {}
     for key in sums:
@@ -235,12 +234,12 @@ def _to_compared_calls(
 
 
 def _replay(findings: Findings, time_of_key: Mapping[CallKey, LibraryTime]) -> MachineSaving | None:
-    """Replay the job with measured times, predicted times, and both limits of their band.
+    """Replay the job with predicted times, and return the savings in ns; None without predictions.
 
-    None if no call has a predicted time. With predicted time p and relative held-out error e, the
-    limits replace p by p / (1 - e) (least saving) and p / (1 + e) (largest); where e is 1 or more,
-    the first one keeps the measured time. The limits are None if any predicted time lacks its
-    error. Savings are relative to the replay with measured times, in ns.
+    Savings are relative to the replay with measured times. A measured time that is shorter than the
+    prediction is kept. With the relative held-out error e of a prediction p, the smallest saving
+    uses p / (1 - e) (the measured time if e is 1 or more), the largest p / (1 + e). Both are None
+    if the error of a prediction is unknown.
     """
     times = [time for time in time_of_key.values() if time.time_ns is not None]
     if not times:
@@ -249,9 +248,9 @@ def _replay(findings: Findings, time_of_key: Mapping[CallKey, LibraryTime]) -> M
     def replay_ns(sign: int | None) -> int:
         """Replay the job with predicted times of collectives; return its time in ns.
 
-        `sign` 1 or -1: each prediction is divided by 1 + sign * its error. None: with measured
-        times. A measured time that is shorter than the prediction remains, as does one without a
-        prediction or with an error that has no upper limit.
+        `sign`: 1 or -1 divides each prediction by 1 + sign x its error, 0 uses the predictions,
+        None the measured times. A measured time remains if it is shorter, if there is no
+        prediction, or if the divisor is not positive.
         """
 
         def time_of(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> int | None:
@@ -275,10 +274,10 @@ _MEASURED = ("measured",)
 
 
 def comparison_lines(comparison: MachineComparison) -> list[str]:
-    """Format one line per size class, then the saving and the calls that it does not include.
+    """Format the comparison: one line per size class, then the saving and the unpredicted calls.
 
-    The last line names the assumed ranks per node, if there are any. Without collectives, there is
-    only a line that says so.
+    A last line gives the assumed ranks per node, if there are any. Without collectives, the only
+    line says so.
     """
     name = comparison.machine.name
     calls = comparison.calls
@@ -342,10 +341,10 @@ def _create_size_class(calls: ComparedCalls) -> ComparedSizeClass:
 
 
 def _scope(calls: ComparedCalls) -> str:
-    """Format size, kind and ranks: `64 MiB all-reduce, 8 ranks on 1 node`.
+    """Format size, kind and ranks of calls, such as `64 MiB all-reduce, 8 ranks on 1 node`.
 
-    Different sizes read as `32 MiB to 64 MiB`; a negative one is unknown. Nodes are left out if not
-    known.
+    Calls of different sizes read `32 MiB to 64 MiB`, of unknown (negative) size `unknown size`. An
+    unknown number of nodes is left out.
     """
     size = "unknown size" if calls.min_bytes < 0 else format_bytes(calls.max_bytes)
     if 0 <= calls.min_bytes < calls.max_bytes:
@@ -374,9 +373,9 @@ def _format_result(calls: ComparedCalls, machine: str) -> str:
 
 
 def _saving_line(saving: MachineSaving, machine: str) -> str:
-    """Format the saving with its band: `saves 10 us (8 us to 12 us by the held-out error)`.
+    """Format the saving on a machine with its range, `saves 10 us (8 us to 12 us by the ...)`.
 
-    Without a band, it reads `error not measured`. The percentage is relative to the replayed time,
+    Without a range, it says `error not measured`. The percentage is relative to the replayed time,
     0 if that is 0.
     """
     if saving.min_saved_ns is None or saving.max_saved_ns is None:
@@ -393,13 +392,14 @@ def _saving_line(saving: MachineSaving, machine: str) -> str:
 
 
 def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTimes:
-    """Simulate a job; its collectives take the times of the machine, without contention.
+    """Simulate a job whose collectives have the times of a measured machine, without contention.
 
-    Computations take their durations. Measured times of collectives are replaced. Ranks are placed
-    by the option, otherwise as the files record it, otherwise one on each GPU. Times are in ns;
-    exposed is the end of a rank less its computation. Changes are tried only with the option
-    `changes`. Raises `UsageError` without a machine or registry, `InputError` for computations
-    without a duration and for calls that the profile does not predict.
+    Computations have their durations; measured times of collectives are replaced. The ranks per
+    node are those of the option, else the recorded ones, else one rank on each GPU. Times are in
+    ns; the exposed time of a rank is its end minus its computation. Changes of the job are tried
+    only with the option `changes`. Raises `UsageError` without a machine and for collectives
+    without a size, and `InputError` for computations without a duration and for calls that the
+    profile does not predict.
     """
     if options.machine is None or request.hub is None:
         raise UsageError("no machine is given", cure="give --machine P")

@@ -58,7 +58,7 @@ class MachinePredictor:
 
     @property
     def description(self) -> MachineDescription:
-        """Return the machine of the profile, read at the first use.
+        """Machine of the profile, read at the first use and cached.
 
         Raises `HubError` for an unknown profile.
         """
@@ -75,9 +75,9 @@ class MachinePredictor:
     def predict(self, keys: Iterable[CallKey]) -> list[LibraryTime]:
         """Return the predicted time of each call, in the order of `keys`.
 
-        Calls that the profile does not cover have a reason instead of a time. Answers are cached:
-        only new calls are predicted, all together. Sets `ranks_per_node` to the number that the
-        machine assumes.
+        Calls that the profile does not cover have a reason instead of a time. Results are cached;
+        all new calls are predicted in one request. Sets `self.ranks_per_node` to the number that
+        the machine assumes.
         """
         listed = list(keys)
         new = [key for key in dict.fromkeys(listed) if key not in self._answers]
@@ -111,10 +111,10 @@ class NetworkPredictor:
 
 
 def to_library_call(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> LibraryCall:
-    """Convert a collective of a job to a call of a library with the bytes of its full buffer.
+    """Convert a collective of a job to a call of a library.
 
-    These are `size` times the ranks if the input is one part (all-gather, gather), else `size`.
-    Barriers are not allowed.
+    `size`: input bytes of one rank. The call has the bytes of the full buffer: `size` x ranks for
+    all-gather and gather, otherwise `size`. Barriers are not allowed.
     """
     assert kind.kind is not None, "barriers are not predicted"
     total = size * len(ranks) if kind.kind.traits.input_is_part else size
@@ -124,13 +124,16 @@ def to_library_call(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> L
 def predict_job(workload: Workload, predictor: Predictor) -> Workload:
     """Return a job whose communications have predicted times, as if it had been profiled.
 
-    Durations of communications include waiting for the last rank. Collectives without data take no
-    time, and messages the time of a broadcast from one rank to another, or without such times that
-    of an all-to-all of both ranks that sends the same bytes to the other one; messages with
-    measured times keep them. In jobs that are no profiles, a rank runs one computation at a time,
-    in the order in which they can start, and the collectives of a group in their order;
-    dependencies that state this order are added. Raises `InputError` for computations without a
-    duration, for calls that cannot be predicted, and for ranks that do not match.
+    - Durations of communications include waiting for the last rank.
+    - Collectives without data take no time.
+    - A message has its measured time, else that of a broadcast from one rank to another, else that
+      of an all-to-all of both ranks with the same bytes to the other rank.
+    - If the job is no profile, a rank runs one computation of a device at a time, in the order in
+      which they can start, and the collectives of a group in their order. Control dependencies for
+      these orders are added.
+
+    Raises `InputError` for computations without a duration, for calls that are not predicted
+    (`not-predicted`), and for ranks whose communications do not match.
     """
     meetings = match_communications(workload)
     is_profile = EXTENSION in workload.extensions
@@ -181,9 +184,10 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
 
 
 def predicted_calls(workload: Workload, meetings: Meetings) -> Iterator[tuple[Int64Array, CallKey]]:
-    """Yield nodes and key of the communications whose time is predicted, in order of their number.
+    """Yield nodes and key of the communications to predict, in the order of their numbers.
 
-    They are collectives with data among several ranks, and messages with data without a time.
+    They are collectives with data among several ranks, and messages with data and without a time,
+    whose key is that of a broadcast.
     """
     nodes = workload.nodes
     for meeting in range(len(meetings)):
@@ -209,10 +213,10 @@ def _add_order(workload: Workload, meetings: Meetings) -> Workload:
 
 
 def _add_lane_order(workload: Workload, lane: Int64Array, start_ns: Int64Array) -> Workload:
-    """Return the job with control dependencies between consecutive computations of each lane.
+    """Add control dependencies between consecutive computations of each lane.
 
-    `lane`: number by node, -1 for none. The order is by start, then duration, so that a computation
-    without time precedes one that starts at the same time, then by row.
+    `lane`: number by node, -1 for none; `start_ns`: starts. Computations are ordered by start, then
+    duration (those of 0 ns first), then row.
     """
     rows = np.flatnonzero(lane >= 0)
     # Computations without a duration start at the same time as their successor.
@@ -222,9 +226,9 @@ def _add_lane_order(workload: Workload, lane: Int64Array, start_ns: Int64Array) 
 
 
 def _lanes(workload: Workload) -> Int64Array:
-    """Return the number of the rank for every timed computation of a device, -1 for other nodes.
+    """Return the lane of each node: its rank for timed computations of a device, otherwise -1.
 
-    Computations with the same number run one after another. int64[nodes].
+    int64[nodes]. The computations of a lane run one after another.
     """
     nodes = workload.nodes
     is_on_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host & (nodes.duration_ns > 0)
@@ -233,10 +237,10 @@ def _lanes(workload: Workload) -> Int64Array:
 
 
 def next_in_group(nodes: NodeColumns, meetings: Meetings, chosen: BoolArray) -> Int64Array:
-    """Return the next collective of the same group and rank for chosen collectives, else -1.
+    """Return the next collective of the same group and rank for each chosen collective.
 
-    One entry per node; collectives that are not chosen are skipped. The order is that of the
-    numbers of the communications.
+    int64[nodes], -1 for the last one and for other nodes. Collectives that are not chosen are
+    skipped. The order is that of the numbers of the communications.
     """
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & chosen)
     rows = rows[np.lexsort((meetings.of_node[rows], nodes.group[rows], nodes.rank[rows]))]

@@ -58,9 +58,10 @@ _FORMATS = (
 
 
 def detect_format(files: Sequence[TraceFile]) -> ProfileFormat:
-    """Return the format of the files, of which there is at least one.
+    """Return the format of the files, of which there must be at least one.
 
-    Raises `InputError` for the first file whose format differs from that of the first one.
+    A file without a known signature has the last format in `_FORMATS`. Raises `InputError`
+    (`mixed-formats`) for the first file with another format than the first one.
     """
     formats = [(_find_signed(file) or _FORMATS[-1]) for file in files]
     for file, form in zip(files, formats, strict=True):
@@ -79,9 +80,9 @@ def detect_format(files: Sequence[TraceFile]) -> ProfileFormat:
 def read_files(
     form: ProfileFormat, files: Sequence[TraceFile], options: ProfileOptions
 ) -> tuple[Workload, list[str]]:
-    """Read all files of a job in this format: (workload, notes on assumptions and losses).
+    """Read all files of a job; return the workload, and notes on assumptions and losses.
 
-    Execution traces have no notes. `files` must not be empty.
+    `files` must not be empty. Execution traces have no notes.
     """
     workload = form.read(files, options, Provenance(form.name, "", files[0].name))
     return workload, [] if form.name == EXECUTION_TRACE else notes(workload)

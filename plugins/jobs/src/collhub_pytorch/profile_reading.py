@@ -38,9 +38,9 @@ def read_source(
     read_files: Callable[[Sequence[TraceFile], Options, Provenance], Workload],
     options: Options,
 ) -> Workload:
-    """Read all files of a source as one job with `read_files`; report its notes to the source.
+    """Read all files of a source as one job with `read_files`, and report its notes.
 
-    `format_name` is recorded as the producer, with name and SHA-256 of the source.
+    Producer, name and SHA-256 of the source are recorded as the provenance.
     """
     provenance = Provenance(format_name, "", source.name, source.sha256())
     workload = read_files(files_of(source), options, provenance)
@@ -55,11 +55,11 @@ def report_notes(workload: Workload, source: Source) -> None:
 
 
 def notes(workload: Workload) -> list[str]:
-    """List assumptions and missing data of the files as lines for the user.
+    """List the assumptions and missing data of a profile as lines for the user.
 
-    First the notes of the reader, without empty ones; then the number of control dependencies
-    between streams (not for calls from logs of NCCL), ranks without a file, and the remaining
-    difference of clocks, each only if there is something to report.
+    The notes of the reader come first. Then follow, if they apply, the number of assumed
+    dependencies between streams (not for logs of NCCL), ranks without a file, and the residual of
+    the clocks.
     """
     extension = workload.extensions[EXTENSION]
     assert isinstance(extension, dict)
@@ -87,13 +87,12 @@ def notes(workload: Workload) -> list[str]:
 def align_clocks(
     workload: Workload, options: ClockOptions, *, has_common_clock: bool = False
 ) -> Workload:
-    """Convert to a common clock with time 0 at the earliest start of a rank.
+    """Convert the times of all ranks to a common clock, with time 0 at the earliest start.
 
-    `has_common_clock`: the times of all ranks already have one clock. Clocks are fitted by the ends
-    of collectives only if they are neither common nor stated by the options, there are several
-    files with times, and `mismatches` is not `keep`; offsets and residual in ns are then added to
-    the extension. Raises `InputError` for communications that do not match, and for clocks that
-    cannot be fitted.
+    `has_common_clock`: the times already have a common clock. Otherwise clocks are fitted by the
+    ends of collectives, unless the option `clocks` is `stated`, `mismatches` is `keep`, there is
+    only one file, or times are missing. Offsets and residual in ns are then added to the extension.
+    Raises `InputError` for communications that do not match, and for clocks that cannot be fitted.
     """
     is_kept = options.mismatches == "keep"
     meetings = None if is_kept else match_communications(workload)
@@ -122,11 +121,11 @@ def align_clocks(
 
 
 def _max_residual_ns(workload: Workload, options: ClockOptions) -> float:
-    """Return the limit in ns of the differences between the ends of one collective on its ranks.
+    """Return the maximum difference in ns between the ends of a collective on its ranks.
 
-    It is the option of the user, converted from seconds. Without it, `_DEVICE_RESIDUAL_NS` applies
-    if any collective runs on a device, and `_HOST_RESIDUAL_NS` otherwise, since host threads end
-    when they get a core.
+    It is the option `clock_residual`, converted from seconds. The default is `_DEVICE_RESIDUAL_NS`
+    if any collective runs on a device, otherwise `_HOST_RESIDUAL_NS`, since host threads end when
+    they get a core.
     """
     if options.clock_residual is not None:
         return options.clock_residual * 1e9

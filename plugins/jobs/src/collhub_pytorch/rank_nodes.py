@@ -45,10 +45,12 @@ def measure_idle_times(
     kernel_delay_ns: float,
     names: Sequence[tuple[int, int]],
 ) -> tuple[StreamIdle, ...]:
-    """Measure the idle time of every stream. Columns: int64[activities] sorted by start, in ns.
+    """Measure the idle time in ns of every stream, by reason.
 
-    `issued_at`: launch time of each activity, -1 if it is not recorded. `names`: device and stream
-    of each number in `stream`.
+    `start`, `end`, `stream`, `issued_at`: int64[activities], sorted by start, times in ns; launch
+    time -1 if unknown. `names`: (device, stream) of each number in `stream`. A gap before an
+    activity that was launched after its predecessor ended is waiting for the host; another gap
+    below `kernel_delay_ns` is delay between kernels; the rest is other idle time.
     """
     idle_times = []
     for number in np.unique(stream).tolist():
@@ -149,11 +151,12 @@ PASSING_TIME = (START, HOST, LAUNCH, GAP)
 def translate_group(
     call: Call, part: RankNodes, rank: int, world_size: int
 ) -> tuple[int, ...] | None:
-    """Return the group of `rank` that corresponds to the group of `call` on the rank of `part`.
+    """Return the group of `rank` that corresponds to the group of a call of `part`.
 
-    It is the same group if `rank` is a member. Otherwise the groups are assumed to partition all
-    ranks regularly, as in layouts by tensor, data and pipeline: n ranks at distance d, in blocks
-    of n d ranks. Raises `InputError` if this does not fit, and for messages.
+    It is the same group if `rank` is a member. Otherwise groups are assumed to divide all ranks
+    regularly, as in layouts by tensor, data and pipeline: n ranks at distance d, in blocks of n x d
+    ranks. None if the ranks of the group are unknown. Raises `InputError` (`missing-ranks`) if the
+    group is not regular, and for messages.
     """
     ranks = call.group.ranks
     if call.kind is not NodeKind.COLLECTIVE:
@@ -170,9 +173,9 @@ def translate_group(
 
 
 def _of(rank: int, count: int, distance: int) -> tuple[int, ...]:
-    """Return the ranks of the group of a rank, ascending: `count` ranks at equal distance.
+    """Return the ranks of the regular group that contains a rank, ascending.
 
-    Groups divide blocks of count * distance consecutive ranks.
+    It has `count` ranks at equal distance, within a block of count x distance consecutive ranks.
     """
     block = count * distance
     first = rank // block * block + rank % distance
@@ -185,6 +188,6 @@ def _message(call: Call, rank: int) -> str:
 
 
 def _unknown(message: str, part: RankNodes) -> InputError:
-    """Return the error with code `missing-ranks`, located at the file of `part`."""
+    """Create (not raise) the error `missing-ranks`, located at the file of `part`."""
     cure = "name the files of all ranks"
     return InputError(message, location=Location(part.file), cure=cure, code="missing-ranks")

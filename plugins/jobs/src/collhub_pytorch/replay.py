@@ -58,10 +58,11 @@ def replay_job(
     *,
     keeps_shorter: bool = False,
 ) -> Replay:
-    """Replay the workload with these times of collectives; all other durations are as measured.
+    """Replay the workload with given times of collectives, and measured times otherwise.
 
-    `keeps_shorter`: collectives that were measured to be faster keep their measured time. Raises
-    `InputError` if the workload has no times, or if its ranks do not match.
+    `collective_time` returns ns for (kind, bytes, ranks), or None to keep the measured time.
+    `keeps_shorter`: a shorter measured time is kept too. Raises `InputError` if the workload has no
+    times, or if its ranks do not match.
     """
     meetings = meetings or match_communications(workload)
     transfer = measure_transfers(measured_timeline(workload), meetings)
@@ -75,10 +76,10 @@ def replay_transfers(
     transfer_ns: Int64Array,
     lane: Int64Array | None = None,
 ) -> Replay:
-    """Replay the workload with these times of its communications.
+    """Replay the workload with given times of its communications.
 
-    `transfer_ns`: int64[nodes], from the start of the last rank to the end of each node; -1 for
-    nodes that end after their own duration, without waiting. `lane`: as in `timeline`.
+    `transfer_ns`: int64[nodes], time from the start of the last rank to the end of each node; -1
+    for a node that does not wait and ends after its own duration. `lane`: see `timeline`.
     """
     duration = workload.nodes.duration_ns.tolist()
     lasting = transfer_ns.tolist()
@@ -111,9 +112,9 @@ def _to_replay(workload: Workload, times: Timeline) -> Replay:
 
 
 def measure_transfers(profile: Timeline, meetings: Meetings) -> Int64Array:
-    """Measure the time from the last rank's start to the end of each node.
+    """Measure the time in ns from the last rank's start to the end of each node: int64[nodes].
 
-    -1 for nodes that ended before the last rank started.
+    -1 for nodes of no communication, and for nodes that ended before the last rank started.
     """
     waits = measure_waiting(profile, meetings)
     is_after = (profile.end >= waits.last_start) & (meetings.of_node >= 0)
@@ -128,9 +129,10 @@ def _replace_transfers(
     transfer: Int64Array,
     keeps_shorter: bool,
 ) -> None:
-    """Replace measured transfer times by the times of `time_of`, unless it returns None.
+    """Replace measured transfer times of collectives by those of `time_of`; modifies `transfer`.
 
-    With `keeps_shorter`, the shorter of the two times remains.
+    The measured time remains if `time_of` returns None, and with `keeps_shorter` if it is shorter.
+    The size is the largest one of all ranks. Collectives of unknown size are skipped.
     """
     nodes = workload.nodes
     for meeting in range(len(meetings)):
@@ -185,11 +187,11 @@ class NetworkTimes:
     )
 
     def __call__(self, kind: JobCollective, size: int, ranks: tuple[int, ...]) -> int | None:
-        """Simulate the time in ns; None for collectives without traffic.
+        """Simulate a collective, and return its time in ns; None for collectives without traffic.
 
         These have no standard kind, 0 bytes, or fewer than 2 ranks. The algorithm is the chosen
-        one, else that of `DEFAULT_ALGORITHMS`. Answers are kept by kind, size and ranks. Raises
-        `HubError`.
+        one, else that of `DEFAULT_ALGORITHMS`. Results are cached by kind, size and ranks. Raises
+        `HubError` of synthesis and simulation.
         """
         question = (kind, size, ranks)
         if kind.kind is None or size == 0 or len(ranks) < 2:

@@ -242,8 +242,9 @@ def overlap_definition(findings: Findings) -> str:
 def _straggler_blocks(findings: Findings) -> list[Block]:
     """Return a heading and the table of ranks that start last; [] if no rank waits.
 
-    First the ranks that cause most waiting in all calls, at most `_LISTED_TOTALS`, then those of
-    each call group. Percentages are shares of the waiting of all calls, or of the group.
+    The first rows are the ranks that cause most waiting in all calls, at most `_LISTED_TOTALS`;
+    then come at most `_LISTED_STRAGGLERS` ranks per call group. Percentages are relative to the
+    waiting of all calls, or of the group.
     """
     total = sum(call_group.waiting_ns or 0 for call_group in findings.calls)
     if not total:
@@ -291,11 +292,10 @@ def create_report(
     comparison: MachineComparison | None = None,
     changes: Sequence[JobChange] = (),
 ) -> ProfileReport:
-    """Create the report that `--json` prints.
+    """Create the report for `--json`; times are integers in ns, None if not recorded.
 
-    All times are integers in ns; None where they are not recorded. `kinds` sums the calls of
-    `collectives` by kind. `replay` has the saving and the simulated times, or None if `replay` is
-    None. `idle_by_stream` is None for all ranks if the workload does not state idle times.
+    `kinds` are the sums of `collectives` by kind. `replay`: the saving and the simulated times,
+    None without a replay. `idle_by_stream` is None if the workload contains no idle times.
     """
     streams = fact_list(findings.workload, "idle") or [None] * len(findings.ranks)
     return ProfileReport(
@@ -414,7 +414,7 @@ def _percent(value: float | None) -> str:
 
 
 def lines(workload: Workload) -> list[str]:
-    """Format the report of measured times, without a replay; empty without times of collectives.
+    """Format the report of measured times without a replay; empty without recorded times.
 
     Raises `InputError` for communications that do not match.
     """

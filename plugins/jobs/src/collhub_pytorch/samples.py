@@ -20,9 +20,9 @@ _GROUP = {
 
 
 def profiles() -> Sequence[Source]:
-    """Return the profiles of two ranks: compute, all-reduce, compute.
+    """Create the profiles of two ranks: compute, all-reduce, compute.
 
-    Rank 0 reaches the all-reduce 40 us before rank 1 and waits.
+    Rank 0 reaches the all-reduce 40 us before rank 1, and waits.
     """
     parts = [
         part(f"job.{rank}.pt.trace.json", rank, profile_of(rank, step_events(start_us)))
@@ -58,10 +58,11 @@ def profile_of(rank: int, events: Sequence[Event], world_size: int = 2) -> Mappi
 
 
 def step_events(start_us: int, call: Mapping[str, object] | None = None) -> list[Event]:
-    """Return the events of one step of a rank: a kernel, an all-reduce, and a kernel after it.
+    """Create the events of one step of a rank: a kernel, an all-reduce, and another kernel.
 
-    The first runs shortly before `start_us`; the all-reduce from `start_us` to 200 us, and the
-    third waits for it. `call`: arguments of the all-reduce's event, None for the usual ones.
+    The first kernel ends 10 us before `start_us`. The all-reduce lasts from `start_us` to 200 us,
+    and the second kernel waits for it. `call`: arguments of the all-reduce's event, None for the
+    usual ones.
     """
     stated = all_reduce_args() if call is None else call
     return [
@@ -276,8 +277,8 @@ def profiler_events() -> Sequence[Source]:
 def profiler_file(rank: int, offset_us: float) -> str:
     """Return the events of one process of NCCL's profiler as text: an all-reduce, an all-gather.
 
-    As in its files, the list has no closing bracket, and types have no quotes. The clock is shifted
-    by `offset_us`.
+    As in its files, the list has no closing bracket, and dtypes have no quotes. All times are
+    shifted by `offset_us`.
     """
     lines = []
     for number, (name, count, begin, end) in enumerate(
@@ -304,6 +305,6 @@ def _event(
 
 
 def source_of(name: str, files: Mapping[str, str]) -> Source:
-    """Return a source in memory whose notes are dropped; ranks are in the content only."""
+    """Create a source in memory from texts by file name; what is reported to it is dropped."""
     parts = tuple(file_part(file, text.encode()) for file, text in files.items())
     return Source(name, parts, report=lambda finding: None)

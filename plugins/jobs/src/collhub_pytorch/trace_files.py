@@ -28,17 +28,18 @@ class TraceFile:
     rank: int | None = None
 
     def rank_or(self, stated: int | None, order: int) -> int:
-        """Return the rank of the file: `stated` by its content, else in its name, else `order`."""
+        """Return the file's rank: `stated` if not None, else that in its name, else `order`."""
         if stated is not None:
             return stated
         return order if self.rank is None else self.rank
 
 
 def files_of(source: Source) -> list[TraceFile]:
-    """Convert the parts of a source to files, with their ranks.
+    """Convert the parts of a source to trace files with their ranks.
 
-    Of several parts, the rank that a part states precedes the number in its name; a single file has
-    only the latter, because its number may be a version, a date or a step.
+    If there are several parts, the rank that a part has precedes the number in its name. For a
+    single part only its name counts, because the number may be a version, a date or a step. The
+    rank is None if it is unknown.
     """
     ranks = rank_numbers([part.name for part in source.parts])
     # The number in the name of a single file may be a version, a date or a step.
@@ -52,8 +53,8 @@ def files_of(source: Source) -> list[TraceFile]:
 def list_files(paths: Sequence[str]) -> list[TraceFile]:
     """Create the trace files of these paths, in order, with the ranks in their names.
 
-    A rank is None if the name has none. Nothing is opened. Raises `UsageError` for a path given
-    twice.
+    The rank is None if the name contains none. No file is opened. Raises `UsageError` for a
+    repeated path.
     """
     twice = sorted(path for path in set(paths) if paths.count(path) > 1)
     if twice:
@@ -63,10 +64,10 @@ def list_files(paths: Sequence[str]) -> list[TraceFile]:
 
 
 def rank_numbers(paths: Sequence[str]) -> list[int | None]:
-    """Parse ranks from names: `rank3`, `worker-3`, or `job.3.json` next to `job.2.json`.
+    """Return the ranks in file names: `rank3`, `worker-3`, or `job.3.json` next to `job.2.json`.
 
-    A number without such a word is a rank only if several names differ only in the number:
-    `llama-3.1.json` contains no rank.
+    A number without such a word is a rank only if there are several names that differ only in this
+    number; so `llama-3.1.json` contains no rank. None for a name without a rank.
     """
     names = [re.split(r"[/\\]", path)[-1] for path in paths]
     words = [_RANK_WORD.search(name) for name in names]
@@ -122,11 +123,11 @@ class JsonStream:
         self._is_over = False
 
     def records(self, array: str) -> Iterator[Record]:
-        """Yield the objects of the array `array`, or of the bare array.
+        """Yield the objects of the list `array` in the outer object, or of an outer list.
 
-        All other values of the outer object are stored in `header`, those behind the array only
-        once the iteration has passed them. Raises `InputError` with the byte offset at which the
-        file is truncated or not JSON.
+        All other values of the outer object are stored in `self.header`; those after the list only
+        when the iteration has reached them. Raises `InputError` with the byte offset at which the
+        file is truncated (`truncated`) or not JSON (`not-json`).
         """
         if self._next("[{") == "[":
             yield from self._items()
@@ -143,10 +144,10 @@ class JsonStream:
             separator = self._next(",}")
 
     def _items(self) -> Iterator[Record]:
-        """Yield the objects up to the end of the array whose opening bracket has been read.
+        """Yield the objects of a list, up to and including its closing bracket.
 
-        Elements of other types are skipped. The closing bracket is consumed. Raises `InputError` if
-        the text is invalid or truncated.
+        The opening bracket must have been read. Elements of other types are skipped. Raises
+        `InputError` if the text is invalid or truncated.
         """
         if self._next("]", keep=True, optional=True):
             self._position += 1
@@ -162,10 +163,11 @@ class JsonStream:
             self._skip_space()
 
     def _complete_items(self) -> Iterator[Record]:
-        """Yield the objects that are in the current text completely, with the following comma.
+        """Yield the objects that are complete in the current text, including the comma after them.
 
-        The position moves behind each comma. The iteration stops at the first element without a
-        comma, and at an element with an error; the caller parses that element again.
+        The position moves after each comma. The iteration stops, without an error, at an element
+        that is incomplete, invalid, or without a comma; the caller parses this element again. It
+        skips elements that are no objects.
         """
         # Hot loop: it takes most of the reading time.
         text, position = self._text, self._position
@@ -183,10 +185,10 @@ class JsonStream:
             return
 
     def _next(self, expected: str, *, keep: bool = False, optional: bool = False) -> str:
-        """Return the next non-space character, one of `expected`.
+        """Return the next character that is no space, which must be one of `expected`.
 
-        With `optional`, returns "" for another character; otherwise raises `InputError`. `keep`: do
-        not consume the character.
+        With `optional`, `""` is returned for another character; otherwise, and at the end of the
+        file, `InputError` is raised. `keep`: do not consume the character.
         """
         self._skip_space()
         character = self._text[self._position : self._position + 1]
@@ -206,7 +208,7 @@ class JsonStream:
                 return
 
     def _value(self) -> Any:
-        """Parse and return the next value, of any type; read further chunks if necessary.
+        """Parse and return the next JSON value; read further chunks if necessary.
 
         Raises `InputError` for invalid or truncated text, and for an integer of more than 4300
         digits.
@@ -229,10 +231,10 @@ class JsonStream:
                 return value
 
     def _grow(self) -> bool:
-        """Read one more chunk and drop the parsed text; return whether there may be more.
+        """Read one more chunk, and drop the parsed text; return whether there may be more.
 
-        False at the end of the file, which may still have completed the text, and without reading
-        if the unparsed value exceeds `_MAX_VALUE_CHARACTERS`.
+        False at the end of the file, after the last chunk was added. False also, without reading,
+        if the unparsed text exceeds `_MAX_VALUE_CHARACTERS`.
         """
         if self._is_over or len(self._text) - self._position > _MAX_VALUE_CHARACTERS:
             return False
@@ -245,10 +247,10 @@ class JsonStream:
         return not self._is_over
 
     def _syntax_error(self, position: int, is_there: bool) -> InputError:
-        """Return the error at a position of the text: invalid JSON, or a truncated file.
+        """Create (not raise) the error at a position of the text: `not-json`, or `truncated`.
 
         `is_there`: there is text at the position, so that the file is not truncated. The location
-        is the number of bytes before the position in the (decompressed) file.
+        is the byte offset in the (decompressed) file.
         """
         byte = self._bytes_before + len(self._text[:position].encode())
         location = Location(self._name, byte=byte)

@@ -44,7 +44,7 @@ class Mesh:
             raise InputError(f"{self}: {reason}", cure=f"write {_EXAMPLE}", code="invalid-mesh")
 
     def __str__(self) -> str:
-        """Format the mesh with its device numbers."""
+        """Format the mesh as `mesh(2,4)@0-7`, with its sizes and device numbers."""
         # Names of axes are left out: specs are shown by number.
         sizes = ",".join(map(str, self.shape))
         return f"mesh({sizes})@{format_ranks(self.devices)}"
@@ -67,14 +67,17 @@ class Mesh:
         return len(self.devices)
 
     def coordinates(self) -> Int64Array:
-        """Return the coordinates of every device: int64[devices, axes]."""
+        """Return the coordinates of every device: int64[devices, axes], last axis fastest."""
         # Row major, as the devices are listed:
         # the last axis runs fastest.
         grid = np.indices(self.shape).reshape(len(self.shape), -1)
         return np.ascontiguousarray(grid.T, np.int64)
 
     def axis(self, name: str) -> int | None:
-        """Return the number of an axis by its name or number, None if it does not exist."""
+        """Return the number of an axis from its name or number; None if it does not exist.
+
+        Names are compared first.
+        """
         if name in self.axis_names:
             return self.axis_names.index(name)
         if name.isdecimal() and int(name) < len(self.shape):
@@ -85,9 +88,9 @@ class Mesh:
 def parse_mesh(text: str, first_device: int = 0, host_size: int | None = None) -> Mesh:
     """Parse a mesh such as `mesh(2,4)`, `mesh(x=2,y=4)` or `mesh(2,4)@8-15`.
 
-    Devices are numbered from `first_device` unless they are named. `host_size`: devices of one
-    host, device d on host d // host_size; by default the size of the last axis. Raises
-    `InputError`.
+    Devices are numbered from `first_device`, unless `@` lists them. Device d is on host d //
+    `host_size` (default: the size of the last axis). Raises `InputError` (`invalid-mesh`) for other
+    text and for too many devices.
     """
     match = _MESH.match(text.strip())
     if match is None:
@@ -108,7 +111,10 @@ def parse_mesh(text: str, first_device: int = 0, host_size: int | None = None) -
 
 
 def _devices(text: str | None, count: int, first_device: int) -> tuple[int, ...]:
-    """Parse device numbers; `@8` gives only the first device."""
+    """Parse device numbers, such as `8-15`; a single number is the first of `count` devices.
+
+    None gives `count` devices from `first_device` on.
+    """
     if text is None:
         return tuple(range(first_device, first_device + count))
     if text.isdecimal():
@@ -135,10 +141,10 @@ class Placement:
     is_nested: bool = False
 
     def text(self, mesh: Mesh) -> str:
-        """The spec as `S0 R S1`, with `P` and the axes of summands at the end.
+        """Format the spec as `S0 R S1`, with `P` and the partial mesh axes at the end.
 
-        A dimension that several axes cut one after another is written in DTensor's notation, which
-        parses to the same tiles.
+        A spec of DTensor that shards a dimension along several axes is written in the notation of
+        DTensor, which is parsed to the same tiles.
         """
         if self.is_nested and any(len(axes) > 1 for axes in self.axes):
             return ", ".join(self._dtensor_words(mesh))
@@ -149,7 +155,7 @@ class Placement:
         return " ".join(words)
 
     def _dtensor_words(self, mesh: Mesh) -> list[str]:
-        """Format one placement of DTensor per mesh axis."""
+        """Return the placement of DTensor for each mesh axis, as text."""
         words = ["Replicate()"] * len(mesh.shape)
         for axis in self.partial:
             words[axis] = "Partial()"
@@ -170,10 +176,10 @@ class Placement:
         return tuple(int(np.prod([sizes[axis] for axis in axes])) for axes in self.axes)
 
     def tile_coordinates(self, mesh: Mesh) -> Int64Array:
-        """Return the tile of every device per dimension: int64[devices, dimensions].
+        """Return the tile of every device in each dimension: int64[devices, dimensions].
 
-        The first axis of a dimension varies slowest; dimensions without axes have tile 0. Devices
-        are in the order of the mesh.
+        Devices are in the order of the mesh. If several axes shard a dimension, the first one
+        varies slowest. Dimensions that are not sharded have tile 0.
         """
         places = mesh.coordinates()
         tiles = np.zeros((mesh.num_devices, len(self.axes)), np.int64)
@@ -184,9 +190,10 @@ class Placement:
         return tiles
 
     def boundaries(self, shape: Sequence[int], mesh: Mesh) -> list[Int64Array]:
-        """Return the start of every tile per dimension, and the end of the last tile.
+        """Return, for each dimension, the start of every tile and the end of the last one.
 
-        Blocks of ceil(n / parts), the last shorter, later ones empty.
+        A dimension of length n in p tiles has tiles of ceil(n / p) elements; the last ones may be
+        shorter or empty. For DTensor, the axes of a dimension divide it one after the other.
         """
         boundaries = []
         for length, axes in zip(shape, self.axes, strict=True):
@@ -202,9 +209,9 @@ class Placement:
 def parse_placement(text: str, rank: int, mesh: Mesh) -> Placement:
     """Parse a spec for a tensor of `rank` dimensions on a mesh, in one of three notations.
 
-    Placements of DTensor such as `Shard(0)`, a partition spec of JAX that begins with `(`, `P(` or
-    `PartitionSpec(`, else letters such as `S0 R`. Raises `InputError` for invalid specs, and for a
-    mesh axis that is used twice.
+    The notations are placements of DTensor such as `Shard(0)`, a partition spec of JAX that begins
+    with `(`, `P(` or `PartitionSpec(`, and otherwise letters such as `S0 R`. Raises `InputError`
+    for invalid specs, and for a mesh axis that is used twice.
     """
     text = stripped = text.strip()
     if _DTENSOR.search(stripped):
@@ -231,7 +238,11 @@ def _joined(axes: Sequence[int]) -> str:
 
 
 def _cut(cut_points: Int64Array, parts: int) -> Int64Array:
-    """Cut every tile in `parts` blocks of equal length; the last ones may be shorter or empty."""
+    """Divide every tile into `parts` blocks of equal length; the last may be shorter or empty.
+
+    `cut_points`: ascending starts of the tiles, and the end of the last one; the result has the
+    same form.
+    """
     starts, stops = cut_points[:-1], cut_points[1:]
     block = -(-(stops - starts) // parts)
     steps = block[:, None] * np.arange(parts)
@@ -270,7 +281,10 @@ def _axes(digits: str, text: str, mesh: Mesh) -> tuple[int, ...]:
 
 
 def _axis(name: str, text: str, mesh: Mesh) -> int:
-    """Return the number of an axis in a spec."""
+    """Return the number of a mesh axis in a spec; raise `InputError` if it does not exist.
+
+    `text`: the spec, for the error.
+    """
     axis = mesh.axis(name)
     if axis is None:
         # A mesh has few axes: all of them fit in the message.
@@ -307,10 +321,12 @@ def _entry_axes(entry: object, text: str, mesh: Mesh) -> tuple[int, ...]:
 
 
 def _dtensor(text: str, rank: int, mesh: Mesh) -> Placement:
-    """Parse `Shard(0), Replicate()`, one placement per mesh axis.
+    """Parse placements of DTensor such as `Shard(0), Replicate()`, one per mesh axis.
 
-    Axes cut a dimension in their order. A strided shard cuts it after as many of the later axes as
-    have `split_factor` tiles together (PyTorch, `torch/distributed/tensor/placement_types.py`).
+    Axes that shard the same dimension divide it in their order. `_StridedShard(d, split_factor=k)`
+    divides it after those later axes that together have k tiles (PyTorch,
+    `torch/distributed/tensor/placement_types.py`). Raises `InputError` for other text, another
+    number of placements than axes, dimensions that do not exist, and reductions other than sums.
     """
     words = _DTENSOR.findall(text)
     rest = _DTENSOR.sub("", text).strip(" ,[]()")
@@ -340,10 +356,10 @@ def _dtensor(text: str, rank: int, mesh: Mesh) -> Placement:
 
 
 def _cuts_before(later: Sequence[int], split_factor: int, mesh: Mesh, text: str) -> int:
-    """Return how many of the later axes, in the order of their cuts, have `split_factor` tiles.
+    """Return the number of leading axes in `later` whose sizes multiply to `split_factor`.
 
-    That is the smallest number of leading axes whose sizes multiply to it, 0 for a factor of 1.
-    Raises `InputError` if there is none.
+    It is the smallest such number, 0 for a factor of 1. `later`: axes in the order in which they
+    divide the dimension; `text`: the spec, for errors. Raises `InputError` if there is none.
     """
     tiles = 1
     for count, axis in enumerate((*later, None)):
@@ -360,7 +376,10 @@ def _cuts_before(later: Sequence[int], split_factor: int, mesh: Mesh, text: str)
 
 
 def _dimension(kind: str, argument: str, rank: int, text: str) -> int:
-    """Return the dimension of `Shard(d)`; negative numbers count from the end."""
+    """Return the dimension in the argument of `Shard(d)`; negative numbers count from the end.
+
+    Raises `InputError` for other text, and for a dimension outside of `rank`.
+    """
     digits = re.sub(r"dim\s*=\s*", "", argument).strip()
     if not re.fullmatch(r"-?\d+", digits) or not -rank <= int(digits) < rank:
         raise _wrong(f"spec {text!r:.80}: {kind}({argument}) names no dimension of {rank}")

@@ -115,10 +115,10 @@ def parse_tensor(text: str) -> TensorType:
 
 
 def parse_side(text: str, rank: int, first_device: int = 0, host_size: int | None = None) -> Side:
-    """Parse `mesh(2,4): S0 R R` for a tensor of `rank` dimensions.
+    """Parse a mesh with a spec, `mesh(2,4): S0 R R`, for a tensor of `rank` dimensions.
 
-    The text before the first colon is the mesh, whose devices count from `first_device`;
-    `host_size`: devices of a host, None for that of the mesh. Raises `InputError`.
+    Devices are numbered from `first_device`, unless the mesh lists them. `host_size`: devices on a
+    host, by default the size of the last axis. Raises `InputError` for other text.
     """
     # Neither meshes nor specs hold a colon.
     mesh_text, colon, spec = text.partition(":")
@@ -140,11 +140,12 @@ def parse_move(
     release_s: float = 0.0,
     due_s: float | None = None,
 ) -> Move:
-    """Parse a move from three texts; destination devices follow source devices.
+    """Parse a move from the texts of a tensor, its source and its destination.
 
-    Unless `@` names them: then the meshes may share devices, and have hosts of `host_size` or of
-    the last axis of the source. Without `host_size` and `@`, destination hosts follow the source
-    hosts. `release_s` and `due_s` are passed on. Raises `InputError`.
+    The devices of the destination follow those of the source, on further hosts, unless it lists its
+    devices after `@`. Then both may share devices, and its hosts have `host_size` devices, or as
+    many as the last axis of the source. `release_s` and `due_s` are copied to the move. Raises
+    `InputError` for invalid texts.
     """
     tensor_type = parse_tensor(tensor)
     rank = len(tensor_type.shape)
@@ -162,7 +163,10 @@ def parse_move(
 
 
 def _on_other_hosts(side: Side, first_host: int) -> Side:
-    """Place a side on separate hosts, numbered from `first_host`."""
+    """Return the side with its devices on hosts numbered from `first_host`.
+
+    Each host has as many devices as the last axis of the mesh.
+    """
     mesh = side.mesh
     size = mesh.shape[-1]
     hosts = tuple(first_host + position // size for position in range(mesh.num_devices))
@@ -235,10 +239,10 @@ class _Tiles:
     devices: Int64Array
 
     def members(self) -> tuple[Int64Array, Int64Array]:
-        """Return (indptr, devices) of every group, in mesh order.
+        """Return the groups of devices as CSR (row pointer, devices), in mesh order.
 
-        A group has the devices that hold one summand of one tile: groups are tiles x summands, and
-        may be empty.
+        A group has the devices that hold one summand of one tile. There are tiles x summands
+        groups, which may be empty.
         """
         # Summands of one tile are groups of their own.
         groups = int(np.prod(self.counts)) * self.num_summands
@@ -250,10 +254,11 @@ class _Tiles:
 
 
 def unit_tasks(moves: Sequence[Move]) -> UnitTasks:
-    """Build the unit tasks of moves. Raises `InputError` if meshes disagree on a host.
+    """Build the unit tasks of moves: boxes of a tensor that are in one tile of each side.
 
-    Every element of every destination tile is in exactly one box of the tile (one a summand). Cost:
-    linear in tasks and their devices.
+    Every element of a destination tile is in exactly one box (one per summand of a partial source).
+    Cost: linear in tasks and their devices. Raises `InputError` for a device on different hosts
+    (`host-clash`), and for too many tasks (`too-many-tasks`).
     """
     host_of = _hosts(moves)
     width = max(len(move.tensor.shape) for move in moves)
@@ -270,7 +275,10 @@ def unit_tasks(moves: Sequence[Move]) -> UnitTasks:
 
 
 def _hosts(moves: Sequence[Move]) -> Int64Array:
-    """Return the host of every device, -1 for unused numbers."""
+    """Return the host of every device number: int64, -1 for unused numbers.
+
+    Raises `InputError` (`host-clash`) if meshes place a device on different hosts.
+    """
     meshes = [side.mesh for move in moves for side in (move.source, move.destination)]
     host_of = np.full(max(max(mesh.devices) for mesh in meshes) + 1, -1, np.int64)
     for mesh in meshes:
@@ -305,13 +313,13 @@ def _tiles(side: Side, shape: Sequence[int]) -> _Tiles:
 
 
 def _tasks_of(move: Move, number: int, width: int) -> dict[str, Int64Array]:
-    """Build the columns of one move, with counts of senders and receivers instead of row pointers.
+    """Build the columns of the unit tasks of one move.
 
-    Source and destination tiles are cut into the common boxes; every box is one unit task, repeated
-    for each summand of a partial source. Tasks are ordered by destination tile, source tile and
-    summand. `start` and `stop` (exclusive) are in elements and padded to `width` dimensions with 0
-    and 1; `bytes` is the size of the box, `source_bytes` that of the entire source tile. `number`:
-    index of the move. Raises `InputError` (`too-many-tasks`) for more than 2^22 tasks.
+    `number`: index of the move; `width`: dimensions to which boxes are padded with [0, 1). Tasks
+    are ordered by destination tile, source tile and summand. `start` and `stop` (exclusive) are in
+    elements; `bytes` is the size of the box, `source_bytes` that of the entire source tile. Senders
+    and receivers have counts instead of row pointers. Raises `InputError` (`too-many-tasks`) for
+    more than 2^22 tasks.
     """
     shape = move.tensor.shape
     source, destination = _tiles(move.source, shape), _tiles(move.destination, shape)
@@ -356,10 +364,10 @@ def _tasks_of(move: Move, number: int, width: int) -> dict[str, Int64Array]:
 def _cells(
     source: Int64Array, destination: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """Return (start, stop, source tile, destination tile) of the intervals between cuts.
+    """Return (start, stop, source tile, destination tile) of the intervals of one dimension.
 
-    `source`, `destination`: cuts of one dimension on each side, ascending, from 0 to its length. Of
-    tiles that start at one cut, the last contains the interval; empty tiles have none.
+    `source`, `destination`: ascending cuts of each side, from 0 to the length. An interval is
+    between two neighbours of all cuts. Empty tiles contain no interval.
     """
     points = distinct(np.concatenate([source, destination]))
     start, stop = points[:-1], points[1:]
@@ -370,9 +378,9 @@ def _cells(
 
 
 def _expanded(tiles: _Tiles, groups: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return (count, devices) of the groups of tasks, concatenated in the order of `groups`.
+    """Return the number of devices for each task, and the devices of all tasks, concatenated.
 
-    `groups`: group of `tiles` by task; the devices of a group are in the order of the mesh.
+    `groups`: group in `tiles` by task. The devices of a group are in mesh order.
     """
     # Replicas of a tile are found once,
     # whatever the number of its boxes.

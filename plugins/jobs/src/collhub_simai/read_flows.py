@@ -46,11 +46,12 @@ _MAX_FIELD = 1 << 16
 
 
 def read(source: Source, options: SimcclOptions) -> Algorithm:
-    """Read the flows of one collective: one unit is one byte.
+    """Read the flows of one collective as an algorithm whose units are bytes.
 
-    The collective is of the kind CUSTOM, with as many units as the busiest rank sends or receives.
-    Further collectives of the file are reported. Raises `InputError` for several files, and with
-    the line for invalid rows, repeated or unknown flows, and cyclic dependencies.
+    The collective has the kind CUSTOM, and as many units as the busiest rank sends or receives. A
+    note reports the flows of other collectives. Raises `InputError` for several files
+    (`several-files`), and with the line for invalid rows, repeated or unknown flows, and cyclic
+    dependencies.
     """
     if len(source.parts) != 1:
         message = f"{len(source.parts)} files; the flows of a job are one file"
@@ -81,11 +82,11 @@ _Row = tuple[int, Mapping[str, str]]
 
 
 def _rows(stream: BinaryIO, file: str) -> Iterator[_Row]:
-    """Yield line number and fields by name of the rows; empty rows are skipped.
+    """Yield (line number, fields by name) of the rows; empty rows are skipped.
 
     Bytes that are not UTF-8 are replaced. Raises `InputError` with the line for another header than
-    `COLUMNS` in their order, rows with another number of fields, and fields of more than 2^16
-    characters. The limit of the module `csv` is changed while rows are read.
+    `COLUMNS`, rows with another number of fields, and fields of more than 2^16 characters. While
+    rows are read, the global field limit of the module `csv` is changed.
     """
     reader = csv.reader(line.decode("utf-8", "replace") for line in stream)
     previous = csv.field_size_limit(_MAX_FIELD)
@@ -114,7 +115,11 @@ def _refuse(file: str, line: int, message: str, cure: str) -> NoReturn:
 def _select_flows(
     rows: Iterator[_Row], options: SimcclOptions, file: str
 ) -> tuple[list[_Row], int]:
-    """Return the flows of the chosen collective, and the number of other flows."""
+    """Return the flows of the chosen collective, and the number of the other flows.
+
+    It is the collective and operation of the first flow that fits the options. Raises `InputError`
+    for no flows (`empty`), and for more than `_MAX_FLOWS`.
+    """
     flows: list[_Row] = []
     skipped_count = 0
     chosen: tuple[str, str] | None = None
@@ -139,15 +144,14 @@ def _select_flows(
 
 
 def _build_steps(flows: Sequence[_Row], file: str) -> tuple[StepTable, int]:
-    """Build one send and one receive per flow, and return them with the bytes of the busiest rank.
+    """Build a send and a receive for each flow; return the steps and the bytes of the busiest rank.
 
-    The send is step 2 x position of the flow, its receive the next one; units are bytes. A send has
-    data dependencies on the receives of its `parent_flow_ids`, and control dependencies on the
-    sends of those `prev_flow_ids` that leave the same rank; other previous flows are ignored.
-    Receives have no dependencies. The busiest rank is that with the largest sum of sent or of
-    received bytes. There are at least 2 ranks. Raises `InputError` with the line for a repeated
-    flow id, an unknown parent, a parent that ends at another rank, and more than `MAX_UNITS` bytes
-    of a rank.
+    The send of the flow at position p is step 2 p, its receive step 2 p + 1; units are bytes. A
+    send depends on the data of the receives of its `parent_flow_ids`, and follows the sends of
+    those `prev_flow_ids` that leave the same rank. Receives have no dependencies. The busiest rank
+    has the most sent or the most received bytes. There are at least 2 ranks. Raises `InputError`
+    with the line for a repeated flow id, an unknown id, a parent that does not end at the sender,
+    and more than `MAX_UNITS` bytes of a rank.
     """
     numbers = [_numbers(line, row, file) for line, row in flows]
     by_id: dict[int, int] = {}
@@ -189,11 +193,10 @@ def _build_steps(flows: Sequence[_Row], file: str) -> tuple[StepTable, int]:
 
 
 def _numbers(line: int, row: Mapping[str, str], file: str) -> dict[str, int]:
-    """Return channel_id, flow_id, src, dest and flow_size of a row as integers by column name.
+    """Return channel_id, flow_id, src, dest and flow_size of a row as integers by name.
 
-    Raises `InputError` with the line for a value that is not a decimal number of at least 0, for a
-    flow from a rank to itself, for a flow of 0 bytes, and for ranks, channels or sizes beyond the
-    limits.
+    Raises `InputError` with the line for a value that is no decimal number of at least 0, for a
+    flow from a rank to itself, for 0 bytes, and for ranks, channels or sizes beyond the limits.
     """
     numbers = {}
     for name in ("channel_id", "flow_id", "src", "dest", "flow_size"):
@@ -212,10 +215,10 @@ def _numbers(line: int, row: Mapping[str, str], file: str) -> dict[str, int]:
 
 
 def _places(text: str, by_id: Mapping[int, int], line: int, file: str) -> list[int]:
-    """Return the positions of the flows with these ids; -1 and empty texts name none.
+    """Return the positions of the flows with the ids in a text, in order; -1 is ignored.
 
-    Ids are separated by any characters other than digits and minus; their order is kept. Raises
-    `InputError` with the line for an id that is not in the file.
+    Ids are separated by any characters other than digits and minus. Raises `InputError` with the
+    line for an id that is not in `by_id`.
     """
     places = []
     for word in re.split(r"[^0-9-]+", text):

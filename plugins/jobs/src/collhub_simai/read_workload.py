@@ -108,7 +108,10 @@ class _Words:
         self._pending: list[str] = []
 
     def next_line(self) -> list[str]:
-        """Return the words of the next line that is not empty; [] at the end."""
+        """Return the words of the next line that is not empty; [] at the end of the file.
+
+        A line of more than 2^20 bytes is read in parts, which count as lines.
+        """
         while content := self._stream.readline(1 << 20):
             self.line += 1
             words = content.decode("utf-8", "replace").split()
@@ -122,17 +125,17 @@ class _Words:
             yield from words
 
     def refuse(self, message: str, cure: str) -> NoReturn:
-        """Raise `InputError` at the current line."""
+        """Raise `InputError` (`simai`) at the current line."""
         location = Location(self.file, max(1, self.line))
         raise InputError(message, location=location, cure=cure, code="simai")
 
 
 def parse_workload(stream: BinaryIO, file: str) -> WorkloadText:
-    """Parse a workload file: a policy with values, the number of rows, and one row per layer.
+    """Parse a workload file: the policy with its values, the number of rows, and the layers.
 
     The first line begins with one of `POLICIES`, the second has only the number of rows, 1 to 2^20.
-    A row has at least 12 words, 13 with the policy of customized parallelism. Surplus words behind
-    a row or behind the last row are ignored with a note; at most 20 notes are kept. Raises
+    A row has at least 12 words, 13 with the policy of customized parallelism. Surplus words after a
+    row, or after the last row, are ignored with a note; at most 20 notes are kept. Raises
     `InputError` with the line of the first invalid word.
     """
     words = _Words(stream, file)
@@ -164,10 +167,11 @@ def parse_workload(stream: BinaryIO, file: str) -> WorkloadText:
 
 
 def _parse_values(words: list[str], source: _Words) -> dict[str, int]:
-    """Parse `key: number` pairs; lists (`checkpoints: 2 0 5`) are skipped after their first number.
+    """Parse the `key: number` pairs of the first line as numbers by key.
 
-    A key ends with a colon, except `pp_comm`. The last of several values wins. Raises `InputError`
-    for a value that is no decimal number, and more than 2^20 `all_gpus`.
+    A key ends with a colon, except `pp_comm`; of a list (`checkpoints: 2 0 5`) only the first
+    number is read. The last value of a repeated key is used. Raises `InputError` for a value that
+    is no decimal number, and for more than 2^20 `all_gpus`.
     """
     values: dict[str, int] = {}
     for key, text in pairwise(words):
@@ -206,11 +210,11 @@ def _parse_row(row: list[str], source: _Words, notes: list[str]) -> Layer:
 def _communication(
     text: str, size: int, role: str, source: _Words, notes: list[str]
 ) -> Communication | None:
-    """Parse a word such as `ALLTOALL_EP`; `role`: of the group without a suffix.
+    """Parse a word such as `ALLTOALL_EP`; None for no communication.
 
-    None for `NONE`, for a known kind of size 0, and, with a note, for a word that the original
-    reader shadows. `_EP` selects the expert group, `_DP_EP` that of expert data. Raises
-    `InputError` for others.
+    `size`: bytes; `role`: of the group if the word has no suffix. `_EP` selects the expert group,
+    `_DP_EP` that of expert data. None for `NONE`, for a known kind of size 0, and, with a note, for
+    a word that has no effect in the original reader. Raises `InputError` for other words.
     """
     match = _COMMUNICATION.match(text)
     word = match[1] if match else ""
@@ -231,11 +235,12 @@ EXTENSION = "simai"
 
 
 def read(source: Source, options: SimaiOptions) -> Workload:
-    """Read a workload text as a job of the option's number of GPUs, else that of the file.
+    """Read a workload text of SimAI as a job.
 
-    Assumptions are passed to `source.report`. The policy, the number of rows and the values of the
-    first line are kept in the extension. Raises `InputError` for several files, with the line for
-    invalid rows, for parallelism that does not divide the GPUs, and for too many nodes.
+    The number of GPUs is that of the option `gpus`, else that of the file. Assumptions are reported
+    to `source`. Policy, number of rows and values of the first line are stored in the extension.
+    Raises `InputError` for several files (`several-files`), with the line for invalid rows and for
+    parallelism that does not divide the GPUs, and for too many nodes (`too-large`).
     """
     part = source.parts[0]
     if len(source.parts) != 1:
@@ -266,11 +271,11 @@ def read(source: Source, options: SimaiOptions) -> Workload:
 
 
 def _groups(text: WorkloadText, gpus: int, file: str) -> dict[str, Int64Array]:
-    """Return the ranks of the groups of each role: int64[groups, size].
+    """Return the groups of each role: int64[groups, size].
 
-    Ranks are numbered with tensor parallelism first, then data, then pipeline stages; expert groups
-    consist of consecutive data-parallel ranks, and those of expert data of corresponding ranks in
-    them. Raises `InputError` (line 1) if tensor x pp does not divide the GPUs, or ep the
+    Ranks are numbered with tensor parallelism fastest, then data, then pipeline stages. Expert
+    groups consist of consecutive data-parallel ranks, groups of expert data of corresponding ranks
+    in these. Raises `InputError` (line 1) if tensor x pp does not divide the GPUs, or ep the
     data-parallel ranks.
     """
     tensor, stages = text.value("model_parallel_NPU_group"), text.value("pp")
@@ -300,9 +305,9 @@ def _groups(text: WorkloadText, gpus: int, file: str) -> dict[str, Int64Array]:
 
 
 def _number_groups(workload: Workload) -> Workload:
-    """Return the workload with groups numbered from 1 by their first use; unused ones are dropped.
+    """Renumber the groups from 1 in the order of their first use; unused ones are dropped.
 
-    A group of all ranks is -1 and not listed, as in other readers.
+    The group of all ranks becomes -1 and is not listed.
     """
     nodes, every = workload.nodes, tuple(range(workload.num_ranks))
     is_every = np.array([*(group.ranks == every for group in workload.groups), False])
@@ -318,16 +323,15 @@ def _number_groups(workload: Workload) -> Workload:
 
 
 def _program(text: WorkloadText, sizes: dict[str, int], passes: int) -> RankProgram:
-    """Build the nodes that every rank executes, as one program, for `passes` iterations.
+    """Build the nodes of one rank for `passes` iterations; all ranks execute the same program.
 
-    `sizes`: number of ranks by kind of group. Each pass runs the forward computations and
-    collectives layer by layer, each after the previous layer; a layer also waits for its gradient
-    update of the pass before. Then follow, from the last layer to the first, input gradient with
-    its collective, and weight gradient with its collective. The input gradient's collective runs
-    beside the weight gradient; the next layer waits for both the former and the weight gradient's
-    computation, but not for the latter's collective, behind which the update of the layer runs.
-    Policies of inference (`DISTRIBUTED_INFERENCE`, `MICRO`) have forward passes only. A layer
-    without a collective for its weight gradient has no update.
+    `sizes`: ranks of a group by role. In the forward pass, computation and collective of each layer
+    follow those of the previous layer; a layer also waits for its update in the previous iteration.
+    Then, from the last layer to the first, come the input gradient with its collective, and the
+    weight gradient with its collective and update. The next layer waits for the collective of the
+    input gradient and for the computation of the weight gradient, but not for the collective of the
+    weight gradient. Policies of inference (`DISTRIBUTED_INFERENCE`, `MICRO`) have forward passes
+    only. A layer without a collective for its weight gradient has no update.
     """
     program = RankProgram(ROLES)
     before: list[int] = []
@@ -371,10 +375,11 @@ def _collective(
     sizes: dict[str, int],
     after: list[int],
 ) -> list[int]:
-    """Add a collective; without one, and in groups of one rank, nothing. Returns its row.
+    """Add a collective, and return its row in a list; return `after` if nothing is added.
 
-    If nothing is added, `after` is returned. The bytes of an all-gather are divided by the ranks of
-    the group, rounded up: the file has the gathered buffer, a workload the input of a rank.
+    Nothing is added without a communication, and in groups of one rank. The bytes of an all-gather
+    are divided by the ranks of the group, rounded up, because the file has the gathered buffer, a
+    workload the input of a rank.
     """
     if communication is None or sizes[communication.role] < 2:
         return after

@@ -84,22 +84,21 @@ class Template(ColumnTable):
 def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Template:
     """Build the nodes that execute an algorithm in a group, with a full buffer of `size` bytes.
 
-    `members[p]` is the rank of the algorithm at position p of the group. The nodes of each step
-    are:
+    `members[p]` is the rank of the algorithm at position p of the group. The nodes of a step are:
 
     - A send or a receive is one node, with the bytes of its message.
-    - A receive that reduces is two nodes: the receive, then a computation that waits for it. If the
-      step states a duration of 0, the computation is left out.
-    - A local step is a computation. If the step states a duration of 0, it has no node: the nodes
-      that wait for the step wait for what the step waited for.
+    - A receive that reduces is two nodes: the receive, then a computation that waits for it. A
+      computation with a recorded duration of 0 is left out.
+    - A local step is a computation. With a recorded duration of 0 it has no node: the nodes that
+      wait for the step wait for what the step waited for.
 
-    A computation without a stated duration gets 0, as in Chakra traces of algorithms; ASTRA-sim
-    takes 1 ns for it.
+    A computation without a recorded duration gets 0, as in Chakra traces of algorithms; ASTRA-sim
+    uses 1 ns for it.
 
-    The collective is over on a rank after all its receives and computations; its sends may still be
-    under way. On a rank that only sends, it is over after the sends. Raises `InputError` if a rank
-    that is not a member has a step (code `relay-outside`), if a message would be empty (code
-    `size-too-small`), and if all messages together have 2^63 bytes or more.
+    The collective ends on a rank after all its receives and computations; sends may still be in
+    progress. On a rank that only sends, it ends after the sends. Raises `InputError` if a rank that
+    is no member has a step (`relay-outside`), if a message would be empty (`size-too-small`), and
+    if all messages together have 2^63 bytes or more.
     """
     steps, position = algorithm.steps, positions_in(np.asarray(members), algorithm.num_ranks)
     # A relay would be a rank of another group.
@@ -157,12 +156,12 @@ def built(
     data: Edges,
     control: Edges,
 ) -> Template:
-    """Build a template from columns, and derive its starts, ends and tags.
+    """Build a template from columns, and derive its starts, ends and number of tags.
 
-    Rows are grouped by position: `first` is the row pointer, with one entry more than positions.
+    Rows are grouped by position in the group: `first` is the row pointer, int64[positions + 1].
     `data` and `control` are (parents, children). Starts are rows without a parent. Ends are rows
-    other than sends with no child other than sends; a position without such a row has as ends all
-    its rows without a child. The number of tags is the largest message number + 1, 0 without
+    that are no sends and have no children other than sends; for a position without such a row they
+    are its rows without children. The number of tags is the largest message number + 1, 0 without
     messages.
     """
     rows, positions = len(kind), len(first) - 1
@@ -217,9 +216,11 @@ def _dependencies(steps: StepTable) -> tuple[Edges, Edges]:
 
 
 def _between_nodes(steps: StepTable, edges: Edges, node: Int64Array, count: Int64Array) -> Edges:
-    """Dependencies of steps as those of nodes: the last one of a step before the first one.
+    """Convert dependencies between steps to dependencies between nodes.
 
-    Steps that are no node are jumped over, one in a chain of them a turn of the loop.
+    The last node of the parent precedes the first node of the child. A step without nodes is
+    replaced by the steps that it depends on, repeatedly. `node`: first node by step; `count`: nodes
+    by step.
     """
     all_parents, all_children = steps.edges()
     indptr, before = csr(all_children, all_parents, len(steps))
@@ -238,10 +239,10 @@ def _between_nodes(steps: StepTable, edges: Edges, node: Int64Array, count: Int6
 
 
 def _numbers(steps: StepTable, is_message: BoolArray) -> Int64Array:
-    """Return the number of every message among those of its two ranks, the same at both ends.
+    """Number the messages between two ranks; both ends of a message have the same number.
 
-    Numbers count from 0 in the order of connections (sender, receiver, channel), within these in
-    the order of steps; the k-th send meets the k-th receive. Steps without a message have -1.
+    Returns int64[steps], -1 for steps without a message. Numbers count from 0 for each (sender,
+    receiver), by channel, then by step; the k-th send of a channel belongs to the k-th receive.
     """
     rows = np.flatnonzero(is_message)
     rank_columns = steps.ends(rows)
@@ -264,7 +265,7 @@ class RankProgram:
     """
 
     def __init__(self, roles: Sequence[str]) -> None:
-        """An empty program; `roles`: of the groups that its collectives name."""
+        """Create an empty program; `roles`: names of the groups that its collectives use."""
         self._roles = {role: index for index, role in enumerate(roles)}
         self.names: dict[str, int] = {}
         self.columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
@@ -290,14 +291,20 @@ class RankProgram:
         after: Sequence[int],
         before: Sequence[int] = (),
     ) -> int:
-        """A collective of `size` bytes in the rank's group of a role; returns its row."""
+        """Add a collective of `size` bytes in the rank's group of a role; return its row.
+
+        `after`: rows whose data it needs; `before`: rows after which it starts.
+        """
         values = {"collective": int(kind), "bytes": size, "role": self._roles[role]}
         return self._add(NodeKind.COLLECTIVE, name, after, before, values)
 
     def message(
         self, kind: NodeKind, name: str, size: int, shift: int, tag: int, after: Sequence[int]
     ) -> int:
-        """A SEND to, or RECV from, the rank that is `shift` higher; returns its row."""
+        """Add a SEND to, or a RECV from, the rank that is `shift` higher; return its row.
+
+        `size`: bytes; `after`: rows whose data it needs.
+        """
         values = {
             "bytes": size,
             "shift": shift,
@@ -339,10 +346,11 @@ def job_of(
     roles: Mapping[str, npt.NDArray[np.int64]],
     producer: str,
 ) -> Workload:
-    """Build the job of all stages, whose ranks are 0, 1, ... in order.
+    """Build the workload of all stages, whose ranks together are 0, 1, ... in order.
 
-    `roles`: for each role an int64 array with a group a row, -1 for no rank; the groups of a role
-    share no rank. Groups of one rank and of no node are left out. Cost: linear in the nodes.
+    `roles`: for each role its groups as rows of a table, int64, padded with -1; the groups of a
+    role must not share ranks. Groups that not all members use are left out. Cost: linear in the
+    nodes.
     """
     groups, group_of = _groups(stages, roles)
     names: dict[str, int] = {}
@@ -359,10 +367,10 @@ def job_of(
 def _groups(
     stages: Sequence[RankPrograms], roles: Mapping[str, Ints]
 ) -> tuple[tuple[ProcessGroup, ...], Ints]:
-    """Return the groups of nodes, and their indices int64[roles, ranks], -1 without a group.
+    """Return the used groups, and their indices int64[roles, ranks], -1 without a group.
 
-    `roles`: table of groups by role, one row per group; negative entries are fill. A group is
-    created only if all its members use the role; groups are numbered by role and row, named from 1.
+    `roles`: table of groups by role, one per row, padded with negative entries. A group is created
+    only if all its members use the role. Groups are numbered by role and row, and named from 1.
     """
     ranks = sum(len(stage.ranks) for stage in stages)
     group_of = np.full((len(roles), ranks), -1, np.int64)
@@ -384,8 +392,8 @@ def _groups(
 def _columns(stage: RankPrograms, group_of: Ints, names: dict[str, int]) -> dict[str, Ints]:
     """Build the columns of the nodes of a stage, rank by rank in the order of `stage.ranks`.
 
-    A role becomes the group of the rank (-1 without one), a shift the peer at this distance; a
-    shift of 0 means no peer. New names are added to `names`.
+    The role of a node is replaced by the group of the rank (-1 for none), the shift by the peer at
+    this distance (-1 for a shift of 0). New names are added to `names`.
     """
     program, count = stage.program, len(stage.ranks)
     index = [names.setdefault(name, len(names)) for name in program.names]
@@ -401,9 +409,10 @@ def _columns(stage: RankPrograms, group_of: Ints, names: dict[str, int]) -> dict
 
 
 def _edges_of_all(stages: Sequence[RankPrograms], first: Ints, kind: str) -> tuple[Ints, Ints]:
-    """Return (parents, children) of all stages, whose nodes begin at rows `first`.
+    """Return (parents, children) of all stages; the nodes of a stage begin at a row in `first`.
 
-    `kind`: attribute of a program with the edges of one rank, which every rank of a stage repeats.
+    `kind`: `data` or `control`, attribute of a program with the edges of one rank, which are
+    repeated for every rank of the stage.
     """
     sides = [
         repeat_edges(getattr(stage.program, kind), len(stage.program), len(stage.ranks), row)
@@ -416,17 +425,21 @@ def _edges_of_all(stages: Sequence[RankPrograms], first: Ints, kind: str) -> tup
 def repeat_edges(
     edges: tuple[Sequence[int], Sequence[int]], rows: int, copies: int, first: int = 0
 ) -> tuple[Ints, Ints]:
-    """Repeat (parents, children) of a program for copies of `rows` nodes, from row `first` on."""
+    """Repeat the edges of a program for `copies` consecutive blocks of `rows` nodes each.
+
+    `first`: first row of the first block. Returns (parents, children), block by block.
+    """
     starts = first + rows * np.arange(copies, dtype=np.int64)[:, None]
     parents, children = ((starts + np.asarray(side, np.int64)).ravel() for side in edges)
     return parents, children
 
 
 def number_by_use(values: Ints, count: int) -> tuple[Ints, Ints]:
-    """Number values from 0 to `count` - 1 in the order of their first use.
+    """Number the distinct values in the order of their first use.
 
-    Returns the values in that order, and the number of each value: int64[count + 1], -1 for unused
-    values. The last entry is that of the value -1, which stays -1.
+    `values`: integers below `count`, negative ones are ignored. Returns the values in this order,
+    and the new number of each value: int64[count + 1], -1 for unused values; the last entry, for
+    the value -1, is -1.
     """
     used, first = np.unique(values[values >= 0], return_index=True)
     order = used[np.argsort(first)]

@@ -76,17 +76,17 @@ class Matching:
     def rows_of_key(self, row: int) -> dict[int, int]:
         """Return the rows with the group and sequence number of a row, by rank.
 
-        If a rank restarted and its numbers repeat, its latest row is returned.
+        If the numbers of a rank repeat because it restarted, its last row is returned.
         """
         segment = self._segment_of[row]
         rows = self._order[self._starts[segment] : self._starts[segment + 1]]
         return {self.records.rank(int(entry)): int(entry) for entry in rows}
 
     def participants(self, row: int) -> tuple[Partner, ...]:
-        """Return the ranks of an operation, sorted; for sends and receives only the other ends.
+        """Return the ranks of an operation, sorted; for messages only the ranks at the other ends.
 
-        Ranks of the group without a record of it are included, with the reason. Equal calls return
-        the same tuple, and all ranks of a collective share one.
+        Ranks of the group without a record of it are included, with the reason. The result is
+        cached: all rows of a collective share one tuple.
         """
         if self.records.columns["is_p2p"][row]:
             if row not in self._partners_of_message:
@@ -106,7 +106,7 @@ class Matching:
         return self._participants[segment]
 
     def has_lost_partners(self, row: int) -> bool:
-        """Whether ring buffers may have lost messages of the pairs of ranks of an operation."""
+        """Check whether ring buffers may have lost messages of the rank pairs of an operation."""
         group = int(self.records.columns["group"][row])
         rank_pairs = (self._ends(group, call) for call in self.records.iterate_calls(row))
         return any(
@@ -114,7 +114,10 @@ class Matching:
         )
 
     def mismatches(self) -> Iterator[Mismatch]:
-        """Yield operations whose calls differ or contradict each other, by group and number."""
+        """Yield the operations whose calls differ between ranks or contradict themselves.
+
+        Collectives come first, ordered by group and number, then messages.
+        """
         calls = self.records.columns["calls"][self._order]
         is_p2p = self.records.columns["is_p2p"][self._order]
         group = self.records.columns["group"][self._order]
@@ -132,10 +135,10 @@ class Matching:
         yield from self._message_mismatches()
 
     def _suspicious_calls(self) -> Int64Array:
-        """Return keys of calls that contradict themselves, and of all all-to-alls, ascending.
+        """Return the keys of calls that contradict themselves, and of all all-to-alls, ascending.
 
         A key has the number of the group in its upper 32 bits, and that of the calls in the lower
-        ones.
+        32.
         """
         columns = self.records.columns
         keys = np.unique(_pack(columns["group"], columns["calls"]))
@@ -160,12 +163,17 @@ class Matching:
         return Partner(rank, _ARRIVALS[self.records.columns["state"][row]], row)
 
     def _arrival(self, rank: int, group: int, sequence: int) -> Arrival:
-        """Return the state of a collective on a rank that has no entry of it.
+        """Return the state of a collective on a rank that has no entry for it.
 
-        `NO_DUMP` without a dump. `UNRECORDED` if a later collective of the group is recorded, or if
-        the status shows that it was issued; `COMPLETED` if the status shows that. `UNKNOWN` if the
-        buffer is overwritten and has neither. Else `LATE`: a ring buffer loses its oldest entries
-        only.
+        The first rule that applies:
+
+        - `NO_DUMP`: the rank has no dump
+        - `UNRECORDED`: a later collective of the group is recorded
+        - `LATE`: the group has entries in a dump with completed operations
+        - `COMPLETED`, `UNRECORDED` or `LATE`: the status of the group shows that it was completed,
+          enqueued or neither
+        - `UNKNOWN`: the group has no entries, and the buffer was overwritten
+        - otherwise `LATE`, because a ring buffer loses only its oldest entries
         """
         dump = self.records.dumps.get(rank)
         if dump is None:
@@ -187,7 +195,10 @@ class Matching:
         return Arrival.LATE
 
     def _sequences(self, rank: int, group: int) -> tuple[int, int] | None:
-        """Return the first and the last recorded number of the collectives of a group on a rank."""
+        """Return the first and the last recorded number of a group's collectives on a rank; cached.
+
+        None if none is recorded.
+        """
         key = (rank, group)
         if key not in self._ranges:
             columns = self.records.dumps[rank].columns
@@ -210,7 +221,10 @@ class Matching:
         return pairs
 
     def _ends(self, group: int, call: Call) -> tuple[int, int] | None:
-        """Return sender and receiver as ranks of the job, None if the members are not known."""
+        """Return sender and receiver of a message as ranks of the job.
+
+        None for collectives, and if the members of the group are unknown or fewer.
+        """
         ranks = self.records.tables.groups[group].ranks
         if not call.is_message or ranks is None:
             return None
@@ -227,7 +241,11 @@ class Matching:
         return any(self._has_lost_on(rank, key[0]) for rank in key[1:])
 
     def _has_lost_on(self, rank: int, group: int) -> bool:
-        """Whether the dump of a rank may lack messages of a group; False without a dump."""
+        """Check whether the dump of a rank may lack messages of a group; False without a dump.
+
+        It may if the dump has active operations only, or if its buffer was overwritten and the
+        first message of the group is not recorded.
+        """
         dump = self.records.dumps.get(rank)
         if dump is None:
             return False
@@ -236,7 +254,10 @@ class Matching:
         return dump.is_overwritten and not self._has_first_message(rank, group)
 
     def _has_first_message(self, rank: int, group: int) -> bool:
-        """Whether all calls of the first messages of a group on a rank are recorded."""
+        """Check whether the messages of a group on a rank are recorded from the first one on.
+
+        The result is cached.
+        """
         if (rank, group) not in self._has_first:
             columns = self.records.dumps[rank].columns
             rows = np.flatnonzero((columns["group"] == group) & columns["is_p2p"])
@@ -245,18 +266,22 @@ class Matching:
         return self._has_first[rank, group]
 
     def _offset(self, key: tuple[int, int, int]) -> int | None:
-        """Return the position of a send minus that of its receive in the lists of their pair."""
+        """Return the position of a send minus that of its receive in the lists of their pair.
+
+        `key`: (group, sender, receiver). None if it is unknown. The result is cached.
+        """
         if key not in self._offsets:
             self._offsets[key] = self._find_offset(key)
         return self._offsets[key]
 
     def _find_offset(self, key: tuple[int, int, int]) -> int | None:
-        """Return the offset of a pair of ranks, computed from its recorded messages.
+        """Compute the position of a send minus that of its receive for a pair of ranks.
 
-        If entries are lost, the last completed send and receive are a pair, unless one of them
-        completed before its other end: then their times show it. None if the dumps do not decide
-        it: the oldest message in an overwritten buffer has not started, completed messages are left
-        out, or the times are not clear.
+        `key`: (group, sender, receiver). It is 0 if no entries are lost. Otherwise the last
+        completed send and the last completed receive belong together, unless the creation times
+        show that one of them completed before its other end (`_is_partner`). None if the dumps do
+        not decide it: the oldest message in an overwritten buffer has not started, completed
+        messages are left out, or the times are not clear.
         """
         if not self._has_lost_messages(key):
             return 0
@@ -287,11 +312,13 @@ class Matching:
     def _is_partner(
         self, completed: Sequence[_End], partners: Sequence[_End], position: int
     ) -> bool | None:
-        """Whether the last completed end belongs to the first incomplete end of the other list.
+        """Check whether the last completed end belongs to the other side's first incomplete end.
 
-        A send may complete before its receive, and a message within a batch before the batch. Both
-        ends are issued at nearly one time, so the other end is the one whose time is nearer. None
-        if neither is much nearer, or if the previous end is not recorded.
+        `completed`: completed ends of one side; `partners`: ends of the other side; `position`:
+        number of its completed ends. A send may complete before its receive, and a message in a
+        batch before the batch. Both ends are created at nearly the same time: the result is true if
+        this end is nearer in time than the previous one. None if neither is `CLEAR_RATIO` times
+        nearer, or if the previous end is not recorded. False if there is no such end.
         """
         if not completed or position >= len(partners):
             return False
@@ -309,10 +336,10 @@ class Matching:
         return distance < previous
 
     def _message_partners(self, row: int) -> tuple[Partner, ...]:
-        """Return the other ends of the messages of an operation, sorted by rank.
+        """Return the ranks at the other ends of the messages of an operation, sorted.
 
-        Of several messages with one rank, the least advanced decides. Messages whose ends are not
-        known, and messages of a rank to itself, are left out.
+        If there are several messages with one rank, the least advanced one decides. Messages with
+        unknown ends, and messages of a rank to itself, are left out.
         """
         partners: dict[int, Partner] = {}
         group = int(self.records.columns["group"][row])
@@ -328,12 +355,11 @@ class Matching:
         return tuple(partners[rank] for rank in sorted(partners))
 
     def _other_end(self, end: _End, key: tuple[int, int, int]) -> Partner:
-        """Return the partner of one message: the message at its position in the other list.
+        """Return the partner of one message: the message at the same position in the other list.
 
-        `key`: the pair, with sender and receiver at its end. The position is shifted by `_offset`,
-        which accounts for entries that are lost. The arrival is NO_DUMP if the partner has no dump,
-        UNKNOWN if the offset is unknown, UNRECORDED before the first recorded message, and LATE
-        behind the last.
+        `key`: (group, sender, receiver). The position is shifted by `_offset` to account for lost
+        entries. The arrival is NO_DUMP if the partner has no dump, UNKNOWN if the offset is
+        unknown, UNRECORDED before the first recorded message, and LATE after the last.
         """
         sends, receives = self._messages[key]
         same_side, opposite_ends = (sends, receives) if end.call.is_send else (receives, sends)
@@ -380,10 +406,10 @@ class Matching:
         return bool((self.records.columns["state"][list(rows)] == state).all())
 
     def _compare(self, rows: Mapping[int, int]) -> Mismatch | None:
-        """Return the first difference between the calls of ranks in one operation, or None.
+        """Return the first difference between the calls of ranks in an operation, or None.
 
         `rows`: row by rank, at least one. Calls named `coalesced` are ignored. The rows of the
-        result are ordered culprits first, then by rank; the group is that of the first row.
+        result begin with those of the culprits, and are otherwise ordered by rank.
         """
         tables, columns = self.records.tables, self.records.columns
         calls = {

@@ -56,12 +56,15 @@ Calls = Mapping[int, tuple[Call, ...]]
 def compare_calls(
     calls: Calls, group: Sequence[int] | None, *, is_completed: bool
 ) -> Difference | None:
-    """Return the first difference: of operations, then of sizes, then of types; or None.
+    """Return the first difference between the calls of ranks in an operation; None without one.
 
-    Culprits are the minority; none, if calls of ranks that are not recorded could make it the
-    majority. Then come contradictions within a call, whose culprits are all ranks with one, and
-    which are ignored if all ranks have one and the operation completed; finally the segments and
-    sums of all-to-alls. `group`: the ranks in the order of the group, None if they are not known.
+    `group`: its ranks in order, None if unknown. The checks, in order:
+
+    - Operations, sizes, and dtypes of all ranks. Culprits are the minority; none if ranks without a
+      record could make it the majority.
+    - Contradictions within a call. Culprits are the ranks that have one. Ignored if all ranks have
+      one and the operation completed.
+    - The segments, then the sums of all-to-alls.
     """
     for kind, signature in _SIGNATURES:
         minority = find_minority(
@@ -93,10 +96,10 @@ def compare_calls(
 
 
 def compare_message(source: int, destination: int, send: Call, receive: Call) -> Difference | None:
-    """Return how a send and its receive differ in size or type, or None; both ranks are named.
+    """Return how a send and its receive differ in size or dtype; None if they do not.
 
-    Elements are compared first, if both are known, and types only if they are equal or unknown;
-    types are compared as sets, if both are stated.
+    Culprits are both ranks. Numbers of elements are compared first, if both are known; dtypes only
+    if these do not differ, as sets, and if both are recorded.
     """
     ranks = tuple(sorted((source, destination)))
     sent, received = count_elements(send.input_shapes), count_elements(receive.output_shapes)
@@ -116,7 +119,12 @@ def compare_message(source: int, destination: int, send: Call, receive: Call) ->
 
 
 def find_contradiction(calls: Sequence[Call], group_size: int | None) -> tuple[str, str] | None:
-    """Return kind and text of the first contradiction between input and output of a call."""
+    """Return (kind, text) of the first contradiction between input and output of a call.
+
+    None without one. The kind is `size` or `dtype`. Only all-reduces, all-gathers and
+    reduce-scatters with recorded, even sizes are checked; the latter two only if `group_size` is
+    known.
+    """
     for call in calls:
         name = _normalize(call.operation)
         sent, received = count_elements(call.input_shapes), count_elements(call.output_shapes)
@@ -153,8 +161,8 @@ def is_all_to_all(call: Call) -> bool:
 def find_minority(values: Mapping[int, Hashable]) -> tuple[int, ...]:
     """Return the sorted ranks whose value differs from the most frequent one.
 
-    Empty if the values agree; all ranks if two values are equally frequent. A part that is None,
-    such as a side without tensors, agrees with every size and type.
+    Empty if the values agree; all ranks if the two most frequent values are equally frequent. A
+    part of a value that is None (not comparable) agrees with every other.
     """
     if len(set(values.values())) < 2:
         return ()
@@ -167,11 +175,13 @@ def find_minority(values: Mapping[int, Hashable]) -> tuple[int, ...]:
 
 
 def _compare_segments(calls: Calls, group: Sequence[int]) -> Difference | None:
-    """Compare all-to-alls with one tensor per rank: each segment with its receiver's segment.
+    """Compare each sent segment of all-to-alls with the segment that its receiver expects.
 
-    A rank is a culprit if the segment that it sends to itself differs from the one that it
+    None without a difference, and unless each rank has one call with one tensor per rank of the
+    group. A rank is a culprit if the segment that it sends to itself differs from the one that it
     receives. If such ranks do not explain all differences, ranks whose segments differ from those
-    of most other ranks are culprits too, and else all ranks of differing segments.
+    of most other ranks are culprits too; if that is not sufficient, all ranks with differing
+    segments. There are no culprits if ranks without a record could decide.
     """
     if any(
         len(rank_calls) != 1
@@ -214,11 +224,11 @@ def _is_unexplained(differs: BoolArray, is_culprit: BoolArray) -> bool:
 
 
 def _compare_totals(calls: Calls, group: Sequence[int]) -> Difference | None:
-    """Compare the elements that all ranks of an all-to-all send with those that they receive.
+    """Compare the elements that all ranks of all-to-alls send with those that they receive.
 
-    Only totals are recorded where the segments of one tensor are uneven. If most ranks send and
-    receive one equal number, the segments are even, and the other ranks are the culprits. Else
-    the totals blame none of more than two ranks.
+    None if the sums are equal or not known for all ranks. If most ranks send and receive one equal
+    number, the other ranks are the culprits. Otherwise both of two ranks are culprits, and none of
+    more than two.
     """
     if len(calls) != len(group):
         return None
@@ -245,7 +255,7 @@ def _compare_totals(calls: Calls, group: Sequence[int]) -> Difference | None:
 
 
 def _list_sizes(calls: Calls) -> tuple[RankSizes, ...]:
-    """Return the ranks by the sizes of their first call, the most frequent sizes last."""
+    """Return the ranks by the shapes of their first call: at most `MAX_SIZES`, rarest first."""
     ranks_by_size: dict[tuple[Shapes, Shapes], list[int]] = {}
     for rank in sorted(calls):
         call = calls[rank][0]
@@ -270,10 +280,10 @@ def _operation_names(calls: Sequence[Call]) -> Hashable:
 
 
 def _sizes(calls: Sequence[Call]) -> Hashable:
-    """Return the elements of (input, output) by call; None where ranks may differ.
+    """Return (input elements, output elements) of each call, None where ranks may differ.
 
-    That is both for all-to-alls, uneven collectives and messages, the input of a scatter and the
-    output of a gather. Unknown numbers are None too.
+    Both are None for all-to-alls, uneven collectives and messages; the input of a scatter and the
+    output of a gather are None, and unknown numbers too.
     """
     sizes = []
     for call in calls:
@@ -335,8 +345,8 @@ def _describe_values(
 ) -> str:
     """Describe the different values of a signature, each with the ranks that have it.
 
-    Values are in the order of their lowest rank, separated by `; `, and described by the call of
-    their highest rank.
+    `kind`: of the difference, which selects the description. Values are in the order of their
+    lowest rank, separated by `; `.
     """
     ranks_by_value: dict[Hashable, list[int]] = {}
     for rank in sorted(calls):
@@ -348,8 +358,9 @@ def _describe_values(
 
 
 def _agree(first: Hashable, second: Hashable) -> bool:
-    """Whether two values are equal where both are known: None agrees with every value, and tuples
-    agree if all of their parts do.
+    """Check whether two values are equal; None agrees with every value.
+
+    Tuples agree if they are equally long and all of their parts agree.
     """
     if first is None or second is None:
         return True
@@ -359,7 +370,7 @@ def _agree(first: Hashable, second: Hashable) -> bool:
 
 
 def _join_ranks(ranks: Sequence[int]) -> str:
-    """Format at most 8 ranks, and the number of the others."""
+    """Format at most 8 ranks, such as `ranks 1, 2`, followed by the number of the others."""
     numbers = [str(rank) for rank in ranks]
     more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
     return f"rank{'s' * (len(numbers) > 1)} {', '.join(numbers[:8])}{more}"

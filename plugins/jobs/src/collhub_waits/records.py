@@ -201,9 +201,9 @@ class Records:
 
     @cached_property
     def columns(self) -> dict[str, NDArray[np.generic]]:
-        """Return the columns of all dumps, joined in ascending order of ranks, and a column `rank`.
+        """Columns of all dumps, joined in ascending order of ranks, and a column `rank`.
 
-        The result is computed once. Without dumps, all columns are empty.
+        Computed once. Without dumps, all columns are empty.
         """
         order = [self.dumps[rank] for rank in sorted(self.dumps)]
         columns = to_columns([])
@@ -217,9 +217,9 @@ class Records:
 
     @cached_property
     def first_row(self) -> dict[int, int]:
-        """Return the row of the first operation by rank.
+        """Row of the first operation of each rank, by rank.
 
-        A rank without operations has the row at which they would be. Computed once.
+        A rank without operations has the row at which they would begin. Computed once.
         """
         starts, row = {}, 0
         for rank in sorted(self.dumps):
@@ -241,7 +241,10 @@ class Records:
         return int(self.columns["rank"][row])
 
     def members(self, group: int) -> tuple[int, ...]:
-        """Sorted ranks of a group; ranks with entries of it if no dump gives its members."""
+        """Return the sorted ranks of a group.
+
+        If no dump gives its members, they are the ranks whose dumps contain the group.
+        """
         ranks = self.tables.groups[group].ranks
         return tuple(sorted(ranks)) if ranks is not None else self.seen_members[group]
 
@@ -267,7 +270,10 @@ class Records:
 
     @cached_property
     def latest_ns(self) -> int:
-        """The latest time in any dump: a lower bound of the time when the dumps were taken."""
+        """Latest time in any dump in ns; 0 without any.
+
+        It is a lower bound of the time at which the dumps were taken.
+        """
         names = ("created_ns", "started_ns", "completed_ns")
         return max((int(self.columns[name].max(initial=0)) for name in names), default=0)
 

@@ -59,10 +59,10 @@ class WaitGraph:
         self.fronts = {rank: self._front(rank) for rank in sorted(self.records.dumps)}
 
     def awaited(self, row: int) -> tuple[Partner, ...]:
-        """Return the ranks that an operation waits for, with the reasons.
+        """Return the ranks that an operation waits for, with the reasons; cached per operation.
 
-        They are ranks that have not issued it, ranks without evidence of it, and ranks that have
-        scheduled it behind another incomplete operation. Computed once per operation.
+        They are ranks that have not issued it, ranks without evidence, and ranks that have only
+        scheduled it, because they wait in another operation.
         """
         participants = self.matching.participants(row)
         key = id(participants)
@@ -83,10 +83,10 @@ class WaitGraph:
 
     @cached_property
     def decided(self) -> dict[int, tuple[int, ...]]:
-        """Return the awaited ranks by waiting rank, without waits that the dumps do not decide.
+        """Ranks that each rank certainly waits for, by waiting rank.
 
-        These are those for ranks without a dump, or whose entries are lost. Ranks ascend; the tuple
-        is empty for a rank that waits for none. Computed once.
+        Waits for ranks without a dump, or whose entries are lost, are left out. The tuples ascend,
+        and are empty for a rank that waits for none. Computed once.
         """
         awaited: dict[int, set[int]] = {rank: set() for rank in self.fronts}
         for wait in self.waits:
@@ -101,10 +101,10 @@ class WaitGraph:
 
     @cached_property
     def sources(self) -> dict[int, Front]:
-        """Return the fronts of the ranks that are late and wait for no rank themselves, by rank.
+        """Fronts of the late ranks that wait for no rank themselves, by rank.
 
-        A rank is late if an operation of another one waits for it to issue it. Its front may only
-        have batches of messages whose partners all wait for a message that the rank lacks
+        A rank is late if another rank waits for it to issue an operation. Its front may contain
+        only batches of messages whose partners all wait for a message that the rank has not issued
         (`_lacks_call`). Ranks ascend. Computed once.
         """
         waiting: dict[int, set[int]] = {}
@@ -118,7 +118,10 @@ class WaitGraph:
         }
 
     def _lacks_call(self, row: int, waiting: set[int]) -> bool:
-        """Whether all partners of a batch of messages wait for a message that it lacks."""
+        """Check whether all partners of a batch of messages wait for a message that it lacks.
+
+        `waiting`: rows that wait for the rank. False for collectives, and if a partner is unknown.
+        """
         if not self.records.columns["is_p2p"][row]:
             return False
         rows = {partner.row for partner in self.matching.participants(row)}
@@ -138,10 +141,10 @@ class WaitGraph:
         return cycles
 
     def rows_issued_by_all(self) -> list[int]:
-        """Return one row per operation in a front that every other rank has issued, ascending.
+        """Return one row per operation in a front that all its ranks have issued, ascending.
 
-        Operations with an awaited rank are left out. Of the rows of one operation, that of the
-        first front (lowest rank) is returned.
+        Operations with an awaited rank are left out. The row is that of the first front (lowest
+        rank).
         """
         rows: dict[int, int] = {}
         for front in self.fronts.values():
@@ -156,10 +159,10 @@ class WaitGraph:
         return sorted(rows.values())
 
     def has_lost_evidence(self, row: int) -> bool:
-        """Whether lost entries could explain why an operation does not proceed.
+        """Check whether lost entries could explain why an operation does not proceed.
 
         They could if a rank has only scheduled it and its buffer may have lost an earlier
-        incomplete operation, or if the entry of a rank is lost.
+        incomplete operation, or if the entry of a rank for it is lost.
         """
         participants = self.matching.participants(row)
         ranks = [partner.rank for partner in participants if partner.arrival is Arrival.SCHEDULED]
@@ -170,12 +173,13 @@ class WaitGraph:
         )
 
     def _has_lost_incomplete(self, rank: int, row: int) -> bool:
-        """Whether the ring buffer of a rank may have lost incomplete operations before `row`.
+        """Check whether the ring buffer of a rank may have lost incomplete operations before `row`.
 
-        The status gives the last completed collective of every group, and nothing of messages.
-        Lost messages, and without a status all lost operations, may be incomplete if the oldest
-        recorded operation of the rank is not complete; without a status also if the oldest one of
-        the group has not started.
+        False if the buffer was not overwritten. The status shows the last completed collective of
+        each group: true if collectives between it and the oldest entry are lost. Lost messages, and
+        without a status all lost operations, count as possibly incomplete if the oldest entry of
+        the rank is not completed; without a status also if the oldest entry of the group has not
+        started.
         """
         dump = self.records.dumps[rank]
         if not dump.is_overwritten:
@@ -202,8 +206,8 @@ class WaitGraph:
     def states(self, row: int) -> dict[int, State]:
         """Return the state of an operation by rank, for the ranks that recorded it.
 
-        `row`: entry of one rank, which is therefore always in the result. For sends and receives
-        the other ranks are only the other ends of the messages.
+        `row`: entry of one of these ranks. For a message the other ranks are those at its other
+        ends.
         """
         state = self.records.columns["state"]
         states = {self.records.rank(row): State(int(state[row]))}
@@ -213,14 +217,13 @@ class WaitGraph:
         return states
 
     def _front(self, rank: int) -> Front:
-        """Return the front of a rank: the oldest incomplete operations per group or pair.
+        """Return the front of a rank: its oldest incomplete operations per group or pair of ranks.
 
-        A batch of messages is one pair with the tuple of its partners; one without partners is in a
-        pair with rank -1. Operations that others have completed, and that no rank has still to
-        issue, do not occupy their group or pair: they are `stuck` if their timeout has passed, or
-        if others completed them more than 60 s before the latest time in the dumps, else `skewed`.
-        Of the others, `rows` has the very first one, and further ones only if their state is
-        STARTED: those that are scheduled wait for their turn.
+        A batch of messages belongs to the set of its partners. Operations that other ranks
+        completed, and that no rank must still issue, are not in `rows` and do not block later ones:
+        they are `stuck` if they are overdue (`_is_overdue`), otherwise `skewed`. Of the remaining
+        ones, `rows` has the first of all, and the first of another group or pair only if it is
+        STARTED: scheduled ones wait for an earlier one.
         """
         rows: list[int] = []
         skewed: list[int] = []
@@ -248,10 +251,9 @@ class WaitGraph:
         return Front(tuple(rows), tuple(skewed), tuple(stuck))
 
     def _has_left_partner(self, row: int) -> bool:
-        """Return whether other ranks completed an operation, and no rank has still to issue it.
+        """Check whether other ranks completed an operation that no rank must still issue.
 
-        For messages, all partners must have completed it. The answer for a collective is kept by
-        its participants.
+        For a message, all partners must have completed it. The result for a collective is cached.
         """
         participants = self.matching.participants(row)
         if self.records.columns["is_p2p"][row]:
@@ -263,11 +265,11 @@ class WaitGraph:
         return self._has_left[key]
 
     def _is_overdue(self, row: int) -> bool:
-        """Return whether an operation timed out, or others completed it longer ago than the skew.
+        """Check whether an operation timed out, or was completed by others too long ago.
 
-        It timed out if its entry says so, or if more than its timeout passed from its creation to
-        the latest time of any dump. The skew is 60 s before that time; a completion at time 0 is
-        unknown.
+        It timed out if its entry says so, or if the latest time in the dumps is more than the
+        timeout after its creation. "Too long" is more than `MAX_SKEW_NS` (60 s) before the latest
+        time; a completion at time 0 is unknown.
         """
         operation = self.records.operation(row)
         latest = self.records.latest_ns
@@ -283,10 +285,10 @@ class WaitGraph:
         return any(0 < end < latest - MAX_SKEW_NS for end in end_times)
 
     def _is_awaited(self, partner: Partner) -> bool:
-        """Whether a rank is the reason that an operation does not proceed.
+        """Check whether a rank is the reason that an operation does not proceed.
 
         It is if it has not issued the operation, if there is no evidence, or if it has only
-        scheduled the operation and waits in another one.
+        scheduled the operation and waits in an earlier one.
         """
         if partner.arrival is Arrival.LATE or partner.arrival in _UNDECIDED:
             return True
@@ -298,9 +300,9 @@ class WaitGraph:
 
 
 def walk_cycle(waits: Sequence[Wait]) -> list[Wait]:
-    """Return the waits of one cycle: each one waits for the rank of the next one.
+    """Return the waits of one cycle, in which each waits for the rank of the next one.
 
-    Requires that every awaited rank waits, too.
+    Every awaited rank in `waits` must also wait.
     """
     by_rank = {wait.rank: wait for wait in reversed(waits)}
     path: list[Wait] = []
@@ -312,11 +314,11 @@ def walk_cycle(waits: Sequence[Wait]) -> list[Wait]:
 
 
 def _components(graph: dict[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return the strongly connected components (Tarjan's algorithm without recursion).
+    """Return the strongly connected components of a graph (Tarjan's algorithm, not recursive).
 
-    `graph`: successors by node; a node that is only a successor has none. Every component is
-    ascending; a node that is in no cycle is a component of its own. A component comes behind all
-    components that can be reached from it; searches begin at the keys in ascending order.
+    `graph`: successors by node; a node that is only a successor has none. Each component ascends; a
+    node in no cycle is a component. A component comes after all components that can be reached from
+    it. Searches begin at the keys in ascending order.
     """
     index: dict[int, int] = {}
     low: dict[int, int] = {}

@@ -50,9 +50,9 @@ class BlockedRank:
 def find_deadlock(workload: Workload) -> tuple[BlockedRank, ...]:
     """Return the ranks of one deadlock in the order in which they wait; empty without one.
 
-    Requires that every collective is called by all ranks of its group, and that every message has
-    both ends. All calls of a collective end together, and a receive ends after its send begins.
-    Messages with equal ranks, tag and bytes are not matched: their order is not decided.
+    Every collective must be called by all ranks of its group, and every message must have both
+    ends. All calls of a collective end together; a receive ends after its send begins. Messages
+    that are not unique by ranks, tag and bytes are not matched, because their order is unknown.
     """
     calls = _Calls(workload)
     is_stuck, is_front = calls.execute(np.zeros(0, np.int64))
@@ -78,12 +78,12 @@ def record_job(workload: Workload) -> Records:
     """Execute a workload without times, and return its operations as those of a hung job.
 
     A collective completes if all ranks of its group call it with the same operation and size; the
-    k-th calls of a group belong together. A receive completes after its send has begun. A send
-    completes at once if its receive exists. Messages with equal ranks, tag and bytes match in
-    order, then remaining ones with equal ranks and tag. Operations that a rank never issues,
-    because an earlier one does not complete, are left out, and so are calls of ranks outside of
-    their group and messages without another rank. The frame of an operation is the name of its
-    node, with the source of the workload and the identity of the node.
+    k-th calls of a group belong together. A receive completes after its send has begun; a send
+    completes at once if its receive exists. Messages match in order by ranks, tag and bytes, the
+    remaining ones by ranks and tag. Left out are operations that a rank never issues because an
+    earlier one does not complete, calls of ranks outside of their group, and messages without
+    another rank. The frame of an operation is the name of its node, with the source of the workload
+    and the id of the node.
     """
     calls = _Calls(workload, matches_repeated=True)
     rows = np.concatenate([calls.issued, calls.messages])
@@ -139,12 +139,12 @@ class _Calls:
         return is_member
 
     def _match_messages(self, matches_repeated: bool) -> tuple[Int64Array, Int64Array]:
-        """Return the rows of the matched sends and of their receives, in the same order.
+        """Return the rows of matched sends and of their receives, in the same order.
 
-        Messages match by sender, receiver, tag and bytes. Without `matches_repeated`, only a send
-        and a receive that are alone with their values match. With it, equal ones match in the order
-        of the node ids of each rank, and what is left then matches without regard to bytes; a
-        surplus stays unmatched.
+        Messages match by sender, receiver, tag and bytes. Without `matches_repeated`, only a single
+        send matches a single receive with equal values. With it, equal messages match in the order
+        of the node ids of each rank, and the remaining ones without regard to bytes. A surplus is
+        not matched.
         """
         nodes, rows = self.nodes, self.messages
         if not len(rows):
@@ -165,10 +165,10 @@ class _Calls:
         return np.concatenate([sends, more[0]]), np.concatenate([receives, more[1]])
 
     def find_incomplete(self) -> Int64Array:
-        """Return calls of collectives that a rank of their group lacks, and unmatched messages.
+        """Return the rows of incomplete collectives and of unmatched messages.
 
-        They are rows of nodes, messages last; of such a collective, those of the ranks that issued
-        it.
+        A collective is incomplete if a rank of its group does not call it; the rows are those of
+        the ranks that do. Messages are last.
         """
         size_of_group = np.array(
             [len(self.workload.members(number)) for number in range(-1, len(self.workload.groups))]
@@ -180,10 +180,10 @@ class _Calls:
         return np.concatenate([self.issued[is_lacking], self.messages[is_alone]])
 
     def execute(self, blocked: Int64Array) -> tuple[BoolArray, BoolArray]:
-        """Execute all nodes that can complete; the operations of `blocked` rows never do.
+        """Execute all nodes that can complete; operations of the rows `blocked` never do.
 
-        Returns masks of the nodes that do not complete, and of those in which a rank waits: nodes
-        that do not complete although their dependencies on the rank are complete.
+        Returns bool[nodes] twice: the nodes that do not complete, and those of them in which a rank
+        waits, because all of their dependencies on the rank are complete.
         """
         parents, children = self.nodes.edges()
         # A node that waits for itself is never executed.
@@ -196,19 +196,19 @@ class _Calls:
         return is_stuck, is_front
 
     def node_on(self, row: int, rank: int) -> int:
-        """Return the node of another rank that belongs to the same collective or message."""
+        """Return the node of rank `rank` in the collective of `row`; for a receive, its send."""
         if self.nodes.kind[row] == NodeKind.COLLECTIVE:
             same = np.flatnonzero(self.vertex == self.vertex[row])
             return int(same[self.nodes.rank[same] == rank][0])
         return int(self.sends[self.receives == row][0])
 
     def build_records(self, rows: Int64Array, states: Int64Array) -> Records:
-        """Return nodes, in ascending order of their ranks, as operations with these states.
+        """Convert nodes to operations with the given states.
 
-        `rows`: the nodes; `states`: state by row. Dependencies order the calls of a workload, not
-        their numbers within a group: every collective and every message is the only one of its
-        group. Only waiting operations, and the last one of each rank, have a stack: one frame that
-        describes the node.
+        `rows`: nodes, in ascending order of ranks; `states`: state by row. Every collective and
+        every message gets its own group, because dependencies, not numbers, order the calls of a
+        workload. Only waiting operations, and the last one of each rank, have a stack: one frame
+        that describes the node.
         """
         tables = Tables()
         nodes = self.nodes
@@ -240,10 +240,9 @@ class _Calls:
     def _number_groups(self, units: Int64Array, tables: Tables) -> Int64Array:
         """Return the number in `tables` of the group of each operation: int64[rows].
 
-        `units`: the first row of each operation, by which operations are told apart: each one gets
-        a group of its own, with this row as ordinal; `tables` may grow. Collectives have the
-        members of their group, named `all ranks` for group -1; a message has (sender, receiver),
-        named `messages`.
+        `units`: first row of the operation of each row. Each operation gets its own group, with
+        this row as ordinal, which is added to `tables`. A collective has the members and name of
+        its group (`all ranks` for -1); a message has (sender, receiver), named `messages`.
         """
         distinct, of_row = np.unique(units, return_inverse=True)
         nodes = self.nodes
@@ -268,11 +267,11 @@ class _Calls:
         return numbers[of_row.reshape(-1)]
 
     def _number_calls(self, rows: Int64Array, tables: Tables) -> Int64Array:
-        """Return int64[rows]: the number of the call of each row in `tables`, which may grow.
+        """Return the number in `tables` of the call of each row: int64[rows]; new calls are added.
 
-        Calls are equal if kind, collective and bytes are. A collective has its lower-case name and
-        one shape (bytes) as input; a receive has the shape as output. A negative size gives no
-        shape.
+        Calls are equal if kind, collective and bytes are. A collective has its name in lower case,
+        and its bytes as the only input shape; a receive has them as output shape. A negative size
+        gives no shape.
         """
         nodes = self.nodes
         keys = np.stack(
@@ -304,7 +303,10 @@ class _Calls:
 
 
 def _pair(rows: Int64Array, is_send: BoolArray, key: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return sends and receives with equal keys: the k-th ones of a key belong together."""
+    """Match sends and receives with equal keys; the k-th ones of a key belong together.
+
+    Returns the rows of sends and of receives, in the same order; a surplus is dropped.
+    """
     sides = []
     for chosen in (is_send, ~is_send):
         keys = key[chosen].astype(np.int64)

@@ -53,10 +53,11 @@ class UnitAccesses(ColumnTable):
     is_new: BoolArray
 
     def find_last_writes(self) -> Int64Array:
-        """Return for each access the index of the latest earlier write to the same (block, unit).
+        """Return for each access the index of the last earlier write to the same (block, unit).
 
-        int64; -1 without an earlier write. "Earlier" is by row, and the access itself does not
-        count.
+        The result is int64, one entry per access, and -1 if there is no earlier write. Indices
+        count the accesses of this object, which are sorted by (block, unit, row). The access itself
+        does not count as earlier.
         """
         index = np.arange(len(self))
         latest_writes = np.maximum.accumulate(np.where(self.is_write, index, -1))
@@ -66,9 +67,11 @@ class UnitAccesses(ColumnTable):
         return np.where(last >= start, last, -1)
 
     def find_next_writes(self) -> Int64Array:
-        """Return for each access the index of the first later write to the same (block, unit).
+        """Return for each access the index of the next later write to the same (block, unit).
 
-        int64; -1 without a later write. "Later" is by row, and the access itself does not count.
+        The result is int64, one entry per access, and -1 if there is no later write. Indices count
+        the accesses of this object, which are sorted by (block, unit, row). The access itself does
+        not count as later.
         """
         size = len(self)
         index = np.arange(size)
@@ -86,13 +89,17 @@ def find_accesses(
     block: Int64Array,
     base: Int64Array,
 ) -> UnitAccesses | None:
-    """List the memory accesses of step rows, one per (row, unit); None above about 4 million reads
-    or writes.
+    """List the memory accesses of step rows, one per (row, memory unit).
 
-    `columns`: columns of a step table; `block`: int64, thread block of each row, unique across
-    ranks; `base`: int64[ranks, 3], first address of each buffer (INPUT, OUTPUT, SCRATCH); aliased
-    buffers share addresses. One unit of the result is the greatest common divisor of all addresses
-    and counts. A row that reads and writes a unit has only the write.
+    Returns None if the reads or the writes exceed 2^22 plus four times the number of rows.
+
+    `columns`: columns of a step table. `block`: int64[rows], thread block of each row, numbered
+    uniquely across all ranks. `base`: int64[ranks, 3], first address of the buffers INPUT, OUTPUT
+    and SCRATCH; buffers that share memory share addresses.
+
+    The size of a unit is the greatest common divisor of all addresses and counts. A row that reads
+    and writes the same unit has only the write access. The accesses are sorted by (block, unit,
+    row).
     """
     read_rows, read_address = _find_side_accesses(columns, base, _READS_SRC, "src")
     write_rows, write_address = _find_side_accesses(columns, base, _WRITES_DST, "dst")
@@ -120,9 +127,14 @@ def find_accesses(
 def find_conflicts_within_blocks(accesses: UnitAccesses) -> Edges:
     """Find the pairs (earlier row, later row) of a thread block that must keep their order.
 
-    For every unit: the last write and each read after it; each read and the next write; two writes
-    without a read in between. These pairs imply all other conflicts of a thread block. Both arrays
-    are empty without conflicts.
+    Returns two equally long arrays: the earlier rows and the later rows. Both are empty if there
+    are no conflicts. For every memory unit the pairs are:
+
+    - the last write before a read, and this read
+    - a read, and the next write after it
+    - two consecutive writes without a read in between
+
+    All other conflicts of a thread block follow from these pairs.
     """
     row = accesses.row
     last_write, next_write = accesses.find_last_writes(), accesses.find_next_writes()
@@ -141,10 +153,11 @@ def _find_side_accesses(
     kinds: tuple[StepKind, ...],
     side: str,
 ) -> Edges:
-    """Return the rows whose kind is in `kinds`, and the first address that each accesses on a side.
+    """Return the rows with a step kind in `kinds`, and the first address that each one accesses.
 
-    `side`: `src` or `dst`, which selects the columns of buffer and offset. Addresses are int64,
-    relative to the lowest buffer of the rank.
+    `side`: `src` or `dst`, the operand whose buffer and offset are used. `base`: int64[ranks, 3],
+    first address of each buffer; buffer numbers above SCRATCH count as SCRATCH. Both results are
+    int64, one entry per selected row. An address counts from the lowest buffer of the row's rank.
     """
     # REDUCE also reads its destination; a read and a write of one step count as a write, so the
     # read is omitted.
@@ -157,9 +170,9 @@ def _find_side_accesses(
 
 
 def _are_too_many(count: Int64Array, rows: int) -> bool:
-    """Whether the sum of `count` exceeds 2^22 plus four per row of a table of `rows` rows.
+    """Return whether the sum of `count` exceeds 2^22 plus 4 for each of `rows` rows of a table.
 
-    The sum is a float because integers could overflow.
+    The sum is a float, because an integer could overflow.
     """
     total = float(count.sum(dtype=np.float64))
     return total > _MAX_UNITS + 4 * rows
@@ -212,11 +225,10 @@ class Clocks:
         return bool(self.start.any())
 
     def find_last_before(self, row: Int64Array, lane: Int64Array) -> Int64Array:
-        """Return per query the last row of thread block `lane` that precedes `row`; -1 if no row
-        does.
+        """Return, per query, the last row of thread block `lane` that precedes `row`, or -1.
 
-        `row`, `lane`: int64, equally long. Not valid for the row's thread block itself, whose entry
-        is not maintained.
+        `row` and `lane` are int64 and equally long. The result is not valid for the thread block of
+        `row` itself, whose entry is not maintained.
         """
         known: Int64Array = self.known[self.start[row] + lane]
         return known
@@ -225,11 +237,13 @@ class Clocks:
 def build_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
     """Compute the clocks of a table from its data dependencies between thread blocks.
 
-    A clock is a vector with the last row of every thread block of the rank that precedes a row, or
-    -1. The lanes of the table are thread blocks 0..k-1 of each rank, and dependencies point
-    backwards. Only rows that wait for another block have a vector of their own; the others share
-    the latest of their block. `block_indptr`: int64[ranks + 1], first thread block of each rank.
-    None if the vectors of all waiting rows have more than 2^24 entries.
+    The clock of a row is a vector with one entry per thread block of its rank: the last row of that
+    block that must precede the row, or -1. Lanes of the table must be numbered 0..k-1 in each rank,
+    and every dependency must refer to an earlier row of the same rank. `block_indptr`: int64[ranks
+    + 1], number of the first thread block of each rank.
+
+    Only rows that wait for a row of another block store a vector. Other rows refer to the last
+    vector of their block. Returns None if the stored vectors have more than 2^24 entries in total.
     """
     children = group_of_entry(table.data_indptr)
     parents = table.data_indices
@@ -264,8 +278,9 @@ class _Past:
     vectors: list[slice]
 
     def find_vector(self, row: int) -> slice | None:
-        """Range of the vector of the last waiting row at or before `row`; None if no row has waited
-        by then.
+        """Return the position in `Clocks.known` of the vector of the last waiting row up to `row`.
+
+        `row` itself counts. Returns None if no row of the block up to `row` waits.
         """
         position = bisect_right(self.rows, row)
         return self.vectors[position - 1] if position else None
@@ -277,11 +292,14 @@ def _fill_vectors(
     block: Int64Array,
     lane: npt.NDArray[np.int32],
 ) -> None:
-    """Fill the vectors of waiting rows in `known`, in place.
+    """Fill in place the vectors of the waiting rows in `known`.
 
-    `waits`: (row, start, end, parents) of each waiting row in topological order; its vector is
-    `known[start:end]`. A vector is the element-wise maximum of the previous vector of its block,
-    the vectors of the parents, and the parents themselves in the entries of their blocks.
+    `waits`: (row, start, end, parents) of each waiting row, in topological order; the vector of the
+    row is `known[start:end]`. `block`, `lane`: thread block of every row, numbered uniquely across
+    all ranks and within the rank.
+
+    A vector is the element-wise maximum of: the previous vector of the same block, the vectors that
+    apply to the parents, and each parent itself in the entry of its lane.
     """
     past_of_block: dict[int, _Past] = {}
     for row, start, end, parents in waits:
@@ -309,10 +327,11 @@ def _find_vector_starts(
 ) -> Int64Array:
     """Return for every row the index in `Clocks.known` at which its vector begins: int64[rows].
 
-    The vector (clock) of a row is that of the last waiting row of its thread block at or before it.
-    Without one it is the empty vector, which begins at 0. `block`: thread block of every row, in
-    any order. `waiting`, `starts`: the rows with a vector of their own, and the start of each,
-    above 0.
+    The vector of a row is that of the last waiting row of its thread block up to and including the
+    row. If there is none, the index is 0, where the empty vector begins.
+
+    `block`: int64[rows], thread block of every row, not necessarily sorted. `waiting`: the rows
+    with a vector of their own. `starts`: start of the vector of each of these rows, above 0.
     """
     order = np.argsort(block, kind="stable")
     start_of_row = np.zeros(len(block), np.int64)

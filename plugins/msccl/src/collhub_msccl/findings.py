@@ -23,12 +23,10 @@ def build_provenance(
     content: bytes | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Provenance:
-    """Build provenance with this distribution as producer, the file's name, its SHA-256 and the
-    options.
+    """Build the provenance of a file: this distribution as producer, name, SHA-256 and options.
 
-    `content`: bytes of the file; None if there is no file, which gives an empty digest. `options`:
-    values by option name; None for no options. The version is empty if the distribution is not
-    installed.
+    `content`: bytes of the file; None gives an empty digest. `options`: values by option name; None
+    means no options. The version is empty if the distribution is not installed.
     """
     # Imported lazily: a program that prints its XML itself needs no digests.
     from hashlib import sha256
@@ -58,11 +56,12 @@ class NumberState(IntEnum):
 
 
 def parse_number(text: str) -> tuple[int, NumberState]:
-    """Parse a text as C's `strtol(text, NULL, 0)` does; return the value and how it was read.
+    """Parse an integer like C's `strtol(text, NULL, 0)`; return its value and how it was parsed.
 
-    `12`, `-1`, `0x10` (16), `010` (octal, 8), `5x` (5, state CUT). The runtimes read a text without
-    digits as 0 and truncate large values to 32 bits. Here both are defects with the value 0:
-    NO_NUMBER, and OUT_OF_RANGE for a magnitude above 2^31 - 1.
+    Examples: `12`, `-1`, `0x10` (16), `010` (octal, 8). Text after the number is ignored, but gives
+    the state CUT: `5x` is 5. A text without leading digits gives (0, NO_NUMBER). A magnitude above
+    2^31 - 1 gives (0, OUT_OF_RANGE), although the runtimes truncate it to 32 bits. All other texts
+    give FINE.
     """
     match = _NUMBER.match(text)
     if match is None:
@@ -77,10 +76,11 @@ def parse_number(text: str) -> tuple[int, NumberState]:
 
 
 def _compute_magnitude(digits: list[str | None]) -> int:
-    """Return the value of the only entry of `digits` that is not None, in the base of its position.
+    """Return the magnitude of a matched number.
 
-    The bases are `_BASES`. An empty entry is 0; one of more than 40 digits gives 2^31, which is out
-    of range.
+    `digits`: one entry per base in `_BASES`; exactly one is not None and has the digits in that
+    base. Empty digits give 0. More than 40 digits give 2^31, which the caller treats as out of
+    range. Raises `AssertionError` if all entries are None.
     """
     for base, group in zip(_BASES, digits, strict=True):
         if group is None:
@@ -134,8 +134,9 @@ class FileFindings:
         rank: int | None = None,
         cure: str = "",
     ) -> None:
-        """Report a warning at a line immediately: the construct is accepted. `cure`: how to avoid
-        it.
+        """Report a warning at a line immediately, without recording an error.
+
+        `cure`: how to avoid the warning.
         """
         location = self.get_location(line, rank)
         self._report(Diagnostic(code, message, Severity.WARNING, location, cure))
@@ -150,11 +151,11 @@ class FileFindings:
         rank: Int64Array | None = None,
         cure: str = "",
     ) -> None:
-        """Record an error for each of the first 5 rows where `is_wrong` is True; none if no row is.
+        """Record an error for each of the first 5 rows where `is_wrong` is True.
 
-        The last one gives the number of further rows. `is_wrong`, `line`, `rank`: one entry per
-        row; negative ranks are unknown. `message` is called with the row, only for rows that are
-        shown.
+        If there are more such rows, the message of the fifth error gives the number of further
+        rows. `is_wrong`, `line`, `rank`: one entry per row; a negative rank is unknown. `message`
+        is called with the row number to build the text, only for the recorded rows.
         """
         rows = np.flatnonzero(is_wrong)
         shown = rows[:_MAX_SHOWN_PER_RULE].tolist()
@@ -198,9 +199,7 @@ def _format_more(number: int) -> str:
 
 
 def _get_rank(rank: Int64Array | None, row: int) -> int | None:
-    """Return the entry of a row in `rank`; None without a column, or if the entry is negative
-    (unknown).
-    """
+    """Return the rank of a row; None if there is no column or the rank is negative (unknown)."""
     if rank is None or rank[row] < 0:
         return None
     return int(rank[row])

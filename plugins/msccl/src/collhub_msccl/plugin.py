@@ -156,9 +156,9 @@ _FOLDER = Format(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Return the offers of two readers: of MSCCL-IR XML and of MSCCLang programs.
+    """Return the two readers of this plugin: of MSCCL-IR XML files and of MSCCLang programs.
 
-    The latter executes the program in the sandbox. The plugin system calls this function.
+    The reader of programs executes the file in a sandbox. The plugin system calls this function.
     """
     xml_reader = FormatReader(
         _XML,
@@ -178,9 +178,10 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
-    """Return the offers of two writers: of one MSCCL-IR XML file, and of a folder of them.
+    """Return the two writers of this plugin: of an MSCCL-IR XML file, and of a folder of them.
 
-    The folder serves a tuned selection of algorithms. The plugin system calls this function.
+    The folder is written for a tuned selection of algorithms. The plugin system calls this
+    function.
     """
     folder = SelectionWriter(
         _FOLDER,
@@ -196,9 +197,10 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check | RuleSet]:
-    """Return the offers of checks: one per runtime, and the check of the program sandbox.
+    """Return the checks of this plugin, and the rules of the findings in MSCCL XML.
 
-    The former report whether the runtime loads a file unchanged.
+    There is one check per runtime, which reports whether the runtime uses an XML file, and one
+    check of the sandbox in which programs are executed. The plugin system calls this function.
     """
     # No options: a runtime reads the file unchanged or refuses it.
     runtimes = [
@@ -232,7 +234,7 @@ _REMAINDER = "calls of other sizes are served by NCCL's own algorithms, or padde
 
 
 def list_targets() -> tuple[Runtime, ...]:
-    """Return all runtimes as targets: the writer's default first, the others by name."""
+    """Return all runtimes as targets of the writer: its default, then those of `RUNTIMES`."""
     names = sorted(RUNTIMES, key=lambda name: name != _DEFAULT_TARGET)
     return tuple(_build_target(name) for name in names)
 

@@ -78,20 +78,21 @@ _CHILD = "collhub_msccl.language.child:main"
 
 
 def read(source: Source, options: ProgramOptions) -> Algorithm:
-    """Execute an MSCCLang program in a separate process, and return its algorithm.
+    """Execute an MSCCLang program in a separate process and return its algorithm.
 
-    Two kinds of files are refused with `InputError` and not executed: those that neither import
-    `msccl` (or `collhub_msccl`) nor refer to `MSCCLProgram`, and those of MSCCL++, which import
-    `mscclpp` or refer to `MSCCLPPProgram`.
+    The file is not executed, and `InputError` is raised, in two cases. `mscclpp-program`: the file
+    imports `mscclpp` or uses the name `MSCCLPPProgram`. `not-a-program`: the file neither imports
+    `msccl` (or `collhub_msccl`) nor uses the name `MSCCLProgram`.
 
-    Three findings are reported to `source.report` as warnings: output of the program, which is
-    otherwise ignored; failed calls of `Check()`; and an in-place collective for which the program
-    gives the input and the output of a rank as two lists.
+    Warnings are reported to `source.report` for failed calls of `Check()` (`check-failed`), for
+    text that the program prints, and for a custom in-place collective with separate lists for input
+    and output (`two-buffers`).
 
-    `options.mode` replaces what the program says about calls in place. Raises `InputError` if the
-    program fails, with the line in it if that is known, or if it exceeds the limits of time and
-    memory. Raises `UsageError` if the program is selected twice, by the option `program` and by
-    `--program` in `arguments`, or if none is selected and the file has several.
+    `options.mode`, if not None, replaces the program's declaration whether the collective is in
+    place. Raises `InputError` if the program fails, with its line if known, or exceeds the limits
+    of time or memory, or if its process returns no valid trace (`program-answer`). Raises
+    `UsageError` if a program is selected both by `options.program` and by `--program` in the
+    arguments. Raises an error if the file has several programs and none is selected.
     """
     content = source.content()
     # Any file may be named *.py: a file that is not written in the language must not run.
@@ -146,12 +147,12 @@ def _select_program(
     program_option: str | None,
     content: bytes,
 ) -> tuple[list[str], str | None]:
-    """Return the arguments for the file, and the name of the program to run, or None for the only
-    one.
+    """Return the arguments for the file, and the name or number of the program to run.
 
-    The name is `program_option` or comes from a leading `--program NAME` in the arguments, which is
-    then removed. If the text of the file contains `--program`, the arguments stay unchanged because
-    the file parses them. Raises `UsageError` if the name is given in both places.
+    If the arguments begin with `--program NAME` and the text of the file does not contain
+    `--program`, NAME selects the program, and both arguments are removed. Otherwise the arguments
+    are unchanged and `program_option` selects it; None stands for the only program of the file.
+    Raises `UsageError` if both select a program.
     """
     selects_program = arguments[:1] == ["--program"] and b"--program" not in content
     if not selects_program or len(arguments) == 1:
@@ -162,10 +163,10 @@ def _select_program(
 
 
 def _warn_of_two_buffers(source: Source, trace: Trace) -> None:
-    """Warn if the collective is in place, but input and output of the program are separate lists.
+    """Warn if a custom collective is in place but its input and output are separate lists.
 
-    The warning "two-buffers" is reported to `source` at the line of the program. It depends on the
-    objects, not on equal contents, and only on custom collectives.
+    The warning `two-buffers` is reported to `source`, at the line of the program. Lists are
+    compared by identity, not by content.
     """
     if not (trace.is_in_place and trace.has_two_buffers):
         return

@@ -95,19 +95,20 @@ class _Task:
         return self.window.sizes[len(self.window.sizes) // 2]
 
     def iterate_candidates(self) -> Iterator[str]:
-        """Yield the names of algorithms to try: the window's choice, then the others, fastest
-        first.
+        """Yield the names of the algorithms to try for the window, in this order.
 
-        Only algorithms that were measured at the sizes of the window.
+        First the algorithm that the selection chose, then the others that were measured at the
+        sizes of the window, the fastest first.
         """
         yield self.window.algorithm
         slowdowns = self.selected.slowdowns(self.window.sizes)
         yield from (name for name in slowdowns if name != self.window.algorithm)
 
     def describe_sizes(self, first: int) -> str:
-        """Describe the window from size `first` (bytes) on: `all-reduce, 16 KiB to below 512 KiB`.
+        """Return a text for the sizes of the window from `first` bytes on, with the collective.
 
-        `all-reduce, from 16 KiB` if the window has no upper limit.
+        For example `all-reduce, 16 KiB to below 512 KiB`, or `all-reduce, from 16 KiB` if the
+        window has no upper limit.
         """
         last = self.window.max_bytes
         if last is None:
@@ -115,9 +116,10 @@ class _Task:
         return f"{self.kind}, {format_bytes(first)} to below {format_bytes(last + 1)}"
 
     def build_file_name(self, first: int, largest: int | None) -> str:
-        """Build a file name such as `all-reduce-0-16383.xml`, with the mode if there is one.
+        """Return a file name such as `all-reduce-0-16383.xml`.
 
-        `first`, `largest`: sizes in bytes; no limit (None) is written as `inf`.
+        If the task has a mode, it is appended before the suffix. `first`, `largest`: sizes in
+        bytes. A `largest` of None (no limit) is written as `inf`.
         """
         parts = (str(self.kind), str(first), str(largest or "inf"), self.mode)
         return "-".join(part for part in parts if part) + ".xml"
@@ -132,13 +134,13 @@ class _File:
 
 
 def write(selection: Selection, options: SelectionOptions) -> WriteResult:
-    """Write a selection as programs in a folder with the runtime's name; the runtime accepts each
-    file.
+    """Write a selection as XML files in a folder that is named after the runtime.
 
-    If the fastest algorithm cannot be written for a window, or not for its larger sizes, the next
-    fastest is used; sizes without a writable algorithm are left to the runtime. Collectives with a
-    root, or unknown to the runtime, are left to it as well. All these are reported as losses. Files
-    are returned, not written to disk.
+    For each window of sizes the fastest algorithm that can be written is used; if its file serves
+    only the smaller sizes, the next fastest serves the rest. These cases are reported as losses and
+    left to the runtime: sizes without a writable algorithm, collectives with a root, and
+    collectives that the runtime does not know. Every file has been checked to be accepted by the
+    runtime. Files are returned, not written to disk.
     """
     folder = _Folder(RUNTIMES[options.runtime], options.proto)
     for selected in selection.collectives:
@@ -167,11 +169,11 @@ def write(selection: Selection, options: SelectionOptions) -> WriteResult:
 
 
 def _choose_modes(selected: SelectedCollective, folder: _Folder) -> list[str | None]:
-    """List the modes for which a collective needs a file each; None is one file for both.
+    """List the modes for which a collective needs one file each; None is one file for both modes.
 
-    Runtimes that read both modes get one file if the collective claims both. Others get one file
-    per claimed mode; for in-place all-to-all, which microsoft/msccl refuses, a loss is recorded
-    instead.
+    A runtime that reads both modes needs one file: [None] if the collective supports both modes,
+    otherwise its only mode. Other runtimes need one file per supported mode, without in-place
+    all-to-all, which microsoft/msccl refuses; this is recorded as a loss of `folder`.
     """
     collective = selected.collective
     claims = {"in-place": collective.in_place, "out-of-place": collective.out_of_place}
@@ -186,13 +188,12 @@ def _choose_modes(selected: SelectedCollective, folder: _Folder) -> list[str | N
 
 
 def _add_window(folder: _Folder, task: _Task) -> None:
-    """Add files for all sizes of a window to the folder, with the fastest algorithms that can be
-    written.
+    """Add files for all sizes of a window to the folder, the fastest writable algorithms first.
 
-    Candidates are tried in their order. A file may serve only the smaller sizes of the window; the
-    next candidate then begins at the first byte size that it does not serve. Candidates that failed
-    (with equal reasons in one loss), and sizes that no file serves, become losses of the folder,
-    which is changed.
+    Candidates are tried in the order of `iterate_candidates`. If a file serves only the smaller
+    sizes, the next candidate begins at the first size that it does not serve. Candidates that
+    failed or were not sufficient become losses of `folder`, one for all with the same sizes and
+    reason. Sizes that no file serves become a loss too.
     """
     first: int | None = task.window.min_bytes
     refused: dict[tuple[str, str], list[str]] = {}
@@ -226,12 +227,16 @@ def _add_window(folder: _Folder, task: _Task) -> None:
 
 
 def _write_file(folder: _Folder, task: _Task, name: str, first: int) -> _File:
-    """Write one algorithm for the sizes of a window from `first` (bytes) on, and check it.
+    """Write one algorithm for the sizes of a window from `first` bytes on, and check the file.
 
-    Returns the content and the largest size in bytes at which all calls use it, None without a
-    limit. Raises `HubError` if it cannot be written, if the runtime does not use it for every
-    required mode (that of the task, else all of the collective), or if no measured size of the
-    window, rounded down to equal parts of ranks, is a multiple of its chunks in float32 elements.
+    Returns its content and the largest size in bytes at which all its calls use it, None without a
+    limit. Raises `HubError` in these cases:
+
+    - The algorithm cannot be written, or the runtime does not use the file without warnings.
+    - The runtime does not use it in the mode of the task, or, if the task has none, in every mode
+      that the collective supports.
+    - No measured size of the window is a multiple of its chunks in float32 elements. For split
+      collectives, sizes are first rounded down so that all ranks have equal parts.
     """
     algorithm = task.selected.made(name, task.size_of_steps)
     protocol = task.selected.protocol(name, task.size_of_steps)
@@ -271,10 +276,11 @@ def _write_file(folder: _Folder, task: _Task, name: str, first: int) -> _File:
 
 
 def _add_file(folder: _Folder, task: _Task, name: str, program_file: _File, first: int) -> None:
-    """Add a file and a note; record a loss if the steps at the extreme sizes of the window differ.
+    """Add a file and a note about it to the folder.
 
-    The steps of the file are those for the middle size; they are compared with those for the least
-    and the greatest size. `first`: least size in bytes that the file serves. The folder is changed.
+    The file has the steps for `task.size_of_steps`. If the steps for the smallest or largest
+    measured size of the window differ from them, a loss is recorded, because the algorithm was
+    measured with the steps of each size. `first`: smallest size in bytes that the file serves.
     """
     file = task.build_file_name(first, program_file.largest)
     folder.files.append(Artifact(f"{folder.runtime.name}/{file}", program_file.content))
@@ -298,8 +304,8 @@ _NO_LIMIT = 1 << 62
 def judge_file(source: Source, runtime: Runtime) -> tuple[LoadableCall, ...]:
     """Return the calls for which the runtime uses a file; at least one.
 
-    Raises `InputError` with the findings if the runtime refuses the file, uses it for no call, or
-    warns of it.
+    Raises `InputError` with all findings if the runtime refuses the file, uses it for no call, or
+    if there is any finding above the severity NOTE.
     """
     report = _CHECKS[runtime.name](CheckRequest(source.name, source=source), NoOptions())
     # A program that loads but cannot run as intended causes a warning, and does not belong in a
@@ -313,11 +319,11 @@ def judge_file(source: Source, runtime: Runtime) -> tuple[LoadableCall, ...]:
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """List the calls served by every file of a folder, whose subfolders are named after runtimes.
+    """List the calls served by the files of a folder, whose subfolders are named after runtimes.
 
-    One record per file, in the order of the parts. A file in another folder, one that its runtime
-    does not use, or one with incorrect steps is reported as an error to `source.report` and serves
-    no calls.
+    Returns one record per file, in the order of the parts of `source`. A file is reported as an
+    error to `source.report`, and gives no record, if its folder is no runtime, if its runtime
+    refuses it, uses it for no call or warns of it, or if its steps are incorrect.
     """
     served_calls: list[ServedCalls] = []
     for part in source.parts:
@@ -340,12 +346,12 @@ def read(source: Source) -> Sequence[ServedCalls]:
 
 
 def _read_served_calls(part: SourcePart, file: str, runtime: Runtime) -> ServedCalls:
-    """Return the calls that one file serves: kind, modes, sizes in bytes, and the divisor of
-    elements.
+    """Return the calls that one file serves, as one record.
 
-    Checks the file for its runtime and verifies its steps. Raises `InputError` if either fails.
-    `max_bytes` is None for a file without a limit, as for one with a limit of 2^62 or more. `by`
-    names `file`, the program and its ranks.
+    It has the kind of the collective, the modes, the sizes in bytes, and the number that must
+    divide the number of elements. `max_bytes` is None if the file has no limit or one of at least
+    `_NO_LIMIT`. `by` names `file`, the program and its number of ranks. Raises `InputError` if the
+    runtime does not use the file without warnings, or if the verification of its steps fails.
     """
     # Imported lazily: a check of the header reads no steps.
     from collhub_msccl.plugin import ReadOptions

@@ -99,7 +99,10 @@ class ThreadBlockProgram:
         return is_requested[self.type]
 
     def name(self, step: int) -> str:
-        """Name of a step for messages, such as `thread block 3, step 0` (in document order)."""
+        """Return the name of a step for messages, such as `thread block 3, step 0`.
+
+        The number is the position of the step in its thread block, not its attribute `s`.
+        """
         block_id = self.block_id[self.block[step]]
         return f"thread block {block_id}, step {self.position[step]}"
 

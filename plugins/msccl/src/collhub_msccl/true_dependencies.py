@@ -45,13 +45,13 @@ def find_conflicts_between_blocks(
     clocks: Clocks,
     table: StepTable,
 ) -> Edges | None:
-    """Find pairs (earlier row, later row) of different thread blocks of a rank that conflict in
-    order.
+    """Find ordered conflicts between different thread blocks of a rank, as (earlier, later) rows.
 
-    For each access: the latest write of every other block that precedes it by the clocks; for each
-    read: also the first write of every other block that follows it. Pairs implied by these and by
-    conflicts within blocks are omitted. None if there are more than 2^23 pairs of an access and
-    another block that accesses its unit.
+    Two rows conflict if they access the same unit and at least one writes; they are ordered if
+    `clocks` know it. For every access, this finds the latest write of every other block that
+    precedes it. For every read, it also finds the first write of every other block that follows it.
+    Pairs implied by other pairs or by conflicts within blocks are omitted. Returns None if there
+    are more than 2^23 combinations of an access and a block that accesses its unit.
     """
     queries = _find_queries(accesses, clocks, table)
     if queries is None:
@@ -97,11 +97,12 @@ def _find_queries(
     clocks: Clocks,
     table: StepTable,
 ) -> _Queries | None:
-    """Pair each access with every other thread block that accesses its unit of the rank.
+    """Combine each access with every other thread block of the rank that accesses its unit.
 
-    Ordered by access; without units that only one block accesses. Each pair also has the last row
-    of the other block that is known to precede the access by the clocks. None above 2^23 pairs,
-    counted with the pairs of an access with its own block.
+    The combinations (queries) are ordered by access. Each also has the last row of the other block
+    that the clocks know to precede the access, or -1. Units that only one block accesses are left
+    out. Returns None if there are more than 2^23 combinations, where the combinations of an access
+    with its own block count too.
     """
     pair = np.cumsum(accesses.is_new) - 1
     row_of_pair = accesses.row[accesses.is_new]
@@ -132,10 +133,11 @@ def _find_edges_after_writes(
     queries: _Queries,
     clocks: Clocks,
 ) -> Edges:
-    """Return edges from the latest write of another block that precedes an access to that access.
+    """Return the pairs (write of another block, access that it precedes), as rows.
 
-    One per query, both as rows. Omitted if no such write exists, or if the last write of the
-    access's own block to the unit is already after it: then the edge is implied.
+    For each query it is the latest write of the other block to the unit that precedes the access by
+    the clocks. No pair is returned if there is no such write, or if the last write of the access's
+    own block to the unit already follows it, because that order implies the pair.
     """
     writes = np.flatnonzero(accesses.is_write)
     width = int(accesses.row.max(initial=0)) + 2
@@ -159,11 +161,11 @@ def _find_edges_after_reads(
     queries: _Queries,
     rows: int,
 ) -> Edges:
-    """Return edges from each read to the first write of another block that is ordered after it.
+    """Return the pairs (read, first write of another block that follows it), as rows.
 
-    `rows`: number of rows of the table. Omitted if the read's block writes the unit in between,
-    because the order of the two writes implies the edge. Empty if no write is ordered after a row
-    of another block.
+    `rows`: number of rows of the table. A pair is omitted if the read's block writes the unit after
+    the read and that write also precedes the other write, because the order of the two writes
+    implies the pair. Both arrays are empty if no write is ordered after a row of another block.
     """
     is_write = accesses.is_write[queries.access]
     by_write = np.flatnonzero(is_write & (queries.known >= 0))
@@ -187,11 +189,13 @@ def _find_first_knowing(
     by_write: Int64Array,
     rows: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the accesses that read, and for each the query of the first write ordered after it.
+    """Return reads, and for each the query of the first write of the other block that follows it.
 
-    `by_read`, `by_write`: queries of reads and of writes. A group is (pair of the write, pair that
-    it queries). Within a group later writes know more, so one sorted key, (group, known row), finds
-    the first that knows enough. Reads without such a write are omitted.
+    `by_read`, `by_write`: queries of reads, and queries of writes with a known row. `rows`: number
+    of rows of the table. Both results are equally long arrays; reads without such a write are
+    omitted. Method: later writes of a block know later rows of the other block, so a binary search
+    over the sorted keys (group, known row) finds the first write. A group is (block and unit of the
+    write, block and unit that it queries).
     """
     pair = queries.pair[queries.access]
     pairs = int(queries.pair[-1]) + 1
@@ -218,13 +222,16 @@ def insert_true_dependencies(
     scratch_units: Int64Array,
     block_indptr: Int64Array,
 ) -> StepTable:
-    """Return the table with a data dependency for every two ordered, conflicting steps of a rank.
+    """Return the table with a data dependency for every two ordered steps that conflict.
 
-    Two steps are ordered by program order and dependencies; implied dependencies are omitted, and
-    unordered conflicts stay unordered. Lanes must be thread blocks 0..k-1 of each rank;
-    `block_indptr`: int64[ranks + 1]. Both modes that the collective claims are considered; in
-    place, INPUT and OUTPUT share memory. If there are too many accesses to analyse, the complete
-    program order becomes data dependencies.
+    Two steps of a rank conflict if they access the same memory and at least one writes. They are
+    ordered by program order and dependencies; unordered conflicts get no dependency, and implied
+    dependencies are omitted. Lanes must be the thread blocks 0..k-1 of each rank. `block_indptr`:
+    int64[ranks + 1], first thread block of each rank.
+
+    Memory is considered in every mode that the collective supports; in place, INPUT and OUTPUT
+    share memory. If a mode has too many accesses to analyse, all control dependencies become data
+    dependencies too.
     """
     data = _expand_edges(table.data_indptr, table.data_indices)
     control = _expand_edges(table.control_indptr, table.control_indices)
@@ -245,10 +252,7 @@ def insert_true_dependencies(
 
 
 def list_claimed_modes(collective: Collective) -> list[bool]:
-    """List the modes that the collective claims: True (in place), then False (out of place).
-
-    A mode that it does not claim is left out.
-    """
+    """List the modes that the collective supports: True (in place), then False (out of place)."""
     modes = []
     if collective.in_place:
         modes.append(True)
@@ -263,11 +267,12 @@ def _find_conflicts(
     clocks: Clocks | None,
     block_indptr: Int64Array,
 ) -> list[Edges] | None:
-    """Find the conflicts of a table in one mode, as one or two lists of edges.
+    """Find the conflicts of a table in one mode, as one or two lists of (earlier, later) rows.
 
-    `base`: int64[ranks, 3], first address of each buffer in this mode. The first list is for pairs
-    within thread blocks; the second, for pairs between blocks, is omitted if no block waits for
-    another. None if there are too many accesses, queries or clocks (`clocks` is None) to analyse.
+    `base`: int64[ranks, 3], first address of each buffer in this mode. The first list has the pairs
+    within thread blocks, the second one the pairs between blocks; it is missing if no block waits
+    for another. Returns None if `clocks` is None or there are too many accesses or queries to
+    analyse.
     """
     if clocks is None:
         return None

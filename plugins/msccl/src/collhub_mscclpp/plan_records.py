@@ -166,7 +166,7 @@ class Plan:
         self,
         row: int,
     ) -> Operation | None:
-        """Return the kind of the operation in a row; None if the executor has no such operation."""
+        """Return the kind of the operation in a row; None if the executor does not have it."""
         code = int(self.operations.code[row])
         return None if code == UNKNOWN_CODE else KNOWN[code]
 
@@ -176,8 +176,8 @@ class Plan:
     ) -> str:
         """Return the JSON path of an operation, such as `$.gpus[0].threadblocks[1].ops[2]`.
 
-        `row`: of the operation in the plan. One within a pipeline has the position of the pipeline
-        and its own position in it, such as `ops[2].ops[0]`.
+        `row`: row of the operation in the plan. An operation inside a pipeline has the positions of
+        both, such as `ops[2].ops[0]`.
         """
         table = self.operations
         block = self.blocks[int(table.block[row])]
@@ -191,9 +191,9 @@ class Plan:
         self,
         row: int,
     ) -> str:
-        """Describe an operation by its name, rank, thread block and position.
+        """Return a text for an operation, such as "put of rank 0, thread block 1, ops[2]".
 
-        `row`: of the operation in the plan. Example: "put of rank 0, thread block 1, ops[2]".
+        `row`: row of the operation in the plan.
         """
         rank = self.blocks[int(self.operations.block[row])].rank
         name, _, position = self.describe_within_rank(row).partition(" of ")
@@ -203,9 +203,10 @@ class Plan:
         self,
         row: int,
     ) -> str:
-        """Describe an operation by its name, thread block and position, without its rank.
+        """Return a text for an operation, such as "put of thread block 1, ops[2]".
 
-        An unknown operation has its name in the file; one in a pipeline has the positions of both.
+        `row`: row of the operation in the plan. An unknown operation has its name in the file. An
+        operation inside a pipeline has the positions of both.
         """
         block = self.blocks[int(self.operations.block[row])]
         known = self.operation(row)
@@ -286,24 +287,25 @@ class Operation:
         is_dst: bool,
         position: int,
     ) -> Scope:
-        """Return where operand `position` of a side is located, such as at the rank or at the peer.
+        """Return where operand `position` of one side is located (local, remote or switch).
 
-        `is_dst`: destinations, else sources. Operand 0 may differ from all others of the side.
+        `is_dst`: True for destinations, False for sources. Operand 0 may have another location than
+        the other operands of its side.
         """
         first, rest = self.dst if is_dst else self.src
         return rest if position else first
 
     def has_packets(self, is_dst: bool, position: int) -> bool:
-        """Return whether operand `position` of a side consists of packets.
+        """Return whether operand `position` of one side consists of packets.
 
-        `is_dst`: destinations, else sources. All operands from a position on are packets, which
-        depends on the operation.
+        `is_dst`: True for destinations, False for sources. Each kind of operation has a first
+        position from which on operands are packets.
         """
         first = self.dst_packets if is_dst else self.src_packets
         return position >= first
 
     def counts(self, is_dst: bool) -> tuple[int, int]:
-        """Return the minimum and maximum number of operands of one side; 99 is no limit."""
+        """Return the minimum and maximum operands of the destination or source; 99: no limit."""
         if is_dst:
             return self.least_dst, self.most_dst
         return self.least_src, self.most_src
@@ -407,9 +409,9 @@ def scope_of(
     is_dst: bool,
     position: int,
 ) -> Scope:
-    """Return the location of operand `position` of one side of an operation.
+    """Return where operand `position` of one side of an operation is located.
 
-    As `Operation.scope`, except that the second destination of recspkt is local.
+    It is the result of `Operation.scope`, except that the second destination of `recspkt` is local.
     """
     # The second result is the local copy of the packets, the further ones are remote.
     if operation.name == "recspkt" and is_dst and position == 1:

@@ -141,7 +141,10 @@ _RUNTIME = Runtime(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Return the offers of the readers of execution plans and of programs that generate plans."""
+    """Return the readers of this plugin: of execution plans, and of programs that generate plans.
+
+    The reader of programs executes the file in a sandbox. The plugin system calls this function.
+    """
     plans = FormatReader(
         _PLAN,
         "collhub_mscclpp.reading.read:read",
@@ -159,7 +162,10 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
-    """Return the offers of the writers of execution plans and of folders of plans."""
+    """Return the writers of this plugin: of execution plans, and of folders of plans.
+
+    The plugin system calls this function.
+    """
     folder = SelectionWriter(
         _FOLDER,
         "collhub_mscclpp.selecting.write_plans:write",
@@ -174,9 +180,10 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check | RuleSet]:
-    """Return two offers: the check whether MSCCL++ runs a plan rightly, and `mscclpp-kernels`.
+    """Return two checks, and the rules of the findings in plans.
 
-    `mscclpp-kernels` compiles the kernels of this plugin in advance, for `doctor --warm`.
+    `mscclpp` checks whether MSCCL++ executes a plan correctly. `mscclpp-kernels` compiles the
+    kernels of this plugin in advance, for `doctor --warm`. The plugin system calls this function.
     """
     plans = Check(
         "mscclpp",

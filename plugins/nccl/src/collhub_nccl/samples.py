@@ -54,18 +54,18 @@ def _pci(bus: int, pci_class: str, speed: str = "32.0") -> str:
 
 
 def _nvidia_gpu(cpu: int, position: int) -> str:
-    """Return the XML of a GPU on NVSwitch, below the PCI switch of CPU `cpu`.
+    """Return the XML of a GPU on NVSwitch, below the PCI switch of CPU number `cpu`.
 
-    `position` 0 or 1: its place there; its device number is 2 * cpu + position.
+    `position`, 0 or 1, is its place there. Its device number is 2 * cpu + position.
     """
     pci = _pci(16 * cpu + position + 1, _GPU)
     return _NVIDIA_GPU.format(pci=pci, dev=2 * cpu + position)
 
 
 def _nvidia_cpu(cpu: int) -> str:
-    """Return the XML of a CPU with a PCI switch, and below it two GPUs and a network card.
+    """Return the XML of a CPU with a PCI switch, which has two GPUs and a network card below it.
 
-    Bus ids depend on the number of the CPU, so that two CPUs differ.
+    Bus ids and device numbers depend on the number `cpu`, so that two CPUs do not collide.
     """
     gpus = _nvidia_gpu(cpu, 0) + _nvidia_gpu(cpu, 1)
     devices = _NVIDIA_CPU.format(
@@ -80,8 +80,7 @@ def _nvidia_cpu(cpu: int) -> str:
 def _amd_cpu(cpu: int) -> str:
     """Return the XML of an AMD CPU, number 0 or 1, with one GPU.
 
-    The bus id of the GPU is the number of the CPU plus 1, and it is linked to the GPU of the other
-    CPU.
+    The bus id of the GPU is `cpu` + 1. It is linked to the GPU of the other CPU.
     """
     pci = _pci(cpu + 1, _AMD_GPU, speed="16.0")
     # The bus ids of the two GPUs are 1 and 2.
@@ -90,7 +89,7 @@ def _amd_cpu(cpu: int) -> str:
 
 
 def _amd_machine() -> str:
-    """Return the XML of a machine with two GPUs, one per CPU, joined by two xGMI links."""
+    """Return the XML of a machine with two AMD GPUs, one per CPU, joined by two xGMI links."""
     cpus = _amd_cpu(0) + _amd_cpu(1)
     return f'<system version="2">\n{cpus}</system>\n'
 
@@ -122,7 +121,7 @@ NIC Legend:
 
 
 def xml_samples() -> Sequence[Source]:
-    """Return topology XML files in memory: machines of four NVIDIA and of two AMD GPUs."""
+    """Return two topology files in memory: machines of four NVIDIA GPUs and of two AMD GPUs."""
     cpus = _nvidia_cpu(0) + _nvidia_cpu(1)
     texts = {
         "four-gpus.xml": f'<system version="1">\n{cpus}</system>\n',
@@ -132,17 +131,20 @@ def xml_samples() -> Sequence[Source]:
 
 
 def text_samples() -> Sequence[Source]:
-    """Return an output of `nvidia-smi topo -m` as a file in memory, whose reports are dropped."""
+    """Return an output of `nvidia-smi topo -m` as a file in memory, for tests of the reader.
+
+    What the reader reports about it is dropped, for example that no profile is given.
+    """
     source = Source.of_bytes("matrix.txt", MATRIX.encode("ascii"))
     # Suppress the warning about the missing profile: the checks do not need it.
     return [replace(source, report=lambda diagnostic: None)]
 
 
 def graph_samples() -> Sequence[Source]:
-    """Return one ring graph as dumped by NCCL on one of several nodes: three channels, two rings.
+    """Return a ring graph as NCCL writes it on one of several nodes, for tests of the reader.
 
-    It has four GPUs with ranks 4 to 7 and one network device per channel. Findings of readers are
-    discarded.
+    It has four GPUs with ranks 4 to 7, three channels over two different rings, and a network
+    device per channel. What the reader reports about it is dropped.
     """
     orders = ((0, 1, 3, 2), (0, 2, 3, 1), (0, 1, 3, 2))
     lines = ['<graphs version="1">', _GRAPH.format(channels=len(orders))]
@@ -156,10 +158,10 @@ def graph_samples() -> Sequence[Source]:
 
 
 def log_samples() -> Sequence[Source]:
-    """Return one log of a communicator of four ranks with two channels, to test readers.
+    """Return a log of a communicator of four ranks with two channels, for tests of the readers.
 
-    It has two rings, trees, a choice, a line with a time stamp, and one line that two processes
-    wrote at once. Findings of readers are discarded.
+    It has two rings, two trees, a choice of NCCL, a line with a time stamp, and a line that two
+    processes wrote at once. What the readers report about it is dropped.
     """
     lines = [_log_line(rank, _LOG_INIT.format(rank=rank)) for rank in range(4)]
     rings = ((0, 1, 3, 2), (0, 2, 3, 1))

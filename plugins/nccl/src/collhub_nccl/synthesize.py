@@ -51,12 +51,17 @@ class _Plan:
 
 
 def synthesize(request: SynthesisRequest, options: NcclSynthesisOptions) -> SynthesisResult:
-    """Build NCCL's ring, tree or NVLS. Raises `InputError` and `UsageError` with a cure.
+    """Build NCCL's ring, tree or NVLS for a collective on a topology.
 
-    On a machine with a known GPU, algorithm, channels and chunks are NCCL's choice for the size. If
-    that is NVLS and the ranks are not all on one node whose switches multicast and add up, or an
-    algorithm of several nodes other than ring and tree, the cheaper one of ring and tree is built.
-    The report names NCCL's choice.
+    On a machine with a known GPU, algorithm, channels and chunks are those NCCL chooses for the
+    size, unless options give them. `auto` builds the cheapest of ring, tree and, if possible, NVLS.
+    So another algorithm may be built than NCCL's choice, which the result names too. NVLS needs all
+    ranks on one node whose switches multicast and add up. The time is that of the simulator if
+    there is one, else an estimate.
+
+    Raises `UsageError` for fewer than 2 ranks, trees of another collective than all-reduce, NVLS
+    that is not possible, and a size with fewer bytes than parts; `InputError` (`too-large`) for too
+    many messages.
     """
     kind = request.collective.kind
     if request.collective.num_ranks < 2:
@@ -83,10 +88,10 @@ def synthesize(request: SynthesisRequest, options: NcclSynthesisOptions) -> Synt
 
 
 def node_rings(nodes: Sequence[Sequence[int]], channels: int) -> list[tuple[int, ...]]:
-    """Return the ring of each channel: all ranks of a node, then those of the next node.
+    """Return the ring of each channel: all ranks of one node, then those of the next node.
 
-    In every node, the ring of channel c begins at GPU c, modulo the number of GPUs, and ends at the
-    GPU before it. With a single node, all channels have the same ring, which begins at GPU 0.
+    With several nodes, the ring of channel c begins at GPU c (modulo the GPUs of a node) in every
+    node, and ends at the GPU before it. With one node, all rings are equal and begin at GPU 0.
     """
     rings = []
     for channel in range(channels):
@@ -99,11 +104,13 @@ def node_rings(nodes: Sequence[Sequence[int]], channels: int) -> list[tuple[int,
 
 
 def node_trees(nodes: Sequence[Sequence[int]], channels: int) -> list[Mapping[int, TreeNode]]:
-    """Return the tree of each channel: chains within the nodes, a binary tree between them.
+    """Return the tree of each channel: a chain in every node, a binary tree between the nodes.
 
-    Channel c sends to the parent node from GPU c. It receives from a child node whose number in the
-    tree is lower than its own at the GPU after it, from a higher one at GPU c (NCCL's balanced
-    tree). The second half of the channels uses the second tree, with the GPUs of the first half.
+    This is NCCL's balanced tree. The chain of channel c begins at GPU c (modulo the GPUs of a
+    node), which sends to the parent node. There, the first GPU of the chain receives from the child
+    with the higher number, the second GPU from the child with the lower number. The second half of
+    the channels uses the second tree between nodes, and the same chains as the first half. With one
+    node, every chain begins at GPU 0.
     """
     count, half = len(nodes), max(1, -(-channels // 2))
     # Parents of the nodes, and the number of each node within the tree.
@@ -138,11 +145,10 @@ def node_trees(nodes: Sequence[Sequence[int]], channels: int) -> list[Mapping[in
 
 
 def _group_ranks_by_node(topology: Topology, npus: Sequence[int]) -> list[list[int]]:
-    """Return the ranks of every machine in order; one machine if the topology names none.
+    """Return the ranks of every node, nodes in the order of their smallest rank.
 
-    Machines are ordered by their smallest rank; NPUs without a group form one. Machines of
-    different sizes count as one machine of all ranks, because they have no rings with one GPU per
-    channel.
+    Nodes are the groups of the topology. NPUs without a group form one node. All ranks are one node
+    if the nodes have different sizes, because those have no rings with one GPU per channel.
     """
     group_of = {
         npu: number for number, members in enumerate(topology.groups.values()) for npu in members
@@ -159,14 +165,15 @@ def _group_ranks_by_node(topology: Topology, npus: Sequence[int]) -> list[list[i
 def _choose_plan(
     request: SynthesisRequest, options: NcclSynthesisOptions, nodes: Sequence[Sequence[int]]
 ) -> _Plan:
-    """Return algorithm, channels, chunks and facts: the options, completed by NCCL's choice.
+    """Return algorithm, channels, chunks and facts: from the options, completed by NCCL's choice.
 
-    If the topology is no known machine, the defaults are ring, 1 channel, 1 chunk and no facts.
-    Otherwise the given algorithm, or the cheapest modelled one for `auto`, is launched with the
-    channels and chunk size of NCCL. The chunks are the data per channel (for a ring without root
-    divided by the ranks) over NCCL's chunk size, rounded up, 1 to `_MAX_CHUNKS`; 1 for NVLS. Given
-    channels and chunks always win. The facts contain the NCCL version, NCCL's own choice and the
-    protocol.
+    - Without a known GPU: ring, 1 channel, 1 chunk and no facts are the defaults.
+    - Otherwise the algorithm is that of the options; for `auto`, it is the cheapest by NCCL's model
+      among those that can be built. Channels and the size of a chunk are those NCCL would use.
+    - The number of chunks is the data per channel (per rank, for a ring without root), divided by
+      the size of a chunk and rounded up, from 1 to `_MAX_CHUNKS`. It is 1 for NVLS.
+
+    Facts are the version of NCCL, NCCL's own choice and its channels, and the protocol.
     """
     communicator = communicator_of_topology(
         request.topology,
@@ -202,8 +209,10 @@ def _choose_plan(
 
 
 def _has_nvls(request: SynthesisRequest, nodes: Sequence[Sequence[int]]) -> bool:
-    """Whether the ranks are on one node whose switches multicast and add up, on measured machines
-    or in general, and NVLS has the collective.
+    """Return whether NVLS can run: the ranks are on one node, and NVLS has the collective.
+
+    The switches of the topology must multicast and add up, be it only in the times measured on such
+    machines.
     """
     switched = request.topology.with_measured_switches()
     has_switches = bool(switched.multicast) and bool(switched.reduction)
@@ -211,10 +220,10 @@ def _has_nvls(request: SynthesisRequest, nodes: Sequence[Sequence[int]]) -> bool
 
 
 def _cheapest_allowed(call: ExplainedCall, allowed: Collection[str]) -> Alternative:
-    """Return the first alternative, the cheapest by NCCL's model, whose algorithm is in `allowed`.
+    """Return the first alternative of a call, which is the cheapest, with an allowed algorithm.
 
-    Alternatives without a time, which NCCL may not use, do not count. Raises `UsageError` if none
-    remains.
+    Alternatives without a time do not count, because NCCL may not use them. Raises `UsageError` if
+    none is left.
     """
     for row in call.alternatives:
         if row.time_us is not None and row.alternative.algorithm in allowed:
@@ -224,12 +233,12 @@ def _cheapest_allowed(call: ExplainedCall, allowed: Collection[str]) -> Alternat
 
 
 def _limit_messages(plan: _Plan, request: SynthesisRequest) -> _Plan:
-    """Return the plan with so few chunks that every unit has a byte and the steps fit in memory.
+    """Return the plan with fewer chunks if needed; the number of chunks is at least 1.
 
-    Each channel of a ring without root, and of NVLS, is cut into as many parts as ranks. Chunks are
-    at least 1. Raises `UsageError` if the bytes are fewer than the parts of all channels, and
-    `InputError` (code `too-large`) if one chunk per channel needs more than `_MAX_MESSAGES`
-    messages.
+    Each unit must have at least one byte, and the messages may be at most `_MAX_MESSAGES`. A
+    channel has one unit per rank for a ring without root and for NVLS, else one; each chunk divides
+    every unit. Raises `UsageError` if there are fewer bytes than units without chunks, and
+    `InputError` (`too-large`) if one chunk per channel already needs too many messages.
     """
     ranks = request.collective.num_ranks
     is_ring = plan.algorithm != "tree"
@@ -289,11 +298,16 @@ def _build_algorithm(
 
 
 def _estimate_ns(request: SynthesisRequest, plan: _Plan) -> int:
-    """Return an estimate in ns for hubs without a simulator: rounds of the slowest link.
+    """Return an estimated time in ns, for when there is no simulator.
 
-    A ring has ranks - 1 rounds of size / ranks bytes; NVLS, whose switches only forward, one round
-    of all of them; a tree log2(ranks), rounded up and at least 1, of the whole size. An all-reduce
-    has twice as many. A round takes the largest latency and the smallest bandwidth of the topology.
+    It is a number of rounds, each with the largest latency and the smallest bandwidth of the
+    topology:
+
+    - ring: ranks - 1 rounds of size / ranks bytes;
+    - tree: log2(ranks) rounds, rounded up and at least 1, of the full size;
+    - NVLS: one round of size * (ranks - 1) / ranks bytes.
+
+    An all-reduce has twice as many rounds.
     """
     topology = request.topology
     ranks, size = request.collective.num_ranks, request.collective_bytes

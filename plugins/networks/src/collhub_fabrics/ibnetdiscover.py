@@ -79,13 +79,13 @@ class _Listing:
             guid = self._parse_line(number, line, guid)
 
     def topology(self, options: InfinibandOptions) -> Topology:
-        """Build the network: NPUs are cards, or GPUs with `gpus_per_node`.
+        """Build the network of the listing, in which NPUs are cards, or GPUs with `gpus_per_node`.
 
-        Hosts are sorted by name with numbers by value (n2 before n10); switches and cables keep the
-        order of the listing. Cards that only appear at a switch are included, and aggregation nodes
-        left out. Without `gpus_per_node`, cards are grouped by host and rail. Findings are reported
-        to the source; it is called once. Raises `InputError` if no card is listed, for cables to
-        unlisted switches, and for cables without a rate if the options have none.
+        Hosts are sorted by name, with numbers by value (n2 before n10); switches and cables keep
+        the order of the listing. Cards that appear only at a switch are included, and aggregation
+        nodes are omitted. Without `gpus_per_node`, cards are grouped by host and by rail. Findings
+        are reported to the source. Call it once. Raises `InputError` if no card is listed, for
+        cables to unlisted switches, and for cables without a rate if the options have none.
         """
         self._add_unlisted_cards()
         cards = {guid: device for guid, device in self._devices.items() if device.is_card}
@@ -113,10 +113,10 @@ class _Listing:
     def _parse_line(self, number: int, line: str, guid: str) -> str:
         """Parse a line; return the guid of the device to which the next line belongs.
 
-        An empty line ends the device (empty guid). A line of a device begins one, a line that
-        begins with `[` is a port of `guid`, and all other lines are ignored. `number`: of the line,
-        from 1. Raises `InputError` for a port without a device, and for a line that is no port
-        line.
+        An empty line ends the device, and "" is returned. A line that describes a device starts it.
+        A line that begins with `[` is a port of the device `guid`. All other lines are ignored.
+        `number`: number of the line, from 1. Raises `InputError` for a port without a device, and
+        for an invalid port line.
         """
         if not line.strip():
             return ""
@@ -147,8 +147,8 @@ class _Listing:
     ) -> str:
         """Add the device that a line describes; return its guid.
 
-        The name in the comment is its name, else the guid. Raises `InputError` if the guid was
-        listed before.
+        Its name is the one in the comment of the line, or the guid if there is none. Raises
+        `InputError` if the guid was listed before.
         """
         kind, guid, name = match.groups()
         if guid in self._devices:
@@ -165,12 +165,13 @@ class _Listing:
         guid: str,
         match: re.Match[str],
     ) -> None:
-        """Record one end of a cable, and its rate if the comment states one.
+        """Record a cable, and its rate if the comment of the line has one.
 
-        Both ends list the cable with the same two ports, so that the second line adds a rate to the
-        same cable. The rate is lanes times the rate of the generation, as in `4xHDR`: 200 Gbit/s.
-        The name of the other end is recorded for devices that are not listed. Raises `InputError`
-        for a port that is joined to itself and for an unknown generation.
+        Each cable is listed at both ends with the same two ports, so the second line adds its rate
+        to the same cable. The rate in Gbit/s is the number of lanes times the rate of the
+        generation: `4xHDR` is 200 Gbit/s. The name of the other end is recorded, for devices that
+        are not listed. Raises `InputError` for a port that is connected to itself, and for an
+        unknown generation.
         """
         local_end, remote_end = (guid, int(match[1])), (match[2], int(match[3]))
         if local_end == remote_end:
@@ -231,10 +232,10 @@ class _Listing:
         cable: _Cable,
         options: InfinibandOptions,
     ) -> float:
-        """Return the bandwidth of a cable in bytes per second.
+        """Return the bandwidth of a cable in bytes/s.
 
-        If its ends state different rates, the lower one is used, with the warning `unequal-rates`.
-        Without a rate it is the option `bandwidth`. Raises `InputError` if there is none either.
+        If its ends have different rates, the lower one is used, with the warning `unequal-rates`.
+        Without a rate, it is the option `bandwidth`. Raises `InputError` if that is missing too.
         """
         if not cable.rates:
             if options.bandwidth is None:
@@ -252,9 +253,9 @@ class _Listing:
     def _find_node_names(self, are_hosts: bool) -> dict[str, str]:
         """Return the name of the node of each device, by guid.
 
-        With `are_hosts`, a card's node is its host, the first word of its name, which cards may
-        share. Otherwise a device's node has its name; if an earlier device has the same one, the
-        guid is appended.
+        With `are_hosts`, the node of a card is its host, which is the first word of its name;
+        several cards may have the same host. Otherwise the node of a device has the device's name;
+        if another device already has this name, the guid is appended.
         """
         node_of: dict[str, str] = {}
         used_names: set[str] = set()
@@ -276,11 +277,11 @@ class _Listing:
         hosts: Sequence[str],
         node_of: dict[str, str],
     ) -> dict[str, list[str]]:
-        """Return the groups of cards, as names of nodes: `host NAME`, then `rail NAME`.
+        """Return the groups of cards as names of nodes: `host NAME` first, then `rail NAME`.
 
-        The host is the first word of the card's name, the rail the rest of it (the name if it is
-        one word), so cards of equal rest are a rail. Hosts and members are in the order of `hosts`.
-        No groups if every host has one card.
+        The host is the first word of the card's name. The rail is the rest of the name, or the
+        entire name if it is one word. Members are in the order of `hosts`. Returns {} if every host
+        has only one card.
         """
         of_host: dict[str, list[str]] = {}
         of_rail: dict[str, list[str]] = {}

@@ -65,9 +65,10 @@ class FabricPlan:
         self._cables.append((first, second, bandwidth_bytes_per_s))
 
     def add_nic(self, host: str, nic: int, switch: str, bandwidth_bytes_per_s: float) -> None:
-        """Add a cable between a NIC of a host (and through it its GPUs) and a switch.
+        """Add a cable between a NIC of a host and a switch.
 
-        A NIC that is added again gets another cable and the last bandwidth.
+        If the NIC was added before, it gets one more cable, and its bandwidth (to its GPUs) becomes
+        that of the last cable, in bytes/s.
         """
         self._nic_rates[host, nic] = bandwidth_bytes_per_s
         self._cables.append((_build_nic_name(host, nic), switch, bandwidth_bytes_per_s))
@@ -78,13 +79,13 @@ class FabricPlan:
         return self._nics is not None and self._nics != self._gpus
 
     def topology(self, groups: Mapping[str, Sequence[str]]) -> Topology:
-        """Build the network: nodes are the NPUs, the switches, hosts with several GPUs, and NICs.
+        """Build the network, whose nodes are NPUs, switches, hosts with several GPUs, and NICs.
 
         The NPUs of a host are consecutive, in the order in which hosts were added. `groups`: names
         of hosts by name of the group; they become groups of NPUs. With several GPUs per host, each
         host is also a group `host NAME`, unless `groups` has this name. Raises `InputError` if a
-        name is both host and switch, if there is no host, for more than `MAX_NODES` nodes, and
-        without the bandwidth between GPUs and host if it is needed.
+        name is both host and switch, if there is no host, for more than `MAX_NODES` nodes, and if
+        the bandwidth between GPUs and host is needed but missing.
         """
         npus = len(self._hosts) * self._gpus
         is_split = self._gpus > 1
@@ -121,10 +122,10 @@ class FabricPlan:
         return replace(topology, node_names=tuple(self._list_names()), groups=numbered)
 
     def _build_gpu_cables(self) -> list[Cable]:
-        """Return a cable from every GPU to its host, host by host; empty with one GPU per host.
+        """Return a cable from every GPU to its host, host by host; [] with one GPU per host.
 
-        Bandwidth is the option `node_bandwidth`, latency the option `latency`. Raises `InputError`
-        if the bandwidth is not given.
+        The bandwidth is the option `node_bandwidth`, the latency the option `latency`. Raises
+        `InputError` if the bandwidth is not given.
         """
         if self._gpus == 1:
             return []
@@ -139,10 +140,10 @@ class FabricPlan:
         return cables
 
     def _build_nic_cables(self) -> list[Cable]:
-        """Return the cables between GPUs and the added NICs; empty if NICs are no nodes.
+        """Return the cables between GPUs and NICs; [] if NICs are not nodes.
 
-        With fewer NICs than GPUs, GPU g has the NIC g * NICs // GPUs. With more NICs, NIC n belongs
-        to GPU n * GPUs // NICs. The bandwidth is that of the NIC to its switch.
+        With fewer NICs than GPUs, GPU g uses NIC g * NICs // GPUs. With at least as many NICs, NIC
+        n belongs to GPU n * GPUs // NICs. The bandwidth is that of the NIC to its switch.
         """
         if not self._has_nic_nodes or self._nics is None:
             return []
@@ -173,10 +174,11 @@ class FabricPlan:
         return range(host * self._gpus, (host + 1) * self._gpus)
 
     def _find_node(self, name: str) -> int:
-        """Return the number of the node of a switch, NIC or host, in this precedence.
+        """Return the number of the node of a switch, NIC or host; names are searched in this order.
 
-        Numbers: NPUs, switches, hosts with several GPUs, NICs. A host with one GPU is its NPU, and
-        so is a NIC that is its GPU's link. Raises `KeyError` for a name that was not added.
+        The numbers are: NPUs, switches, hosts with several GPUs, NICs. A host with one GPU is its
+        NPU. If NICs are not nodes, NIC n of a host is NPU n of this host. Raises `KeyError` for an
+        unknown name.
         """
         npus = len(self._hosts) * self._gpus
         if name in self._switches:

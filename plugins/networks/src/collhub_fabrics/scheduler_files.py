@@ -61,11 +61,11 @@ class _TopologyFile:
             self._add_line(number, self._parse_pairs(number, line))
 
     def topology(self, options: TreeOptions) -> Topology:
-        """Build the network; every block becomes a group of its hosts as well.
+        """Build the network; every block also becomes a group of its hosts.
 
-        Raises `InputError` if the file describes both switches and blocks or none of them, for
-        block sizes that are no multiples of one another, and for invalid trees or missing
-        bandwidths.
+        Raises `InputError` if the file describes both switches and blocks, or neither, for a block
+        size that is not a larger multiple of the previous one, for switches that do not form a
+        tree, and for missing bandwidths.
         """
         # Slurm's plugins read either switches or blocks, never both.
         if self._switches and self._blocks:
@@ -84,9 +84,9 @@ class _TopologyFile:
     ) -> None:
         """Add the switch or block of a line, or replace the block sizes.
 
-        A line with BlockSizes contains nothing else of use: its other keys are ignored. Raises
-        `InputError` for a line without a name, a name that was described before, and an entry with
-        neither Switches nor Nodes.
+        Other keys in a line with BlockSizes are ignored. Raises `InputError` for a line without a
+        name, for a name that was described before, and for an entry with neither Switches nor
+        Nodes.
         """
         if "blocksizes" in pairs:
             self._sizes = [
@@ -107,12 +107,12 @@ class _TopologyFile:
         entries[name] = TreeSwitch(below, hosts, number)
 
     def _build_block_levels(self) -> dict[str, TreeSwitch]:
-        """Return the blocks as switches, with a switch above them for each further block size.
+        """Return the blocks as switches, with a level of switches above per further block size.
 
-        Blocks are joined in the order of the file: a size that is k times the previous one joins k
-        units of the level below (the last switch may have fewer), and is named `FIRST..LAST`. If
-        several units remain, one core switch joins them. Raises `InputError` for a size that is no
-        larger multiple of the previous one.
+        A size that is k times the previous one combines k units of the level below, in the order of
+        the file, under a switch named `FIRST..LAST`; the last one may have fewer. If several units
+        remain at the top, one core switch connects them. Raises `InputError` for a size that is not
+        a larger multiple of the previous one.
         """
         switches = dict(self._blocks)
         # The order of blocks in the file is the order in which Slurm joins them.
@@ -152,9 +152,9 @@ class _TopologyFile:
         return pairs
 
     def _parse_hosts(self, number: int, text: str) -> list[str]:
-        """Expand a list of hosts in Slurm's notation; empty for an empty text.
+        """Expand a list of hosts in Slurm's notation; [] for an empty text.
 
-        Raises `InputError` at the line for an invalid list.
+        Raises `InputError` with the line for an invalid list.
         """
         if not text:
             return []
@@ -168,9 +168,9 @@ class _TopologyFile:
         number: int,
         text: str,
     ) -> int:
-        """Parse a block size: decimal digits of a positive number, at most `_MAX_DIGITS` of them.
+        """Parse a block size: a positive number of at most `_MAX_DIGITS` decimal digits.
 
-        Raises `InputError` at the line for any other text.
+        Raises `InputError` with the line for any other text.
         """
         if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS and int(text)):
             refuse(self._name, number, f"BlockSizes: {text[:80]!r} is not a number of hosts")
@@ -259,9 +259,9 @@ def _generate_blocks(
 ) -> Iterator[_Block]:
     """Yield all blocks, and append their hosts to their switches in `switches`.
 
-    Entries of the list `blocks` name their switch. Then follow entries of `capacity_blocks`, whose
-    switch lists the block; if several switches list it, the last one counts. Raises `InputError`
-    for a block without a known switch.
+    First come the entries of the list `blocks`, which name their switch. Then come the entries of
+    `capacity_blocks`, whose switch lists the block; if several switches list it, the last one
+    counts. Raises `InputError` for a block without a known switch.
     """
     switch_of = {}
     # The older form lists blocks at the switches, the newer one gives the switch of each block.
@@ -292,8 +292,9 @@ def _build_block(
 ) -> _Block:
     """Build a block, and append its hosts to its switch in `switches`.
 
-    Its domains are `nvlink` first, then all its annotations in order. Raises `InputError` at
-    `switch_value` for an unknown or empty `switch`, and at the entry for an invalid list of hosts.
+    Its domains are `nvlink`, if it has one, and then all its annotations in order. Raises
+    `InputError` at `switch_value` for an unknown or empty `switch`, and at the entry for an invalid
+    list of hosts.
     """
     if switch not in switches:
         problem = f"{switch[:80]!r} is not described" if switch else "no switch has this block"
@@ -320,10 +321,11 @@ def _expand_entry(value: Value) -> list[str]:
 
 
 def _generate_named(root: Value, key: str) -> Iterator[tuple[str, Value]]:
-    """Yield (name, value) of the entries at a key, which are an object or a list with `name`s.
+    """Yield (name, value) of the entries at a key.
 
-    Nothing if the key is absent or null. Names may repeat in a list. Raises `InputError` for any
-    other value, and for an entry of a list without a name.
+    The entries are either an object by name or a list of objects with a member `name`; names may
+    repeat in a list. Yields nothing if the key is absent or null. Raises `InputError` for any other
+    value, and for an entry of a list without a name.
     """
     entries = root.get(key)
     if entries is None:

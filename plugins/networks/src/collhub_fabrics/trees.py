@@ -24,9 +24,9 @@ _MAX_HOSTS = 1 << 20
 def expand_hosts(text: str) -> list[str]:
     """Expand a list such as `node[01-04,07],login` to the names of its hosts, in order.
 
-    Numbers keep their leading zeros; names may repeat. Several brackets in one name multiply, the
-    last one varies fastest. Raises `ValueError` with the reason for invalid lists, also the empty
-    text, and for more than 2^20 hosts.
+    Numbers keep their leading zeros, and names may repeat. Several brackets in one name give all
+    combinations; the last bracket varies fastest. Raises `ValueError` with the reason for an
+    invalid list, also an empty text, and for more than 2^20 hosts.
     """
     hosts: list[str] = []
     for part in _split_names(text):
@@ -61,10 +61,11 @@ def _split_names(text: str) -> Iterator[str]:
 
 
 def _expand_numbers(text: str) -> list[str]:
-    """Expand `01-04,07` to texts, padded with zeros to the width of the range's first number.
+    """Expand a text such as `01-04,07` to its numbers as texts.
 
-    Raises `ValueError` for parts that are neither numbers of at most 9 digits nor ranges, for
-    ranges that decrease, and for ranges of more than 2^20 numbers.
+    The numbers of a range are padded with zeros to the width of its first number. Raises
+    `ValueError` for a part that is neither a number of at most 9 digits nor a range, for a
+    decreasing range, and for a range of more than 2^20 numbers.
     """
     numbers: list[str] = []
     for part in text.split(","):
@@ -95,9 +96,10 @@ class SwitchTree:
     """
 
     def __init__(self, file: str, switches: Mapping[str, TreeSwitch]) -> None:
-        """Store the switches and measure the heights of all; this checks the tree.
+        """Store the switches, and measure the heights of all of them.
 
-        Raises `InputError` for a reference to a missing switch, and for a switch above itself.
+        Raises `InputError` for a reference to a missing switch, and for a switch that is above
+        itself.
         """
         self._file = file
         self._switches = switches
@@ -113,11 +115,11 @@ class SwitchTree:
     def plan(self, options: TreeOptions) -> FabricPlan:
         """Plan the network: every switch once per rail, the hosts, and all cables.
 
-        Without the option `nics`, a host has a cable to each of its switches. With it, NIC n of a
-        host is in rail n mod `rails`, and the NICs of one rail use the host's switches round robin.
-        A cable has the bandwidth of the level of its lower end: level 0 for hosts, the switch's
-        height for switches. Raises `InputError` if `rails` does not divide the number of NICs, and
-        if `bandwidth` is missing or has a wrong number of values.
+        Without the option `nics`, a host has one cable to each of its switches. With it, NIC n of a
+        host is in rail n mod `rails`, and the NICs of one rail use the host's switches in turn
+        (round robin). The bandwidth of a cable is that of the level of its lower end: level 0 for
+        hosts, the height for switches. Raises `InputError` if the number of NICs is not a multiple
+        of `rails`, and if `bandwidth` is missing or has a wrong number of values.
         """
         plan = FabricPlan(self._file, options.gpus_per_node, options, options.nics)
         rates, rails = self._parse_rates(options), options.rails
@@ -155,8 +157,8 @@ class SwitchTree:
     def _measure_heights(self, start: str) -> None:
         """Store the heights of a switch and of all switches below it in `_heights`.
 
-        The height is 1 + the maximum of the switches directly below, 1 without any; known heights
-        are reused. Raises `InputError` for a switch that is above itself.
+        The height is 1 + the maximum height of the switches directly below, and 1 if there are
+        none. Known heights are reused. Raises `InputError` for a switch that is above itself.
         """
         # No recursion: a chain of switches may be as deep as the file is long.
         stack = [(start, False)]
@@ -177,11 +179,12 @@ class SwitchTree:
                 stack += [(child, False) for child in switch.switches]
 
     def _parse_rates(self, options: TreeOptions) -> Sequence[float]:
-        """Return the bandwidths of the cables in bytes per second, by level from the hosts up.
+        """Return the bandwidths of the cables in bytes/s, by level from the hosts upwards.
 
-        The number of levels is 1 + the largest height of a switch that is below another one, 1
-        without such a switch. One value applies to all levels. Raises `InputError` if the option is
-        missing, with an example in the cure, and for any other number of values.
+        The number of levels is 1 + the largest height of a switch that is below another one, and 1
+        if there is none. A single value of the option applies to all levels. Raises `InputError` if
+        the option is missing, and for any other number of values than 1 and the number of levels.
+        Raises `UsageError` for an invalid bandwidth.
         """
         levels = 1 + max(
             (

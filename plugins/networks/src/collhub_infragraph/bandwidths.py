@@ -51,10 +51,9 @@ class Hop:
         return sum(self.latencies) if self.latencies else None
 
     def reverse(self) -> Hop:
-        """Return the same path from its other end: reverse vertices, links and positions.
+        """Return the same path from its other end, with vertices, links and positions reversed.
 
-        Bandwidths and latencies keep their order, which does not count: only their minimum and sum
-        are used.
+        Bandwidths and latencies keep their order, because only their minimum and sum are used.
         """
         positions = None if self.positions is None else self.positions[::-1]
         reversed_hop = replace(
@@ -100,9 +99,8 @@ class Contraction:
     def run(self) -> list[Hop]:
         """Remove vertices until none can be removed; return the remaining hops.
 
-        A removal lowers the degree of neighbours, which may then be removed too. In each round,
-        vertices are tried in ascending order. Hops are in the order of their first edges. It
-        modifies `is_removed`.
+        In each round, all vertices are tried in ascending order; another round follows if a vertex
+        was removed. Hops are in the order of their first edges. Updates `is_removed`.
         """
         removed = 1
         # A removal lowers the degree of neighbours, which may then be removed too.
@@ -111,10 +109,11 @@ class Contraction:
         return [self._hops[number] for number in sorted(self._hops)]
 
     def _remove_vertex(self, vertex: int) -> bool:
-        """Remove a vertex if the rule of the contraction allows it; return whether it was removed.
+        """Remove a vertex if the rules of the contraction allow it; return whether it was removed.
 
-        It remains if it is kept or already removed, if more than two hops end at it, or if it has
-        two hops and `_contract` refuses. Its remaining hops (one at degree 1) are removed with it.
+        It is not removed if it must be kept, is already removed, or has more than two hops, nor if
+        it has two hops that `_contract` does not allow to join. Its remaining hops are removed with
+        it.
         """
         if self._is_kept[vertex] or self.is_removed[vertex] or len(self._hops_at[vertex]) > 2:
             return False
@@ -128,10 +127,10 @@ class Contraction:
     def _contract(self, vertex: int) -> bool:
         """Try to join the two hops of a vertex; return whether the vertex may be removed.
 
-        False, without a change, if the neighbours are already joined by a hop and parallel hops are
-        not kept. If both hops lead to the same neighbour, nothing is replaced but the result is
-        True: the caller removes both. Otherwise the joined hop takes the number of the earlier one,
-        so that hops stay in the order of the document.
+        False, without a change, if another hop already connects the two neighbours and parallel
+        hops are not kept. If both hops lead to the same neighbour, the result is True without a
+        change, and the caller removes both. Otherwise both hops are replaced by the joined hop,
+        which gets the number of the earlier one, so that hops stay in the order of the document.
         """
         first, second = sorted(self._hops_at[vertex])
         before, after = self._hops[first], self._hops[second]
@@ -185,9 +184,9 @@ _MAX_NAMED = 6
 
 
 def parse_bandwidths(text: str | None) -> dict[str, float]:
-    """Parse the lines `link=450GB/s` of the option `bandwidth`, in bytes per second by name.
+    """Parse the lines `link=450GB/s` of the option `bandwidth`: bytes/s by name.
 
-    Of repeated names the last one counts; None or an empty text gives no entry. Raises `UsageError`
+    Of repeated names the last one counts. {} for None and for an empty text. Raises `UsageError`
     for an invalid bandwidth.
     """
     bandwidths = {}
@@ -203,13 +202,12 @@ def apply_bandwidths(
     bandwidths: Mapping[str, float],
     findings: NetworkFindings,
 ) -> tuple[LinkKind, ...]:
-    """Return the links with the bandwidths of the option; record a note about every replaced one.
+    """Return the links with the bandwidths of the option, in the same order.
 
-    `links`: of the document, whose order the result keeps. `bandwidths`: bytes per second by
-    `device/link` or `link`, of which the former takes precedence. A bandwidth of the option
-    replaces that of the document and removes the link's `flaw`. The name `*` is ignored here, since
-    it only supplies missing values. Raises `UsageError` (code `unknown-link`) for a name without a
-    link.
+    `bandwidths`: bytes/s by `device/link` or `link`; the former takes precedence. A bandwidth of
+    the option replaces that of the document, removes the link's `flaw`, and is recorded as a note
+    in `findings`. The name `*`, which only supplies missing values, is ignored. Raises `UsageError`
+    (`unknown-link`) for a name without a link.
     """
     known = {name for link in links for name in (link.name, link.title)}
     for name in bandwidths:
@@ -238,13 +236,12 @@ def supply_missing_values(
     options: InfragraphReadOptions,
     findings: NetworkFindings,
 ) -> list[Hop]:
-    """Return the hops with a bandwidth and a latency each, from the options where one is missing.
+    """Return the hops with missing bandwidths and latencies supplied by the options.
 
-    A missing bandwidth becomes that of the option `bandwidth` for `*`, else `UNLIMITED` if the
-    option `missing` is `unlimited`; a missing latency that of the option `latency`, 0 without it. A
-    value counts as missing only if no edge of the hop has one. Each kind is recorded as one note
-    with the number of hops. Raises `InputError` (code `no-bandwidth`) if a bandwidth is missing and
-    no option supplies it.
+    A value is missing if no edge of the hop has it. A missing bandwidth becomes that of `*` in the
+    option `bandwidth`, else `UNLIMITED` if the option `missing` is `unlimited`; otherwise
+    `InputError` (`no-bandwidth`) is raised. A missing latency becomes the option `latency`, 0
+    without it. Supplied values are recorded as notes in `findings` with the number of hops.
     """
     rate = parse_bandwidths(options.bandwidth).get("*")
     if rate is None and options.missing == "unlimited":
@@ -291,11 +288,11 @@ def _refuse_missing_bandwidths(
     graph: VertexGraph,
     hops: Sequence[Hop],
 ) -> None:
-    """Raise `InputError` (code `no-bandwidth`) with the links of hops that have no bandwidth.
+    """Raise `InputError` (`no-bandwidth`) with the links of hops that have no bandwidth.
 
-    Links are listed by `device/link` with their number of edges and the first hop as an example:
-    the 6 most frequent ones, then the number of further ones. The reason of the first link with a
-    `flaw` follows. The cure gives options for the first 2.
+    The message lists the `_MAX_NAMED` (6) most frequent links as `device/link`, each with the
+    number of its edges and an example, then the number of further links, and the reason of the
+    first link with a `flaw`. The remedy shows the options for the first two.
     """
     # By link, not by edge: a network repeats its devices, and one option applies to all of them.
     counts: Counter[str] = Counter()

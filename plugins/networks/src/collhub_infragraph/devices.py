@@ -29,11 +29,11 @@ class Step:
         count: int,
         endpoint: Value,
     ) -> range:
-        """Return the indices below `count` that the brackets select; all for missing or empty ones.
+        """Return the indices below `count` that the brackets select.
 
-        Slices are Python's, such as `0:2`, `::2` or `::-1`; a single index may be negative. Raises
-        `InputError` at `endpoint` for an index that does not exist, for text that is no slice, a
-        step of 0, and a slice that selects nothing.
+        Missing or empty brackets select all. Slices are those of Python, such as `0:2`, `::2` or
+        `::-1`; a single index may be negative. Raises `InputError` at `endpoint` for an index that
+        does not exist, a text that is not a slice, a step of 0, and a slice that selects nothing.
         """
         text = self.slice_text.strip()
         parts = [part.strip() for part in text.split(":")]
@@ -58,11 +58,11 @@ class Step:
 
 
 def parse_endpoint(endpoint: Value) -> list[Step]:
-    """Parse an endpoint such as `nic[0:2].port` to steps: names separated by points, with brackets.
+    """Parse an endpoint such as `nic[0:2].port` to steps: names with the content of their brackets.
 
-    Blanks around names are dropped, and the content of the brackets is kept as text, empty without
-    brackets. Raises `InputError` at the endpoint for an empty text or name, nested or several
-    brackets, and characters between a bracket and the next point.
+    Names are separated by points. Blanks around names are dropped. The content of the brackets is
+    kept as text, "" without brackets. Raises `InputError` at the endpoint for an empty text or
+    name, for nested or several brackets, and for characters between a bracket and the next point.
     """
     text = endpoint.text()
     steps: list[Step] = []
@@ -128,11 +128,11 @@ class Device:
         kind: str,
         inner: Device | None,
     ) -> None:
-        """Append a component of `count` parts, with the vertices and edges of all its parts.
+        """Append a component of `count` parts to the device, with all their vertices and edges.
 
-        `inner`: the device of each part, whose vertices are copied with the prefix `name.number.`
-        and whose edges are copied for each part; None if a part is one vertex `name.number` of the
-        kind `kind`. The device is modified. The name must be new, which the caller checks.
+        With `inner`, each part is a copy of this device: its vertices get the prefix
+        `name.number.`, and its edges are copied. Without `inner`, a part is one vertex
+        `name.number` of the given kind. The name must be new; this is not checked.
         """
         first = self.size
         self.components[name] = Component(first, count, inner)
@@ -157,11 +157,11 @@ class Device:
         steps: Sequence[Step],
         endpoint: Value,
     ) -> Int64Array:
-        """Return the vertices that the steps of an endpoint name, the leftmost index slowest.
+        """Return the vertices that the steps of an endpoint select: int64, the first step slowest.
 
-        Each step selects parts of a component; all but the last must be devices, in which the next
-        step is searched. Raises `InputError` at `endpoint` for a component or index that does not
-        exist, for a device in place of its vertices, and for further steps after a vertex.
+        Each step selects parts of a component; all but the last step must select devices, in which
+        the next step continues. Raises `InputError` at `endpoint` for a component or index that
+        does not exist, for a path that ends at a device, and for further steps after a vertex.
         """
         step = steps[0]
         component = self.components.get(step.name)
@@ -203,12 +203,11 @@ class DeviceList:
         name: str,
         endpoint: Value,
     ) -> Device:
-        """Return the device of a name, expanded on first use and then cached.
+        """Return the device of a name; it is expanded on first use and then cached.
 
-        Its components are added in the order of the document, which appends the edges of nested
-        devices before its own. Raises `InputError` at `endpoint` for an unknown name, for devices
-        that contain one another, and for nesting of more than 17 levels; errors within the device
-        are at their own path.
+        Raises `InputError` at `endpoint` for an unknown name, for devices that contain one another,
+        and for nesting of more than 17 levels. Errors within the device are raised at their own
+        path.
         """
         if name in self._devices:
             return self._devices[name]

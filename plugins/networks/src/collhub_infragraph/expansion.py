@@ -31,12 +31,12 @@ def join_endpoints(
     second_ends: Int64Array,
     findings: NetworkFindings,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the ends of all edges that a scheme makes of two lists of vertices.
+    """Return both ends of all edges that an edge's scheme creates from two lists of vertices.
 
-    `one2one` joins them in pairs, and ignores the surplus of the longer list, as InfraGraph does:
-    that is the warning `cut-edges`. `many2many` joins all pairs, the second end fastest. A vertex
-    is not joined to itself: such edges are dropped. Raises `InputError` for a missing or other
-    scheme (`ring` is not defined), and for more than `MAX_LINKS` edges of `many2many`.
+    `one2one` joins the lists in pairs; the surplus of the longer one is ignored, as in InfraGraph,
+    with the warning `cut-edges`. `many2many` joins all pairs, the second end fastest. Edges from a
+    vertex to itself are dropped. Raises `InputError` for a missing or unknown scheme, for `ring`
+    (which is not defined), and for more than `MAX_LINKS` edges of `many2many`.
     """
     scheme = edge.text_of("scheme", "")
     if scheme == "one2one":
@@ -92,11 +92,11 @@ class _Expansion:
     def build_graph(self) -> VertexGraph:
         """Build the vertices and edges of all instances; edges within instances come first.
 
-        Of edges between the same two vertices, one remains: at the place of the first one, with the
-        link of the last one. Links are numbered from those of the document to those of the devices
-        in order. Devices without instances are checked as well. Raises `InputError` with the path
-        if there are no instances, for repeated names, unknown devices, links and components, and
-        sizes above the limits.
+        Of several edges between the same two vertices, one remains: at the position of the first
+        one, with the link of the last one. Links of the document are numbered before those of the
+        devices. Devices without instances are checked too. Raises `InputError` with the path if
+        there are no instances, for repeated names, for unknown devices, links and components, and
+        for sizes above the limits.
         """
         self._add_links("", self._root)
         for name, device in self._device_entries.items():
@@ -188,7 +188,8 @@ class _Expansion:
     def _list_vertices(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return (names, kinds) of all vertices, instance by instance and copy by copy.
 
-        A name is `instance.number.component.number`, with more pairs for nested devices.
+        A name is `instance.number.component.number`, with a further pair per level of nested
+        devices.
         """
         names: list[str] = []
         kinds: list[str] = []
@@ -199,10 +200,10 @@ class _Expansion:
         return tuple(names), tuple(kinds)
 
     def _generate_inner_blocks(self) -> Iterator[EdgeBlock]:
-        """Yield the edges within instances: every block of a device, repeated for all its copies.
+        """Yield the edges within instances: the edges of every device, repeated for all its copies.
 
-        Vertices are numbered in the whole graph. Raises `InputError` before the block with which
-        the total exceeds `MAX_LINKS` edges.
+        Vertices are numbered in the entire graph. Raises `InputError` if the total exceeds
+        `MAX_LINKS` edges.
         """
         total = 0
         for device, count, first in self._instances.values():
@@ -234,10 +235,10 @@ class _Expansion:
             yield first_ends, second_ends, self._find_link(edge, "")
 
     def _find_ends(self, endpoint: Value) -> Int64Array:
-        """Return the vertices of an endpoint between instances, one chosen instance after another.
+        """Return the vertices of an endpoint between instances, one instance after another.
 
-        Of the text `instance`, only the name before the first point and its brackets count. Raises
-        `InputError` for an instance or component that does not exist.
+        Of the text `instance`, only the part before the first point is used. Raises `InputError`
+        for an instance or component that does not exist.
         """
         instance = endpoint["instance"]
         # InfraGraph uses only the text before the first point.
@@ -275,10 +276,9 @@ def _remove_repeated_edges(
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Concatenate all edges; a repeated pair keeps its first position and gets its last link.
 
-    An InfraGraph is a simple graph in which the last edge of a pair counts; a pair is the same in
-    both directions, and keeps the direction of its first edge. Returns (first vertices, second
-    vertices, rows of links), int64 in the order of first positions. `vertices`: number of all
-    vertices.
+    A pair counts as the same in both directions, and keeps the direction of its first edge, as in
+    InfraGraph. `vertices`: number of all vertices. Returns (first vertices, second vertices, rows
+    of links), int64 in the order of first positions.
     """
     empty = np.zeros(0, np.int64)
     first_ends = np.concatenate([empty, *(block[0] for block in blocks)])

@@ -33,8 +33,9 @@ _MAX_DIGITS = 9
 
 
 def parse_number(text: str) -> int | None:
-    """Parse an integer that consists of at most `_MAX_DIGITS` ASCII digits; None for any other
-    text, also with a sign, blanks or a point.
+    """Parse an integer of at most `_MAX_DIGITS` ASCII digits; None for any other text.
+
+    A sign, blanks or a point are not allowed.
     """
     # Only ASCII digits (`isdecimal` accepts further digits), and not too many, since huge texts
     # cost time.
@@ -116,12 +117,11 @@ _MAX_RATE = Decimal(10**18)
 def parse_link(value: Value, owner: str, attributes: Mapping[str, Attributes]) -> LinkKind:
     """Parse an entry of a list of links: name, bandwidth in bytes/s, latency in s, and plane.
 
-    `owner`: the device in whose list it is, empty for the document's list. `attributes`:
-    annotations by name of the link; bandwidth and latency of an annotation replace those of the
-    entry, which are rounded, and only an annotation states a plane. Values that nothing states are
-    None; a bandwidth in transfers per second is None too, with the reason in `flaw`. Raises
-    `InputError` for invalid values, and for a bandwidth or latency that is directly in the link, as
-    before InfraGraph 2.0.
+    `owner`: the device that has the list, "" for the document. `attributes`: annotations by name of
+    the link. The bandwidth and latency of an annotation replace those of the entry, which are
+    rounded; the plane is only in an annotation. Missing values are None. A bandwidth in transfers
+    per second is None too, and `flaw` has the reason. Raises `InputError` for invalid values, and
+    for a bandwidth or latency directly in the link, as before InfraGraph 2.0.
     """
     name = value["name"].text()
     physical = value.get("physical")
@@ -148,9 +148,9 @@ def _choose_exact(
     annotation: str | None,
     rounded: float | None,
 ) -> float | None:
-    """Return the number of the hub's annotation if there is one, else `rounded`.
+    """Return the number in the hub's annotation, or `rounded` without an annotation.
 
-    Raises `InputError` at the link's path for an annotation that is no finite number.
+    Raises `InputError` at the link's path for an annotation that is not a finite number.
     """
     # Documents use decimal units, which cannot represent every value of the hub.
     if annotation is None:
@@ -166,11 +166,11 @@ def _choose_exact(
 
 
 def _parse_physical(physical: Value) -> tuple[float | None, float | None, str]:
-    """Return (bytes per second, seconds, flaw) of a link's `physical`; None for missing values.
+    """Return (bytes per second, seconds, flaw) of a link's `physical`; missing values are None.
 
-    A bandwidth in transfers per second gives None and a `flaw` that states why; otherwise `flaw` is
-    empty. Raises `InputError` for unknown units, bandwidths that are not above 0 and below 1e18
-    bytes/s, and latencies that are not from 0 to below 1e9 s.
+    `flaw` says why a bandwidth in transfers per second gives None; otherwise it is "". Raises
+    `InputError` for unknown units, for bandwidths that are not above 0 and below 1e18 bytes/s, and
+    for latencies that are negative or at least 1e9 s.
     """
     rate, flaw = None, ""
     bandwidth = physical.get("bandwidth")
@@ -192,11 +192,11 @@ def _find_quantity(
     value: Value,
     units: tuple[str, ...],
 ) -> tuple[str, Decimal | None]:
-    """Return the unit of a quantity and its number.
+    """Return the unit and the number of a quantity.
 
-    The unit is the `choice`, else the first of `units` with a number, else the first. The number is
-    None for a missing quantity, because InfraGraph's classes write the unit of every quantity that
-    a program has accessed. Raises `InputError` for an unknown unit.
+    The unit is the `choice`; without it, the first of `units` that has a value; without any, the
+    first of `units`. The number is None if the quantity has no value in this unit. Raises
+    `InputError` for an unknown unit.
     """
     # Some writers omit the choice if only one unit is given.
     given_units = [unit for unit in units if value.get(unit) is not None]
@@ -231,10 +231,10 @@ def _to_latency(value: Value, seconds: Decimal) -> float:
 def parse_node_link_edge(value: Value) -> LinkKind:
     """Parse the link of an edge in a node-link graph, with quantities such as `400 Gbps`.
 
-    The name is the text `link`, empty if it is absent. Bandwidths are in `GBps` or `Gbps`,
-    latencies in `ms`, `us` or `ns`; an absent value becomes None. A bandwidth in `GT/s` or `GTps`
-    becomes None with the reason in `flaw`, since the lanes are unknown. Raises `InputError` for
-    other units and for values out of range.
+    The name is the text `link`, "" if it is absent. Bandwidths are in `GBps` or `Gbps`, latencies
+    in `ms`, `us` or `ns`; a missing value is None. A bandwidth in `GT/s` or `GTps` is None, and
+    `flaw` says that the lanes are unknown. Raises `InputError` for other units and for values out
+    of range.
     """
     name = value.text_of("link", "")
     rate, flaw = None, ""
@@ -269,7 +269,7 @@ def parse_node_link_edge(value: Value) -> LinkKind:
 
 
 def _parse_quantity(value: Value) -> tuple[Decimal, str]:
-    """Return (number, unit) of a text such as `400 Gbps`; the blank between them may be missing.
+    """Return (number, unit) of a text such as `400 Gbps`; blanks between them are optional.
 
     Raises `InputError` for any other text, and for a number that is not finite.
     """

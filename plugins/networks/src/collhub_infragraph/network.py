@@ -42,15 +42,15 @@ def build_topology(
     options: InfragraphReadOptions,
     findings: NetworkFindings,
 ) -> Topology:
-    """Build the topology of a graph: NPUs are numbered first, then the switches.
+    """Build the topology of a graph; NPUs are numbered first, then the switches.
 
-    Order of the steps: bandwidths of options are applied, NPUs chosen, forwarding vertices removed
-    (unless `options.detail` is `full`), missing bandwidths and latencies supplied, and every hop
-    becomes two directed links. Groups, multicast, reduction and dimensions come from the hub's
-    annotations of the graph. `name`: of the file, also the name of the topology. Assumptions and
-    supplied values are recorded in `findings`. Raises `InputError` with the file if no vertex is an
-    NPU, a bandwidth is missing, the NPUs are not connected, or annotations are invalid;
-    `UsageError` for options that name unknown links.
+    The steps are: apply the bandwidths of the options, choose the NPUs, remove vertices that only
+    forward (unless `options.detail` is `full`), supply missing bandwidths and latencies, and
+    convert every hop to two directed links. Groups, multicast, reduction and dimensions come from
+    the hub's annotations of the graph. `name`: the file, which is also the name of the topology.
+    Assumptions and supplied values are recorded in `findings`. Raises `InputError` with the file if
+    no vertex is an NPU, a bandwidth is missing, the NPUs are not connected, or annotations are
+    invalid. Raises `UsageError` for options that name unknown links.
     """
     bandwidths = parse_bandwidths(options.bandwidth)
     graph = replace(graph, links=apply_bandwidths(name, graph.links, bandwidths, findings))
@@ -124,12 +124,12 @@ def _find_hops_and_switches(
     npus: Sequence[int],
     options: InfragraphReadOptions,
 ) -> tuple[list[Hop], list[int]]:
-    """Return (hops that remain, switches: the vertices that are neither NPU nor removed).
+    """Return (the remaining hops, the switches, which are the other vertices that are not removed).
 
-    With `options.detail` equal to `full` nothing is removed. In a document of the hub, only
-    vertices of the kind `port` may be removed, and parallel cables remain. In other documents every
-    vertex that only forwards may be removed, unless its two neighbours are already joined by a hop
-    (`Contraction`). Switches are in ascending order.
+    With `options.detail` `full`, nothing is removed. In a document of the hub, only vertices of the
+    kind `port` may be removed, and parallel cables remain. In other documents every vertex that
+    only forwards may be removed, unless a hop already connects its two neighbours. Switches are in
+    ascending order.
     """
     hops = build_hops(graph)
     is_npu = [False] * len(graph.names)
@@ -151,9 +151,8 @@ def _find_hops_and_switches(
 def build_hops(graph: VertexGraph) -> list[Hop]:
     """Return a hop for every edge of the graph, in the order of the edges.
 
-    A hop has the one link of its edge, and the bandwidth and latency of this link; the tuple of a
-    value that the link lacks is empty. Its positions are those of the hub's annotation, None
-    without one.
+    A hop has the link of its edge, with its bandwidth and latency; a missing value gives an empty
+    tuple. Its positions are those of the hub's annotation, None without one.
     """
     positions = _find_positions(graph)
     hops = []
@@ -185,11 +184,11 @@ Positions = tuple[int | None, int | None]
 
 
 def _find_positions(graph: VertexGraph) -> dict[tuple[int, int], Positions]:
-    """Parse the hub's annotations of edges: rows of the two links, `12,40`, `12,` or `,40`.
+    """Parse the hub's annotations of edges: the rows of the two links, as `12,40`, `12,` or `,40`.
 
-    Returns (row from the first vertex to the second, row back) by both orders of the edge's
-    vertices; a row is None if there is no link in this direction. Annotations of unknown vertices,
-    and empty ones, are skipped. Empty for documents of other origin.
+    Returns (row from the first to the second vertex, row back), by both orders of the edge's
+    vertices. A row is None if there is no link in this direction. Empty annotations and those of
+    unknown vertices are skipped. {} for documents that the hub did not write.
     """
     if not graph.annotations.is_exact:
         return {}
@@ -210,12 +209,12 @@ def _build_links(
     number: Mapping[int, int],
     planes: Sequence[int],
 ) -> Links:
-    """Build the directed links of all hops: two for each, or those that its annotation lists.
+    """Build the directed links of all hops: two per hop, or those that its annotation lists.
 
-    Links are sorted by their annotated rows. A hop without annotation gets the rows n and n+1 if n
-    links were built before it, so that its two directions are adjacent, forward first. A direction
-    whose row is None in the annotation has no link. `number`: node of every vertex; `planes`: plane
-    of every hop. Missing bandwidths and latencies become 0.
+    `number`: node of every vertex. `planes`: plane of every hop. Links are sorted by their
+    annotated rows. A hop without an annotation gets the rows n and n + 1 if n links were built
+    before it, forward first. A direction whose row is None has no link. Missing bandwidths and
+    latencies become 0.
     """
     rows: list[tuple[int, int, int, float, float, int]] = []
     for hop, plane in zip(hops, planes, strict=True):
@@ -244,12 +243,15 @@ def _find_planes(
     hops: Sequence[Hop],
     options: InfragraphReadOptions,
 ) -> list[int]:
-    """Return the plane of every hop, in the order of the hops.
+    """Return the plane number of every hop, in the order of the hops.
 
-    With the option `planes`, a list of names separated by commas: the position of the first listed
-    name that is a link on the hop (as `link` or `device/link`), and one plane after all of them for
-    hops without a listed link. Planes are then renumbered from 0 without gaps. `UsageError` for a
-    name of no link. Without the option: the plane of the hop's middle link, 0 if it states none.
+    Without the option `planes`, it is the plane of the middle link of the hop, or 0 if this link
+    states none.
+
+    The option `planes` is a list of link names separated by commas; a link is named as `link` or as
+    `device/link`. The plane of a hop is the lowest position in the list of a name of one of its
+    links. All hops without a listed link share one plane after those. The planes are then
+    renumbered from 0 without gaps. Raises `UsageError` for a name of no link.
     """
     if options.planes is None:
         # On a path over ports the middle link is the cable, whose link has the plane.
@@ -274,9 +276,10 @@ def _find_node_names(
     graph: VertexGraph,
     nodes: Sequence[int],
 ) -> tuple[str, ...]:
-    """Return the names of all nodes: those of their vertices.
+    """Return the names of the nodes: the names of their vertices in the document.
 
-    In documents of the hub, only the annotated names; the tuple is empty if there are none.
+    In documents that the hub wrote with annotations, only the names in these annotations are
+    returned, and nodes without one are left out; the tuple is empty if there are none.
     """
     vertices = [graph.names[vertex] for vertex in nodes]
     if not graph.annotations.is_exact:
@@ -286,9 +289,10 @@ def _find_node_names(
 
 
 def _parse_groups(graph: VertexGraph) -> dict[str, tuple[int, ...]]:
-    """Return the groups of NPUs by name, which the hub annotates as `0,2,4-7`.
+    """Return the groups of NPUs by name, from the hub's annotations such as `0,2,4-7`.
 
-    An empty annotation is an empty group. Raises `UsageError` for any other text.
+    An empty annotation gives an empty group. Raises `UsageError` for a text that is no list of
+    NPUs.
     """
     groups: dict[str, tuple[int, ...]] = {}
     for attribute, value in graph.annotations.of_graph.items():
@@ -301,8 +305,10 @@ def _parse_switches(
     graph: VertexGraph,
     attribute: str,
 ) -> tuple[int, ...]:
-    """Return the numbers of the switches that a graph annotation of the hub lists; empty without
-    it. Raises `UsageError` for another text.
+    """Return the switch numbers that an annotation of the hub at the graph lists.
+
+    `attribute`: the annotation's name. The tuple is empty if the annotation is absent or empty.
+    Raises `UsageError` for a text that is no list of numbers.
     """
     value = graph.annotations.of_graph.get(attribute)
     return parse_ranks(value, "switch") if value else ()
@@ -313,10 +319,11 @@ def _add_dimensions(
     graph: VertexGraph,
     topology: Topology,
 ) -> Topology:
-    """Return the topology with the dimensions that the hub annotates, unchanged without annotation.
+    """Return the topology with the dimensions of a regular network that the hub annotated.
 
-    Raises `InputError` if the annotation cannot be parsed, or if the regular network of these
-    dimensions has other numbers of NPUs and nodes or other links than `topology`.
+    Without this annotation, the topology is returned unchanged. Raises `InputError` if the
+    annotation cannot be parsed, or if the regular network with these dimensions differs from
+    `topology` in the number of NPUs, the number of nodes or the links.
     """
     text = graph.annotations.of_graph.get(DIMENSIONS)
     if text is None:
@@ -339,9 +346,9 @@ def _parse_dimension(
     bandwidth: str,
     latency: str,
 ) -> Dimension:
-    """Build a dimension from the texts of kind, size, bytes per second and seconds.
+    """Build a dimension from four texts: kind, size, bytes per second, and latency in seconds.
 
-    Raises `ValueError` for an unknown kind, texts that are no numbers, and sizes below 1.
+    Raises `ValueError` for an unknown kind, for texts that are no numbers, and for sizes below 1.
     """
     number = int(size)
     # Sizes below 1 are invalid.
@@ -361,11 +368,11 @@ def _check_connected(
     hops: Sequence[Hop],
     npus: Sequence[int],
 ) -> None:
-    """Raise `InputError` (code `unconnected-npus`) unless all NPUs are in one connected part.
+    """Check that the hops connect all NPUs; hops count in both directions.
 
-    Hops count in both directions. The message names the first NPU of at most 4 parts with the
-    number of the other NPUs in it, and the number of further parts. Documents of the hub are not
-    checked.
+    Raises `InputError` (`unconnected-npus`) otherwise. Its message counts the separate parts, and
+    for the first 4 of them it names the first NPU and the number of its other NPUs. Documents that
+    the hub wrote with annotations are not checked.
     """
     # The hub's own networks may have several parts, and are read back unchanged.
     if graph.annotations.is_exact:

@@ -28,11 +28,11 @@ from hub_core.plugin_api import Source
 
 
 def parse_annotations(value: Value | None) -> Annotations:
-    """Parse the part `annotations` of a document, in the form of InfraGraph's `get_graph`.
+    """Parse the part `annotations` of a document, which has the form of InfraGraph's `get_graph`.
 
-    Attributes are texts by name: of vertices and links by name, of edges by their endpoints in the
-    written order, and of the graph. Of repeated entries, the last one counts. None gives empty
-    annotations. Raises `InputError` for entries of a wrong form.
+    The result has attributes (texts by name) of vertices and links by their name, of edges by their
+    endpoints in the written order, and of the graph. If an entry is repeated, the last one counts.
+    `None` gives empty annotations. Raises `InputError` for entries of a wrong form.
     """
     if value is None:
         return Annotations()
@@ -71,14 +71,17 @@ def _generate_pairs(
 
 
 def parse_node_link_graph(root: Value) -> VertexGraph:
-    """Parse a node-link document of networkx to a graph; nodes and edges keep their order.
+    """Parse a node-link document of networkx to a graph.
 
-    Edges are those of the list `edges`, else `links`. Every edge has its own bandwidth and latency,
-    and edges of equal names and values share one link. Edges from a node to itself are dropped. Of
-    edges between the same two nodes in either direction, the last one's link counts, at the place
-    of the first one; the pair is stored in ascending order. Only the attribute `rank` of nodes
-    becomes an annotation. Raises `InputError` with the path for directed graphs, repeated and
-    unknown nodes, and more than `MAX_NODES` nodes or `MAX_LINKS` edges.
+    Nodes keep their order. Edges are read from the list `edges`, or from `links` if `edges` is
+    absent. Every edge states its own bandwidth and latency; edges with equal link names and values
+    share one link of the graph. Edges from a node to itself are dropped. Of several edges between
+    the same two nodes, in either direction, only the last one counts, and it takes the place of the
+    first one. Each pair of vertices is stored in ascending order. Only the attribute `rank` of
+    nodes becomes an annotation.
+
+    Raises `InputError` with the path for directed graphs, repeated nodes, edges to unknown nodes,
+    and more than `MAX_NODES` nodes or `MAX_LINKS` edges.
     """
     directed = root.get("directed")
     if directed is not None and directed.raw is not False:
@@ -126,9 +129,9 @@ def _find_end(
     key: str,
     numbers: dict[str, int],
 ) -> int:
-    """Return the vertex at one end (`source` or `target`) of an edge.
+    """Return the vertex number of one end of an edge; `key` is `source` or `target`.
 
-    `numbers`: vertices by name. Raises `InputError` for an unknown or missing name.
+    `numbers`: vertices by node name. Raises `InputError` for a missing or unknown name.
     """
     name = edge[key].text()
     if name not in numbers:
@@ -141,10 +144,11 @@ _OLD_KEYS = ("connections", "inventory")
 
 
 def read(source: Source, options: InfragraphReadOptions) -> Topology:
-    """Read the network of a document.
+    """Read the network of an InfraGraph document (reader of the format `infragraph`).
 
-    Raises `InputError` with the path of the error and for missing bandwidths; `UsageError` for
-    options that name unknown links.
+    Findings, such as warnings, are reported to the source. Raises `InputError` with the path of the
+    faulty value, also for missing bandwidths. Raises `UsageError` for options that name unknown
+    links.
     """
     findings = NetworkFindings()
     graph = parse_graph(document_of(source, CODE), findings)
@@ -154,10 +158,11 @@ def read(source: Source, options: InfragraphReadOptions) -> Topology:
 
 
 def parse_graph(root: Value, findings: NetworkFindings) -> VertexGraph:
-    """Parse the vertices and edges of a document in any of the three forms.
+    """Parse the vertices and edges of a document in any of its three forms.
 
-    A document with the key `nodes` is a node-link graph. Otherwise it is an infrastructure,
-    directly or below the key `infrastructure`, with `annotations` beside it. Raises `InputError`
+    A document with the key `nodes` is a node-link graph of networkx. Every other document is an
+    infrastructure: either the document itself, or its value at the key `infrastructure`. Beside it
+    there may be `annotations`. What the parser notices is added to `findings`. Raises `InputError`
     for the grammar before InfraGraph 2.0 and for invalid content.
     """
     _refuse_old_grammar(root)
@@ -169,10 +174,10 @@ def parse_graph(root: Value, findings: NetworkFindings) -> VertexGraph:
 
 
 def _refuse_old_grammar(root: Value) -> None:
-    """Raise `InputError` for the grammar before InfraGraph 2.0, which some samples still use.
+    """Refuse documents in the grammar before InfraGraph 2.0, which some samples still use.
 
-    It is recognized by the keys `_OLD_KEYS` at the root or, unless this is a node-link graph, in a
-    device.
+    Raises `InputError` if one of the keys `_OLD_KEYS` occurs at the root or in an entry of
+    `devices`. In a node-link graph (with the key `nodes`), only the root is checked.
     """
     holders = [root, *root.items_of("devices")] if root.get("nodes") is None else [root]
     for holder in holders:
@@ -240,8 +245,10 @@ edges:
 
 
 def build_samples() -> Sequence[Source]:
-    """Return two samples for tests: two hosts at a leaf switch as infrastructure, and two NPUs as a
-    node-link graph.
+    """Return two sample documents for tests, as YAML.
+
+    `two-hosts.yaml` is an infrastructure of two hosts at a leaf switch; `two-npus.yaml` is a
+    node-link graph of two NPUs.
     """
     texts = {"two-hosts.yaml": _HOSTS, "two-npus.yaml": _NODE_LINK}
     return [Source.of_bytes(name, text.encode("ascii")) for name, text in texts.items()]

@@ -49,11 +49,13 @@ _CONSEQUENCES = {
 
 
 def write(topology: Topology, options: InfragraphWriteOptions) -> WriteResult:
-    """Write one JSON document, which is YAML as well (writer of the format `infragraph`).
+    """Write a topology as one JSON document, which is also YAML (writer of `infragraph`).
 
-    The bare document is written if it gives the same network back, otherwise annotations are added:
-    the form of InfraGraph's `get_graph`, with attributes of the hub. With `annotations=false` the
-    losses of the bare document are reported.
+    First the document is built without annotations and read back. If that gives the same network,
+    it is written. Otherwise annotations are added, in the form of InfraGraph's `get_graph` with
+    attributes of the hub; properties that are lost even so are reported as losses. With the option
+    `annotations=false`, the document without annotations is always written, and everything that it
+    loses is reported.
     """
     # The smallest document that gives the topology back: tools drop attributes that they do not
     # know.
@@ -79,10 +81,10 @@ def _add_annotations(document: InfragraphDocument) -> JsonObject:
 
 
 def _find_differences(topology: Topology, document: JsonObject) -> list[str]:
-    """Read a document back; return the names of the topology's properties that differ.
+    """Read a document back; return the names of the topology properties that it loses.
 
-    The names are those of `Topology.differences`; empty if nothing differs. If the reader refuses
-    the document with `InputError`, the only entry is `readable: ` and the reason.
+    The names are those of `Topology.differences`; the list is empty if nothing differs. If the
+    reader refuses the document with `InputError`, the only entry is `readable: ` and the reason.
     """
     # The reader itself is used: a separate list of losses could be wrong.
     root = Value(topology.name, document, code=CODE)
@@ -118,11 +120,11 @@ def _format_lines(
     value: object,
     indent: str,
 ) -> str:
-    """Format a value as JSON, with every member of objects that contain lists of objects on a line.
+    """Format a value as JSON with line breaks only around lists of objects.
 
-    A list of objects has one line per entry; all other values, including objects without such
-    lists, are in one line. `indent`: of the value's closing bracket; each level indents by one
-    blank more.
+    A value is broken over lines if it is a list with an object, or an object that contains such a
+    list at any depth: each entry or member is then on its own line. Every other value is on one
+    line. `indent`: blanks before the closing bracket; entries have one blank more.
     """
     inner = indent + " "
     if isinstance(value, dict) and any(_has_object_lists(part) for part in value.values()):
@@ -135,9 +137,9 @@ def _format_lines(
 
 
 def _has_object_lists(value: object) -> bool:
-    """Whether a value is a list with an object, or an object that has such a list at any depth.
+    """Whether a value is a list with an object in it, or an object with such a list at any depth.
 
-    Lists within lists are not searched.
+    Objects within objects are searched, but lists within lists are not.
     """
     if isinstance(value, dict):
         return any(_has_object_lists(part) for part in value.values())
@@ -174,9 +176,9 @@ class Strand:
 def build_strands(topology: Topology) -> list[Strand]:
     """Return the undirected edges that represent all links, in the order of their first links.
 
-    Two links become one strand if each is the reverse of the other with equal bandwidth, latency
-    and plane (`find_reverse_links`). A link without such a partner becomes a strand of its own,
-    with `reverse_row` None. `is_parallel` is set if several strands join the same two nodes.
+    Two links become one edge (strand) if each is the reverse of the other, with equal bandwidth,
+    latency and plane. A link without such a partner becomes its own edge, with `reverse_row` None.
+    `is_parallel` is True if several edges connect the same two nodes.
     """
     # An undirected edge represents two links only if they are equal.
     reverse_links = find_reverse_links(topology).tolist()
@@ -248,11 +250,10 @@ class _DocumentBuilder:
         self._edge_annotations: list[JsonObject] = []
 
     def build(self) -> InfragraphDocument:
-        """Build the document from the strands; it modifies the builder, so it is called once.
+        """Build the document from the strands; it changes the builder and must be called only once.
 
-        Edges are added first, since they determine ports and links. The devices `npu` and `switch`
-        are left out if there are no such nodes. Characters of the name that the schema does not
-        allow become `-`.
+        The devices `npu` and `switch` are omitted if there are no such nodes. Characters of the
+        name that the schema does not allow become `-`.
         """
         for strand in self._strands:
             self._add_strand(strand)
@@ -272,11 +273,11 @@ class _DocumentBuilder:
         return InfragraphDocument(infrastructure, self._build_annotations())
 
     def _add_strand(self, strand: Strand) -> None:
-        """Append the edge of a strand and its annotation, and its link if no equal one exists.
+        """Append the edge of a strand with its annotation; add its link unless an equal one exists.
 
-        Strands of equal bandwidth, latency and plane share a link; links are named `link-0`,
-        `link-1` and so on in the order of first use. The annotation of the edge contains the rows
-        of its links.
+        Strands with equal bandwidth, latency and plane share a link. Links are named `link-0`,
+        `link-1` and so on, in the order of first use. The annotation of the edge has the rows of
+        its links.
         """
         values = (strand.bandwidth_bytes_per_s, strand.latency_s, strand.plane)
         link = self._links.setdefault(values, f"link-{len(self._links)}")
@@ -300,11 +301,11 @@ class _DocumentBuilder:
         node: int,
         strand: Strand,
     ) -> tuple[str, int, str, int]:
-        """Return (instance, number, component, index) of a strand's vertex at a node.
+        """Return the vertex of a strand at a node: (instance, number, component, index).
 
-        It is the node's core (`xpu` or `asic`, index 0), or its next unused port if the strand is
-        parallel to others: two edges between the same vertices would count as one. The port is
-        counted as used.
+        It is the node's core (`xpu` or `asic`, index 0). If the strand is parallel to others, it is
+        the node's next unused port, which then counts as used, because two edges between the same
+        vertices would count as one.
         """
         instance, number = self._find_instance(node)
         if not strand.is_parallel:
@@ -327,11 +328,11 @@ class _DocumentBuilder:
         kind: str,
         nodes: Sequence[int],
     ) -> JsonObject:
-        """Build a device: its core, and as many ports as the node that uses most of them.
+        """Build a device: its core, and as many ports as any of `nodes` uses at most.
 
-        `kind`: `xpu` or `switch`, also the choice of the core, which is named `xpu` or `asic`. With
-        ports, one edge of the link `ic` joins the core to all of them. Without ports, links and
-        edges are empty.
+        `kind`: `xpu` or `switch`; the core is named `xpu` or `asic` accordingly. If there are
+        ports, one edge with the link `ic` connects the core to all of them. Otherwise the lists of
+        links and edges are empty.
         """
         core = "xpu" if kind == "xpu" else "asic"
         components: list[JsonObject] = [{"name": core, "count": 1, "choice": kind, kind: {}}]
@@ -350,9 +351,11 @@ class _DocumentBuilder:
     def _build_annotations(self) -> JsonObject:
         """Build the annotations, which contain what the infrastructure cannot express.
 
-        Nodes: names, if the topology has any. Edges: the rows of their links. Links: values that
-        rounding would change, and planes. Graph: the mark of the hub's documents, and the
-        dimensions, groups, multicasting and reducing switches of the topology if it has any.
+        - nodes: names, if the topology has any
+        - edges: the rows of their links
+        - links: values that rounding would change, and planes
+        - graph: the mark of the hub's documents; dimensions, groups, and multicasting and reducing
+          switches, if the topology has any
         """
         nodes: list[JsonObject] = []
         for node, name in enumerate(self._topology.node_names):
@@ -414,8 +417,8 @@ def _build_exact_values(
 ) -> list[dict[str, str]]:
     """Return the annotations of a link: its exact bandwidth and latency, and its plane.
 
-    Bandwidth and latency are included only if they have more than 15 decimal digits, which rounding
-    to GB/s and ns may change; the plane only if it is not 0. So the list may be empty.
+    Bandwidth and latency are omitted if they have at most 15 decimal digits, because conversion to
+    GB/s and ns then does not change them. Plane 0 is omitted. The list may be empty.
     """
     values = {}
     # Up to this number of digits, a double survives the conversion to decimal text in any unit.

@@ -52,11 +52,12 @@ def topology_of(
 
 
 def cables_of(topology: Topology) -> list[Cable]:
-    """Convert the links of a topology to cables, in the order of the first link of each cable.
+    """Convert the links of a topology to cables, each of which stands for a link and its reverse.
 
-    A cable has the direction of its first link. Raises `UsageError` (code `inexpressible-topology`)
-    for several planes, and for the first link without a reverse link of equal bandwidth and
-    latency, also if the numbers of such parallel links differ by direction.
+    Cables are in the order of the first of their two links, and have its source and destination.
+    Raises `UsageError` (`inexpressible-topology`) for a topology of several planes, and if a link
+    has no reverse link of equal bandwidth and latency. Among parallel links of equal values, both
+    directions must have the same number of links.
     """
     if topology.num_planes > 1:
         message = f"topology {topology.name} has {topology.num_planes} planes, a cable network one"
@@ -84,10 +85,12 @@ def cables_of(topology: Topology) -> list[Cable]:
 
 
 def find_reverse_links(topology: Topology) -> Int64Array:
-    """Return the reverse link of every link, int64[links], -1 if there is none.
+    """Return the index of the reverse link of every link: int64[links], -1 without one.
 
-    Both links have equal plane, bandwidth and latency. Of equal parallel links, the i-th ones of
-    both directions are paired; if their numbers differ, none of them is. The relation is mutual.
+    A reverse link connects the same nodes in the other direction and has equal bandwidth, latency
+    and plane. Several parallel links of equal values are paired by index, the i-th of one direction
+    with the i-th of the other; if their numbers differ, none of them has a reverse link. If b is
+    the reverse of a, a is the reverse of b.
     """
     source, destination = topology.source, topology.destination
     values = (topology.bandwidth_bytes_per_s, topology.latency_s, topology.plane)

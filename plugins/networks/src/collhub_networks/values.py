@@ -51,8 +51,10 @@ class Value:
         message: str,
         cure: str = "",
     ) -> NoReturn:
-        """Raise `InputError` whose message begins with the path of this value; its location is the
-        file, its code that of the value.
+        """Raise `InputError` with a message that begins with the path of this value.
+
+        The location is the file, and the code is `self.code`. `cure`: what the user can do about
+        it.
         """
         place = Location(self.file)
         raise InputError(
@@ -65,8 +67,8 @@ class Value:
     def __getitem__(self, key: str) -> Value:
         """Return the value of a required key.
 
-        Raises `InputError` if the key is absent or null (with the first 8 keys), and for a value
-        that is no object.
+        Raises `InputError` if the key is absent or null; the cure then lists the first 8 keys of
+        the object. It is also raised if this value is no object.
         """
         # Null counts as absent: some writers emit keys without values.
         value = self.get(key)
@@ -76,9 +78,9 @@ class Value:
         return value
 
     def get(self, key: str) -> Value | None:
-        """The value of a key; None if the key is absent or its value is null.
+        """Return the value of a key, or `None` if the key is absent or its value is null.
 
-        Raises `InputError` for a value that is no object.
+        Raises `InputError` if this value is no object.
         """
         raw = self._require_object().get(key)
         return None if raw is None else self._build_child(f".{key}", raw)
@@ -93,26 +95,29 @@ class Value:
             yield name, self._build_child(f".{name[:_MAX_SHOWN_CHARACTERS]}", raw)
 
     def items(self) -> Iterator[Value]:
-        """Yield the values of a list in order; `InputError` for a value that is no list."""
+        """Yield the values of a list in their order.
+
+        Raises `InputError` if this value is no list.
+        """
         if not isinstance(self.raw, list):
             self._fail_type("a list")
         for index, raw in enumerate(self.raw):
             yield self._build_child(f"[{index}]", raw)
 
     def items_of(self, key: str) -> Iterator[Value]:
-        """Yield the values of the list at a key in order; none if the key is absent or null.
+        """Yield the values of the list at a key in their order; none if the key is absent or null.
 
-        Raises `InputError` for a value that is no list.
+        Raises `InputError` if the value at the key is no list, or if this value is no object.
         """
         value = self.get(key)
         if value is not None:
             yield from value.items()
 
     def text(self) -> str:
-        """The value as text of at least one character.
+        """Return the value as a text that is not empty.
 
-        Integers are converted, since YAML parses a name `7` as a number. Raises `InputError` for
-        other types, including true and false, and for an empty text.
+        Integers are converted to text, since YAML parses a name `7` as a number. Raises
+        `InputError` for all other types, also for true and false, and for an empty text.
         """
         if isinstance(self.raw, int) and not isinstance(self.raw, bool):
             return str(self.raw)
@@ -125,18 +130,18 @@ class Value:
         key: str,
         default: str,
     ) -> str:
-        """The text at a key, or `default` if the key is absent or null.
+        """Return the text at a key, or `default` if the key is absent or null.
 
-        Raises `InputError` for another type.
+        Integers are converted to text. Raises `InputError` for other types and for an empty text.
         """
         value = self.get(key)
         return default if value is None else value.text()
 
     def count(self, maximum: int) -> int:
-        """Return the value as an integer from 1 to `maximum`, both included.
+        """Return the value as an integer in 1..`maximum`, both included.
 
-        Raises `InputError` for other types, including true, false and all numbers with a point, and
-        for integers out of range.
+        Raises `InputError` for integers out of this range, and for other types: true, false, and
+        numbers with a decimal point such as 2.0.
         """
         # In Python, True is an integer; in a document it is not.
         if not isinstance(self.raw, int) or isinstance(self.raw, bool):
@@ -147,10 +152,12 @@ class Value:
         return self.raw
 
     def number(self) -> Decimal:
-        """Return the value as a finite number, exact to the digits of the file.
+        """Return the value as a finite decimal number, exactly as the file states it.
 
-        Texts that are numbers are accepted, since YAML parses 1e3 as text. Raises `InputError` for
-        other values, true and false, infinity, and more than 40 characters.
+        A text that is a number is accepted, since YAML parses `1e3` as text. A number that the
+        parser made a float keeps only the digits of a double. Raises `InputError` for true and
+        false, for infinities and NaN, for texts with `_`, for numbers of more than 40 characters,
+        and for all other values.
         """
         # YAML parses 1e3, without point and sign, as text.
         is_number = isinstance(self.raw, int | float | str) and not isinstance(self.raw, bool)
@@ -168,14 +175,19 @@ class Value:
         return number
 
     def _require_object(self) -> dict[str, object]:
-        """Return the value as an object, possibly empty; raise `InputError` for another type."""
+        """Return the value as a dictionary; it may be empty.
+
+        Raises `InputError` for another type.
+        """
         if not isinstance(self.raw, dict):
             self._fail_type("an object")
         return self.raw
 
     def _fail_type(self, expected: str) -> NoReturn:
-        """Raise `InputError` for a wrong type; the message has `expected` (in words), the actual
-        type and, of a text, its first `_MAX_SHOWN_CHARACTERS` characters.
+        """Raise `InputError` for a value of a wrong type.
+
+        The message states the expected type (`expected`, in words) and the actual type. For a text,
+        its first `_MAX_SHOWN_CHARACTERS` characters follow.
         """
         actual = _TYPE_NAMES.get(type(self.raw), type(self.raw).__name__)
         shown = f" {self.raw[:_MAX_SHOWN_CHARACTERS]!r}" if isinstance(self.raw, str) else ""
@@ -238,10 +250,12 @@ _MAX_CHARACTERS_OF_INTEGER = 1000
 
 
 def document_of(source: Source, code: str) -> Value:
-    """Parse the object at the root of a YAML or JSON file; `code`: code of its errors.
+    """Parse a YAML or JSON file whose root is an object; return the root value.
 
-    JSON is read by the hub's strict parser. In YAML, a few hundred bytes with aliases may represent
-    gigabytes, so that aliases are refused. Raises `InputError` with file and line.
+    A file whose first character other than white space is `{` is parsed by the hub's strict JSON
+    parser, every other file as YAML. Aliases of YAML are refused, since a few hundred bytes with
+    aliases can stand for gigabytes. `code`: code of all errors. Raises `InputError` for a file
+    larger than `_MAX_FILE_BYTES` and for invalid content, with the line if it is known.
     """
     content = source.content()
     if len(content) > _MAX_FILE_BYTES:
@@ -267,10 +281,11 @@ def _parse_json(source: Source, content: bytes, code: str) -> object:
 
 
 def _parse_yaml(name: str, content: bytes, code: str) -> object:
-    """Parse a YAML document in UTF-8 whose root must be an object; return the object.
+    """Parse a YAML document in UTF-8 whose root is an object; return this object.
 
-    Raises `InputError` for an empty file, another root, invalid YAML or UTF-8, and what
-    `_check_nodes` refuses; with the line if the parser states one.
+    `name`: of the file, `code`: of the errors. Raises `InputError` for an empty file, another type
+    of root, invalid YAML or UTF-8, and everything that `_check_nodes` refuses. The error has a line
+    if the parser states one.
     """
     # Imported here, since conversions without YAML do not need it.
     import yaml
@@ -300,9 +315,11 @@ def _parse_yaml(name: str, content: bytes, code: str) -> object:
 
 
 def _parse_yaml_nodes(text: str) -> Node | None:
-    """Parse YAML to its node tree, None for an empty file; aliases are not expanded.
+    """Parse a YAML text to its tree of nodes; `None` for an empty text.
 
-    Raises `yaml.YAMLError` for invalid YAML and for several documents.
+    Aliases are not expanded: an alias is the node object to which it refers. The fast parser of
+    libyaml is used if PyYAML has it. Raises `yaml.YAMLError` for invalid YAML and for several
+    documents.
     """
     import yaml
 
@@ -361,10 +378,10 @@ def _find_children(
     node: Node,
     code: str,
 ) -> list[Node]:
-    """Return the child nodes: none of a scalar, the entries of a sequence, the values of a mapping.
+    """Return the child nodes of a YAML node: list entries, or the values of a mapping.
 
-    Raises `InputError` at the line of a key that is no text or that occurred before in the mapping.
-    Keys themselves are not returned.
+    A scalar has none. Keys of a mapping are not returned. Raises `InputError` with the line for a
+    key that is no scalar, and for a key that occurs twice as written.
     """
     if isinstance(node.value, str):
         return []

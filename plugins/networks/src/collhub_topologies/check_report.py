@@ -45,9 +45,11 @@ class NetworkVerdict:
         return all(finding.severity is not Severity.ERROR for finding in self.findings)
 
     def create_report(self) -> TopologyCheckReport:
-        """Create the `--json` report: counts of NPUs, switches and links, lower bounds in ns and ps
-        with their methods by kind of collective at `size` bytes, and all findings. `ok` is
-        `is_usable`.
+        """Create the report that `topology check --json` prints.
+
+        It contains the numbers of NPUs, switches and links, the findings, and for every kind of
+        collective with a bound the lower bound in ns and in ps and its method, for collectives of
+        `size` bytes. `ok` is `is_usable`.
         """
         network, bounds = self.network, self.bounds
         return TopologyCheckReport(
@@ -64,8 +66,9 @@ class NetworkVerdict:
         )
 
     def print_text(self, context: CommandContext) -> None:
-        """Print one line with the counts of NPUs and links and the verdict, then the table of
-        bounds if there are any. The findings are reported on standard error.
+        """Print a line with counts of NPUs and links and the verdict, then a table of bounds.
+
+        The table is omitted without bounds. The findings are reported on standard error.
         """
         network = self.network
         outcome = "not all NPUs reach one another"
@@ -78,9 +81,9 @@ class NetworkVerdict:
         context.report(self.findings)
 
     def _print_bounds(self, context: CommandContext) -> None:
-        """Print the table of bounds: rounded time, exact time and method per collective.
+        """Print the table of lower bounds: collective, time for reading, exact time, and method.
 
-        The exact time is in ns with three decimal places, from the bound in ps.
+        The exact time is the bound in ps, shown in ns with three decimal places.
         """
         rows = []
         for kind, bound in self.bounds.items():
@@ -91,10 +94,10 @@ class NetworkVerdict:
 
 
 def check_network(context: CommandContext, network: Topology, size: int | None) -> NetworkVerdict:
-    """Run the checks of networks of all installed plugins; return all findings and bounds.
+    """Run the network checks of all installed plugins on a network; return the verdict.
 
-    `size`: bytes of the collectives. Bounds are computed only with a size and if no check found an
-    error; otherwise they are empty. Shows progress.
+    The verdict has the findings of all checks. With `size`, the bytes of a collective, it also has
+    lower bounds on the time of the collectives, but only if no finding is an error. Shows progress.
     """
     with context.progress("checking"):
         # Checks of all installed plugins.
@@ -112,11 +115,12 @@ def check_network(context: CommandContext, network: Topology, size: int | None) 
 def _compute_bounds(
     context: CommandContext, network: Topology, size: int
 ) -> dict[str, ProvenBound]:
-    """Compute the best lower bound of every collective that has one, by name of the collective.
+    """Compute the best lower bound of every standard collective, by name of the collective.
 
-    All NPUs are ranks, the root is NPU 0, and `size` is the size of the collective in bytes.
-    Collectives that a table defines (custom and uneven ones), and those without a bound, are left
-    out. The search for bounds is thorough.
+    All NPUs are ranks, the root is NPU 0, and `size` is the size of the collective in bytes. The
+    search is thorough, so it may take long. Collectives for which no bound is known are left out,
+    and so are those that a table of sizes or of blocks defines. The order is that of
+    `CollectiveKind`.
     """
     npus = network.num_npus
     bounds = {}
@@ -150,9 +154,9 @@ class SimulatedLoads:
 def read_loads(path: str) -> SimulatedLoads:
     """Read the loads of links and the time from the output of `collhub simulate --json`.
 
-    Raises `InputError` (code `loads`) for a file that cannot be read or is larger than 256 MiB,
-    another schema, results of several sizes, missing or empty loads, and values that are no
-    integers from 0 to below 2^62. A missing time gives None.
+    The time is `time_ns` in ns, or `None` if the file has none. Raises `InputError` (`loads`) for a
+    file that cannot be read or is larger than 256 MiB, for another schema, for results of several
+    sizes, for missing or empty loads, and for numbers that are not integers in 0..2^62 - 1.
     """
     report = _read_report(path)
     if report.get("schema") != SCHEMA:
@@ -172,9 +176,9 @@ def read_loads(path: str) -> SimulatedLoads:
 
 
 def _read_report(path: str) -> dict[str, Any]:
-    """Return the JSON object in a file of at most 256 MiB; {} for any other JSON value.
+    """Return the JSON object in a file; {} if the JSON is another value than an object.
 
-    Raises `InputError` for a file that cannot be read, is larger, or is no JSON.
+    Raises `InputError` if the file cannot be read, is larger than `MAX_BYTES`, or is no JSON.
     """
     try:
         with Path(path).open("rb") as file:
@@ -191,10 +195,10 @@ def _read_report(path: str) -> dict[str, Any]:
 
 
 def _parse_load(path: str, number: int, row: object) -> LinkLoad:
-    """Return the load of row `number`: source, destination, bytes and busy ns.
+    """Parse row `number` of the link loads: source, destination, bytes, and busy time in ns.
 
-    Raises `InputError` unless the row is an object in which these are integers from 0 to below
-    2^62.
+    Raises `InputError` unless the row is an object in which all of these are integers in 0..2^62 -
+    1.
     """
     values = [row.get(name) for name in _COLUMNS] if isinstance(row, dict) else [None]
     if not all(_is_count(value) for value in values):

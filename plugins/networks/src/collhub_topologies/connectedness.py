@@ -18,7 +18,8 @@ _MAX_LIST_WIDTH = 60
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check that all NPUs of a topology reach one another, and note likely mistakes.
 
-    The report is ok if no finding is an error; the verdict is `connected` or `not connected`.
+    The report is ok unless a finding is an error. The verdict is `connected`, or `not connected` if
+    there is an error.
     """
     assert request.topology is not None
     findings = check_topology(request.topology)
@@ -43,9 +44,10 @@ def check_topology(topology: Topology) -> tuple[Diagnostic, ...]:
 
 
 def find_reached(topology: Topology, start: int, backwards: bool = False) -> BoolArray:
-    """Find the nodes that can be reached from a node over links: bool[nodes], including the node.
+    """Find the nodes that a node reaches over links: bool[nodes], true for the node itself too.
 
-    `backwards`: the nodes from which this node can be reached. Linear in nodes and links.
+    With `backwards`, find the nodes that reach this node instead. Takes time linear in nodes and
+    links.
     """
     hops = topology.arcs(backwards=backwards).hops(np.asarray([start]))[0]
     is_reached: BoolArray = hops >= 0
@@ -53,9 +55,9 @@ def find_reached(topology: Topology, start: int, backwards: bool = False) -> Boo
 
 
 def _find_npus_without_links(topology: Topology) -> Iterator[Diagnostic]:
-    """Yield one error `npu-without-links` that lists all NPUs without a link in either direction.
+    """Yield one error `npu-without-links` that lists all NPUs without any link in or out.
 
-    Yields none if there is no such NPU, or if the network has only one NPU.
+    Yields nothing if there is no such NPU, or if the network has only one NPU.
     """
     has_link = np.zeros(topology.num_nodes, np.bool_)
     has_link[topology.source] = True
@@ -71,9 +73,10 @@ def _find_npus_without_links(topology: Topology) -> Iterator[Diagnostic]:
 
 
 def _find_unreachable(topology: Topology) -> Iterator[Diagnostic]:
-    """Yield at most one error: a pair of NPUs without a path, and the cut that no link leaves.
+    """Yield one error `unreachable` if some NPU cannot reach another one.
 
-    The cut is the set of all nodes that the source reaches. Nothing if all NPUs reach one another.
+    The message names one such pair, and all nodes that the first of the two reaches: no link leaves
+    this set. Yields nothing if all NPUs reach one another.
     """
     pair = _find_unreachable_pair(topology)
     if pair is None:
@@ -91,9 +94,11 @@ def _find_unreachable(topology: Topology) -> Iterator[Diagnostic]:
 
 
 def _find_unreachable_pair(topology: Topology) -> tuple[int, int] | None:
-    """Find a source and a destination without a path; None if all NPUs reach one another.
+    """Find two NPUs without a path from the first to the second; `None` if there are none.
 
-    That is the case if NPU 0 reaches all and is reached by all.
+    It is enough to test NPU 0, since all NPUs reach one another if NPU 0 reaches all and all reach
+    it. The result is (0, first NPU that it does not reach) if there is one, else (first NPU that
+    does not reach NPU 0, 0).
     """
     # Both directions are tested, since links may be one-way.
     npus = topology.num_npus
@@ -105,11 +110,12 @@ def _find_unreachable_pair(topology: Topology) -> tuple[int, int] | None:
 
 
 def _find_unusual_links(topology: Topology) -> Iterator[Diagnostic]:
-    """Yield a note for each kind of unusual connection: their number, and the first one's ends.
+    """Yield a note for each kind of unusual connection, with their number and the first one.
 
-    A connection is all links from one node to another. The kinds, in this order: without a reverse
-    link; different from the reverse links (counted once per pair); several parallel links. Nothing
-    for kinds that do not occur.
+    A connection is all links from one node to another. The kinds, in this order: `one-way-links`
+    (no links back), `unequal-directions` (the links back differ; counted once for both directions),
+    `parallel-links` (several links from one node to the other). Kinds that do not occur are left
+    out.
     """
     pairs = NodePairs(topology)
 
@@ -136,8 +142,9 @@ def _find_unusual_links(topology: Topology) -> Iterator[Diagnostic]:
 
 
 def _find_idle_switches(topology: Topology) -> Iterator[Diagnostic]:
-    """Yield one note `idle-switch` that lists all switches without links in or without links out,
-    which no message can pass. Yields no note if there are no such switches.
+    """Yield one note `idle-switch` that lists the switches without links in or without links out.
+
+    No message can pass such a switch. Yields nothing if there is none.
     """
     nodes = np.arange(topology.num_npus, topology.num_nodes)
     has_link_out = np.isin(nodes, topology.source)
@@ -153,7 +160,10 @@ def _find_idle_switches(topology: Topology) -> Iterator[Diagnostic]:
 
 
 def _describe_cut(topology: Topology, closed: Int64Array) -> str:
-    """Describe a set of nodes with at least one NPU: its NPUs, then its switches if any."""
+    """Describe a set of nodes: its NPUs, and its switches if it has any.
+
+    The set must have at least one NPU.
+    """
     npus = closed[closed < topology.num_npus]
     switches = closed[closed >= topology.num_npus]
     text = _describe_nodes(topology, npus)
@@ -163,10 +173,11 @@ def _describe_cut(topology: Topology, closed: Int64Array) -> str:
 
 
 def _describe_nodes(topology: Topology, nodes: Sequence[int] | Int64Array) -> str:
-    """Describe nodes of one kind as `NPU 3`, `NPUs 0-3` or by name, shortened if there are many.
+    """Describe a list of NPUs, or of switches, for example `NPUs 0-3`; long lists are shortened.
 
-    Ranges are used for NPUs without names, cut at a comma after at most 60 characters; otherwise
-    the first 8 names are listed, and the others counted. `nodes` must not be empty.
+    NPUs without names are listed as ranges, cut at a comma after at most `_MAX_LIST_WIDTH`
+    characters. Otherwise the first 8 names are listed, and the others counted. `nodes` must not be
+    empty, and must not contain both kinds.
     """
     chosen = [int(node) for node in nodes]
     noun = "NPU" if len(chosen) == 1 else "NPUs"
@@ -179,7 +190,10 @@ def _describe_nodes(topology: Topology, nodes: Sequence[int] | Int64Array) -> st
 
 
 def _list_names(topology: Topology, nodes: Sequence[int]) -> str:
-    """List names of nodes, joined by commas; the nodes after the first 8 are only counted."""
+    """List the names of nodes, separated by commas.
+
+    Only the first 8 are named; `and N more` follows if there are others.
+    """
     names = [topology.node_name(node) for node in nodes[:_MAX_NAMES]]
     shown = ", ".join(names)
     if len(nodes) > _MAX_NAMES:
@@ -188,8 +202,10 @@ def _list_names(topology: Topology, nodes: Sequence[int]) -> str:
 
 
 def _shorten(ranks: str) -> str:
-    """Cut a list of ranks longer than `_MAX_LIST_WIDTH` characters at the last comma within this
-    width, and append `,...`; shorter lists stay unchanged.
+    """Shorten a list of ranks to `_MAX_LIST_WIDTH` characters.
+
+    A longer list is cut at the last comma within this width, and `,...` is appended. A shorter list
+    stays unchanged.
     """
     if len(ranks) <= _MAX_LIST_WIDTH:
         return ranks

@@ -90,12 +90,13 @@ def build_dgx1v_smi(text: TopologyText) -> Topology:
 
 
 def build_dgx1_pcie(text: TopologyText) -> Topology:
-    """Build `dgx1-pcie`: the PCIe tree of a DGX-1 with eight GPUs; `dgx1-pcie:2` joins two.
+    """Build `dgx1-pcie`, the PCIe tree of a DGX-1 with eight GPUs, or `dgx1-pcie:2` with two.
 
-    Two GPUs per PCIe switch, two PCIe switches per CPU, and a link between the two CPUs. With
-    several machines, every PCIe switch has a NIC to the network. Switch ids: PCIe switches, CPUs,
-    network. Classes of links with defaults: PCIe (12 GB/s), between the CPUs (10 GB/s), and with
-    several machines NIC (12.5 GB/s).
+    Two GPUs share a PCIe switch, and two PCIe switches a CPU; a link joins the two CPUs of a
+    machine. With several machines, every PCIe switch also has a NIC, which is a link to the one
+    network switch. Switch ids: PCIe switches, CPUs, network. Bandwidths in the text apply to the
+    classes of links in this order: PCIe (default 12 GB/s), between the CPUs (10 GB/s), and with
+    several machines NIC (12.5 GB/s). With several machines, each one is a group.
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     defaults = (12e9, 10e9) if machines == 1 else (12e9, 10e9, _EDR_NIC)
@@ -133,11 +134,12 @@ def build_dgx2(text: TopologyText) -> Topology:
 
 
 def build_dgx_a100(text: TopologyText) -> Topology:
-    """Build `dgx-a100:2`: machines of eight A100 with one NVSwitch each and a NIC per GPU.
+    """Build `dgx-a100:N`: N machines of eight A100 with one NVSwitch each, and a NIC per GPU.
 
-    A single machine has no NICs. NICs of even GPUs are linked to one network switch, those of odd
-    GPUs to another. Switch ids: NVSwitches, NICs, network. Classes of links with defaults: NVSwitch
-    (300 GB/s per GPU); GPU to NIC to network (25 GB/s).
+    A single machine (`dgx-a100`) has no NICs. With several, the NICs of even GPUs are linked to one
+    network switch, and the NICs of odd GPUs to another one. Switch ids: NVSwitches, NICs, network.
+    Classes of links: GPU to NVSwitch (default 300 GB/s); GPU to NIC and NIC to network (25 GB/s).
+    With several machines, each one is a group.
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     if machines == 1:
@@ -240,10 +242,11 @@ def build_dgx_b300(text: TopologyText) -> Topology:
 
 
 def build_gb200(text: TopologyText) -> Topology:
-    """Build `gb200` or `gb300`: a tray of four GPUs; `gb200:18`: all trays of an NVL72.
+    """Build `gb200` or `gb300`: a tray of four GPUs; `gb200:18` is 18 trays, a full NVL72.
 
-    All GPUs are linked to one switch, which multicasts and adds up. Its rate is that of B200: no
-    public measurement of these trays uses NVLS.
+    All GPUs are linked to one switch (default 900 GB/s per GPU). It is declared to multicast and
+    add up at the rate measured on B200, since no public measurement of these trays uses NVLS.
+    Raises `UsageError` for more than `_MAX_TRAYS` trays.
     """
     (trays,) = text.parameters(1, "x", "gb200:18 for a rack") if text.argument else (1,)
     if trays > _MAX_TRAYS:
@@ -261,13 +264,12 @@ def _build_nvlink_machines(
     switch_bytes_per_s: float,
     nic_bytes_per_s: float = 50e9,
 ) -> Topology:
-    """Build machines of eight GPUs with one NVSwitch each and a NIC per GPU.
+    """Build machines of eight GPUs, each with one NVSwitch; a single one is a regular network.
 
-    `bytes_per_s`: default bandwidth between GPU and NVSwitch, `nic_bytes_per_s` that of a NIC;
-    values in the text override both. A single machine has no NICs and is a regular network of one
-    dimension. With several, each GPU also has a link to one network switch; nodes are NPUs,
-    NVSwitches, network. The NVSwitches multicast and add up at the measured rate
-    `switch_bytes_per_s`.
+    With several machines, each GPU also has a link to one network switch, its NIC, and each machine
+    is a group. Defaults in bytes/s, which values in the text replace: `bytes_per_s` between GPU and
+    NVSwitch, `nic_bytes_per_s` of a NIC. The NVSwitches are declared to multicast and add up at the
+    measured rate `switch_bytes_per_s`. Nodes: NPUs, NVSwitches, network.
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     if machines == 1:
@@ -288,10 +290,13 @@ def _build_nvlink_machines(
 def _build_machines_of_shared_nics(
     text: TopologyText, gpus: int, bytes_per_s: float, nic_bytes_per_s: float
 ) -> Topology:
-    """Build machines of `gpus` GPUs with one NVSwitch each; two GPUs share a NIC.
+    """Build machines of `gpus` GPUs, each with one NVSwitch; every two GPUs share a NIC.
 
-    Bandwidths are defaults in bytes/s of a GPU to the NVSwitch, and of the two links of a NIC. A
-    single machine has no NICs. Nodes: NPUs, NVSwitches, NICs, network.
+    A single machine has no NICs and is a regular network. With several, a NIC is a switch between
+    its two GPUs and the one network switch, and each machine is a group. Defaults in bytes/s, which
+    values in the text replace: `bytes_per_s` between GPU and NVSwitch, `nic_bytes_per_s` for the
+    links from a GPU to its NIC and from the NIC to the network. Nodes: NPUs, NVSwitches, NICs,
+    network.
     """
     machines = _parse_machine_count(text, gpus)
     if machines == 1:
@@ -313,8 +318,9 @@ def _build_machines_of_shared_nics(
 
 
 def _declare_switches(topology: Topology, bytes_per_s: float, count: int = 1) -> Topology:
-    """Return the topology with its first `count` switches declared to multicast and add up at a
-    measured rate in bytes/s.
+    """Return the topology with its first `count` switches declared as measured switches.
+
+    These can multicast and add up (reduce) at `bytes_per_s`, a rate that was measured.
     """
     switches = tuple(range(topology.num_npus, topology.num_npus + count))
     return replace(topology, measured_switches=MeasuredSwitches(switches, bytes_per_s))
@@ -346,13 +352,15 @@ def _build_machines(
     nic_bandwidth: float,
     gpus_per_nic: int = 1,
 ) -> Topology:
-    """Build machines whose GPUs are connected by lanes; several are joined by one network switch.
+    """Build machines whose GPUs are connected by lanes; one network switch joins several machines.
 
-    `lanes`: number of lanes by pair of GPUs of a machine. `lane_bandwidth`, `nic_bandwidth`:
-    defaults in bytes/s of one lane and of a NIC, which values in the text replace. A single machine
-    has no NICs. A NIC of one GPU (`gpus_per_nic` 1) is the link from the GPU to the network; a NIC
-    that GPUs share is a switch between them and the network, with links of equal bandwidth on both
-    sides. Each machine is a group. Nodes: NPUs, NICs, network.
+    `lanes`: number of lanes by pair of GPUs of a machine. Defaults in bytes/s, which values in the
+    text replace: `lane_bandwidth` of one lane, `nic_bandwidth` of a NIC.
+
+    A single machine has no NICs. With several, each machine is a group. If `gpus_per_nic` is 1, the
+    NIC is the link from the GPU to the network. Otherwise a NIC is a switch, with a link from each
+    of its GPUs and one to the network, all of the NIC's bandwidth. Nodes: NPUs, NICs (if they are
+    switches), network.
     """
     machines = _parse_machine_count(text, gpus)
     if machines == 1:
@@ -377,10 +385,10 @@ def _build_machines(
 
 
 def _parse_machine_count(text: TopologyText, gpus: int) -> int:
-    """Return the number of machines of `gpus` GPUs that the text states; 1 without an argument.
+    """Return the number of machines that the text states, 1 without an argument.
 
-    Raises `UsageError` for an argument that is not one positive number, and for more NPUs than a
-    topology may have.
+    `gpus`: of each machine. Raises `UsageError` for an argument that is not one positive number,
+    and if the NPUs would be more than a topology may have.
     """
     if not text.argument:
         return 1
@@ -390,10 +398,9 @@ def _parse_machine_count(text: TopologyText, gpus: int) -> int:
 
 
 def _build_nvswitch_machine(text: TopologyText, gpus: int, bandwidth_per_gpu: float) -> Topology:
-    """Build a machine of `gpus` NPUs that are all linked to one switch, as a regular network.
+    """Build a machine of `gpus` NPUs that are all linked to one switch, a regular network.
 
-    It equals `switch:GPUS`. `bandwidth_per_gpu`: default in bytes/s, which a bandwidth in the text
-    replaces.
+    It equals `switch:GPUS`. `bandwidth_per_gpu`: in bytes/s, used if the text states no bandwidth.
     """
     # Values in the text override the default.
     (pair,) = text.per_dimension(1, (bandwidth_per_gpu,))
@@ -403,11 +410,11 @@ def _build_nvswitch_machine(text: TopologyText, gpus: int, bandwidth_per_gpu: fl
 
 
 def _build_lane_links(lanes: Lanes, machines: int, gpus: int, lane: tuple[float, float]) -> Links:
-    """Build the links within all machines, machine by machine, sorted by source and destination.
+    """Build the links within all machines, machine by machine.
 
-    `lanes`: number of lanes by pair of GPUs (lower, higher); each pair gets one link per direction
-    with the bandwidth of all its lanes. `gpus`: per machine. `lane`: (bytes per second, latency in
-    s) of one lane.
+    Within a machine they are sorted by source and destination. `lanes`: number of lanes by pair of
+    GPUs (lower, higher). Each pair gets one link per direction with the bandwidth of all its lanes.
+    `gpus`: of each machine. `lane`: (bandwidth in bytes/s, latency in s) of one lane.
     """
     forward = [(*pair, count) for pair, count in lanes.items()]
     reverse = [(high, low, count) for low, high, count in forward]

@@ -35,7 +35,10 @@ def list_group_npus(index: int, size: int) -> tuple[int, ...]:
 def build_duplex_links(
     low: Int64Array, high: Int64Array, bandwidth_bytes_per_s: float, latency_s: float
 ) -> Links:
-    """Build a link in each direction between `low[i]` and `high[i]`, all those from `low` first."""
+    """Build a link in each direction between `low[i]` and `high[i]`, all with equal constants.
+
+    The links from `low` come first, then all links from `high`.
+    """
     source, destination = np.concatenate([low, high]), np.concatenate([high, low])
     return Links.uniform(source, destination, bandwidth_bytes_per_s, latency_s)
 
@@ -48,11 +51,11 @@ def build_levels(
     constants: Sequence[tuple[float, float]],
     groups: Mapping[str, tuple[int, ...]],
 ) -> Topology:
-    """Build a network of levels.
+    """Build a network of levels, where each level is a list of pairs of nodes.
 
-    Every (low, high) pair of a level becomes a link in each direction with the level's bandwidth
-    and latency (`constants`); links are sorted by source. `switch_names`: in the order of their
-    ids.
+    Every pair (low[i], high[i]) of a level becomes a link in each direction. `constants`:
+    (bandwidth in bytes/s, latency in s) by level. The links are sorted by source. NPUs are named by
+    their numbers; `switch_names` are in the order of the switch ids, which follow the `npus` NPUs.
     """
     parts = []
     for (low, high), (bandwidth, latency) in zip(levels, constants, strict=True):
@@ -69,10 +72,10 @@ _MAX_ORDER = 19
 
 
 def build_hypercube(text: TopologyText) -> Topology:
-    """Build `hypercube:3`: 2^3 NPUs with links between those whose numbers differ in one bit.
+    """Build `hypercube:3`: 2^3 NPUs with links between NPUs whose numbers differ in one bit.
 
-    Each of the dimensions may have its own bandwidth and latency. Raises `UsageError` unless
-    exactly one order is given, at most `_MAX_ORDER`.
+    It is a regular network; each dimension may have its own bandwidth and latency in the text.
+    Raises `UsageError` unless there is exactly one number in 1..`_MAX_ORDER`.
     """
     (order,) = text.parameters(1, "x", "hypercube:3 for 8 NPUs")
     if order > _MAX_ORDER:
@@ -89,13 +92,16 @@ _MAX_PORTS = 64
 
 
 def build_fat_tree(text: TopologyText) -> Topology:
-    """Build `fat-tree:4`: the k-ary fat tree of switches with k ports, k even.
+    """Build `fat-tree:k`: the k-ary fat tree of switches with k ports, where k is even.
 
-    Al-Fares, Loukissas, Vahdat, SIGCOMM 2008. k pods of k/2 edge and k/2 aggregation switches, k/2
-    hosts per edge switch, (k/2)^2 core switches: k^3/4 NPUs, 5k^2/4 switches, 3k^3/2 directed
-    links. NPU h is linked to edge switch h // (k/2); aggregation switch a of a pod to the cores a *
-    (k/2) ... a * (k/2) + k/2 - 1. Switch ids: edge, aggregation (pod by pod), core. Classes of
-    links: host, edge-aggregation, aggregation-core.
+    Source: Al-Fares, Loukissas, Vahdat, SIGCOMM 2008. There are k pods of k/2 edge and k/2
+    aggregation switches, k/2 NPUs per edge switch, and (k/2)^2 core switches; in total k^3/4 NPUs,
+    5k^2/4 switches and 3k^3/2 directed links. NPU h is linked to edge switch h // (k/2).
+    Aggregation switch a of every pod is linked to the cores a * k/2 to (a + 1) * k/2 - 1.
+
+    Switch ids: edge, then aggregation (both pod by pod), then core. Each pod is a group. Classes of
+    links: NPU-edge, edge-aggregation, aggregation-core. Raises `UsageError` for an odd k and for k
+    above `_MAX_PORTS`.
     """
     (ports,) = text.parameters(1, "x", "fat-tree:4 for 16 NPUs")
     if ports % 2 or ports > _MAX_PORTS:
@@ -117,7 +123,7 @@ def build_fat_tree(text: TopologyText) -> Topology:
 
 
 def _list_fat_tree_levels(ports: int) -> tuple[Ends, ...]:
-    """Return the lower and upper ends of all pairs of links of a fat tree, level by level.
+    """List both ends of all pairs of links of a fat tree, as (lower, upper) nodes of 3 levels.
 
     The levels: hosts to edge switches, edge to aggregation switches (all pairs within a pod),
     aggregation to core switches. With k `ports` per switch there are k pods of k/2 edge and k/2
@@ -142,11 +148,12 @@ def _list_fat_tree_levels(ports: int) -> tuple[Ends, ...]:
 
 
 def build_leaf_spine(text: TopologyText) -> Topology:
-    """Build `leaf-spine:8,8,4`: leaf switches, NPUs per leaf, spine switches.
+    """Build `leaf-spine:8,8,4`: 8 leaf switches, 8 NPUs per leaf, 4 spine switches.
 
-    Each leaf is linked to each spine. With fewer spines than NPUs per leaf and equal bandwidths,
-    the leaves are oversubscribed by that ratio. NPU n is linked to leaf n // (NPUs per leaf).
-    Switch ids: leaves, spines. Classes of links: host, leaf-spine.
+    Each leaf is linked to each spine. NPU n is linked to leaf n // (NPUs per leaf). With fewer
+    spines than NPUs per leaf and equal bandwidths, the leaves are oversubscribed by this ratio.
+    Switch ids: leaves, spines. The NPUs of each leaf are a group. Classes of links: NPU-leaf,
+    leaf-spine. Raises `UsageError` for other than three numbers and for too many nodes or links.
     """
     leaves, hosts, spines = text.parameters(3, ",", "leaf-spine:8,8,4 for 64 NPUs")
     if max(leaves * hosts, leaves * spines, spines) > MAX_NODES:
@@ -164,13 +171,16 @@ def build_leaf_spine(text: TopologyText) -> Topology:
 
 
 def build_dragonfly(text: TopologyText) -> Topology:
-    """Build `dragonfly:4,2,2`: the largest dragonfly of fully connected groups of a routers.
+    """Build `dragonfly:a,p,h`: the largest dragonfly of groups of `a` fully connected routers.
 
-    Kim, Dally, Scott, Abts, ISCA 2008. The numbers are a, p and h: every router has p NPUs and h
-    links to other groups: g = a * h + 1 groups, a * p * g NPUs, a * g switches, one pair of links
-    between any two groups. Global port j of group i (at router j // h) leads to group (i + j + 1)
-    mod g, where it is port a * h - 1 - j. NPU n is linked to router n // p. Classes of links: host,
-    local, global.
+    Source: Kim, Dally, Scott, Abts, ISCA 2008. Every router has p NPUs and h links to other groups.
+    There are g = a * h + 1 groups, a * p * g NPUs and a * g switches, and one link in each
+    direction between any two groups. NPU n is linked to router n // p.
+
+    Global port j of group i is at its router j // h. It leads to group (i + j + 1) mod g, where the
+    other end is port a * h - 1 - j. The NPUs of each group of routers are a group. Classes of
+    links: NPU-router, within groups, between groups. Raises `UsageError` for other than three
+    numbers and if the network would be too large.
     """
     example = "dragonfly:4,2,2 for 72 NPUs"
     routers, hosts, global_links = text.parameters(3, ",", example)
@@ -195,10 +205,11 @@ def build_dragonfly(text: TopologyText) -> Topology:
 
 
 def _list_local_links(npus: int, groups: int, routers: int) -> Ends:
-    """Return both ends of every pair of links within the groups of a dragonfly, the lower first.
+    """List both ends of all pairs of links within the groups of a dragonfly.
 
-    All `routers` of a group are joined to each other, each pair once. Routers are numbered after
-    the `npus`, group by group.
+    All `routers` of a group are joined to each other. Each pair occurs once, with the lower router
+    in the first array and the higher one in the second. Routers are numbered after the `npus` NPUs,
+    group by group.
     """
     group, low, high = _list_coordinates(groups, routers, routers)
     # Routers are numbered after the NPUs.
@@ -209,12 +220,13 @@ def _list_local_links(npus: int, groups: int, routers: int) -> Ends:
 
 
 def _list_global_links(npus: int, routers: int, global_links: int) -> Ends:
-    """Return both ends of every pair of links between groups of a dragonfly, each pair once.
+    """List both ends of all pairs of links between the groups of a dragonfly.
 
-    There are a * h + 1 groups of a `routers` with h `global_links` each, so that one link joins
-    every two groups. Port j of a group leads to the group that is j + 1 places further (modulo the
-    groups), and belongs to router j // h. Routers are numbered after the `npus`, group by group.
-    The first end is in the lower group.
+    With a `routers` per group and h `global_links` per router, there are a * h + 1 groups, and one
+    pair of links joins every two of them. Port j of a group is at its router j // h, and leads to
+    the group that is j + 1 places further, modulo the number of groups. Each pair occurs once, with
+    the router of the lower group in the first array. Routers are numbered after the `npus` NPUs,
+    group by group.
     """
     groups = routers * global_links + 1
     group, port = _list_coordinates(groups, groups - 1)
@@ -229,12 +241,14 @@ def _list_global_links(npus: int, routers: int, global_links: int) -> Ends:
 
 
 def build_rail(text: TopologyText) -> Topology:
-    """Build `rail:4x8`: hosts of GPUs with one NVSwitch each, and one switch per rail.
+    """Build `rail:4x8`: 4 hosts of 8 GPUs with one NVSwitch per host, and one switch per rail.
 
-    GPU i of every host is linked to rail switch i: hosts * gpus NPUs, hosts + gpus switches, 4 *
-    hosts * gpus directed links. There is no spine: between GPUs of different hosts and indices,
-    routes pass a GPU of the sender's host, as NCCL's PXN does. NPU id = host * gpus + index. Switch
-    ids: NVSwitches, rails. Classes of links: NVSwitch, rail.
+    GPU i of every host is linked to rail switch i. NPU id = host * gpus + index. There are hosts *
+    gpus NPUs, hosts + gpus switches and 4 * hosts * gpus directed links. No spine joins the rails:
+    a route between GPUs of different hosts and indices passes another GPU, as with NCCL's PXN.
+
+    Switch ids: NVSwitches, rails. Each host is a group. Classes of links: GPU-NVSwitch (default 450
+    GB/s), GPU-rail (50 GB/s).
     """
     nodes, gpus = text.parameters(2, "x", "rail:4x8 for 32 NPUs")
     npus = nodes * gpus

@@ -139,10 +139,11 @@ class TopologyWriteReport(Report, tag="collhub/report-topology-write-1", frozen=
 
 
 def create_facts_report(network: Topology, facts: Facts, *, with_links: bool) -> TopologyShowReport:
-    """Create the `--json` report of `topology show` from a network and its computed facts.
+    """Create the report that `topology show --json` prints, from a network and its facts.
 
-    `with_links`: list every link in `links`, in the network's order; without it, the field is
-    absent. Bandwidths are in bytes/s, latencies in seconds.
+    With `with_links`, `links` lists every link in the order of the network; otherwise this field is
+    absent. Bandwidths are in bytes/s, latencies in seconds. The switches that multicast and reduce
+    include the measured switches of the network.
     """
     links = [
         LinkItem(
@@ -205,9 +206,9 @@ def create_facts_report(network: Topology, facts: Facts, *, with_links: bool) ->
 def _find_switch_rate(network: Topology) -> float | None:
     """Return the measured rate in bytes/s of the switches that multicast and reduce.
 
-    The result is None if the network has no measured switches. It is None, too, if the
-    network itself declares any switch that multicasts or reduces, because the measured
-    switches are then not used. Switches without these abilities make no difference.
+    The result is `None` if the network has no measured switches. It is also `None` if the network
+    itself declares switches that multicast or reduce, because the measured switches are not used in
+    this case.
     """
     machine = network.with_measured_switches()
     if machine is network or network.measured_switches is None:
@@ -220,12 +221,13 @@ _MAX_LISTED = 10
 
 
 def print_facts(context: CommandContext, network: Topology, facts: Facts) -> None:
-    """Print the facts of a network as text: fields, a table of link classes, and one of groups.
+    """Print the facts of a network as text: fields, a table of link classes, a table of groups.
 
-    Fields: name, numbers of NPUs, switches and links, diameter (`not known` if it was not
-    computed); switches that multicast and reduce, with their measured rate; links and bandwidth per
-    kind of node; and every dimension with its cut. Tables list at most 10 rows and count the
-    others; empty ones are left out.
+    The fields are the name, the numbers of NPUs, switches and links, the diameter (`not known` if
+    it is `None`), the numbers of switches that multicast and that reduce with their measured rate
+    if there is one, links and bandwidth of each kind of node, and every dimension with the cut
+    between its halves. Each table lists at most 10 rows and counts the others; an empty table is
+    left out.
     """
     npus = _format_count(network.num_npus, "NPU", "NPUs")
     switches = _format_count(network.num_nodes - network.num_npus, "switch", "switches")
@@ -269,7 +271,10 @@ def print_facts(context: CommandContext, network: Topology, facts: Facts) -> Non
 
 
 def print_links(context: CommandContext, network: Topology) -> None:
-    """Print all links as a table in their order: ends by name, bandwidth, latency."""
+    """Print all links of a network as a table: source and destination, bandwidth, latency.
+
+    The rows are in the order of the links, with the names of the nodes.
+    """
     rows = [_format_link(network, link) for link in network.links()]
     numbers = ("bandwidth", "latency")
     context.print_table(("link", *numbers), rows, right=numbers)
@@ -287,10 +292,10 @@ def _format_link(network: Topology, link: Link) -> tuple[str, str, str]:
 
 
 def _format_dimension(dimension: Dimension, cut: HalfCut | None) -> str:
-    """Format a dimension, for example `ring of 4, 50 GB/s, 500 ns`, and the cut between its halves.
+    """Format a dimension, for example `ring of 4, 50 GB/s, 500 ns`, and the cut of its halves.
 
-    The cut is given per direction, once if both directions have equal links and bandwidth as
-    printed. None: without the cut.
+    The links and the bandwidth across the cut follow for both directions, or once if both look the
+    same as printed. If `cut` is `None`, only the dimension is printed.
     """
     rate = format_bandwidth(dimension.bandwidth_bytes_per_s)
     latency = _format_latency(dimension.latency_s)
@@ -313,10 +318,11 @@ def _format_crossing(links: int, bandwidth_bytes_per_s: float) -> str:
 
 
 def _format_directions(spans: Mapping[str, Span]) -> str:
-    """Format links and bandwidth of the nodes of one kind: once if both directions look equal.
+    """Format the number of links and the bandwidth of nodes of one kind, for both directions.
 
-    `spans`: minimum and maximum over the nodes by name of the number, of `collect_spans`. Otherwise
-    out comes first, then in.
+    `spans`: minimum and maximum over these nodes, by the names of `collect_spans`. If both
+    directions look the same as printed, they are shown once, followed by `out and in`; otherwise
+    first out, then in.
     """
     rates_out = spans["bandwidth_out_bytes_per_s"]
     rates_in = spans["bandwidth_in_bytes_per_s"]
@@ -328,9 +334,9 @@ def _format_directions(spans: Mapping[str, Span]) -> str:
 
 
 def _format_direction(links: Span, rates: Span) -> str:
-    """Format one direction: `2 to 4 links, 50 GB/s to 100 GB/s`.
+    """Format one direction, for example `2 to 4 links, 50 GB/s to 100 GB/s`.
 
-    A value stands alone if minimum and maximum are printed equally.
+    Only one value is shown if the minimum and the maximum look the same as printed.
     """
     count = _format_range(f"{links.minimum}", f"{links.maximum}")
     # Compare as printed: rates may differ by less than the digits show.

@@ -29,10 +29,10 @@ _DIAMETERS: dict[DimensionKind, Callable[[int], int]] = {
 def compute_diameter(topology: Topology) -> int | None:
     """Return the number of links on the longest shortest path between two NPUs.
 
-    For regular networks by formula: the diameters of the dimensions are added (line size - 1, ring
-    size // 2, fully connected 1, switch 2; 0 for one NPU). Otherwise by a search from all NPUs, in
-    which links to switches count as well. None if a path is missing, or if the search would process
-    more than 2^32 bytes, which takes some seconds.
+    In a regular network, this is the sum over the dimensions: size - 1 of a line, size // 2 of a
+    ring, 1 if fully connected, 2 of a switch, 0 for size 1. In all other networks, it is searched
+    from all NPUs; links to and from switches count. Returns `None` if an NPU cannot reach another
+    one, or if the search would process more than `_MAX_WORK_BYTES` bytes.
     """
     if topology.dimensions:
         # The diameters of the dimensions add up; a dimension of one NPU has none.
@@ -59,11 +59,11 @@ def compute_diameter(topology: Topology) -> int | None:
 
 
 def _find_distinct_starts(topology: Topology) -> Int64Array:
-    """Return the NPUs from which the search for the diameter must start: ascending int64.
+    """Return the NPUs from which the search for the diameter must start, ascending int64.
 
-    Of NPUs whose links all lead to the same one node, the first two by number are enough: the
-    others have equal distances. Two, because the distance between such NPUs counts too. All other
-    NPUs are included.
+    NPUs whose links all lead to the same single node have equal distances to all other nodes, so
+    only the first two of them by number are included. Two are needed for the distance between such
+    NPUs. All other NPUs are included.
     """
     order = np.lexsort((topology.destination, topology.source))
     source = topology.source[order]
@@ -83,12 +83,12 @@ def _find_distinct_starts(topology: Topology) -> Int64Array:
 def compute_longest_distance(
     arcs: Arcs, starts: Int64Array, goals: int, work: int
 ) -> tuple[int, int] | None:
-    """Return (number of arcs on the longest shortest path from `starts` to the goals, bytes).
+    """Return the longest shortest path from the starts to the goals, and the bytes processed.
 
-    The goals are nodes 0..goals-1; bytes are those that were processed. None if a goal is not
-    reached from some start, or if more than `work` bytes would be processed. Starts are bits, 8 per
-    byte, and a round passes the bits of every tail to its heads: rounds times arcs times starts / 8
-    bytes.
+    The path length is in arcs. The goals are nodes 0..goals - 1. Each start is a bit, 8 per byte,
+    and each round passes the bits of every arc's tail to its head, so that a round costs arcs *
+    starts / 8 bytes. Returns `None` if some start does not reach some goal, or if more than `work`
+    bytes would be processed.
     """
     # Each set has every head at most once: an assignment to repeated rows keeps only the last one.
     ordinal = ordinals(arcs.head)
@@ -180,11 +180,11 @@ def collect_facts(topology: Topology) -> Facts:
 
 
 def find_link_classes(topology: Topology) -> list[LinkClass]:
-    """Return the classes of links: links of equal bandwidth, latency and kinds of both endpoints.
+    """Return the classes of links: equal bandwidth, latency and kinds of source and destination.
 
-    Sorted by descending number of links; equal numbers by kind of the source and of the destination
-    (`NPU` before `switch`), then by descending bandwidth and ascending latency. Empty without
-    links.
+    A kind is `NPU` or `switch`. The classes are sorted by descending number of links; ties by kind
+    of the source, then of the destination (NPU first), then by descending bandwidth, then by
+    ascending latency. Empty for a network without links.
     """
     if not topology.num_links:
         return []
@@ -221,11 +221,11 @@ def _class_key(link_class: LinkClass) -> tuple[int, str, str, float, float]:
 
 
 def collect_spans(topology: Topology) -> dict[str, dict[str, Span]]:
-    """Return minimum and maximum over nodes of the links out and in, and of their total bandwidth.
+    """Return the minimum and the maximum over nodes of their links and their total bandwidth.
 
-    By kind of node (`NPU`, `switch`), without kinds that the network does not have; within it by
-    name: `links_out`, `links_in`, `bandwidth_out_bytes_per_s` and `bandwidth_in_bytes_per_s`. A
-    node without links counts with 0.
+    The outer keys are the kinds of nodes (`NPU`, `switch`); a kind without nodes is left out. The
+    inner keys are `links_out`, `links_in`, `bandwidth_out_bytes_per_s` and
+    `bandwidth_in_bytes_per_s`. A node without links counts with 0.
     """
     npus, nodes = topology.num_npus, topology.num_nodes
     rates = topology.bandwidth_bytes_per_s
@@ -247,7 +247,7 @@ def collect_spans(topology: Topology) -> dict[str, dict[str, Span]]:
 
 
 def _build_span(column: Int64Array | Float64Array) -> Span:
-    """Return minimum and maximum of a column as Python numbers.
+    """Return the minimum and the maximum of a column, as Python numbers.
 
     Raises `ValueError` for an empty column.
     """
@@ -256,9 +256,11 @@ def _build_span(column: Int64Array | Float64Array) -> Span:
 
 
 def find_half_cuts(topology: Topology) -> list[HalfCut]:
-    """Return one cut for every dimension of at least two NPUs, in the order of dimensions.
+    """Return the cut between the two halves of every dimension of at least two NPUs.
 
-    Empty for irregular networks, which have no dimensions.
+    `links_up` and `bandwidth_up_bytes_per_s` count the links from the lower to the upper half,
+    `links_down` and `bandwidth_down_bytes_per_s` the links back. The order is that of the
+    dimensions. The list is empty for irregular networks, which have no dimensions.
     """
     cuts, stride = [], 1
     for index, dimension in enumerate(topology.dimensions):
@@ -285,8 +287,8 @@ def find_half_cuts(topology: Topology) -> list[HalfCut]:
 def _find_upper_half(topology: Topology, stride: int, size: int) -> BoolArray:
     """Find the nodes in the upper half of a dimension: bool[nodes].
 
-    NPUs belong to it if their coordinate (number // stride % size) is at least size // 2. A switch
-    belongs to it if any NPU of the upper half has a link to it.
+    An NPU belongs to it if its coordinate, number // stride % size, is at least size // 2. A switch
+    belongs to it if an NPU of the upper half has a link to it.
     """
     npus = topology.num_npus
     coordinate = np.arange(npus) // stride % size

@@ -192,10 +192,7 @@ def convert(
 def _report_written(
     context: CommandContext, network: Topology, written: WrittenFiles, as_json: bool
 ) -> None:
-    """Report the written files: as text, or with `as_json` as a JSON report of their paths.
-
-    Used by draw and convert.
-    """
+    """Report the written files as text, or with `as_json` as a JSON report of their paths."""
     if not as_json:
         context.say_written(written)
         return

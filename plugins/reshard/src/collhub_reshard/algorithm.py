@@ -50,12 +50,12 @@ from hub_core.network import Topology
 def build_collective(layout: BoxLayout, origins: Sequence[Origin]) -> Collective:
     """Build the custom collective whose contract describes the resharding.
 
-    The buffer sizes are those of `layout`. A rank without input units has no defined INPUT. The
-    contract states for every output unit in `origins` which unit of which rank's INPUT it must
-    contain: the one from which it is sent. Replicas of a box have equal inputs, but a contract
-    cannot express that, so it names only the replica that is sent. Origins without units are
-    skipped; several origins of one output unit are reduced to one value. The unit count of the
-    collective is the largest number of units in any input or output, at least 1.
+    For every output unit, the contract names the rank and the unit of its INPUT from which it
+    comes. Replicas of a box have equal inputs, but the contract names only the replica that is
+    sent. If several origins have the same output unit, the output is their sum. Empty origins are
+    skipped. Buffer sizes are those of `layout`; a rank without input units has no defined INPUT.
+    The unit count of the collective is the largest number of units in any input or output, at least
+    1.
     """
     parts = [_build_contributions(layout, origin) for origin in origins if origin.high > origin.low]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
@@ -71,9 +71,10 @@ def build_collective(layout: BoxLayout, origins: Sequence[Origin]) -> Collective
 
 
 def _build_contributions(layout: BoxLayout, origin: Origin) -> tuple[Int64Array, ...]:
-    """Build the columns (rank, offset, source rank, source unit) of one part of a box at one
-    receiver, int64, one row per unit. `origin` has the receiver, the source device and the range of
-    units within the box.
+    """Return the contract rows of one origin: a part of a box at one receiver.
+
+    The columns are (receiving rank, offset in OUTPUT, source rank, unit of its INPUT), each int64
+    with one entry per unit.
     """
     inside = slice(origin.low, origin.high)
     offset = _list_units(layout.outputs[origin.row, origin.receiver])[inside]
@@ -83,7 +84,7 @@ def _build_contributions(layout: BoxLayout, origin: Origin) -> tuple[Int64Array,
 
 
 def _list_units(region: Region) -> Int64Array:
-    """Return all units of a region, run by run: int64[units]."""
+    """Return the numbers of all units of a region, run after run: int64[units]."""
     inside = np.arange(region.run_units, dtype=np.int64)
     units: Int64Array = (region.starts[:, None] + inside).reshape(-1)
     return units
@@ -110,9 +111,11 @@ class ReceiverTurns:
     _last_out: dict[int, Fraction] = field(default_factory=dict)
 
     def awaited(self, piece: Piece, audience: Audience) -> FinishedPiece | None:
-        """Return the piece of another sender that must have arrived before this one may start.
+        """Return the piece of another sender that must arrive before this piece may start.
 
-        None if there is none, or if the sender itself is busy until then.
+        This is the last piece on the card of the first receiving host. Returns `None` if there is
+        none, if the same sender sent it, or if this sender is itself busy until the end of that
+        piece or longer.
         """
         sender_free_at = self._last_out.get(piece.sender, Fraction(0))
         # Chains begin at the first host and keep their order after it.
@@ -123,18 +126,22 @@ class ReceiverTurns:
         return before if before.end > sender_free_at else None
 
     def pass_on(self, piece: Piece, row: int, audience: Audience) -> None:
-        """Record a piece as the last one on the cards of its sender and its receivers."""
+        """Record a piece as the last one on the cards of its sender and of its receiving hosts.
+
+        For each host, the first device is recorded as the receiving device. `row`: unit task.
+        """
         self._last_out[piece.sender] = piece.end
         for host, devices in audience.hosts.items():
             self._last_in[host] = FinishedPiece(row, piece.sender, piece.end, devices[0])
 
 
 def build_tree_transfers(topology: Topology, audience: Audience, chunks: int) -> list[Transfer]:
-    """Send a box on trees that are packed on the topology.
+    """Send a box over trees that are packed on the topology; return the transfers.
 
-    Every tree carries its fraction of the box in `chunks` parts, from parents to children. Optimal
-    if only the sender and the receivers of a box forward it; other NPUs, which could also help, do
-    not, so the trees are a heuristic for Steiner trees. Switches relay.
+    Each tree carries a fraction of the box in proportion to its rate, in `chunks` parts, from
+    parents to children. Chunk by chunk, all trees send one part. Only the sender, the receivers and
+    the switches forward data. This is optimal among such trees, but other NPUs could also help, so
+    it is a heuristic for Steiner trees.
     """
     receivers = [device for devices in audience.hosts.values() for device in devices]
     nodes = (audience.sender, *receivers)
@@ -154,9 +161,10 @@ def build_tree_transfers(topology: Topology, audience: Audience, chunks: int) ->
 
 @lru_cache(maxsize=256)
 def _pack_trees(topology: Topology, nodes: tuple[int, ...]) -> tuple[SpanningTree, ...]:
-    """Pack spanning trees from the first of `nodes` to the others, in the subnetwork of these
-    nodes, with the maximum rate of the network. Switches, if any, are first replaced by direct
-    links between NPUs. Cached.
+    """Pack spanning trees from the first node to all others, with the maximum total rate.
+
+    Only the subnetwork of `nodes` (NPUs) is used. If it has switches, they are first replaced by
+    direct links between NPUs. Results are cached.
     """
     graph = CapacityGraph.of(topology.subset(nodes))
     rate = broadcast_rate(graph, 0)
@@ -169,11 +177,11 @@ def _pack_trees(topology: Topology, nodes: tuple[int, ...]) -> tuple[SpanningTre
 def _send_down_tree(
     tree: SpanningTree, nodes: tuple[int, ...], part: tuple[Fraction, Fraction], first: int
 ) -> list[Transfer]:
-    """List the transfers of one part down a tree, by depth, then by node number.
+    """List the transfers of one part of a box down a tree, by depth, then by node number.
 
-    `nodes`: the device of every node, whose first is the root. `first`: the number of the first
-    transfer; each has as parent the number of the transfer that brought its sender the part, -1 at
-    the root.
+    `nodes`: the device of every node of the tree; node 0 is the root. `first`: the number of
+    transfers before these ones. The parent of a transfer is the number of the transfer that brought
+    the part to its sender, -1 at the root.
     """
     depths = tree.depths
     order = sorted(range(1, len(nodes)), key=lambda node: (int(depths[node]), node))
@@ -225,13 +233,14 @@ def lower_schedule(
     choices: LoweringChoices,
     extension: JsonValue,
 ) -> Lowered:
-    """Convert a schedule to an algorithm. Raises `InputError` for a layout of too many runs.
+    """Convert a schedule of the hosts' cards to an algorithm.
 
-    `choices` selects the layout ("rows", else packed with 16 units per chunk if possible) and, by
-    row of a unit task, strategy and chunks. Pieces are written in the schedule's order. A tree
-    needs a topology; without one, the strategy's ordinary transfers are used. If hosts have one
-    card, pieces to the same receiver take turns: the sender of the next waits for a token.
-    `extension` is attached to the algorithm.
+    Pieces are written in the order of the schedule, with the strategy and the chunks of their unit
+    task in `choices`. The strategy tree needs the topology in `choices`; without one, the ordinary
+    transfers of the strategy are used. If hosts have one card each, pieces from different senders
+    to the same receiver take turns: the next sender waits for a token. The layout is by rows if
+    `choices` says so, otherwise packed, with 16 units per chunk if possible. `extension` is
+    attached to the algorithm. Raises `InputError` for a row layout of too many runs.
     """
     max_chunks = max(choices.chunks.values(), default=1)
     if choices.layout == "rows":
@@ -266,10 +275,13 @@ def lower_streams(
     choices: LoweringChoices,
     extension: JsonValue,
 ) -> Lowered:
-    """Convert streams to an algorithm, each in the same number of chunks, the largest of `choices`.
+    """Convert streams to an algorithm.
 
-    Chunks of all streams are sent round robin, so that the streams share links in proportion. Cards
-    do not take turns. Raises `InputError` for a layout of too many runs.
+    Every stream is sent in the same number of chunks, the largest one in `choices`. The chunks of
+    all streams alternate, so that the streams share the links in proportion. The first messages of
+    a chunk wait for those of the chunk `_STREAM_WINDOW` before in the same stream; cards do not
+    take turns. The layout is by rows if `choices` says so, otherwise packed. `extension` is
+    attached to the algorithm. Raises `InputError` for a row layout of too many runs.
     """
     count = max(choices.chunks.values(), default=1)
     if choices.layout == "rows":
@@ -293,11 +305,11 @@ def lower_streams(
 
 
 def build_lowered(writer: StepWriter, extension: JsonValue) -> Lowered:
-    """Build the algorithm of all steps that the writer has collected, with its contract.
+    """Build the algorithm of all steps that a writer has collected, with its contract.
 
-    Finishes the writer. The size of the collective is its units times the bytes of a unit;
-    `extension` is stored under "reshard". The result also has the layout, the number of copies and
-    their bytes, and the number of tokens.
+    This finishes the writer. The size of the collective is its units times the bytes of a unit.
+    `extension` is stored in the algorithm under the key `reshard`. The result also has the layout,
+    the numbers of copies, of copied bytes and of tokens.
     """
     layout = writer.layout
     steps, scratch = writer.finish()

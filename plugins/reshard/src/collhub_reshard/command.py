@@ -147,10 +147,11 @@ def reshard(
 
 
 def _read_moves(problem: _Problem, host_size: int | None) -> list[Move]:
-    """Return the tensors of the command line, then those of the file.
+    """Return the moves: the tensors of the command line in their order, then those of the file.
 
-    Tensors of the command line are named "tensor N" from 0 in their order. Raises `UsageError` if
-    there are none or a tensor lacks a side, and `InputError` for an invalid file.
+    Tensors of the command line are named `tensor 0`, `tensor 1` and so on. `host_size`: devices per
+    host, if given. Raises `UsageError` if there is no tensor or if `--tensor` lacks `--from` or
+    `--to`, and `InputError` for a faulty file.
     """
     from collhub_shardings import parse_move
 
@@ -183,11 +184,11 @@ def _read_content(file: str) -> bytes:
 def _plan(
     context: CommandContext, moves: Sequence[Move], problem: _Problem, choices: object
 ) -> ReshardPlan:
-    """Plan the moves on the network of the options.
+    """Plan the moves on the network that the options of the command describe.
 
-    The network is a topology or equal hosts with one bandwidth, `latency` and `cards` (default 1).
-    Plans are simulated with the context's simulator. Raises `UsageError` unless exactly one of the
-    topology and the bandwidth is given.
+    The network is either a topology, or equal hosts of `cards` cards (default 1) with one bandwidth
+    and latency. Plans are simulated with the simulator of the context. `choices` must be
+    `ReshardChoices`. Raises `UsageError` unless exactly one of topology and bandwidth is given.
     """
     from collhub_reshard.planning import ReshardChoices, plan_reshard
 
@@ -210,9 +211,11 @@ def _plan(
 def _simulate_time_s(
     context: CommandContext, algorithm: Algorithm, topology: Topology
 ) -> float | None:
-    """Return the time in seconds by the default simulator; None if the simulation raises
-    `HubError`, for example because no simulator is installed, or never finishes. An algorithm
-    without a size is simulated with 1 byte.
+    """Return the time of an algorithm in seconds, by the default simulator.
+
+    Returns `None` if the simulation raises `HubError`, for example because no simulator is
+    installed, or if the algorithm never finishes. An algorithm without a size is simulated with 1
+    byte.
     """
     from hub_core import simulate
 
@@ -232,9 +235,10 @@ def _show(
     as_json: bool,
     out: str | None,
 ) -> None:
-    """Print the report as JSON or text, then the written files; no text if OUT is stdout.
+    """Print the result of the command, as one JSON report or as text.
 
-    JSON is one report, which contains the paths of the files, and nothing is printed after it.
+    The JSON report contains the paths of the written files. As text, the facts of the plan are
+    printed first, but not if OUT is stdout (`-`), and then the written files.
     """
     from collhub_reshard.command_report import build_text_fields, create_report
 

@@ -59,11 +59,12 @@ class ReshardOptions:
 def parse_choices(
     assignments: Assignments, budget: SearchBudget
 ) -> tuple[ReshardChoices, int | None]:
-    """Return (choices, devices per host). Raises click's errors, which name the option.
+    """Parse the options given by `-O`; return (choices, devices per host).
 
-    Without values: strategy None (chosen per box), as for "auto", chunks None (the planner
-    chooses), layout "packed", split None, the default work, and devices per host None. Limits:
-    65536 chunks and devices, an effort from 0 to 1000.
+    Defaults: strategy `None` (as for `auto`: chosen for each box), chunks `None` (the planner
+    chooses), layout `packed`, no splitting, the default work, devices per host `None`. Limits:
+    1..65536 chunks and devices per host, an effort from 0 to `_MAX_EFFORT`. `budget` is stored in
+    the effort. Raises `click.UsageError` with the name of the option for other values.
     """
     # Parsed here, because a command has no option record that the program fills in. The errors
     # have the form of those of other options.
@@ -82,9 +83,9 @@ def parse_choices(
 
 
 def _parse_choice(assignments: Assignments, name: str, known: tuple[str, ...]) -> str | None:
-    """Return one of the `known` words, None if the option is not given.
+    """Return the value of an option that must be one of the `known` words.
 
-    Raises `click.UsageError` for any other word.
+    Returns `None` if the option is not given. Raises `click.UsageError` for any other word.
     """
     text = assignments.get(name)
     if text is None:
@@ -95,9 +96,10 @@ def _parse_choice(assignments: Assignments, name: str, known: tuple[str, ...]) -
 
 
 def _parse_positive_integer(assignments: Assignments, name: str, maximum: int) -> int | None:
-    """Return an integer from 1 to `maximum`, None if the option is not given.
+    """Return the value of an option that is an integer in 1..`maximum`.
 
-    Raises `click.UsageError` for any other text.
+    Returns `None` if the option is not given. Raises `click.UsageError` for any other text, also
+    with a sign.
     """
     text = assignments.get(name)
     if text is None:
@@ -110,9 +112,10 @@ def _parse_positive_integer(assignments: Assignments, name: str, maximum: int) -
 
 
 def _parse_boolean(assignments: Assignments, name: str) -> bool:
-    """Return the value of a boolean option, False if it is not given.
+    """Return the value of a boolean option, `False` if it is not given.
 
-    Raises `click.UsageError` for a word other than those of `BOOL_WORDS`.
+    The words are those of `BOOL_WORDS`, in upper or lower case. Raises `click.UsageError` for any
+    other word.
     """
     value = BOOL_WORDS.get(assignments.get(name, "false").lower())
     if value is None:
@@ -123,9 +126,10 @@ def _parse_boolean(assignments: Assignments, name: str) -> bool:
 def _parse_number(
     assignments: Assignments, name: str, low: float, high: float, default: T
 ) -> float | T:
-    """Return a number from `low` to `high`, or `default` if the option is not given.
+    """Return the value of an option that is a number from `low` to `high`, both included.
 
-    Both limits are allowed. Raises `click.UsageError` for any other text, also for NaN.
+    Returns `default` if the option is not given. Raises `click.UsageError` for any other text, also
+    for NaN.
     """
     text = assignments.get(name)
     if text is None:
@@ -151,11 +155,12 @@ class Sides:
 def parse_state_dict(
     content: bytes, file: str, sides: Sides, host_size: int | None = None
 ) -> list[Move]:
-    """Parse moves from a JSON list of objects with `tensor`, `from`, `to`, in order.
+    """Parse the moves of a JSON list of tensors, in the order of the list.
 
-    Optional members: `name`, `release_s`, `due_s` (seconds), `count` of equal tensors. `from` and
-    `to` default to `sides`. Raises `InputError` for invalid JSON, for anything but a list with
-    entries, and, with its number, for an invalid entry.
+    An entry is an object with `tensor`, `from` and `to`, and optionally `name`, `release_s` and
+    `due_s` (seconds), and `count` of equal moves. `sides` are the defaults of `from` and `to`.
+    `file`: name for errors. Raises `InputError` for invalid JSON, for an empty list or another
+    value, and for an invalid entry, with its number from 0.
     """
     try:
         listed = json.loads(content)

@@ -91,12 +91,12 @@ class ReshardReport(Report, tag="collhub/report-reshard-1", frozen=True, kw_only
 
 
 def create_report(plan: ReshardPlan, lowered: Lowered, paths: Sequence[str]) -> ReshardReport:
-    """Create the report of `collhub reshard --json`.
+    """Create the report that `collhub reshard --json` prints.
 
-    `optimum_s` is the makespan if the status is "optimal", else None. Strategies are counted by
-    name and sorted by it; `chunks` is the largest number of chunks of a unit task, 0 if there are
-    none. `is_partial` tells that a budget cut parts of the search, which `cut` lists. `paths`: the
-    files that were written.
+    `optimum_s` is the makespan if the status is `optimal`, otherwise `None`. `strategies` counts
+    unit tasks by strategy, sorted by name. `chunks` is the largest number of chunks of a unit task,
+    0 without tasks. `is_partial` tells that a budget cut parts of the search, which `cut` lists.
+    `paths`: the files that were written.
     """
     outcome, tasks, layout = plan.outcome, plan.tasks, lowered.layout
     cuts = plan.choices.effort.budget.cuts
@@ -139,12 +139,12 @@ def create_report(plan: ReshardPlan, lowered: Lowered, paths: Sequence[str]) -> 
 
 
 def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
-    """Build the lines of the text output, as texts by name in the order of output.
+    """Build the text output, as texts by field name in the order of output.
 
-    Always: resharding, strategies, time, bound, status, predicted, layout, algorithm. Then
-    "simulated" if a simulated time exists, the fields of a budget that was cut, and "late" with the
-    number of tasks that finish after their due times, if there are any. Times are in seconds with
-    six significant digits.
+    The first fields always exist: resharding, strategies, time, bound, status, predicted, layout,
+    algorithm. Further fields follow only if they apply: `simulated` if there is a simulated time;
+    the parts of the search that a budget cut; `late` with the number of tasks that finish after
+    their due times. Times are in seconds with six significant digits.
     """
     algorithm = lowered.algorithm
     moved = sum(move.tensor.num_bytes for move in plan.moves)
@@ -179,9 +179,9 @@ def _format_count(count: int, name: str) -> str:
 
 
 def _count_strategies(plan: ReshardPlan) -> Counter[str]:
-    """Count the unit tasks by name of the strategy.
+    """Count the unit tasks that cross between hosts by the name of their strategy.
 
-    On a topology all have the name `streams`; empty without tasks.
+    In a plan of streams, all of them count as `streams`. The counter is empty without tasks.
     """
     if plan.streams is not None:
         return Counter({"streams": len(plan.chunks)} if plan.chunks else {})
@@ -189,9 +189,10 @@ def _count_strategies(plan: ReshardPlan) -> Counter[str]:
 
 
 def _describe_binding(plan: ReshardPlan) -> str:
-    """Describe the data and the hosts or links whose load proves the bound.
+    """Describe what proves the bound: the data, and the hosts, links or task that carry them.
 
-    Returns a phrase by the kind of the bound: links, receiver, senders, exclusive, task or nothing.
+    The phrase depends on the kind of the bound: links, receiver, senders, exclusive, task or
+    nothing.
     """
     bound = plan.outcome
     if bound.kind == "links":
@@ -208,9 +209,9 @@ def _describe_binding(plan: ReshardPlan) -> str:
 
 
 def _list_binding_links(plan: ReshardPlan) -> list[BindingLink]:
-    """Return the links whose weights prove the bound, in the order of the topology.
+    """Return the links whose weights prove the bound, with their weights, by link number.
 
-    Their ends are the names of nodes.
+    The ends are the names of nodes.
     """
     topology = plan.topology
     links = []
@@ -222,9 +223,10 @@ def _list_binding_links(plan: ReshardPlan) -> list[BindingLink]:
 
 
 def _describe_links(plan: ReshardPlan) -> str:
-    """Describe the binding links: the one with the largest weight (the smallest number if equal) by
-    its end nodes, and the number of links if there are several. Raises `ValueError` without
-    weights.
+    """Describe the links that prove the bound: the one of the largest weight, by its end nodes.
+
+    Among equal weights it is the link of the smallest number. If there are several links, their
+    number is stated too. Raises `ValueError` without weights.
     """
     topology, weights = plan.topology, plan.outcome.weights
     first = min(weights, key=lambda link: (-weights[link], link))
@@ -234,8 +236,10 @@ def _describe_links(plan: ReshardPlan) -> str:
 
 
 def _describe_status(plan: ReshardPlan) -> str:
-    """Return `optimal` with its proof, or the maximum gap to the optimum in percent (three digits),
-    and the method of the schedule.
+    """Describe how good the schedule is, and the method that found it.
+
+    The text is `optimal` with its kind of proof, or the largest possible excess over the optimum in
+    percent, with three significant digits.
     """
     schedule = plan.outcome
     if schedule.status == "optimal":
@@ -244,9 +248,9 @@ def _describe_status(plan: ReshardPlan) -> str:
 
 
 def _describe_layout(lowered: Lowered) -> str:
-    """Describe the layout of the buffers and its cost in copies or padding.
+    """Describe the layout of the buffers and its cost: the copies, or else the padding.
 
-    Padding is stated only without copies, and if there is any.
+    Padding is only stated if there are no copies.
     """
     layout = lowered.layout
     if lowered.copies:

@@ -43,10 +43,12 @@ class FabricLinks:
 
     @classmethod
     def of(cls, topology: Topology, devices: Iterable[int]) -> FabricLinks:
-        """Find the links between some NPUs. Raises `InputError` for NPUs without a path.
+        """Find the links on the routes between NPUs of a topology.
 
-        `devices` are sorted, without duplicates. There is a route for every ordered pair, pair (i,
-        j) at i * count + j. Rates are exact, in bytes/s, for all links of the topology.
+        `devices` may be repeated and in any order; they are stored ascending and once. There is a
+        route for every ordered pair of them, including equal ones: the pair of positions (i, j) has
+        number i * count + j. Rates are exact, in bytes/s, for all links of the topology. Raises
+        `InputError` for NPUs without a path.
         """
         npus = np.asarray(sorted(set(devices)), np.int64)
         count = len(npus)
@@ -58,24 +60,28 @@ class FabricLinks:
         return cls(topology, tuple(npus.tolist()), rates, routes.indptr, routes.links)
 
     def route(self, edge: Edge) -> Int64Array:
-        """Return the rows of the links of a message between two positions (not NPU numbers), in
-        order; empty from a device to itself.
+        """Return the link numbers on the route of a message, in their order: int64[links].
+
+        `edge`: positions of source and destination in `devices`, not NPU numbers. The array is
+        empty if both are equal.
         """
         pair = edge[0] * len(self.devices) + edge[1]
         return self.links[self.indptr[pair] : self.indptr[pair + 1]]
 
     def count_uses(self, edges: Iterable[Edge]) -> Int64Array:
-        """Return how many of the messages, one per edge, use each link: int64[links].
+        """Return how many of the messages use each link: int64[links of the topology].
 
-        Messages of equal edges count separately. Raises `ValueError` without edges.
+        `edges`: one per message, as positions in `devices`; equal edges count separately. Raises
+        `ValueError` without edges.
         """
         rows = [self.route(edge) for edge in edges]
         return np.bincount(np.concatenate(rows), minlength=len(self.rates))
 
     def sum_pair_costs(self, weights: Float64Array) -> Float64Array:
-        """Return the sum of the weights of links on every route: float64[positions, positions],
-        source first. `weights`: by number of the link, float64[links]. Routes without links, such
-        as from a device to itself, have 0.
+        """Return the sum of weights over the links of every route: float64[positions, positions].
+
+        The first index is the source. `weights`: float64[links of the topology]. A route without
+        links, from a device to itself, has 0.
         """
         count = len(self.devices)
         pair = group_of_entry(self.indptr)
@@ -93,9 +99,12 @@ def can_plan_streams(topology: Topology, devices: Iterable[int]) -> bool:
 
 
 def find_cheapest_paths(costs: Float64Array) -> tuple[Float64Array, Int64Array]:
-    """Return (costs, predecessors) of the cheapest paths between all positions, by Floyd's
-    algorithm (1962); both have the shape of `costs`, [n, n]. Entry [a, b] of the predecessors is
-    the position before b on the path from a; it is a for a direct message, which wins ties.
+    """Find the cheapest path between every two positions; return (costs, predecessors).
+
+    Both have the shape of `costs`, [n, n], whose entry [a, b] is the cost of a direct message from
+    a to b. Entry [a, b] of the predecessors is the position before b on the path from a to b; it is
+    a for a direct message. A direct message wins against a path of equal cost. Floyd's algorithm
+    (1962).
     """
     count = len(costs)
     best = costs.copy()
@@ -114,12 +123,13 @@ def build_cheap_tree(
     senders: Sequence[int],
     receivers: Sequence[int],
 ) -> tuple[Edge, ...]:
-    """Return (parent, child) edges of positions from senders to all receivers, parents first.
+    """Build a cheap tree from senders to all receivers; return its (parent, child) edges.
 
-    Shortest-path heuristic of Takahashi and Matsuyama (1980): the receiver nearest to the tree
-    joins first; ties go to the earlier position in the tree, then to the earlier receiver. With one
-    receiver the tree is a cheapest path; without receivers there are no edges. `best`, `before`:
-    see `find_cheapest_paths`.
+    Parents come before their children; all numbers are positions. Shortest-path heuristic of
+    Takahashi and Matsuyama (1980): repeatedly, the receiver that is nearest to the tree joins it
+    over a cheapest path. Ties go to the position that joined the tree earlier, then to the earlier
+    receiver. With one receiver, the tree is a cheapest path; without receivers it has no edges.
+    `best`, `before`: the results of `find_cheapest_paths`.
     """
     reached = list(senders)
     missing = list(receivers)
@@ -162,10 +172,10 @@ class Delivery:
         return self.ends[-1]
 
     def boxes(self, part: Part) -> Iterator[tuple[int, Part]]:
-        """Yield (unit task, part of its box) of a part of the bytes; parts are within 0..1.
+        """Yield (unit task, part of its box) for a part of the delivery's bytes.
 
-        The bytes are those of all unit tasks in sequence; tasks without a byte in the part are left
-        out.
+        A part is (first, last), fractions from 0 to 1. The bytes of a delivery are those of its
+        unit tasks, one after the other. Unit tasks without bytes in the part are left out.
         """
         low, high = part[0] * self.bytes, part[1] * self.bytes
         begin = 0
@@ -178,11 +188,11 @@ class Delivery:
 
 
 def group_deliveries(units: UnitTasks) -> list[Delivery]:
-    """Group unit tasks with equal senders and receivers, in the order in which they first occur.
+    """Group the unit tasks with the same senders and the same receivers to deliveries.
 
-    Equal means the same devices in the same order. Empty boxes, receivers that are also senders,
-    and boxes without other receivers are omitted. A delivery lists its tasks and the cumulated
-    bytes at their ends.
+    The same means the same devices in the same order. Receivers that are also senders are left out,
+    and so are unit tasks without bytes or without other receivers. A delivery has its unit tasks
+    and the running sum of their bytes. Deliveries are in the order of their first unit task.
     """
     rows_by_ends: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
     for row in range(len(units)):
@@ -217,11 +227,11 @@ class LinkBound:
 def compute_proved_bound_s(
     fabric: FabricLinks, deliveries: Sequence[Delivery], weights: Mapping[int, int]
 ) -> Fraction:
-    """Return the minimum time in seconds that these weights of links prove.
+    """Return the minimum time in seconds that weights of links prove, as an exact fraction.
 
-    It is the sum over deliveries of bytes times the bound of the cheapest tree to the receivers,
-    divided by the sum over links of rate (bytes/s) times weight. Links without weight cost 0. The
-    result is 0 if the divisor is 0.
+    `weights`: by link number; other links have weight 0. The result is a quotient: the sum over
+    deliveries of bytes times a lower bound on the weight of any tree to their receivers, divided by
+    the sum over links of rate (bytes/s) times weight. It is 0 if the divisor is 0.
     """
     column = np.zeros(len(fabric.rates))
     for link, weight in weights.items():
@@ -240,10 +250,12 @@ def compute_proved_bound_s(
 def find_best_bound(
     fabric: FabricLinks, deliveries: Sequence[Delivery], prices: Iterable[Float64Array]
 ) -> LinkBound:
-    """Return the largest bound over integer weights near to the given prices of links.
+    """Find the largest bound that integer weights near to given prices of links prove.
 
-    Prices of one positive value are used as weights 1; others are rounded at increasingly fine
-    scales. Without positive prices the bound is 0.
+    `prices`: several candidates, each float64[links]. If all positive prices of a candidate are
+    equal, they become weights of 1. Otherwise, the prices are rounded at the scales `_SCALES`, from
+    coarse to fine, and each result is tried. The earliest of equal bounds is returned, or a bound
+    of 0 if no price is positive.
     """
     best = LinkBound(Fraction(0), {})
     for price in prices:
@@ -260,9 +272,10 @@ def find_best_bound(
 
 
 def generate_cuts(fabric: FabricLinks, host_of: Int64Array) -> Iterator[Float64Array]:
-    """Yield prices of links, float64[links]: 1 for links out of a node or host, 0 for others.
+    """Yield prices of links for simple cuts: 1 for the links that leave or enter a part, else 0.
 
-    For each node, then for each host: first the links out of it, then those into it.
+    The parts are every node, then every host. For each part there are two arrays, float64[links]:
+    the links out of it, then the links into it. `host_of`: host of every NPU, -1 if it is not used.
     """
     topology = fabric.topology
     of_host = find_owners(topology, host_of)
@@ -277,9 +290,10 @@ def generate_cuts(fabric: FabricLinks, host_of: Int64Array) -> Iterator[Float64A
 def bound_tree_cost(costs: Int64Array, senders: Sequence[int], receivers: Sequence[int]) -> int:
     """Return a lower bound on the cost of any tree from some senders to all receivers.
 
-    Dual ascent: the nodes from which a receiver is reachable at cost 0 jointly pay for the cheapest
-    edge into their set, until the set contains a sender. `costs`: int64[positions, positions] of
-    messages. With one receiver the bound is the cost of the cheapest path.
+    Dual ascent: for each receiver, consider the set of positions from which it can be reached at
+    cost 0. While this set has no sender, the cost of all edges into it is decreased by the cheapest
+    one, which is added to the bound. `costs`: int64[positions, positions] of messages, not changed.
+    With one receiver, the bound is the cost of the cheapest path.
     """
     remaining = costs.copy()
     total = 0
@@ -296,9 +310,9 @@ def bound_tree_cost(costs: Int64Array, senders: Sequence[int], receivers: Sequen
 
 
 def _find_reaching(costs: Int64Array, goal: int) -> np.typing.NDArray[np.bool_]:
-    """Return from which positions `goal` can be reached over edges of cost 0, bool[positions].
+    """Return the positions from which `goal` can be reached over edges of cost 0: bool[positions].
 
-    `costs`: between positions. The goal itself counts as reached.
+    The goal itself is included. `costs`: [positions, positions], source first.
     """
     inside = np.zeros(len(costs), np.bool_)
     inside[goal] = True

@@ -71,16 +71,19 @@ class StreamPlan:
 
     @property
     def gap(self) -> float:
-        """Excess of the time over the bound, as a fraction of the bound; 0.0 for a bound of 0."""
+        """Excess of the time over the bound as a fraction of the bound, 0.0 for a bound of 0.
+
+        0.05 means that the streams take 5 % longer than the bound.
+        """
         bound_s = self.bound.time_s
         return float(self.makespan_s / bound_s - 1) if bound_s else 0.0
 
     def predicted_s(self, chunks: int) -> float:
-        """Return the time in seconds, including the latency of the longest path.
+        """Return the time in seconds, including store-and-forward and latency.
 
-        Every link of a path stores and forwards each of the `chunks` chunks: makespan times (1 +
-        (links - 1) / chunks), plus the largest sum of latencies of any path. Links are those of the
-        longest path of any stream.
+        It is the makespan times (1 + (links - 1) / chunks), because every link on a path forwards a
+        chunk only when it has arrived, plus the largest sum of latencies on any path. `links` is
+        the number of links on the longest path of any stream.
         """
         position = {device: number for number, device in enumerate(self.fabric.devices)}
         latency = self.fabric.topology.latency_s
@@ -97,12 +100,12 @@ class StreamPlan:
 
 
 def plan_streams(topology: Topology, units: UnitTasks) -> StreamPlan:
-    """Plan streams of all boxes on a topology. Raises `InputError` for devices without a path.
+    """Plan streams for all boxes on a topology, with a lower bound on their time.
 
-    Deliveries are groups of unit tasks with equal ends; without any, the plan is empty and its
-    bound 0. The bound is the best that prices of links from the search prove; if the streams take
-    longer than it, the best of the cuts of the network is tried as well and the larger bound is
-    kept.
+    Unit tasks with equal senders and receivers are one delivery. Without deliveries, the plan is
+    empty and its bound is 0. The bound is the largest that prices of links from the search prove.
+    If the streams take longer, simple cuts of the network are tried as well, and the larger bound
+    is kept. Raises `InputError` for devices without a path.
     """
     devices = [*units.senders.tolist(), *units.receivers.tolist()]
     fabric = FabricLinks.of(topology, devices)
@@ -124,10 +127,10 @@ def plan_streams(topology: Topology, units: UnitTasks) -> StreamPlan:
 def compute_stream_time_s(
     fabric: FabricLinks, deliveries: Sequence[Delivery], streams: Sequence[Stream]
 ) -> Fraction:
-    """Return the exact seconds after which the fullest link has carried its bytes.
+    """Return the exact time in seconds after which the busiest link has carried its bytes.
 
-    The load of a link is the sum of the parts of the streams over all uses by their edges' routes;
-    latencies do not count. 0 without streams.
+    Each stream carries its part of the delivery over every edge; a link counts it once for each
+    edge whose route uses the link. Latencies do not count. The time is 0 without streams.
     """
     position = {device: number for number, device in enumerate(fabric.devices)}
     load: dict[int, Fraction] = {}
@@ -156,11 +159,13 @@ class _StreamSearch:
         self._trees: dict[tuple[int, tuple[Edge, ...]], Float64Array] = {}
 
     def run(self) -> tuple[Float64Array, list[Float64Array]]:
-        """Generate columns; return (share of every tree, prices of links in the last rounds).
+        """Find trees for all deliveries by column generation; return (shares, prices).
 
-        After the initial trees, each round solves the linear program and adds the trees that are
-        cheaper than the price of their delivery, until there is none, or for `_PRICING_ROUNDS` (40)
-        + 1 rounds. The prices are those of the last two rounds, times the links' seconds per byte.
+        `shares`: float64[trees], the part of its delivery that each tree carries. Each round solves
+        the linear program of the known trees, and adds trees that are cheaper than the price of
+        their delivery. The search ends if there are none, and after `_PRICING_ROUNDS` + 1 rounds.
+        `prices`: float64[links] of each of the last two rounds, as price times seconds per byte of
+        the link.
         """
         self._spread()
         prices: list[Float64Array] = []
@@ -172,11 +177,11 @@ class _StreamSearch:
                 return shares, prices[-2:]
 
     def streams(self, shares: Float64Array) -> list[Stream]:
-        """Build the streams of the trees with a share, delivery by delivery.
+        """Build the streams of all trees that have a share, delivery by delivery.
 
-        Within a delivery they are in the order of the trees. The parts of each delivery are
-        consecutive and fill 0..1 exactly: shares are rounded to fractions, and trees whose share
-        becomes 0 are omitted. Edges are pairs of devices.
+        The parts of the streams of a delivery follow one another and fill 0..1 exactly. For this
+        purpose the shares are rounded to fractions; trees whose share becomes 0 are left out. Edges
+        are pairs of devices, not positions. `shares`: float64[trees].
         """
         devices = self._fabric.devices
         streams = []
@@ -197,11 +202,11 @@ class _StreamSearch:
         return streams
 
     def _spread(self) -> None:
-        """Add initial trees: in each round every delivery takes one that avoids loaded links.
+        """Add initial trees: in each round, every delivery gets a tree that avoids loaded links.
 
-        The price of a link is its time per byte times e^(8 load / greatest load). There are at
-        least two rounds, at most `_SPREADING_ROUNDS` (12), fewer with many deliveries. Equal trees
-        are added once.
+        The price of a link is its seconds per byte times e^(8 * load / greatest load). There are at
+        most `_SPREADING_ROUNDS` rounds, fewer if there are many deliveries, but at least two. Equal
+        trees of a delivery are stored once.
         """
         load = np.zeros(len(self._link_s))
         rounds = min(_SPREADING_ROUNDS, max(2, _MAX_INITIAL_TREES // len(self._deliveries)))
@@ -214,10 +219,11 @@ class _StreamSearch:
                 load += self._add(number, edges)
 
     def _join(self, price: Float64Array, value: Float64Array) -> bool:
-        """Add the trees that are cheaper than the price of their delivery.
+        """Add a tree to each delivery if it is cheaper than the price of the delivery.
 
-        Each delivery has one candidate, the cheap tree by the price per byte of every link; it
-        counts as cheaper only by more than a relative 10^-7. Return whether a new tree was added.
+        `price`: of every link, per byte. `value`: price of every delivery in seconds. The candidate
+        of a delivery is the cheap tree for these prices; it must be cheaper by more than the
+        fraction `_CLOSE`. Returns whether a tree was added that was not known yet.
         """
         best, before = find_cheapest_paths(self._fabric.sum_pair_costs(price))
         known = len(self._trees)
@@ -229,9 +235,10 @@ class _StreamSearch:
         return len(self._trees) > known
 
     def _add(self, number: int, edges: tuple[Edge, ...]) -> Float64Array:
-        """Add a tree of a delivery.
+        """Add a tree to delivery `number`, unless it is known already.
 
-        Return the seconds that all bytes of the delivery take on each link: float64[links].
+        Returns the seconds for which each link would be busy if the tree carried all bytes of the
+        delivery: float64[links].
         """
         key = number, edges
         if key not in self._trees:
@@ -240,12 +247,12 @@ class _StreamSearch:
         return self._trees[key]
 
     def _solve(self) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Solve the linear program: the smallest makespan of shares of the trees found so far.
+        """Solve the linear program: find shares of the known trees with the smallest makespan.
 
-        The shares of the trees of each delivery add up to 1, and no link is busy for longer than
-        the makespan; among equal makespans, a small total load wins (by a price of
-        `_LINK_TIME_PRICE`, 10^-4). Return (share of every tree, price of every link, at least 0,
-        price of every delivery in s).
+        The shares of each delivery's trees add up to 1, and no link is busy for longer than the
+        makespan. The objective also has the total load with the small price `_LINK_TIME_PRICE`, so
+        that a small total load decides between equal makespans. Returns (share of every tree, price
+        of every link, at least 0, price of every delivery in seconds).
         """
         columns = np.stack(list(self._trees.values()), axis=1)
         scale = float(columns.max())
@@ -274,11 +281,12 @@ class _StreamSearch:
 
 
 def _round_shares(shares: Float64Array) -> list[Fraction]:
-    """Return fractions near to the shares, whose sum is exactly 1.
+    """Round shares to fractions that add up to exactly 1.
 
-    Shares below `_CLOSE` (10^-7) become 0 first. Fractions with denominators up to `_SIMPLE_SHARE`
-    (64) if they differ by no more than that, else multiples of 2^-20, of which the largest share
-    takes the remainder. At least one share must be greater.
+    Shares below `_CLOSE` become 0, and the others are scaled to a sum of 1. If fractions with
+    denominators up to `_SIMPLE_SHARE` add up to 1 and differ by no more than `_CLOSE`, they are
+    used. Otherwise shares become multiples of 1 / `_SHARE`, and the largest one takes the rounding
+    remainder. At least one share must be greater than `_CLOSE`.
     """
     clean = np.where(shares < _CLOSE, 0.0, shares)
     clean = clean / clean.sum()

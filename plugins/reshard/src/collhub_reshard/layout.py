@@ -57,12 +57,12 @@ class BoxLayout:
 
 
 def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: int) -> BoxLayout:
-    """Lay out boxes in sequence; a box has at least `least_units` units if elements allow.
+    """Lay out the boxes of every device one after the other, in the order of unit tasks.
 
-    Every device stores its boxes one after the other in the order of unit tasks, separately for
-    input (as a sender) and output (as a receiver). A box whose task is a further summand shares the
-    output region of the task before it. The last unit of a box may be padded; the layout counts
-    these padding bytes over all devices, and regions of summands once.
+    Input (boxes that the device sends) and output (boxes that it receives) are separate. A unit
+    task that is a further summand uses the output region of the unit task before it. A box has at
+    least `least_units` units if its elements allow. The last unit of a box may be padded;
+    `padding_bytes` is the sum over all devices, in which shared regions count once.
     """
     unit_bytes = _choose_unit_bytes(units, moves, least_units)
     box_units = -(-units.bytes // unit_bytes)
@@ -99,9 +99,11 @@ def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: in
 def _choose_unit_bytes(units: UnitTasks, moves: Sequence[Move], least_units: int) -> int:
     """Choose the bytes of a unit.
 
-    The largest size that divides every box, in at least `least_units` units, and with at most
-    `_MAX_UNITS` units in all. If there is none, a smaller number of units per box; if boxes have no
-    suitable divisor, the last unit of a box is padded.
+    It is the largest size that divides every box exactly, gives the smallest box at least
+    `least_units` units, and needs at most about `_MAX_UNITS` units in all. If there is none, the
+    smallest exact size within `_MAX_UNITS` is used, so boxes have fewer units. If there is none
+    either, the size is a multiple of the element size, and the last unit of a box is padded. It is
+    1 without bytes.
     """
     sizes = units.bytes[units.bytes > 0]
     if not len(sizes):
@@ -133,12 +135,12 @@ def _list_divisors(number: int) -> list[int]:
 
 
 def build_row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
-    """Lay out tiles in row-major order, and every box as the runs that it has within its tile.
+    """Lay out whole tiles in row-major order, with every box as the contiguous runs in its tile.
 
-    Tiles of a device are stored one after the other in the order of `moves`, separately for input
-    and output. A unit of data is the greatest common divisor of all lengths, starts and tile sizes
-    (at least 1 byte), so there is no padding. Unit tasks without bytes have no regions. Raises
-    `InputError` (`too-many-runs`) if boxes have more than `_MAX_RUNS` (2^18) runs in total.
+    The tiles of a device are stored one after the other in the order of `moves`, separately for
+    input and output. The bytes of a unit are the greatest common divisor of all run lengths, run
+    starts and buffer sizes, so there is no padding. Unit tasks without bytes have no regions.
+    Raises `InputError` (`too-many-runs`) if the boxes have more than `_MAX_RUNS` runs in all.
     """
     runs: dict[tuple[int, int, bool], tuple[Int64Array, int]] = {}
     bases = [np.zeros((len(units.host_of), 2), np.int64)]
@@ -182,8 +184,10 @@ def build_row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
 
 
 def _compute_tile_bytes(move: Move, num_devices: int) -> Int64Array:
-    """Return the bytes of a move's tile in INPUT (column 0) and in OUTPUT (1): int64[devices, 2]; 0
-    for devices outside of the source or the destination mesh.
+    """Return the bytes of each device's tile of a move, in the input and in the output.
+
+    The result is int64[devices, 2] with column 0 for input (source) and 1 for output (destination).
+    It is 0 for devices outside of the mesh of this side.
     """
     tile_bytes = np.zeros((num_devices, 2), np.int64)
     for column, side in enumerate((move.source, move.destination)):
@@ -206,12 +210,12 @@ class _TileGrid:
         self.element_bytes = move.tensor.element_bytes
 
     def runs(self, units: UnitTasks, row: int, is_output: bool) -> tuple[Int64Array, int]:
-        """Return (first bytes, length in bytes) of the contiguous runs of a box in its tile.
+        """Return the contiguous runs of a box in its tile, as (first bytes, length in bytes).
 
-        The tile is the unit task's source tile or, with `is_output`, its destination tile, stored
-        in row-major order. Runs have equal lengths and ascending starts, relative to the tile.
-        Trailing dimensions that the box fills entirely are merged, so that runs are as long as
-        possible.
+        The tile is the source tile of the unit task, or with `is_output` its destination tile,
+        stored in row-major order. All runs have the same length. `first bytes`: int64[runs],
+        ascending, from the start of the tile. Trailing dimensions that the box fills are part of a
+        run, so that runs are as long as possible.
         """
         tile = int(units.destination_tile[row] if is_output else units.source_tile[row])
         at = np.unravel_index(tile, self.counts)

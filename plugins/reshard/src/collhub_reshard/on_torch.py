@@ -48,18 +48,19 @@ def reshard(
     host_size: int | None = None,
     host_bandwidth: float = _DEFAULT_BANDWIDTH,
 ) -> torch.Tensor | None:
-    """Return this rank's shard on the destination mesh, None if the rank is not part of it.
+    """Reshard a tensor among the ranks of the default group; return this rank's new shard.
 
-    `tensor`: this rank's shard on the source mesh, a DTensor or a plain tensor, None on other
-    ranks. If the source is `Partial` along mesh axes, it is this rank's summand: every box is sent
-    once per summand, and the destination gets their sum in its element type, added in the order of
-    the axes, so that replicas are bitwise equal.
+    All ranks of the group must call this function. It returns `None` on ranks outside of the
+    destination mesh. `tensor`: the shard of this rank on the source mesh, a DTensor or a plain
+    tensor; `None` on other ranks. `source`, `destination`: texts such as `mesh(2,2)@0-3: S0 S1`;
+    the meshes may share ranks. `shape`, `dtype`: of the full tensor, required on ranks without a
+    shard and equal on all ranks. `host_size`: ranks per host. `host_bandwidth`: in bytes/s, only
+    used to schedule.
 
-    `source`, `destination`: as `mesh(2,2)@0-3: S0 S1`; meshes may share ranks, and all ranks of the
-    group must call this. `shape`, `dtype`: of the full tensor, required on ranks without a shard,
-    and equal on all ranks. `host_size`: ranks per host. `host_bandwidth`: bytes per second, used
-    only to schedule. Raises `InputError` for a shard that is not the rank's tile, and for meshes
-    larger than the group.
+    If the source is `Partial` along mesh axes, shards are summands. Every box is then sent once per
+    summand, and the destination gets the sums in its element type, added in the order of the axes,
+    so that replicas are bitwise equal. Raises `InputError` if the shard is not the tile of this
+    rank, and for meshes larger than the group.
     """
     import torch
     import torch.distributed as dist
@@ -84,7 +85,7 @@ def reshard(
 
 
 def _plain(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the local shard of a DTensor; other tensors and None unchanged."""
+    """Return the local shard of a DTensor; return other tensors and `None` unchanged."""
     if tensor is not None and hasattr(tensor, "to_local"):
         local: torch.Tensor = tensor.to_local()
         return local
@@ -94,10 +95,11 @@ def _plain(tensor: torch.Tensor | None) -> torch.Tensor | None:
 def _find_shape_and_type(
     tensor: torch.Tensor | None, shape: tuple[int, ...] | None, dtype: torch.dtype | None
 ) -> tuple[tuple[int, ...], torch.dtype]:
-    """Return shape and element type of the full tensor.
+    """Return the shape and the element type of the full tensor.
 
-    The given ones take precedence; a DTensor contains both, another tensor only the type. Raises
-    `InputError` if one of them is unknown on this rank.
+    `shape` and `dtype` are used if they are given. Otherwise, a DTensor has both, and another
+    tensor has only the element type. Raises `InputError` if one of them remains unknown on this
+    rank.
     """
     if shape is None and tensor is not None and hasattr(tensor, "to_local"):
         shape = tuple(tensor.shape)
@@ -115,9 +117,10 @@ def _move(
     destination: str,
     host_size: int | None,
 ) -> Move:
-    """Build the move from the texts of its sides; without `@`, both meshes begin at rank 0.
+    """Build the move from the texts of its two sides.
 
-    `host_size`: devices per host, by default the last dimension of the source mesh.
+    Without `@` in a text, its mesh begins at rank 0. `host_size`: ranks per host; by default, the
+    last dimension of the source mesh.
     """
     name = str(dtype).removeprefix("torch.")
     tensor = TensorType(shape, name)
@@ -129,9 +132,10 @@ def _move(
 
 
 def _check_shard(shard: torch.Tensor | None, move: Move, rank: int, dtype: torch.dtype) -> None:
-    """Raise `InputError` unless the shard is the tile that the source spec gives this rank.
+    """Check that a shard is the tile that the source side gives this rank.
 
-    Ranks outside of the source mesh may have any shard.
+    Its shape and its dtype must match. Ranks outside of the source mesh may have any shard or none.
+    Raises `InputError` (`shard-mismatch`).
     """
     bounds = _find_tile(move.source, move.tensor.shape, rank)
     if bounds is None:
@@ -144,8 +148,9 @@ def _check_shard(shard: torch.Tensor | None, move: Move, rank: int, dtype: torch
 
 
 def _find_tile(side: Side, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]] | None:
-    """Return (start, stop) of a rank's tile along every dimension, in elements of a tensor of this
-    shape; None for a rank outside of the mesh.
+    """Return (start, stop) of a rank's tile along every dimension, in elements.
+
+    `shape`: of the full tensor. Returns `None` for a rank outside of the mesh.
     """
     if rank not in side.mesh.devices:
         return None
@@ -158,9 +163,9 @@ def _find_tile(side: Side, shape: tuple[int, ...], rank: int) -> list[tuple[int,
 def _allocate_output(
     move: Move, rank: int, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor | None:
-    """Return an uninitialized shard for the destination; None outside of its mesh.
+    """Return an uninitialized shard for the destination, with the shape of this rank's tile.
 
-    It has the shape of the rank's tile.
+    Returns `None` for a rank outside of the destination mesh.
     """
     import torch
 
@@ -177,10 +182,11 @@ def _run(
     shard: torch.Tensor | None,
     output: torch.Tensor | None,
 ) -> None:
-    """Send and receive round by round, in ascending order, and finally add up partial sums.
+    """Send and receive all messages of this rank round by round, then add up partial sums.
 
-    A rank forwards boxes that it received in an earlier round. `shard` and `output` are the rank's
-    tiles of the move's source and destination, None without one; `output` is overwritten.
+    In a later round a rank may forward boxes that it received earlier. `shard` and `output`: the
+    tiles of this rank in source and destination, `None` outside of the mesh. The result is written
+    to `output`.
     """
     shape = move.tensor.shape
     source_shard = _Tiled(shard, _find_tile(move.source, shape, rank))
@@ -203,9 +209,9 @@ class _Tiled:
     bounds: list[tuple[int, int]] | None
 
     def box(self, plan: ReshardPlan, row: int) -> torch.Tensor:
-        """Return the view of the box of a unit task: no copy, writes change the tile.
+        """Return a view of the box of a unit task in this tile.
 
-        Its bounds in the entire tensor are moved by the start of this tile. Needs a tile with data.
+        Writes to the view change the tile. The tile must have data.
         """
         assert self.tensor is not None
         assert self.bounds is not None
@@ -230,10 +236,10 @@ class _Arrivals:
     summands: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def box(self, row: int) -> torch.Tensor:
-        """Return the tensor that stores the box of a unit task, and from which it is forwarded.
+        """Return the tensor that stores a received box, and from which it is forwarded.
 
-        It is a view of the target, or, if arrivals are summands, a separate contiguous tensor,
-        allocated uninitialized at the first call for the row.
+        It is a view of the target tile. If the source has partial sums, it is instead a separate
+        contiguous tensor per unit task, which the first call allocates uninitialized.
         """
         view = self.target.box(self.plan, row)
         if not self.are_summands:
@@ -245,10 +251,10 @@ class _Arrivals:
         return self.summands[row]
 
     def add_up(self) -> None:
-        """Store the sums in the shard; does nothing without summands.
+        """Store the sums of the received summands in the target tile; do nothing without summands.
 
-        The summands of a box are consecutive rows: the first one is copied to the box, the others
-        are added to it in order.
+        The summands of a box are consecutive unit tasks. The first one is copied to the box, and
+        the others are added in the order of unit tasks.
         """
         in_order = sorted(self.summands.items(), key=itemgetter(0))
         for row, summand in in_order:
@@ -266,12 +272,11 @@ def _run_round(
     source_shard: _Tiled,
     arrivals: _Arrivals,
 ) -> None:
-    """Post all messages of a round at once, wait, and store the received boxes.
+    """Exchange the messages of one round that concern this rank; wait until all have ended.
 
-    A message from this rank to itself is copied. A message that it sends is read from its source
-    shard if it is a sender of the unit task, else from the boxes that have arrived. Messages
-    between other ranks are ignored. Received boxes are written to `arrivals` after all operations
-    ended.
+    A message from this rank to itself is a copy. A box that this rank sends is read from
+    `source_shard` if the rank is a sender of the unit task, otherwise from the boxes in `arrivals`.
+    Received boxes are stored in `arrivals` after all operations of the round have ended.
     """
     import torch
     import torch.distributed as dist
@@ -302,11 +307,12 @@ def _run_round(
 
 
 def _list_messages(plan: ReshardPlan) -> list[_Message]:
-    """Return all messages, in an order that every rank shares; unit tasks without bytes have none.
+    """Return all messages in an order that is the same on every rank.
 
-    Local copies and messages within hosts come first, all in round 0. Then, piece by piece, the
-    chain of hosts: the message to the first device of the n-th host (from 0) is in round n, those
-    on to its other devices in round n + 1.
+    Unit tasks without bytes have no messages. First come the local copies and the messages within
+    the hosts of senders, all in round 0. Then each piece passes a chain of hosts: the message to
+    the first device of the n-th host, counted from 0, is in round n, and the messages from there to
+    the other devices of this host in round n + 1.
     """
     messages = []
     for row in range(len(plan.units)):
@@ -332,10 +338,12 @@ def move_state(
     sides: Mapping[str, tuple[str, str]],
     host_size: int | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Reshard the tensors of a state dict by name, in the order of `shapes` on every rank.
+    """Reshard the tensors of a state dict; return the new shards of this rank by name.
 
-    `shapes`: full shape and dtype. `sides`: source and destination. Returns only the tensors of
-    which this rank has a shard afterwards.
+    Tensors outside of this rank's destination meshes are left out. `state`: shards of this rank by
+    name, absent or `None` without one. `shapes`: full shape and dtype by name; all ranks must have
+    the same names in the same order, which is the order of communication. `sides`: (source,
+    destination) by name. `host_size`: ranks per host.
     """
     moved_tensors = {}
     for name, (shape, dtype) in shapes.items():

@@ -91,11 +91,10 @@ class ReshardPlan:
 
     @property
     def outcome(self) -> Outcome:
-        """Times of the plan in seconds, with the lower bound, its proof and the gap to it.
+        """Times of the plan in seconds, its status, and the lower bound with its proof and gap.
 
-        Computed from the streams if there are any, else from the schedule. The times are those
-        without latency and store-and-forward; `predicted_s` includes them. `status` says whether
-        the plan is proven optimal.
+        They come from the streams if the plan has any, otherwise from the schedule. These times are
+        without latency and without store-and-forward of chunks; `predicted_s` includes both.
         """
         if self.streams is not None:
             return summarize_streams(self.streams)
@@ -113,9 +112,9 @@ class ReshardPlan:
 
     @property
     def predicted_s(self) -> float:
-        """Time in seconds until the last data arrive, with latency and store-and-forward of chunks
-        at every card; 0 for a schedule without pieces. For streams, all use the largest number of
-        chunks.
+        """Predicted seconds until the last data arrive, with latency and store-and-forward.
+
+        It is 0.0 for a schedule without pieces. Streams all use the largest number of chunks.
         """
         if self.streams is not None:
             return self.streams.predicted_s(max(self.chunks.values(), default=1))
@@ -123,9 +122,9 @@ class ReshardPlan:
         return max(map(self._compute_end_s, self.schedule.pieces), default=0.0)
 
     def lower(self) -> Lowered:
-        """Convert the plan to an algorithm that carries its proof, of streams if it has any.
+        """Convert the plan to an algorithm to which its proof document is attached.
 
-        Raises `InputError` for a layout of too many runs.
+        Raises `InputError` for a row layout of too many runs.
         """
         choices = LoweringChoices(self.strategies, self.chunks, self.choices.layout, self.topology)
         if self.streams is not None:
@@ -137,9 +136,10 @@ class ReshardPlan:
     def _compute_end_s(self, piece: Piece) -> float:
         """Compute when the last chunk of a piece has arrived, in seconds.
 
-        To the piece's end is added the time of one chunk (duration divided by chunks and parts) per
-        further link on the longest way, and the latency per hop. Direct strategies (send/recv,
-        local all-gather) have one hop, the others one per receiver.
+        The time of one message (duration / (chunks * parts)) is added to the end of the piece for
+        every link after the first one on the longest way, and the latency for every hop. Send/recv
+        and local all-gather have one hop, all other strategies one hop per receiving host; each hop
+        has `LINKS_PER_HOP` links.
         """
         row = self.tasks.rows[piece.task]
         links = LINKS_PER_HOP * len(self.tasks.receivers[piece.task])
@@ -167,10 +167,14 @@ def plan_reshard(
 ) -> ReshardPlan:
     """Plan moves on a topology, or between hosts with equal cards.
 
-    `host_bandwidth`: bytes per second of each of the `cards` cards of a host. `simulate` selects
-    the number of chunks of streams on a topology; without it the maximum is used. Raises
-    `InputError` for moves that do not fit the network, without a network, and for trees without a
-    topology.
+    Without a topology, `host_bandwidth` is required: bytes/s of each of the `cards` cards of a
+    host; `latency_s` is in seconds. Streams are planned on a topology where possible, otherwise a
+    schedule of the hosts' cards. Each unit task gets the strategy of `choices`, or the cheapest
+    one, and the number of chunks of `choices`, or the best by formula. For streams, `simulate`
+    selects the number of chunks; without it, the maximum is used.
+
+    Raises `InputError` without a network, for moves that do not fit it, and for the strategy tree
+    without a topology.
     """
     choices = choices or ReshardChoices()
     units = unit_tasks(moves)
@@ -205,10 +209,10 @@ def plan_reshard(
 def _can_stream(
     topology: Topology, units: UnitTasks, moves: Sequence[Move], choices: ReshardChoices
 ) -> bool:
-    """Return whether streams replace a schedule.
+    """Return whether streams are planned instead of a schedule.
 
-    They require that the user chose no strategy and no splitting, that no move has a release or due
-    time, at most `_MAX_STREAMED_TASKS` unit tasks, and a suitable topology.
+    The user must have chosen no strategy and no splitting, no move may have a release or due time,
+    there may be at most `_MAX_STREAMED_TASKS` unit tasks, and the topology must be suitable.
     """
     is_timed = any(move.release_s or move.due_s is not None for move in moves)
     if choices.strategy is not None or choices.effort.split or is_timed:
@@ -226,12 +230,13 @@ def _plan_streamed(
     choices: ReshardChoices,
     simulate: SimulateSeconds | None,
 ) -> ReshardPlan:
-    """Plan streams with the number of chunks that is fastest when simulated; ties: the smallest.
+    """Plan streams, with the number of chunks that is fastest in the simulation.
 
-    Tried are 1, 4, 16, 64 and 256 as long as the mean message has at least 4096 bytes (at least 1).
-    Without simulation, the requested number or the maximum (64) is used; a requested number is the
-    only one. At the time limit the best number so far is used, and the cut is recorded in the
-    budget. Without deliveries the plan has no chunks.
+    The numbers of `_STREAM_CHUNKS` are tried as long as the mean message has at least
+    `_MIN_MESSAGE_BYTES` bytes (otherwise only 1); the smallest of equally fast ones is used. If the
+    user requested a number, only this one is used. Without `simulate` it is `MAX_CHUNKS`. At the
+    time limit, the best number so far is used, and the cut is recorded in the budget. Without
+    deliveries, the plan has no chunks.
     """
     streams = plan_streams(topology, units)
     empty_schedule = HostSchedule(
@@ -280,9 +285,10 @@ def _build_network(
     latency_s: float,
     cards: int,
 ) -> HostNetwork:
-    """Build the hosts' cards from the topology or, without one, from the given bandwidth in
-    bytes/s, latency and number of cards. With a topology the latter are ignored; devices without a
-    host (-1) do not count. Raises `InputError` if neither is given.
+    """Build the cards of the hosts, from the topology or else from the given numbers.
+
+    With a topology, `host_bandwidth` (bytes/s of a card), `latency_s` and `cards` are ignored.
+    Raises `InputError` without a topology and bandwidth.
     """
     if topology is not None:
         return find_host_network(topology, units.host_of)
@@ -293,18 +299,19 @@ def _build_network(
 
 
 def _find_reach(units: UnitTasks, row: int, hosts: Sequence[int]) -> Reach:
-    """Return the number of receiving hosts, and the maximum number of receivers on one of them.
+    """Return the number of receiving hosts, and the largest number of receivers on one of them.
 
-    `hosts`: hosts that lack the box; at least one receiver per host is assumed.
+    `hosts`: the hosts that need the box. Without hosts, the second number is 1.
     """
     on_host = units.host_of[units.receivers_of(row)].tolist()
     return Reach(len(hosts), max((on_host.count(host) for host in hosts), default=1))
 
 
 def _count_parts(strategy: Strategy, reach: Reach) -> int:
-    """Return the number of messages into which the busiest card divides a chunk: receiving devices
-    (hosts x devices) for send-receive and local all-gather, hosts for scatter with all-gather, 1
-    for all other strategies.
+    """Return the number of messages into which the busiest card divides a chunk.
+
+    It is hosts * devices for send/recv and local all-gather, hosts for scatter and all-gather, and
+    1 for all other strategies.
     """
     parts = {
         Strategy.SEND_RECV: reach.hosts * reach.devices,

@@ -45,9 +45,9 @@ class Outcome:
 
 
 def summarize_schedule(tasks: HostTasks, schedule: HostSchedule) -> Outcome:
-    """Return times in seconds, status, proof and bound of a schedule of the hosts' network cards.
+    """Return the outcome of a schedule: times in seconds, status, proof, method, gap and bound.
 
-    `tasks` converts ticks to seconds. The bound is by hosts or a task; `weights` is empty.
+    The bound is that of hosts or of one task, so `weights` is empty.
     """
     bound = schedule.bound
     return Outcome(
@@ -64,10 +64,10 @@ def summarize_schedule(tasks: HostTasks, schedule: HostSchedule) -> Outcome:
 
 
 def summarize_streams(plan: StreamPlan) -> Outcome:
-    """Return the outcome of streams: makespan and bound in seconds, and the gap.
+    """Return the outcome of streams: makespan and bound in seconds, gap, and weights of links.
 
-    They are `optimal`, proven by the bound, if the fullest link takes exactly the bound; otherwise
-    `feasible` without proof.
+    The status is `optimal` with proof `bound` if the makespan equals the bound, otherwise
+    `feasible` with proof `none`. The kind of bound is `links`, or `nothing` without deliveries.
     """
     is_optimal = plan.is_optimal
     return Outcome(
@@ -99,12 +99,12 @@ def find_proof(algorithm: Algorithm) -> dict[str, JsonValue] | None:
 def build_schedule_document(
     moves: Sequence[Move], units: UnitTasks, tasks: HostTasks, schedule: HostSchedule
 ) -> dict[str, JsonValue]:
-    """Build the proof of a schedule.
+    """Build the proof document of a schedule.
 
-    It contains the moves as text, the hosts and their cards, the tasks between hosts, their
-    schedule, and the bound with the hosts that prove it. A piece of the schedule is a list: task,
-    sender, start, duration, first and last fraction of the task's bytes. Times in seconds and rates
-    in bytes/s are exact fractions as text; hosts are sorted.
+    It contains the moves as text, the host of every device, the cards, the tasks between hosts, the
+    schedule, the bound with the hosts or the task that prove it, and the status. A piece of the
+    schedule is a list: task, sender, start, duration, first and last fraction of the task's bytes.
+    Times in seconds and rates in bytes/s are exact fractions as text. Hosts are sorted.
     """
     network = tasks.network
     hosts = sorted(network.out_rate)
@@ -145,11 +145,12 @@ def build_schedule_document(
 def build_stream_document(
     moves: Sequence[Move], units: UnitTasks, plan: StreamPlan
 ) -> dict[str, JsonValue]:
-    """Build the proof of streams.
+    """Build the proof document of streams.
 
-    It contains the moves as text, the links (columns source, destination, bandwidth in bytes/s),
-    the streams (delivery, edges, first and last fraction of it as text), and the weights of links,
-    by link, that bound their time. Times in seconds are exact fractions as text.
+    It contains the moves as text, the host of every device, the network with its links as columns
+    (source, destination, bandwidth in bytes/s), the streams, and the bound with the weights of
+    links that prove it. A stream is a list: delivery, edges, first and last fraction of the
+    delivery as text. Times in seconds are exact fractions as text.
     """
     topology = plan.fabric.topology
     columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)
@@ -227,8 +228,9 @@ class FlawError(Exception):
 
 
 def report_flaw(diagnostic: Diagnostic) -> CheckReport:
-    """Return a failed report (`wrong`) with this diagnostic; rate and bound are None, and
-    `is_optimal` is false.
+    """Return a failed check report with this diagnostic and the verdict `wrong`.
+
+    Its facts are `is_optimal` false, and `rate` and `bound` `None`.
     """
     facts: dict[str, JsonValue] = {"is_optimal": False, "rate": None, "bound": None}
     return CheckReport(False, "wrong", (diagnostic,), facts=facts)
@@ -320,7 +322,8 @@ def parse_move_object(entry: Mapping[str, JsonValue]) -> Move:
 
 
 def place_on_hosts(move: Move, host_of: Int64Array) -> Move:
-    """Return a copy of the move whose source and destination devices are on the hosts of the proof;
+    """Return a copy of a move with the hosts of a proof for the devices of both meshes.
+
     `host_of`: host of every device, int64[devices].
     """
     sides = []
@@ -345,10 +348,11 @@ def is_covering(parts: Sequence[Interval]) -> bool:
 
 
 def check_labels(document: Mapping[str, JsonValue]) -> None:
-    """Raise `FlawError` (`form`) for an unknown kind of proof, or a status that contradicts it.
+    """Check that the kind of proof is known, and that the status agrees with it.
 
-    Kinds are bound, solver and none; the status must be "feasible" for none, else "optimal". Raises
-    `KeyError` if one of them is missing.
+    The kinds are `bound`, `solver` and `none`. The status must be `feasible` for `none`, and
+    `optimal` otherwise. Raises `FlawError` (`form`) if not, and `KeyError` if one of the two is
+    missing.
     """
     status, proof = document["status"], document["proof"]
     if proof not in ("bound", "solver", "none"):
@@ -367,12 +371,13 @@ def report_valid_proof(
     binding: str,
     unproved: Mapping[str, str],
 ) -> CheckReport:
-    """Return the report on a valid proof, which is ok and has the verdict.
+    """Return the check report of a valid proof, which is ok.
 
-    Makespan and bound are exact seconds, as fractions; the gap is makespan / bound - 1, 0 for a
-    bound of 0. `is_optimal`: proved by the bound, without a solver. `binding`: text that follows
-    the bound. `unproved`: claims that no check proves, as text by the path of their field; the
-    facts list the paths, sorted, the details the distinct texts.
+    Makespan and bound are exact seconds. The gap in the facts is makespan / bound - 1, or 0 for a
+    bound of 0. `is_optimal`: the bound proves, without a solver, that no schedule is faster.
+    `binding`: text after the bound that says what proves it. `unproved`: claims that were not
+    checked, as text by the path of their field. The facts list these paths, sorted; the details
+    list each text once.
     """
     facts: dict[str, JsonValue] = {
         "is_optimal": is_optimal,

@@ -34,11 +34,12 @@ from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 
 
 def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Recompute tasks, bound and schedule of a proof, and report the first flaw or the verdict.
+    """Check the proof that a resharding algorithm carries; report the first flaw or the verdict.
 
-    If the request has a topology, the proof's network is compared with it. An algorithm without
-    proof is not applicable; a malformed proof is a flaw (`reshard-form`) and raises no error.
-    Proofs of streams are checked by `check_streams`. The request must have an algorithm.
+    Tasks, bound, schedule, status and traffic are recomputed. With a topology in the request, the
+    network of the proof is compared with it. Proofs of streams are checked by `check_streams`. The
+    report is not applicable if the algorithm has no proof. A malformed proof gives a report with
+    the flaw `reshard-form`. The request must have an algorithm.
     """
     assert request.algorithm is not None
     document = find_proof(request.algorithm)
@@ -76,12 +77,12 @@ def _compute_makespan(claim: ScheduleClaim) -> Fraction:
 
 
 def _check_schedule(claim: ScheduleClaim) -> None:
-    """Check the schedule.
+    """Check that the schedule of a proof is possible and has the stated makespan.
 
-    Every byte is sent once by a host that has it, no piece is faster than its cards or earlier than
-    its release, no host uses more cards at a time than it has, in either direction, and the
-    makespan is that of the pieces. Raises `FlawError` with the code sender, release, duration,
-    coverage, overlap or makespan for the first contradiction found.
+    Raises `FlawError` for the first contradiction, with the code `sender` (a host sends what it
+    does not have), `release` (a piece starts too early), `duration` (it is faster than the cards),
+    `coverage` (parts of a task are missing or sent twice), `overlap` (more pieces at once than
+    cards of a host, in one direction) or `makespan`.
     """
     tasks = claim.tasks
     parts: dict[int, list[Interval]] = {task: [] for task in range(len(tasks))}
@@ -232,9 +233,10 @@ def _check_status(claim: ScheduleClaim, bound: Fraction) -> None:
 
 
 def _check_traffic(claim: ScheduleClaim, algorithm: Algorithm) -> None:
-    """Raise `FlawError` (`traffic`) if a host receives fewer bytes from other hosts than its tasks
-    have. The sends of the algorithm's steps count; those within a host do not. Tokens can only add
-    bytes.
+    """Check that the algorithm sends every host at least the bytes of its tasks from other hosts.
+
+    All SENDs between hosts count, also tokens, so that the check allows more bytes. Raises
+    `FlawError` (`traffic`) otherwise.
     """
     steps = algorithm.steps
     host_of = claim.units.host_of
@@ -305,10 +307,11 @@ def _describe_verdict(
     makespan: Fraction,
     bound: Fraction,
 ) -> str:
-    """Describe how far the schedule is proved to be from the optimum.
+    """Describe how far the schedule is proved to be from the fastest one.
 
-    "no schedule is faster" if the bound is met; else the gap in percent (0 for a bound of 0), with
-    a remark if a solver's claim is not checked.
+    If the bound is met, no schedule is faster. Otherwise it is the largest possible excess in
+    percent, which is 0 for a bound of 0, with a remark if a solver's claim of optimality is not
+    checked.
     """
     if _is_met(claim, makespan, bound):
         return "holds: no schedule is faster"

@@ -56,14 +56,16 @@ class _StreamClaim:
 def check_streams(
     algorithm: Algorithm, document: Mapping[str, JsonValue], topology: Topology | None
 ) -> CheckReport:
-    """Check a proof of streams and return the report.
+    """Check a proof of streams and return the report of the valid proof.
 
-    Labels, streams, makespan (equal to the time of the fullest link), bound (equal to what the
-    weights of links prove), their relation, and the messages of the algorithm are checked in this
-    order. The report tells by how many percent the streams may be longer than the best schedule,
-    and lists as unproved names, method, hosts and, without a topology, the network. Raises
-    `FlawError` for the first flaw, and `KeyError`, `TypeError` or `ValueError` for a malformed
-    document.
+    The steps, in this order: labels; links and moves; streams; the makespan, which must be the time
+    of the busiest link; the bound, which must be what the stated weights of links prove; their
+    relation; the messages of the algorithm. The verdict tells by how many percent the streams may
+    be longer than the best schedule. Names, method, hosts and, without a topology, the network are
+    listed as not proved.
+
+    Raises `FlawError` for the first flaw, and `KeyError`, `TypeError` or `ValueError` for a
+    malformed document.
     """
     check_labels(document)
     claim = _read_claim(document, topology)
@@ -101,11 +103,11 @@ def check_streams(
 
 
 def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _StreamClaim:
-    """Read a proof of streams: its moves, links and streams; of all other fields only the document.
+    """Read the moves, links and streams of a proof of streams.
 
-    The links are those of `topology` if given, else those that the proof states. Raises `FlawError`
-    for release or due times ("form"), and for links other than the topology's ("topology");
-    `KeyError`, `TypeError` or `ValueError` for malformed fields.
+    Routes are those of `topology` if it is given, otherwise of the links that the proof states.
+    Raises `FlawError`: `form` for release or due times, `topology` if the stated links differ from
+    those of `topology`. Raises `KeyError`, `TypeError` or `ValueError` for malformed fields.
     """
     moves = [
         parse_move_object(cast("Mapping[str, JsonValue]", entry))
@@ -135,8 +137,10 @@ def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) ->
 
 
 def _are_equal(claimed: Topology, actual: Topology) -> bool:
-    """Return whether two networks have equal numbers of nodes and the same links (ends, bandwidth,
-    plane) in the same order, which decides the routes. Latencies are not compared.
+    """Return whether two networks have the same numbers of nodes and the same links.
+
+    Ends, bandwidth and plane of the links are compared in their order, because it decides the
+    routes. Latencies are not compared.
     """
     sizes = (claimed.num_npus, claimed.num_nodes) == (actual.num_npus, actual.num_nodes)
     return sizes and all(
@@ -175,12 +179,12 @@ def _read_streams(document: Mapping[str, JsonValue], delivery_count: int) -> Ite
 
 
 def _check_streams(claim: _StreamClaim) -> None:
-    """Check that every part of a delivery is sent once, by devices that have it, to all receivers.
+    """Check that streams bring every byte of each delivery to all receivers, once.
 
-    A stream's edges are followed in their order, starting with the delivery's senders as holders.
-    Raises `FlawError` if a source does not hold the delivery yet or a destination is no device of
-    the fabric ("sender"), if receivers are not reached ("receivers"), or if the parts of a
-    delivery's streams leave a gap or overlap ("coverage").
+    The edges of a stream are followed in their order; at first only the senders of the delivery
+    hold it. Raises `FlawError`: `sender` if an edge starts at a device that does not hold the
+    delivery yet or ends at an unknown device, `receivers` if a stream does not reach all receivers,
+    `coverage` if the parts of a delivery have gaps or overlap.
     """
     parts: list[list[Interval]] = [[] for _ in claim.deliveries]
     for stream in claim.streams:
@@ -203,10 +207,10 @@ def _check_streams(claim: _StreamClaim) -> None:
 
 
 def _read_weights(claim: _StreamClaim) -> dict[int, int]:
-    """Read the positive weights of the bound by number of the link.
+    """Read the weights of links that prove the bound, by link number.
 
-    Raises `FlawError` (`bound`) for unknown or repeated links and weights that are no integers from
-    1 to `_MAX_WEIGHT`.
+    Raises `FlawError` (`bound`) for an unknown or repeated link, and for weights that are not
+    integers in 1..`_MAX_WEIGHT`.
     """
     claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
     weights: dict[int, int] = {}
@@ -223,10 +227,11 @@ def _read_weights(claim: _StreamClaim) -> dict[int, int]:
 
 
 def _check_messages(claim: _StreamClaim, algorithm: Algorithm) -> None:
-    """Check that the algorithm sends between the devices of streams, and enough bytes per pair.
+    """Check that the algorithm sends what the streams say, and nothing between other devices.
 
-    The algorithm divides boxes at unit boundaries, so that each part may be up to one unit smaller
-    than its share. Raises `FlawError`.
+    For every edge, the SENDs must have at least the bytes of the streams over it. One unit less is
+    allowed for every box in each stream's part, because boxes are divided at unit boundaries.
+    Raises `FlawError` (`traffic`).
     """
     unit = Fraction(algorithm.collective_bytes or 0, algorithm.collective.unit_count)
     required: dict[tuple[int, int], Fraction] = {}
@@ -250,9 +255,9 @@ def _check_messages(claim: _StreamClaim, algorithm: Algorithm) -> None:
 
 
 def _describe_links(claim: _StreamClaim, weights: Mapping[int, int]) -> str:
-    """Return the number of binding links, and the names of the first two by number.
+    """Describe the links that prove the bound: their number, and the ends of the first two.
 
-    More than two are indicated by dots; a name is "source -> destination".
+    Links are taken by number. Dots follow if there are more than two.
     """
     topology = claim.fabric.topology
     names = [

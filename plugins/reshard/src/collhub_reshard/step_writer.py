@@ -78,9 +78,10 @@ class StepWriter:
         self._scratch = np.zeros(len(self.units.host_of), np.int64)
 
     def finish(self) -> tuple[StepTable, Int64Array]:
-        """Return (steps, scratch units) after all pieces are sent.
+        """Finish the algorithm after all pieces are sent; return (steps, scratch units per device).
 
-        Adds boxes that stay on their host, unpacking and sums.
+        Adds the messages and copies of boxes within hosts, the copies from SCRATCH to OUTPUT, and
+        the sums.
         """
         for row in range(len(self.units)):
             if self.units.bytes[row]:
@@ -94,10 +95,12 @@ class StepWriter:
         bounds: tuple[Fraction, Fraction],
         awaited: Mapping[int, Sequence[int]] = _NO_STEPS,
     ) -> Mapping[int, Sequence[int]]:
-        """Send a piece of a box, from `bounds[0]` to `bounds[1]` of it.
+        """Write the messages of one piece of a box; return the SENDs of devices that hold the box.
 
-        `awaited`: by device that has the box, steps for which its SENDs wait. Returns the SENDs of
-        these devices.
+        `bounds`: (first, last) of the piece as fractions of the box; the transfers state fractions
+        of the piece. Bounds of messages are rounded down to units. `awaited`: by holding device,
+        the steps for which its SENDs wait. The result lists the SENDs by holding device. The
+        origins of the received parts are recorded in `origins`.
         """
         self._awaited = awaited
         self._sent = {}
@@ -118,14 +121,14 @@ class StepWriter:
         return self._sent
 
     def _send_part(self, row: int, transfer: Transfer, low: int, count: int, parent: int) -> int:
-        """Add one message and return its RECV; -1 for an empty one, which is not sent.
+        """Add one message: a SEND and its RECV; return the RECV, or -1 if it is empty and not sent.
 
-        The message carries `count` units from unit `low` of the unit task's box. A transfer with a
-        parent forwards what its source has received, after step `parent` (-1: no step); one without
-        sends the source's own box, after the copy that packs it, if any, and after the steps that
-        the device awaits. Every message also waits for its turn on the source host's card. SEND and
-        RECV are recorded: for the card (only between hosts), for the sender, and as an arrival of
-        the box.
+        The message carries `count` units of the box, from unit `low` of the box. A transfer with a
+        parent forwards what its source received by step `parent` (-1 if that part was empty). A
+        transfer without a parent sends the source's own box, after the copy that packs it, if any,
+        and after the steps in `_awaited`. Between hosts, the message also waits for its turn on the
+        card of the source host. Both steps are recorded: the SEND for the card and the sender, the
+        RECV as an arrival of the box.
         """
         if count <= 0:
             return -1
@@ -172,10 +175,12 @@ class StepWriter:
         source: int,
         destination: int,
     ) -> list[int]:
-        """Return the steps after which the next message on the source host's card may be sent.
+        """Return the steps for which the next message on the source host's card waits.
 
-        Empty without turns, within a host, and while the card has sent too few messages. If another
-        device sent the message to wait for, that device sends a token.
+        A message waits for the SEND that is `_WINDOW` messages before it on the same card. If
+        another device made that SEND, this device sends a token, and its RECV is returned;
+        consecutive messages of one device wait for the same token. The list is empty within a host,
+        without turns, and while the card has sent fewer than `_WINDOW` messages.
         """
         if not self.takes_turns:
             return []
@@ -196,10 +201,11 @@ class StepWriter:
         return [self._told[host]] if host in self._told else []
 
     def send_token(self, row: int, device: int, sender: int) -> list[int]:
-        """Signal a sender that a box has arrived at a device.
+        """Tell a sender that a box has arrived at a device; return the steps to wait for.
 
-        Return the steps for which the sender waits; up to `_WINDOW` - 1 messages of the box may
-        still be in flight.
+        The signal does not wait for the last `_WINDOW` - 1 messages of the box. It is a token, or
+        the arrival itself if both devices are the same. The list is empty if the device has
+        received nothing of the box.
         """
         arrived = self._arrivals.get((row, device), [])
         if not arrived:
@@ -209,11 +215,10 @@ class StepWriter:
         return [step] if device == sender else [self._token(device, step, sender)]
 
     def _token(self, device: int, sent: int, source: int) -> int:
-        """Signal device `source` that `device` has sent a message; return the RECV of the token.
+        """Tell device `source` that `device` has done step `sent`; return the RECV of the token.
 
-        The token is a message of one unit (a unit that the sender can read, whose value does not
-        matter) that is sent after step `sent` and received in a new unit of SCRATCH. `tokens` is
-        increased.
+        A token is a message of one unit, whose value does not matter. It is sent after `sent`, from
+        a unit that `device` can read, and received in a new unit of SCRATCH. `tokens` is increased.
         """
         unit = self._find_readable_unit(device)
         self._builder.add(
@@ -234,9 +239,10 @@ class StepWriter:
         return receive
 
     def _find_readable_unit(self, device: int) -> BoxPlace:
-        """Return a unit of a device that no later step writes: unit 0 of its INPUT, or, without
-        INPUT, the first box that it received, after the step that receives it. Raises
-        `StopIteration` if the device has neither.
+        """Return a unit of a device that has data and that no later step overwrites.
+
+        It is unit 0 of INPUT, or without INPUT the start of the first box that the device received,
+        with the step that receives it. Raises `StopIteration` if the device has neither.
         """
         if self.layout.input_units[device]:
             return BoxPlace(Buffer.INPUT, 0)
@@ -248,9 +254,10 @@ class StepWriter:
         return BoxPlace(landing.buffer, landing.offset, (step,))
 
     def _held(self, row: int, device: int) -> BoxPlace:
-        """Return the location of a contiguous copy of a device's box: in INPUT if it is contiguous
-        there. Otherwise the first call writes steps that pack it into SCRATCH; later calls return
-        the same place and the steps to wait for.
+        """Return the place of a contiguous copy of the box that a device holds in its INPUT.
+
+        If the box is contiguous in INPUT, this is the place. Otherwise the first call adds steps
+        that pack it into SCRATCH; every call returns this place with these steps.
         """
         key = row, device
         region = self.layout.inputs[key]
@@ -263,12 +270,11 @@ class StepWriter:
         return self._packed[key]
 
     def _get_landing(self, row: int, device: int) -> BoxPlace:
-        """Return the place where a device receives a box, which the first call decides for all.
+        """Return the place where a device receives a box; the first call decides it for all.
 
-        `row`: row of the box in `units`. The place is OUTPUT, at the start of the region of the
-        box, if the device needs the box, its region there is contiguous, and the box is no
-        summand. Otherwise, also for a device that only forwards the box, SCRATCH that no other
-        step uses is allocated.
+        It is the box's region in OUTPUT if the device needs the box, this region is contiguous, and
+        the box is no further summand. Otherwise, also for a device that only forwards the box, new
+        units of SCRATCH are allocated. `row`: unit task.
         """
         key = row, device
         if key not in self._landing:
@@ -282,8 +288,9 @@ class StepWriter:
         return self._landing[key]
 
     def _room(self, device: int, units: int) -> int:
-        """Allocate `units` units of SCRATCH that no other step of the device uses; return the
-        offset of the first. Memory is never released.
+        """Allocate new units of SCRATCH on a device; return the offset of the first one.
+
+        They are never released.
         """
         first = int(self._scratch[device])
         self._scratch[device] += units
@@ -298,11 +305,11 @@ class StepWriter:
         packs: bool,
         kind: StepKind = StepKind.COPY,
     ) -> tuple[int, ...]:
-        """Copy between a region of a tile and a contiguous box, run by run, in sequence.
+        """Copy between a region of a tile and a contiguous box, run by run; return the steps.
 
-        `packs`: from INPUT to the box, otherwise from the box to OUTPUT. The first copy waits for
-        the steps of `packed`, each later one for the copy before. Return the steps. Counts of
-        copies and copied units increase.
+        `packs`: from the region in INPUT to the box; otherwise from the box to the region in
+        OUTPUT. The first step waits for the steps of `packed`, every other one for the step before
+        it. `kind` is COPY, or REDUCE to add. `copies` and `copied_units` are increased.
         """
         steps: list[int] = []
         before = list(packed.steps)
@@ -328,11 +335,12 @@ class StepWriter:
         return tuple(steps)
 
     def _finish_row(self, row: int) -> None:
-        """Add the boxes of a unit task that stay on hosts, and unpack those received in SCRATCH.
+        """Add the steps of a box within hosts, and copy it from SCRATCH to OUTPUT.
 
-        Devices that a sender on their own host serves get the entire box from it, unless it has
-        arrived already. Devices that have the box themselves copy it from their input and are
-        recorded as origins. Boxes that were received in OUTPUT are in place.
+        A receiver on the host of a device that holds the box gets it from this device, unless it
+        has arrived already. A receiver that holds the box itself copies it from its INPUT, and this
+        is recorded as an origin. Boxes received in SCRATCH are then copied to OUTPUT, or added
+        there if they are further summands. Boxes received in OUTPUT are in place.
         """
         local = find_local_receivers(self.units, row)
         full = (Fraction(0), Fraction(1))
@@ -354,9 +362,10 @@ class StepWriter:
                 self._settle(row, device, BoxPlace(landing.buffer, landing.offset, arrived))
 
     def _settle(self, row: int, device: int, box: BoxPlace) -> None:
-        """Write the steps that copy a box to its region in OUTPUT, or add it there if it is a
-        summand after the first. Such a summand waits for that of the row before it on the same
-        device. Stores the steps as arrivals of the box, for which the next summand waits.
+        """Copy a box to its region in OUTPUT, or add it there if it is a further summand.
+
+        A further summand waits for the steps of the row before it on the same device. The added
+        steps replace the recorded arrivals of this box, so that the next summand waits for them.
         """
         region = self.layout.outputs[row, device]
         is_sum = bool(self.units.summand[row])

@@ -40,10 +40,12 @@ class Reach:
 
 
 def compute_card_work(strategy: Strategy, reach: Reach) -> Fraction:
-    """Return how many times the busiest card carries the box; 1 for a chain or a tree.
+    """Return how many times the busiest card carries the box, as an exact fraction.
 
-    Send/recv: the number of receiving hosts times devices per host; local all-gather: the hosts;
-    scatter and all-gather: (2 hosts - 1) / hosts. Exact.
+    - Send/recv: hosts * devices per host.
+    - Local all-gather: hosts.
+    - Scatter and all-gather: (2 * hosts - 1) / hosts.
+    - Broadcast chain and tree: 1.
     """
     a, b = reach.hosts, reach.devices
     work = {
@@ -56,9 +58,11 @@ def compute_card_work(strategy: Strategy, reach: Reach) -> Fraction:
 
 
 def compute_best_chunks(links: int, t_s: float, alpha_s: float, maximum: int = MAX_CHUNKS) -> int:
-    """Return K* = sqrt((s - 1) t / alpha) for s links in sequence, within 1..`maximum`.
+    """Return the number of chunks K that minimizes (K + s - 1) (t / K + alpha) for s links.
 
-    K* minimizes (K + s - 1) (t / K + alpha). Without latency the maximum is returned.
+    `links`: s, the links in sequence. `t_s`: seconds of the entire box on a link. `alpha_s`:
+    latency of a message in seconds. K = sqrt((s - 1) t / alpha) is rounded and limited to
+    1..`maximum`. Without latency, `maximum` is returned.
     """
     if alpha_s <= 0:
         return maximum
@@ -67,12 +71,12 @@ def compute_best_chunks(links: int, t_s: float, alpha_s: float, maximum: int = M
 
 
 def compute_strategy_cost_s(strategy: Strategy, reach: Reach, t_s: float, alpha_s: float) -> float:
-    """Return the seconds of a strategy without other traffic, by the table of section 3.
+    """Return the time in seconds of a strategy without other traffic, by the table of section 3.
 
-    `t_s`: seconds of the box on a card. To the work of the card are added latencies: one for
-    send/recv, one per receiving host for a local all-gather, 2 hosts - 1 for scatter and
-    all-gather. A broadcast takes (chunks + hosts - 1) times a chunk and its latency, with the best
-    number of chunks.
+    `t_s`: seconds of the entire box on a card. `alpha_s`: latency in seconds. The time is the work
+    of the busiest card times `t_s` plus latencies: one for send/recv, one per receiving host for a
+    local all-gather, 2 * hosts - 1 for scatter and all-gather. All other strategies take (chunks +
+    hosts - 1) times a chunk with its latency, with the best number of chunks.
     """
     a = reach.hosts
     work = float(compute_card_work(strategy, reach)) * t_s
@@ -87,10 +91,10 @@ def compute_strategy_cost_s(strategy: Strategy, reach: Reach, t_s: float, alpha_
 
 
 def compute_costs_s(reach: Reach, t_s: float, alpha_s: float) -> Mapping[Strategy, float]:
-    """Return the cost in seconds of every strategy except `TREE`, which needs a topology.
+    """Return the time in seconds of every strategy except `TREE`, which needs a topology.
 
-    `t_s`: time of the entire box on one network card in s; `alpha_s`: latency of a message in s.
-    The formulas are those of `compute_strategy_cost_s`, without any other traffic.
+    `t_s`: seconds of the entire box on a card. `alpha_s`: latency of a message in seconds. The
+    times are those of `compute_strategy_cost_s`.
     """
     plain = [strategy for strategy in Strategy if strategy is not Strategy.TREE]
     return {
@@ -100,10 +104,11 @@ def compute_costs_s(reach: Reach, t_s: float, alpha_s: float) -> Mapping[Strateg
 
 
 def choose_cheapest(reach: Reach, t_s: float, alpha_s: float) -> Strategy:
-    """Return the cheapest strategy, the simplest of equals; the chain if it is not slower.
+    """Return the cheapest strategy for a task.
 
-    In the model a chain of one host costs as much as one message to it, without a gather inside the
-    host, so it wins if a host has several receivers.
+    For one receiver it is send/recv. For several receivers on one host it is the broadcast chain,
+    which is then a single message to the host. Otherwise it is the chain if no other strategy is
+    cheaper; among the others, ties go to send/recv, then scatter and all-gather.
     """
     costs = compute_costs_s(reach, t_s, alpha_s)
     if reach == Reach(1, 1):
@@ -143,13 +148,16 @@ class Audience:
 
 
 def list_transfers(strategy: Strategy, audience: Audience, chunks: int) -> list[Transfer]:
-    """List the transfers of a strategy in the order in which they are sent.
+    """List the transfers of a box by a strategy, in the order in which they are sent.
 
-    Send/recv: receiver by receiver, and for each all chunks, directly from the sender. Broadcast:
-    chunk by chunk from host to host, along the first device of each, which spreads the chunk within
-    its host. Local all-gather and the remaining strategies: their transfers for the entire box,
-    repeated for every chunk. A transfer's parent is the index in the list of the transfer that
-    brings its source the data, or -1.
+    - Send/recv: receiver by receiver, all chunks directly from the sender.
+    - Broadcast: chunk by chunk from host to host, along the first device of each host, which then
+      spreads the chunk within its host.
+    - Local all-gather: its transfers of the entire box, repeated for every chunk.
+    - All others: those of scatter and all-gather, repeated for every chunk.
+
+    The parent of a transfer is the index of the transfer that brings its source the data, -1 if the
+    source has them.
     """
     if strategy is Strategy.SEND_RECV:
         receivers = [device for devices in audience.hosts.values() for device in devices]
@@ -179,10 +187,10 @@ def list_transfers(strategy: Strategy, audience: Audience, chunks: int) -> list[
 
 
 def list_tree_transfers(edges: Sequence[tuple[int, int]]) -> list[Transfer]:
-    """List messages of an entire piece along the edges of a tree, parents first.
+    """List the messages of an entire piece along the edges of a tree.
 
-    `edges` must be in this order. The parent of a transfer is the index of the one to its source,
-    -1 for edges from the root.
+    `edges`: (parent, child) devices, parents first. The parent of a transfer is the index of the
+    transfer to its source, -1 if no earlier edge leads there.
     """
     number: dict[int, int] = {}
     transfers = []
@@ -194,9 +202,10 @@ def list_tree_transfers(edges: Sequence[tuple[int, int]]) -> list[Transfer]:
 
 
 def _move_to_chunk(transfer: Transfer, chunk: int, chunks: int, begun: int) -> Transfer:
-    """Convert a transfer of the full piece to one of chunk number `chunk` of `chunks` equal ones:
-    fractions are scaled and shifted, the parent's number is increased by `begun`, the number of
-    transfers of earlier chunks. -1 (no parent) stays.
+    """Convert a transfer of an entire piece to a transfer of one of `chunks` equal chunks.
+
+    `chunk`: its number. The fractions are scaled and shifted to the chunk. `begun`, the number of
+    transfers of earlier chunks, is added to the index of the parent; -1 (no parent) stays.
     """
     first = (chunk + transfer.first) / chunks
     last = (chunk + transfer.last) / chunks
@@ -210,11 +219,12 @@ def _compute_part(index: int, count: int) -> tuple[Fraction, Fraction]:
 
 
 def _gather_locally(audience: Audience) -> list[Transfer]:
-    """Send a part to each device of a host; the devices of a host exchange their parts.
+    """List the transfers of a local all-gather.
 
-    Parts of a host are equal and in the order of its devices. The parent of an exchange is the
-    index of the transfer that brought the part to its sender; transfers of the sender have none
-    (-1).
+    For every host, the box is divided into equal parts, one per device in their order. The sender
+    sends each device its part, and this device sends the part to the other devices of its host. The
+    parent of an exchange is the index of the transfer that brought the part; transfers of the
+    sender have -1.
     """
     transfers: list[Transfer] = []
     for devices in audience.hosts.values():
@@ -230,10 +240,12 @@ def _gather_locally(audience: Audience) -> list[Transfer]:
 
 
 def _scatter_among_hosts(audience: Audience) -> list[Transfer]:
-    """Send a part to each host, which sends it to the other hosts; each distributes it inside.
+    """List the transfers of scatter and all-gather.
 
-    Hosts get equal parts in the order of the audience, through their first device; the parent of a
-    transfer is the one that brought its sender the part, or -1 for the original sender.
+    The box is divided into equal parts, one per host in the order of the audience. The sender sends
+    each part to the first device of its host, which sends it to the first device of every other
+    host. On every host, this first device spreads the part to the others. The parent of a transfer
+    is the index of the transfer that brought its source the part; transfers of the sender have -1.
     """
     transfers: list[Transfer] = []
     entries = {host: devices[0] for host, devices in audience.hosts.items()}
@@ -271,11 +283,11 @@ class LocalReceivers:
 
 
 def find_local_receivers(units: UnitTasks, row: int) -> LocalReceivers:
-    """Find the receivers of a unit task whose host has the box.
+    """Find the receivers of a unit task on hosts that have the box.
 
-    Receivers that hold the box themselves are `own`; others on a holder's host are `served`, as
-    (holder, receiver). The first of several holders on a host serves it. Both are in the order of
-    the receivers.
+    Receivers that hold the box themselves are `own`. Others on the host of a holder are `served`,
+    as (holder, receiver); the first of several holders on the host serves them. Both are in the
+    order of the receivers.
     """
     holders = units.senders_of(row).tolist()
     # Reversed, so that the first of several holders on a host serves it.
@@ -296,10 +308,11 @@ def find_audience(
     sender_host: int,
     receiver_hosts: tuple[int, ...],
 ) -> Audience:
-    """Find the sender on a host, and the receivers on hosts that lack the box.
+    """Find the sending device of a unit task on one host, and its receivers on other hosts.
 
-    The sender is the unit task's first sender on `sender_host`; `IndexError` if there is none. The
-    receivers are grouped by the hosts of `receiver_hosts`, in its order; others are left out.
+    The sender is the unit task's first sender on `sender_host`. The receivers are grouped by host
+    in the order of `receiver_hosts`; those on other hosts are left out. Raises `IndexError` if no
+    sender is on the host.
     """
     # All holders on the host share its card, so the first one is as good as any.
     senders = units.senders_of(row)

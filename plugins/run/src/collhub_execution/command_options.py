@@ -54,9 +54,10 @@ class RunOptions:
 
 
 def run_options(function: Function) -> Function:
-    """Add one click option per field of `RunOptions` to a function, before it becomes a command.
+    """Add one click option per field of `RunOptions` to the function of a command.
 
-    The command receives the values as keywords; `run_options_of` converts them to a record.
+    The function receives the values as keywords; `run_options_of` converts them to a record. Use it
+    as a decorator below `click.command`.
     """
     for declared in reversed(declared_options(RunOptions)):
         function = _make_click_option(declared)(function)
@@ -64,9 +65,9 @@ def run_options(function: Function) -> Function:
 
 
 def run_options_of(values: Mapping[str, Any]) -> RunOptions:
-    """Return the record of the keywords that `run_options` adds; the size is parsed to bytes.
+    """Return the record of the keywords that `run_options` adds, with the size parsed to bytes.
 
-    Without a size it is None. Raises `UsageError` for a size that cannot be parsed.
+    Without a size it is None. Raises `UsageError` for an invalid size.
     """
     # The only value that click passes as text.
     size = values["size"]
@@ -75,10 +76,10 @@ def run_options_of(values: Mapping[str, Any]) -> RunOptions:
 
 
 def _make_click_option(declared: Option) -> Callable[[Function], Function]:
-    """Return the click decorator for one declared option, named by it with `-` instead of `_`.
+    """Return the click decorator for a declared option.
 
-    A BOOL option becomes a flag without a value; any other takes a value of the declared type, and
-    the help shows its default unless that is None.
+    The flag is the name with `-` instead of `_`. A BOOL option is a flag without a value. Any other
+    has a value of the declared type, and the help shows its default unless that is None.
     """
     flag = f"--{declared.name.replace('_', '-')}"
     if declared.type is OptionType.BOOL:
@@ -95,10 +96,10 @@ def _make_click_option(declared: Option) -> Callable[[Function], Function]:
 
 
 def _get_click_type(declared: Option) -> click.ParamType[Any]:
-    """Return the click type that parses an option: a choice, a range of integers or of floats.
+    """Return the click type of an option: a choice, an integer or float range, or a text.
 
-    All other types, such as SIZE, are passed as text and parsed later, where their errors are
-    reported like all errors. Limits that are not declared are open.
+    A limit that is not declared is open. All types other than choices, INT and FLOAT, such as SIZE,
+    are texts and parsed later, so that their errors are reported like all errors.
     """
     if declared.choices:
         return click.Choice(list(declared.choices))

@@ -91,7 +91,7 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
 def significand_bits(dtype: np.dtype[Any]) -> int:
     """Return the largest b such that all integers up to 2^b are exact in the type.
 
-    For integers it is the number of bits without the sign: 8 * bytes - 1.
+    For integer types it is 8 * bytes - 1, the number of bits without the sign.
     """
     if not is_floating(dtype):
         return 8 * dtype.itemsize - 1
@@ -112,11 +112,11 @@ def rounding_unit(dtype: np.dtype[Any]) -> float:
 
 
 def divide_averages(collective: Collective, outputs: Sequence[AnyArray]) -> tuple[AnyArray, ...]:
-    """Divide the sums in every rank's OUTPUT by the number of contributions; see `divide_values`.
+    """Divide the sums in every rank's OUTPUT by the number of contributions.
 
-    `outputs`: OUTPUT of every rank after a run that sums; returned unchanged for a collective that
-    only moves data. The divisor is the number of ranks, or for a custom contract the number of
-    contributions of each unit.
+    `outputs`: OUTPUT of every rank after a run that sums. The divisor is the number of ranks, or
+    for a custom contract the number of contributions of each unit. For a collective that only moves
+    data the outputs are unchanged. Integers are rounded towards zero.
     """
     contract = collective.contract
     if contract is not None and contract.expected is not None:
@@ -129,21 +129,21 @@ def divide_averages(collective: Collective, outputs: Sequence[AnyArray]) -> tupl
 def exact_inputs(
     blocks: BlockCounts, elements: int, dtype: np.dtype[Any], op: ReduceOp
 ) -> tuple[Array, ...]:
-    """Return one input per rank: small integers whose reduction is exact in any order.
+    """Return one input per rank of small integers whose reduction is exact in any order.
 
-    Results can therefore be compared bitwise. `elements`: per block. Sums stay below 2 to the power
-    of `significand_bits` (up to 255 ranks in bfloat16, 2047 in float16, 67 000 in float32),
-    products are powers of two with signs. Values differ between ranks and positions; every call
-    returns the same values.
+    So results can be compared bitwise. `elements`: per block. Sums stay below 2 to the power of
+    `significand_bits` (up to 255 ranks in bfloat16, 2047 in float16, 67 000 in float32). For
+    products, the values are signed powers of two. Values differ between ranks and positions; every
+    call returns the same values.
     """
     limit = 1 << significand_bits(dtype)
     largest = max(1, min(_LARGEST_VALUE, limit // blocks.num_ranks))
 
     def make_tile(generator: np.random.Generator, rank: int) -> Array:
-        """Draw the tile of one rank: `_TILE` integers from 0 to `largest`, inclusive.
+        """Draw the `_TILE` integers of one rank: from 0 to `largest`, inclusive.
 
-        For products 1 or -1, in the first `_DOUBLING_RANKS` ranks also 2 or -2, so that no product
-        overflows float16.
+        For products they are 1 or -1, in the first `_DOUBLING_RANKS` ranks also 2 or -2, so that no
+        product overflows float16.
         """
         if op is not ReduceOp.PROD:
             return generator.integers(0, largest, _TILE, endpoint=True)
@@ -158,11 +158,11 @@ def exact_inputs(
 def random_inputs(
     blocks: BlockCounts, elements: int, dtype: np.dtype[Any], op: ReduceOp
 ) -> tuple[Array, ...]:
-    """Return one read-write array of random numbers per rank: uniform in -1 to 1, or 0.75 to 1.25.
+    """Return one array of random numbers per rank: in -1 to 1, or 0.75 to 1.25 for products.
 
-    The latter are for products, which would underflow otherwise. Integer types get the result of
-    `exact_inputs`. The values of a rank depend only on its number; every call returns the same
-    ones. `elements`: per block.
+    Products of smaller numbers would underflow. Integer types get the result of `exact_inputs`.
+    `elements`: per block. The values of a rank depend only on its number; every call returns the
+    same values.
     """
     if not is_floating(dtype):
         return exact_inputs(blocks, elements, dtype, op)
@@ -179,11 +179,12 @@ def random_inputs(
 def check_inputs(
     collective: Collective, blocks: BlockCounts, inputs: Sequence[AnyArray], fill: np.generic
 ) -> tuple[AnyArray, ...]:
-    """Return read-only flat views of the inputs, one per rank; the caller's arrays stay writeable.
+    """Return read-only flat views of the inputs, one per rank.
 
-    `inputs`: one array per rank, all of one dtype and with the same number of elements per block. A
-    rank whose INPUT the collective does not define gets an array of `fill` instead. Raises
-    `UsageError` for another number of arrays, and for arrays that do not fit.
+    `inputs`: one array per rank, all of one dtype and with the same number of elements per block.
+    They are not copied and stay writeable for the caller. A rank whose INPUT the collective does
+    not define gets an array filled with `fill` instead. Raises `UsageError` for another number of
+    arrays, and for a wrong size or dtype.
     """
     if len(inputs) != blocks.num_ranks:
         message = f"{len(inputs)} inputs are given for {blocks.num_ranks} ranks"
@@ -199,9 +200,9 @@ def check_inputs(
 
 
 def are_results_exact(num_ranks: int, dtype: np.dtype[Any], op: ReduceOp) -> bool:
-    """Return whether the results of `exact_inputs` are exact in any order of reduction.
+    """Return whether the results of `exact_inputs` are exact for any order of reduction.
 
-    They are not for a sum or average over 2^b ranks or more, with b of `significand_bits`.
+    False for a sum or average over 2^b ranks or more, with b of `significand_bits`.
     """
     # Sums grow with the ranks; products of signs and few twos, minima and maxima do not.
     is_sum = op in (ReduceOp.SUM, ReduceOp.AVG)
@@ -211,10 +212,10 @@ def are_results_exact(num_ranks: int, dtype: np.dtype[Any], op: ReduceOp) -> boo
 def block_elements(
     blocks: BlockCounts, collective_bytes: int, dtype: np.dtype[Any], is_padded: bool = False
 ) -> int:
-    """Return the elements per block for a full buffer of about `collective_bytes`.
+    """Return the number of elements per block for a full buffer of about `collective_bytes`.
 
-    Rounded down, as in nccl-tests, to an integral number per block; but at least one, because empty
-    blocks would test no data. `is_padded`: rounded up, so that all bytes are in a block.
+    It is rounded down, as in nccl-tests, or up with `is_padded`, so that all bytes are in a block.
+    It is at least 1, because empty blocks would test no data.
     """
     bytes_per_element = blocks.full_buffer * dtype.itemsize
     if is_padded:
@@ -223,9 +224,9 @@ def block_elements(
 
 
 def count_block_elements(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> int:
-    """Return the number of elements per block, from the input sizes; 1 if no rank has an INPUT.
+    """Return the number of elements per block, computed from the sizes of the inputs.
 
-    If inputs disagree, the largest number is returned.
+    The largest number if inputs disagree; 1 if no rank has an INPUT.
     """
     sizes = blocks.inputs.tolist()
     # Ranks without INPUT, such as all but the root of a scatter, do not determine it.
@@ -236,10 +237,11 @@ def count_block_elements(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> int
 
 
 def choose_background(dtype: np.dtype[Any], op: ReduceOp) -> np.generic:
-    """Return the initial value of undefined memory, a value that `op` propagates.
+    """Return the initial value of undefined memory, which no correct result contains.
 
-    No correct result has it: the lowest value of the type for MIN, the highest for MAX, otherwise
-    NaN or, for integers, a constant that results do not contain by accident.
+    `op` propagates it: the lowest value of the type for MIN and the highest for MAX (infinities for
+    floating-point types), otherwise NaN, or for integers a constant that results do not contain by
+    accident.
     """
     if op is ReduceOp.MIN:
         value = float("-inf") if is_floating(dtype) else np.iinfo(dtype).min
@@ -256,9 +258,9 @@ def _compute_averages_by_unit(
 ) -> tuple[AnyArray, ...]:
     """Divide each unit of all outputs by its number of contributions, for a custom contract.
 
-    `expected`: contributions of the contract, of which one of all ranks counts as many as there are
-    ranks; those outside of OUTPUT are ignored. Units without contributions are unchanged. Returns
-    new arrays, by rank.
+    `expected`: contributions of the contract. A contribution of all ranks counts once per rank.
+    Those outside of OUTPUT are ignored, and units without contributions are unchanged. Returns new
+    arrays, by rank.
     """
     averages = []
     for rank, units in enumerate(collective.output_units().tolist()):
@@ -276,8 +278,7 @@ def _compute_averages_by_unit(
 
 
 def divide_values(values: Array, divisor: int | Int64Array) -> Array:
-    """Divide values by one number, or by an array of divisors; the result has the dtype of
-    `values`.
+    """Return the values divided by one number or by an array of divisors, with the same dtype.
 
     Integers are rounded towards zero, as in NCCL.
     """
@@ -293,11 +294,10 @@ def divide_values(values: Array, divisor: int | Int64Array) -> Array:
 def _repeat_tiles(
     blocks: BlockCounts, elements: int, dtype: np.dtype[Any], make_tile: _TileMaker
 ) -> tuple[Array, ...]:
-    """Create the input of every rank: a pattern of `make_tile`, repeated and cut to the rank's
-    size.
+    """Create the input of every rank by repeating the values of `make_tile` up to the rank's size.
 
-    A pattern is used because drawing every element would take longer than the run. The random
-    generator is seeded with the rank only.
+    Drawing every element would take longer than the run. The generator is seeded with the rank
+    only, so that the data do not depend on the number of ranks.
     """
     inputs = []
     for rank, size in enumerate((blocks.inputs * elements).tolist()):
@@ -309,10 +309,10 @@ def _repeat_tiles(
 
 
 def _refuse_misfits(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> None:
-    """Raise `UsageError` for the first rank whose input has another size or dtype than required.
+    """Raise `UsageError` for the first rank whose input has a wrong size or dtype.
 
-    The size is the rank's blocks times the number of elements per block, which is equal for all
-    ranks and at least 1; the dtype is that of rank 0.
+    The size must be the rank's blocks times the number of elements per block, which is equal for
+    all ranks and at least 1. The dtype must be that of rank 0.
     """
     elements = count_block_elements(blocks, inputs)
     for rank, (array, size) in enumerate(zip(inputs, blocks.inputs.tolist(), strict=True)):

@@ -42,10 +42,11 @@ class JobMemory:
 
     @contextmanager
     def created(self, shapes: Shapes) -> Iterator[None]:
-        """Context manager: create arrays of zeros as files that other processes may open.
+        """Create shared arrays of zeros while the block of this context manager runs.
 
-        `shapes`: shape and dtype by name; they are written to the folder first, for `arrays`. After
-        the block, no further process can open the arrays; the entries of the folder remain.
+        `shapes`: shape and dtype by name. They are written to the folder, so that `arrays` can open
+        the arrays in any process. After the block, no other process can open them; the entries of
+        the folder remain.
         """
         (self.folder / _SHAPES).write_bytes(pickle.dumps(dict(shapes)))
         descriptors: list[int] = []
@@ -59,10 +60,10 @@ class JobMemory:
                 os.close(descriptor)
 
     def arrays(self) -> dict[str, Array]:
-        """Open all arrays read-write, by name; they remain valid after the files are removed.
+        """Open all arrays read-write; return them by name.
 
-        Names, shapes and types are those stored at their creation. Raises `OSError` if a file is
-        missing.
+        Names, shapes and dtypes are those of their creation. The arrays remain valid after the
+        files are removed. Raises `OSError` if a file is missing.
         """
         # Only this user can write to the folder, so unpickling is safe.
         shapes: Shapes = pickle.loads((self.folder / _SHAPES).read_bytes())
@@ -72,9 +73,9 @@ class JobMemory:
         }
 
     def _open_array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Map the file `name` of the job's folder into memory, read and write, with this shape.
+        """Map the file `name` of the job's folder into memory as a read-write array.
 
-        Changes are visible to all processes that map it. An empty array is new memory instead,
+        Changes are visible to all processes that map it. An array without elements is new memory,
         because empty files cannot be mapped. Raises `OSError` if the file does not exist.
         """
         if 0 in shape:
@@ -84,10 +85,10 @@ class JobMemory:
 
 
 def _create_shared_file(path: Path, size: int) -> int:
-    """Create `size` bytes of zeros that are shared through `path`; return their descriptor.
+    """Create `size` bytes of shared zeros that can be opened as `path`; return their descriptor.
 
-    On Linux the memory has no persistent name and uses no disk: `path` is a link that becomes
-    invalid when the descriptor is closed. Elsewhere it is a file.
+    On Linux the memory uses no disk, and `path` is a link that becomes invalid when the descriptor
+    is closed. On other systems it is a file.
     """
     create_memory: Callable[[str], int] | None = getattr(os, "memfd_create", None)
     if create_memory is None:
@@ -125,7 +126,7 @@ class LoggedTimes:
     def has_native(self) -> bool:
         """Return whether every rank has measured all runs of the library's collective.
 
-        False if no such runs were requested. A time that was never written is 0.
+        False if no such runs were requested. A time of 0 was not measured.
         """
         if not self.native.size:
             return False
@@ -174,11 +175,11 @@ class JobFolder:
                 yield
 
     def _write_tasks(self, request: LevelledRequest) -> None:
-        """Write a task file for every rank, and all inputs to the shared arrays.
+        """Write a task file for every rank, and store all inputs in the shared arrays.
 
-        Every rank is marked as not started, and times of records are -1. The task files contain no
-        input data, only its range; inputs are stored one behind another, by rank. Raises `OSError`
-        if there is no space.
+        A task file contains the range of the input instead of the data; inputs are concatenated in
+        the order of the ranks. Every rank is marked as not started, and all record times are -1.
+        Raises `OSError` if there is no space.
         """
         arrays = self._open_arrays()
         arrays["at"][:] = NOT_STARTED
@@ -198,11 +199,9 @@ class JobFolder:
     def part(self, rank: int) -> RankPart:
         """Return the data of a rank: its task with its input, its log, its memory and its end mark.
 
-        The task is read from the file of the rank. The log has the position and the times of the
-        rank, and the memory has its buffers. The end mark is the first element of `ended`, which
-        becomes 1 when the OUTPUT of the rank is available. Input, log, memory and end mark are
-        views of the shared arrays and not copies, so that the launcher and the other ranks see what
-        is written to them. Raises `OSError` if the files of the job do not exist.
+        The task is read from the file of the rank. Input, log, memory and end mark are views of the
+        shared arrays, so that the launcher and other ranks see changes. The end mark is 1 when the
+        OUTPUT of the rank is available. Raises `OSError` if the files of the job do not exist.
         """
         # Only this user can write to the folder, so unpickling is safe.
         task_places: _TaskPlaces = pickle.loads((self.folder / f"task.{rank}").read_bytes())
@@ -226,10 +225,10 @@ class JobFolder:
         return sum(1 for _ in self.folder.glob("task.*"))
 
     def positions(self) -> list[int]:
-        """Return the position of every rank: the record it waits for, if not negative.
+        """Return the position of every rank: the record for which it waits, if not negative.
 
-        Otherwise a constant of `RankLog.at`, such as `DONE`. It is available even after ranks were
-        killed.
+        A negative number is a constant of `RankLog.at`, such as `DONE`. Positions are available
+        even after ranks were killed.
         """
         # Written by the ranks, so that it is available after a kill.
         record_of_rank: list[int] = self._open_arrays()["at"][:, 0].tolist()
@@ -240,9 +239,9 @@ class JobFolder:
         return bool(self._open_arrays()["ended"].all())
 
     def times(self) -> LoggedTimes:
-        """Return the times that the ranks have measured so far: of runs, library runs, records.
+        """Return the times that the ranks have measured so far: of runs, library runs and records.
 
-        Times that were not measured are 0.
+        Times of runs that were not measured are 0, those of records -1.
         """
         arrays = self._open_arrays()
         return LoggedTimes(arrays["times"], arrays["native"], arrays["records"])
@@ -253,12 +252,11 @@ class JobFolder:
         return all_outputs(self._open_arrays()["memory"], request)
 
     def write_failure(self, rank: int, error: BaseException) -> None:
-        """Store the reason of a failure as JSON, unless another rank has already stored one.
+        """Store the reason of a failure as JSON, unless a rank has already stored one.
 
         The object has `rank`, `message`, `cure` (may be empty) and `missing`, which is true for a
-        `PluginError`. Message and cure are those of the first diagnostic of a `HubError`; any other
-        error gives its type and text. If several ranks fail at once, the first one that creates the
-        file wins.
+        `PluginError`. Message and cure are those of the first diagnostic of a `HubError`; for other
+        errors the message is their type and text.
         """
         diagnostic = error.diagnostics[0] if isinstance(error, HubError) else None
         failure = {
@@ -273,10 +271,10 @@ class JobFolder:
             json.dump(failure, file)
 
     def failure(self) -> InputError | PluginError | None:
-        """Return the reason for which a rank failed, None if none is stored (completely) yet.
+        """Return the stored failure of a rank as an error; None without a complete one.
 
-        `PluginError` with the message and cure of the rank for missing software, otherwise an
-        `InputError` that names the rank.
+        It is a `PluginError` with the message and cure of the rank if software is missing,
+        otherwise an `InputError` (`rank-died`) that contains the rank.
         """
         try:
             failure = json.loads((self.folder / "failure").read_text(encoding="utf-8"))
@@ -289,10 +287,10 @@ class JobFolder:
         return InputError(message, code="rank-died")
 
     def end_with_launcher(self) -> None:
-        """Watch the launcher: when it exits for any reason, remove the folder and exit this
-        process.
+        """Exit this process and remove the folder when the launcher exits for any reason.
 
-        A thread does that. If the launcher has already exited, this function does not return.
+        A thread watches the launcher. If the launcher has already exited, the process exits at
+        once.
         """
         # Checked here and not only in the thread: otherwise this thread would continue without its
         # data.
@@ -300,10 +298,10 @@ class JobFolder:
         threading.Thread(target=self._exit_if_free, args=(fcntl.LOCK_SH,), daemon=True).start()
 
     def _exit_if_free(self, how: int) -> None:
-        """Exit and remove the folder if the launcher's lock is free; return if it is held.
+        """Remove the folder and exit this process if the launcher does not hold its lock.
 
-        `how`: flags of `flock`: blocking ones wait until the launcher releases the lock. A missing
-        lock file counts as free.
+        `how`: flags of `flock`. A blocking call waits until the launcher releases the lock; with
+        `LOCK_NB` the function returns if the lock is held. A missing lock file counts as released.
         """
         # The system frees the lock of a process that exits, even if it is killed.
         try:
@@ -360,9 +358,10 @@ class _TaskPlaces:
 
 
 def serve_rank(job: JobFolder, rank: int, run: Callable[[RankPart], Array]) -> None:
-    """Run the part of a rank with `run`, which returns OUTPUT, and store the result.
+    """Run the part of a rank with `run`, which returns its OUTPUT, and store the result.
 
-    An exception is stored in the folder and raised again.
+    The process exits when the launcher exits. An exception of `run` is stored in the folder and
+    raised again.
     """
     job.end_with_launcher()
     try:

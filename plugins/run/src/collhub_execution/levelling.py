@@ -67,15 +67,16 @@ _MAX_BLOCKS = 1 << 40
 def levelled_program(
     algorithm: Algorithm, in_place: bool, *, allow_races: bool = False
 ) -> LevelledProgram:
-    """Level an algorithm for calls in place or out of place, in time nearly linear in steps.
+    """Build the levelled program of an algorithm for calls in place or out of place.
 
-    Every algorithm whose messages match and that has no deadlock with unbounded buffers and no race
-    has a levelled program: if a transport without buffers would deadlock, messages are staged in
-    scratch (see `assign_levels`). Conflicting accesses of a rank keep their order. `allow_races`:
-    order otherwise unordered accesses as if ranks ran one after the other, each in the order of its
-    steps, as `verify` does to check contents. Raises `InputError` naming the steps: for timing-only
-    algorithms, unmatched messages, regions outside their buffers, deadlocks (with the position of
-    every rank), races.
+    An algorithm has one if its messages match and if it has no race, and no deadlock with unbounded
+    buffers. If a transport without buffers would deadlock, messages are staged in SCRATCH
+    (`assign_levels`). Conflicting accesses of a rank keep their order. With `allow_races`,
+    unordered accesses are ordered as if ranks ran one after the other, as `verify` does.
+
+    Raises `InputError` with the steps for timing-only algorithms, unmatched messages, regions
+    outside their buffers, deadlocks (with the position of every rank), races, and more than 2^40
+    blocks of memory. The time is nearly linear in the number of steps.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     refuse_timing_only(algorithm)
@@ -118,11 +119,10 @@ def levelled_program(
 
 
 def levelled_request(request: ExecutionRequest) -> LevelledRequest:
-    """Level the algorithm of a request and check its inputs and the host's memory.
+    """Level the algorithm of a request, and check its inputs and the memory of this host.
 
-    The operator of an average becomes a sum, which the caller divides by the number of ranks. The
-    background (the value of memory without input) is chosen by type and operator of the request.
-    Raises as `execute_levelled`.
+    The operator of an average becomes a sum; the caller divides it. The background (value of memory
+    without input) depends on dtype and operator. Raises the errors of `execute_levelled`.
     """
     program = levelled_program(request.algorithm, request.in_place)
     # The background of a sum also serves an average, which is a sum that is divided at the end.
@@ -166,9 +166,7 @@ class LevelledRequest:
 
     @property
     def runs(self) -> int:
-        """Number of runs of the program: warm-ups, repeats, and one that is timed step by step if
-        wanted.
-        """
+        """Return the number of runs: warm-ups, repeats, and one more for requested step times."""
         step_timing = int(self.wants_step_times)
         return self.warmups + self.repeats + step_timing
 
@@ -191,11 +189,11 @@ class LevelledRequest:
 def execute_levelled(
     request: ExecutionRequest, run: Callable[[LevelledRequest], ExecutionResult]
 ) -> ExecutionResult:
-    """Level a request, `run` it, and complete the result: the only function that an executor calls.
+    """Level a request, `run` it, and complete the result; executors call only this function.
 
-    Averages are divided after the timed part, and `statistics` gets `messages` and `levels`. Raises
-    `InputError` for algorithms that cannot run (see `levelled_program`), `UsageError` for inputs of
-    wrong sizes and if the memory of this host is too small.
+    Sums of an average are divided after the timed part. `messages` and `levels` are added to the
+    statistics. Raises `InputError` for algorithms that cannot run (see `levelled_program`), and
+    `UsageError` for invalid inputs and if this host has too little memory.
     """
     levelled = levelled_request(request)
     # Divide sums of averages, and add the statistics of the program.
@@ -209,10 +207,10 @@ def execute_levelled(
 
 
 def check_memory(program: LevelledProgram, elements: int, dtype: np.dtype[Any]) -> None:
-    """Raise `UsageError` if inputs and the memory of all ranks exceed the memory of this host.
+    """Raise `UsageError` (`too-large`) if the program needs more memory than this host has.
 
-    `elements`: per block. Nothing is refused if the memory of the host is unknown; other use of the
-    memory is not considered.
+    Counted are the memory of all ranks and their inputs; `elements`: per block. Other use of the
+    memory is not considered. Nothing is checked if the memory of the host is unknown.
     """
     blocks = program.layout.total + int(program.layout.size[:, Buffer.INPUT].sum())
     needed = blocks * elements * dtype.itemsize
@@ -251,11 +249,11 @@ def _find_conflicts(
     allow_races: bool,
     findings: Findings,
 ) -> Edges:
-    """Return pairs of rows (earlier, later) that access a common unit, enough to order all
-    accesses.
+    """Return pairs of rows (earlier, later) that access a common unit, enough for the order.
 
-    Pairs that nothing orders are races: `InputError` lists up to `CAP` of them and counts the
-    others. With `allow_races` all accesses are ordered as if ranks ran one after the other.
+    Pairs without an order are races: raises `InputError` with up to `CAP` of them and the number of
+    the others. With `allow_races` all accesses are ordered as if ranks ran one after the other
+    instead.
     """
     # Neighbours in one linear extension suffice: the remaining pairs follow transitively.
     earlier, later = adjacent_conflicts(regions, relation.order.position)
@@ -273,7 +271,8 @@ def _find_conflicts(
 def _add_race(findings: Findings, steps: StepTable, earlier: int, later: int) -> None:
     """Add the finding `race`: two steps of a rank access the same units without an order.
 
-    It is located at step `later`; both are rows. The advice is to add a dependency.
+    `earlier` and `later` are rows. The finding is located at step `later`; its cure is to add a
+    dependency.
     """
     message = (
         f"nothing orders this {action(steps, later)} after {describe(steps, earlier)}, "
@@ -286,11 +285,9 @@ def _add_race(findings: Findings, steps: StepTable, earlier: int, later: int) ->
 def _build_program(
     records: SortedRecords, collective: Collective, block_units: int, in_place: bool
 ) -> LevelledProgram:
-    """Convert the sorted columns of records to a `LevelledProgram` with its memory layout.
+    """Convert sorted records to a `LevelledProgram` with its memory layout.
 
-    `records` are sorted by rank; the result has the row of the first record of every rank in
-    `rank_indptr`. `block_units`: units per block. The memory layout is that of the collective, in
-    place or not, with the scratch of the records.
+    `records`: sorted by rank, with the size of SCRATCH. `block_units`: units per block.
     """
     columns = records.columns
     return LevelledProgram(

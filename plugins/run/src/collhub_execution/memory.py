@@ -30,8 +30,8 @@ class RecordMoves:
 def find_moves(program: LevelledProgram, elements: int) -> RecordMoves:
     """Compute source, destination and length of every record in elements of the flat memory.
 
-    The source of a receive is that of its message's SEND, -1 if the program lacks the SEND.
-    `elements`: per block.
+    `elements`: per block. The source of a RECV is that of the SEND of its message. Unused sides,
+    and the source of a RECV whose SEND is missing, are negative.
     """
     source, destination = program.addresses()
     send, receive = program.message_ends()
@@ -48,12 +48,11 @@ def find_moves(program: LevelledProgram, elements: int) -> RecordMoves:
 
 
 def fused_reductions(request: LevelledRequest) -> Int64Array:
-    """Return per record the REDUCE that reads the slot which this RECV fills, -1 if there is none.
+    """Return, for each record, the REDUCE to fuse with this RECV: int64[records], -1 for none.
 
-    The result is int64, -1 for all records that are no RECV. Both implement one step in one level,
-    no other record reads the slot, and no other record of the level accesses the destination of the
-    REDUCE: the message may then be reduced directly from the sender's memory, before the other
-    messages of the level have arrived.
+    The REDUCE reads the slot that the RECV fills, both implement one step in one level, and no
+    other record of the level accesses the destination of the REDUCE. The message can then be
+    reduced directly from the sender's memory.
     """
     program, steps = request.program, request.algorithm.steps
     # A step has at most one RECV, which its row identifies.
@@ -88,10 +87,10 @@ def fused_reductions(request: LevelledRequest) -> Int64Array:
 def _is_through_slot(
     request: LevelledRequest, receives: Int64Array, reductions: Int64Array
 ) -> BoolArray:
-    """Return for each pair whether its REDUCE reads exactly the slot that its RECV fills.
+    """Return per pair whether its REDUCE reads exactly the slot that its RECV fills: bool[pairs].
 
-    bool[pairs]; `receives`, `reductions`: rows of the records of each pair. Slots are blocks of
-    SCRATCH after those that the algorithm declares.
+    `receives`, `reductions`: records of each pair. Slots are blocks of SCRATCH after those of the
+    algorithm.
     """
     program, algorithm = request.program, request.algorithm
     owner = program.rank[reductions]
@@ -105,10 +104,10 @@ def _is_through_slot(
 
 
 def fused_moves(moves: RecordMoves, fused: Int64Array) -> tuple[RecordMoves, BoolArray]:
-    """Let receives reduce directly into the target of the REDUCE that follows.
+    """Return the moves in which receives reduce directly into the target of their fused REDUCE.
 
-    `fused`: row of the REDUCE per record, -1 for none, see `fused_reductions`. Returns the changed
-    moves, and the mask of the REDUCE records that need not run any more.
+    `fused`: REDUCE of every record, -1 for none, as from `fused_reductions`. Also returns the mask
+    of the REDUCE records that need not run any more.
     """
     receives = np.flatnonzero(fused >= 0)
     reductions = fused[receives]
@@ -125,9 +124,9 @@ def used_elements(
 ) -> Int64Array:
     """Return the number of elements of its memory that each rank uses: int64[ranks].
 
-    It ends with INPUT, OUTPUT and the last element that a record reads or writes; slots of fused
-    reductions after it are unused. `moves`: ranges by record; `is_done`: records that are fused;
-    `elements`: per block.
+    It includes INPUT, OUTPUT, and everything up to the last element that a record reads or writes.
+    Slots of fused reductions after that are not used. `moves`: by record; `is_done`: mask of fused
+    records; `elements`: per block.
     """
     base, size = program.layout.base, program.layout.size
     outer = [Buffer.INPUT, Buffer.OUTPUT]
@@ -146,9 +145,9 @@ def used_elements(
 def fill_rank(memory: Array, request: LevelledRequest, rank: int, used: int | None = None) -> None:
     """Set a rank's memory to its state before a run: INPUT, and the background elsewhere.
 
-    `memory`: flat memory of all ranks, which is modified. `used`: number of elements of the rank to
-    set to the background, from the first on, None for all; INPUT is always written completely, and
-    last, since in place it may be inside OUTPUT.
+    `memory`: flat memory of all ranks, modified in place. `used`: number of elements of the rank to
+    set to the background, from its first on; None for all. INPUT is written last and completely,
+    because in place it may be inside OUTPUT.
     """
     # The background first, because in place INPUT may be inside OUTPUT.
     elements = request.elements
@@ -164,7 +163,7 @@ def fill_rank(memory: Array, request: LevelledRequest, rank: int, used: int | No
 def get_output(memory: Array, request: LevelledRequest, rank: int) -> Array:
     """Return the OUTPUT of a rank as a view of the flat memory of all ranks.
 
-    In place it may overlap with INPUT. Empty for a rank without OUTPUT.
+    It is empty for a rank without OUTPUT. In place it may overlap with INPUT.
     """
     # In place, OUTPUT may be inside INPUT, or INPUT inside OUTPUT.
     layout, elements = request.program.layout, request.elements
@@ -184,10 +183,10 @@ def all_outputs(memory: Array, request: LevelledRequest) -> tuple[AnyArray, ...]
 def step_times(
     request: LevelledRequest, starts: Int64Array, ends: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return start and end of every step, from those of the records, in ns from the first start.
+    """Return start and end of every step in ns from the first start: two int64 arrays by row.
 
-    Input: int64[records], start -1 if not timed. Output: int64 per row of the step table, -1 for
-    steps without timed records.
+    `starts`, `ends`: int64[records] in ns; a start of -1 was not timed. A step lasts from the first
+    start to the last end of its records. -1 for steps without timed records.
     """
     timed_records = np.flatnonzero(starts >= 0)
     origin = int(starts[timed_records].min()) if len(timed_records) else 0

@@ -92,11 +92,11 @@ def judge(
 ) -> OutputJudgement:
     """Compare the outputs of a run with the definition of the collective.
 
-    `inputs` must equal the inputs of the executor. `is_exact`: every order of reduction gives the
-    same bits (`exact_inputs`). Integers, minima, maxima and data that are only moved are always
-    compared bitwise, other results within the bound of `compute_expected_parts`. Whether all ranks
-    agree bitwise is stated for collectives with one result for all, else None. Without an
-    expectation the outputs count as right. The first wrong ranks get diagnostics.
+    `inputs` must be those of the executor. With `is_exact` (`exact_inputs`) every order of
+    reduction gives the same bits. Then, and for integers, minima, maxima and data that are only
+    moved, outputs are compared bitwise, otherwise within the bound of `compute_expected_parts`.
+    `ranks_agree` is None unless all ranks get the same result. Outputs without a definition count
+    as right. The first `_LISTED_RANKS` wrong ranks get diagnostics.
     """
     agree = None
     if collective.kind in _SAME_EVERYWHERE:
@@ -125,8 +125,7 @@ def judge(
 def same_bits(array: Array, other_array: Array) -> bool:
     """Return whether two arrays have the same dtype, shape and bits.
 
-    A NaN equals itself if its bits are the same, and 0.0 differs from -0.0. Empty arrays of one
-    dtype and shape are equal.
+    A NaN equals one with the same bits, and 0.0 differs from -0.0.
     """
     if array.dtype != other_array.dtype or array.shape != other_array.shape:
         return False
@@ -166,15 +165,15 @@ class ExpectedPart:
 def compute_expected_parts(
     collective: Collective, inputs: Sequence[Array], op: ReduceOp, is_exact: bool
 ) -> Iterator[ExpectedPart] | None:
-    """Yield the required contents of every rank's OUTPUT, part by part; ranks without result are
-    skipped.
+    """Return an iterator over the required contents of every rank's OUTPUT, part by part.
 
-    Returns None for a contract without defined result. Parts are generated one by one, because all
-    of them together would be as large as the data of a run. `is_exact`: reductions are exact in any
-    order. Otherwise, for floating-point sums and products of k contributions, the bound is k eps
-    sum |x|, or k eps |product| (Higham, Accuracy and Stability of Numerical Algorithms, sections
-    3.1 and 4.2), where eps is the distance from 1 to the next number: twice the first-order error
-    of k - 1 roundings and the division of an average.
+    Ranks without a result are skipped. None for a contract without a defined result. Parts are
+    created one by one, because all together would be as large as the data of a run.
+
+    With `is_exact` reductions are exact in any order. Otherwise floating-point sums and products of
+    k contributions have the bound k eps sum |x| or k eps |product| (Higham, Accuracy and Stability
+    of Numerical Algorithms, sections 3.1 and 4.2), where eps is the distance from 1 to the next
+    number. It is twice the first-order error of k - 1 roundings and the division of an average.
     """
     arithmetic = _Arithmetic(op, is_exact)
     if collective.kind is CollectiveKind.CUSTOM:
@@ -214,11 +213,12 @@ class _RankComparison:
     bound: float | None = None
 
     def add(self, part: ExpectedPart) -> None:
-        """Compare a part of a rank's output and update the wrong elements and the largest error.
+        """Compare a part of a rank's output; update the count of wrong elements and largest error.
 
-        With a bound an element is wrong if its absolute error exceeds it (a NaN always does);
-        without, if its bits differ. Elements that the contract does not state are ignored. The
-        first wrong one of all parts is described. The largest error becomes NaN if any error is.
+        With a bound, an element is wrong if its absolute error exceeds it, or is NaN; without a
+        bound, if its bits differ. Elements that the contract does not define are ignored. The first
+        wrong element of all parts is described in `first`. The largest error becomes NaN if any
+        error is.
         """
         expected = part.expected
         actual = self.output[part.start : part.start + expected.values.size]
@@ -268,10 +268,10 @@ class _Arithmetic:
     def reduce_parts(self, parts: Sequence[Array]) -> ExpectedOutput:
         """Reduce arrays of one shape and dtype, in their order, to their total or average.
 
-        There is no bound if no rounding occurs: exact data, integers (which may overflow), minima
-        and maxima. Otherwise the total is computed in float64, for 8 byte types in extended
-        precision, with the bound of `compute_expected_parts` per element. `parts` must not be empty
-        and is not changed.
+        `parts` is not changed and must not be empty. There is no bound if nothing is rounded: exact
+        data, integers (which may overflow), minima and maxima. Otherwise the total is computed in
+        float64, for 8-byte types in extended precision, with the bound of `compute_expected_parts`
+        per element.
         """
         function: Callable[..., Array] = REDUCTIONS[self.plain_op]  # type: ignore[assignment]
         # A minimum or maximum is one of its operands, so it is not rounded.
@@ -297,10 +297,7 @@ class _Arithmetic:
 
     @property
     def plain_op(self) -> ReduceOp:
-        """Return the operator by which inputs are combined.
-
-        It is the sum for an average, else the operator of the reduction.
-        """
+        """Return the operator that combines inputs: the sum for an average, else the operator."""
         is_average = self.op is ReduceOp.AVG
         return ReduceOp.SUM if is_average else self.op
 
@@ -314,9 +311,10 @@ def _reduce_inputs(
 ) -> Iterator[ExpectedPart]:
     """Yield the expected parts of a reducing collective, in pieces that fit into memory.
 
-    An all-reduce gives the total to all ranks, a reduce to the root (rank 0 if none is stated), a
-    reduce-scatter an equal share to every rank, a reduce-scatter-v a share by its counts. The start
-    of a part is counted in elements of the rank's OUTPUT; inputs are reduced in the order of ranks.
+    An all-reduce gives the total to all ranks, a reduce to the root (rank 0 if it has none), a
+    reduce-scatter an equal share to every rank, and a reduce-scatter-v a share by its counts. The
+    start of a part is in elements of the rank's OUTPUT. Inputs are reduced in the order of the
+    ranks.
     """
     size, num_ranks = inputs[0].size, collective.num_ranks
     # (ranks that get it, first element, number of elements)
@@ -349,11 +347,12 @@ def _move_inputs(collective: Collective, inputs: Sequence[Array]) -> Iterator[Ex
 def _list_moved_arrays(
     collective: Collective, inputs: Sequence[Array]
 ) -> Iterator[tuple[int, Sequence[Array]]]:
-    """Yield (rank, arrays that its OUTPUT contains in sequence) for collectives that move data.
+    """Yield (rank, arrays that form its OUTPUT in sequence) for collectives that only move data.
 
-    Ranks ascend. A gather yields only the root (rank 0 if none is stated), since the other ranks
-    have no OUTPUT; a scatter and an all-to-all yield the rank's part of n equal ones of each input,
-    an all-to-all-v the part that the counts state.
+    Ranks ascend. A gather yields only the root (rank 0 if it has none), because other ranks have no
+    OUTPUT. A broadcast gives the root's input. A scatter and an all-to-all give the rank's part of
+    each input, cut into n equal parts; an all-to-all-v cuts by its counts. Other kinds give all
+    inputs.
     """
     num_ranks, kind = collective.num_ranks, collective.kind
     # Collectives without root ignore it.
@@ -378,9 +377,9 @@ def _list_moved_arrays(
 
 
 def _element_borders(counts: Int64Array, elements: int) -> list[tuple[int, int]]:
-    """Return the first element of each part of a buffer, and the element after its last one.
+    """Return (first element, element after the last one) of each part of a buffer.
 
-    `counts`: units of the parts, which follow one another. `elements`: those of the buffer, an
+    `counts`: units of the parts, which follow one another. `elements`: elements of the buffer, an
     equal number per unit.
     """
     units = max(1, int(counts.sum()))
@@ -405,10 +404,10 @@ def _split_by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Arra
 
 
 def _collect_cells(contract: Contributions, num_ranks: int) -> dict[int, _Cells]:
-    """Return the contributions by rank and unit of the output, as lists of (source rank, unit).
+    """Return contributions by rank, then by unit of OUTPUT, as lists of (source rank, unit).
 
-    Source rank -1 means all ranks, and gives one entry for each. Missing ranks and units give empty
-    results (and are created by the access).
+    A source rank of -1 (all ranks) gives one entry per rank. Access to a missing rank or unit
+    creates an empty result.
     """
     # Defaults, so that ranks and units missing in the contract need no test.
     cells: dict[int, _Cells] = defaultdict(lambda: defaultdict(list))
@@ -422,11 +421,11 @@ def _collect_cells(contract: Contributions, num_ranks: int) -> dict[int, _Cells]
 def _compute_custom_output(
     cells: _Cells, units: int, parts: Sequence[Array], arithmetic: _Arithmetic
 ) -> ExpectedOutput:
-    """Compute the OUTPUT of one rank with `units` units, each reduced from its contributions.
+    """Compute the OUTPUT of one rank, with each unit reduced from its contributions.
 
-    `parts`: per rank a matrix with one row per unit. The result is flat, unit by unit. Units that
-    the contract does not mention may have any value: `is_stated` is False for them. There is a
-    bound if any unit has one; it is 0 for the others.
+    `parts`: per rank a matrix with one row per unit. The result is flat, unit by unit. `is_stated`
+    is False for units that the contract does not define; they may have any value. If any unit has a
+    bound, the bound of all others is 0; else there is none.
     """
     expected_by_unit: dict[int, ExpectedOutput] = {}
     for offset, cell in cells.items():

@@ -55,9 +55,9 @@ class BlockCounts:
 
 
 def find_units_per_block(algorithm: Algorithm) -> int:
-    """Return the number of units of the algorithm per block: the largest that divides all regions.
+    """Return the number of units per block, the largest that divides all regions of the algorithm.
 
-    It is 1 for a custom collective, whose contract refers to single units.
+    It is 1 for a custom collective, because its contract refers to single units.
     """
     if algorithm.collective.kind is CollectiveKind.CUSTOM:
         # Its contract refers to single units, which must remain addressable.
@@ -71,8 +71,9 @@ def convert_to_blocks(collective: Collective, block_units: int) -> Collective:
 
 
 def block_counts(algorithm: Algorithm) -> BlockCounts:
-    """Return the numbers of blocks of the full buffer and of every INPUT, in time linear in the
-    steps.
+    """Return the number of blocks of the full buffer and of the INPUT of every rank.
+
+    The time is linear in the number of steps.
     """
     block_units = find_units_per_block(algorithm)
     collective = convert_to_blocks(algorithm.collective, block_units)
@@ -179,16 +180,16 @@ class LevelledProgram(ColumnTable):
     def addresses(self) -> tuple[Int64Array, Int64Array]:
         """Return (source, destination): the first block of each record in the memory of `layout`.
 
-        -1 on an unused side.
+        An unused side is -1.
         """
         source = self._compute_addresses(self.src_buffer, self.src_offset)
         destination = self._compute_addresses(self.dst_buffer, self.dst_offset)
         return source, destination
 
     def _compute_addresses(self, buffer: UInt8Array, offset: Int64Array) -> Int64Array:
-        """Return the first block of one side of every record, in the memory of its rank's layout.
+        """Return the first block of one side of every record in memory of `layout`: int64[records].
 
-        `buffer`, `offset`: of this side, by record; -1 for a side that the record does not use.
+        `buffer`, `offset`: of this side, by record. An unused side gives -1.
         """
         is_used = buffer <= Buffer.SCRATCH
         # Any known buffer works for an unused side, whose address is discarded.
@@ -197,10 +198,7 @@ class LevelledProgram(ColumnTable):
         return np.where(is_used, address, -1)
 
     def rank_memory(self, rank: int) -> slice:
-        """Return the range of blocks in the flat memory that contains all buffers of a rank.
-
-        In place, buffers overlap.
-        """
+        """Return the range of blocks in the flat memory that contains all buffers of a rank."""
         # In place, buffers alias, and their order depends on the collective.
         base, size = self.layout.base[rank], self.layout.size[rank]
         return slice(int(base.min()), int((base + size).max()))
@@ -237,23 +235,21 @@ class StepLevels:
 def assign_levels(
     steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
 ) -> StepLevels:
-    """Assign levels to the steps under rendezvous.
+    """Assign levels to the steps for rendezvous messages.
 
     Rendezvous: a SEND completes when its message has been received. `relation`: an order without
-    cycle; `conflicts`: pairs of rows (earlier, later) that access one unit, consistent with it. The
-    level of a message is one more than the maximum level of all predecessors of its two ends; that
-    of a local step is the maximum level of its predecessors.
+    cycles. `conflicts`: pairs of rows (earlier, later) that access one unit, consistent with it.
+    The level of a message is one more than the maximum level of all predecessors of its two ends.
+    The level of a local step is the maximum level of its predecessors.
 
-    A successor of a SEND waits for the completion of its message. If that closes a cycle, two
-    constraints are relaxed, in this order. First, a dependency on a SEND between steps that share
-    no unit waits only for the predecessors of the SEND: two ranks that both send and then receive
-    exchange in one level. Second, a message whose RECV* still waits in a cycle is staged: it is
-    stored in scratch when the sender is ready, and the RECV* becomes local. After that there is no
-    cycle: on a cycle, every message would be entered at its SEND, so that all its edges were edges
-    of `relation`.
+    A successor of a SEND waits until the message is received. If that closes a cycle, two
+    constraints are relaxed. First, a dependency on a SEND between steps that share no unit waits
+    only for the predecessors of the SEND, so that two ranks that send and then receive exchange in
+    one level. Second, a message whose receive still waits in a cycle is staged: it is stored in
+    SCRATCH when the sender is ready, and the receive becomes local. Then no cycle remains, because
+    its edges would all be edges of `relation`.
 
-    Cost: at most three topological sorts and two searches for cycles, all linear in steps and
-    edges.
+    Cost: at most three topological sorts and two searches for cycles, linear in steps and edges.
     """
     graph = _RendezvousGraph(steps, messages, relation, conflicts)
     order = graph.sort()
@@ -272,10 +268,10 @@ class _RendezvousGraph:
     def __init__(
         self, steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
     ) -> None:
-        """Build the graph of steps in which no dependency is relaxed and no message is staged.
+        """Build the graph in which no dependency is relaxed and no message is staged.
 
-        `conflicts`: pairs of rows (earlier, later) whose accesses must keep their order. Rows that
-        depend on a SEND wait for its receive; rows that depend on another row wait for that row.
+        `conflicts`: pairs of rows (earlier, later) whose accesses must keep their order. A row that
+        depends on a SEND waits for the receive of its message; other rows wait for the row itself.
         """
         self._rows = len(steps)
         self._messages = messages
@@ -295,11 +291,11 @@ class _RendezvousGraph:
         return self._rows + int(np.count_nonzero(self._arrival >= 0))
 
     def edges(self) -> Edges:
-        """Return all edges as (parent node, child node).
+        """Return all edges as (parent nodes, child nodes).
 
-        First come the dependencies (a relaxed one starts at its row, any other where the row ends:
-        for a SEND at its receive), then the conflicts. A message adds an edge from its SEND to its
-        receive, or via its arrival node if it is staged; these edges are last.
+        The order is: dependencies, conflicts, messages. A dependency starts where the row ends, for
+        a SEND at its receive; a relaxed one starts at the row. A message leads from its SEND to its
+        receive, or if it is staged, to its arrival node and from there to its receive.
         """
         before, after = self._dependencies
         first, second = self._conflicts
@@ -325,9 +321,10 @@ class _RendezvousGraph:
         return topological_levels(self._nodes, *self.edges())
 
     def relax(self, in_core: BoolArray) -> None:
-        """Let dependencies on a SEND in the core wait only for the predecessors of the SEND.
+        """Make dependencies on a SEND in the core wait only for the predecessors of the SEND.
 
-        An order that separates two accesses is also among the conflicts, or follows from them.
+        `in_core`: mask of the nodes of `_find_core`. The order of two accesses is not lost, because
+        it is also among the conflicts or follows from them.
         """
         before, after = self._dependencies
         waits_for_send = self._end[before] != before
@@ -336,8 +333,8 @@ class _RendezvousGraph:
     def stage(self, in_core: BoolArray) -> None:
         """Stage the messages in the core whose receive waits for another node of the core.
 
-        A staged message arrives in a slot at a node of its own; the receive then only moves its
-        data, so that the sender does not wait for the receiver's earlier work. Call this once,
+        A staged message arrives in a slot, at a separate node; the receive then only moves its
+        data, so that the sender does not wait for earlier work of the receiver. Call this once,
         after `relax`.
         """
         before, after = self.edges()
@@ -356,9 +353,10 @@ class _RendezvousGraph:
     def levels(self, order: Order) -> StepLevels:
         """Return the levels of all steps: the largest number of messages on a path to the step.
 
-        A message counts at its receive, or at its arrival if it is staged. A SEND has the level of
-        its message; message levels of steps without message are -1. `order`: complete order of the
-        nodes of `edges`, whose positions are returned too.
+        `order`: complete order of the nodes of `edges`. A message counts at its receive, or at its
+        arrival if it is staged. A SEND has the level of its message. Message levels are -1 for
+        steps without a message. The positions in the order, and which receives are staged, are
+        returned too.
         """
         # A message counts at its RECV*, or at the arrival that precedes a staged RECV*.
         is_staged = self._arrival >= 0
@@ -377,10 +375,10 @@ class _RendezvousGraph:
 
 
 def _find_core(order: Order, parents: Int64Array, children: Int64Array) -> BoolArray:
-    """Return the mask of nodes on cycles or on paths between cycles.
+    """Return the mask of the nodes on cycles and on paths between cycles.
 
-    `order`: the forward topological order, in which nodes on or after cycles have a negative
-    position. All False for an acyclic graph.
+    `order`: forward topological order, in which nodes on or after cycles have a negative position.
+    All False for a graph without cycles.
     """
     nodes = len(order.position)
     # Nodes after a cycle remain when sorting forwards, nodes before one when sorting backwards.
@@ -394,10 +392,10 @@ def _find_core(order: Order, parents: Int64Array, children: Int64Array) -> BoolA
 def _compute_longest_paths(
     order: Order, parents: Int64Array, children: Int64Array, weight: Int64Array
 ) -> Int64Array:
-    """Return the maximum sum of weights along a path that ends at each node, including its weight.
+    """Return the maximum sum of weights on a path that ends at each node: int64[nodes].
 
-    int64 by node; `order` must be a complete order of the nodes, with levels, so the graph has no
-    cycle. Dynamic programming along it, one numpy call per level.
+    The weight of the node itself is included. `order`: a complete order of the nodes with levels,
+    so the graph has no cycle.
     """
     # Nodes are renumbered by position, so that the parents of a level precede it.
     position = order.position

@@ -147,10 +147,10 @@ class _BoundLevel:
 
 
 def run_task(task: RankTask, engine: RankEngine[V], log: RankLog) -> Array:
-    """Run all warm-ups, repeats and (if wanted) the timed run, each after a barrier; return OUTPUT.
+    """Run all warm-ups, repeats and the timed run (if requested); return OUTPUT.
 
-    Then run the library's collective, if there is one, equally often. All times are written to
-    `log`. All ranks wait for each other at the end.
+    Each run starts after a barrier. Then the library's collective is run, if the engine has one.
+    All times are written to `log`. At the end all ranks wait for each other.
     """
     levels = [_resolve_level(level, engine) for level in task.plan.levels()]
     # Undefined memory may overflow; warnings must not interrupt a run.
@@ -175,9 +175,9 @@ def _run_once(
 ) -> None:
     """Fill the memory, wait for all ranks, and run all levels in order.
 
-    `run`: index of the repetition; its start and end (`perf_counter`, in s) are written to
-    `log.times`, without the filling. After the last level `log.at` becomes `DONE`. With `is_timed`
-    the start and end of every record are logged too.
+    `run`: number of the run. Its start and end (`perf_counter`, in s, without the filling) are
+    written to `log.times`. With `is_timed` the times of every record are logged too. At the end
+    `log.at` becomes `DONE`.
     """
     engine.memory.fill(task)
     # Filling may only be queued; it must not be measured.
@@ -195,10 +195,10 @@ def _run_once(
 
 
 def _resolve_level(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel:
-    """Bind a level to memory, posted messages and functions once, so that runs only call them.
+    """Bind a level to memory, prepared messages and functions, so that runs only call them.
 
-    The transport prepares sends and receives; the record numbers of the result are in the order in
-    which it reports messages: receives, then sends. Moves keep their order.
+    The record numbers of the result are in the order in which the transport returns messages:
+    receives, then sends. Moves keep their order.
     """
     sends = [_resolve_end(end, engine.memory) for end in level.sends]
     receives = [_resolve_end(end, engine.memory) for end in level.receives]
@@ -228,7 +228,7 @@ def _resolve_move(move: LocalMove, memory: EngineMemory[V]) -> _BoundMove:
 def _run_level(level: _BoundLevel, at: Int64Array) -> None:
     """Post all messages of a level, wait for each in this order, then execute the local records.
 
-    `at[0]` receives the record that is being waited for, so that a deadlock can be located.
+    `at[0]` is set to the record for which the rank waits, so that a deadlock can be located.
     """
     # `_run_level_timed` does the same with timestamps; this function is the one that is measured.
     if level.records:
@@ -241,11 +241,10 @@ def _run_level(level: _BoundLevel, at: Int64Array) -> None:
 
 
 def _run_level_timed(level: _BoundLevel, log: RankLog, first_record: int) -> None:
-    """Run a level like `_run_level`, and log start and end of every record in ns.
+    """Run a level as `_run_level` does, and log start and end of every record in ns.
 
-    All messages start before the level is posted, and are awaited in their order, so that an end is
-    that of the wait; then the moves run one by one. `first_record`: number of the rank's first
-    record, which has the first place in the log.
+    The start of all messages is before the level is posted, and the end is that of the wait. Moves
+    are timed one by one. `first_record`: first record of the rank, which has index 0 in the log.
     """
     starts, ends = log.record_times
     for record in level.records:
@@ -262,10 +261,10 @@ def _run_level_timed(level: _BoundLevel, log: RankLog, first_record: int) -> Non
 
 
 def _run_native(task: RankTask, engine: RankEngine[V], log: RankLog) -> None:
-    """Run the library's own collective with warm-ups and repeats, and log times of the repeats.
+    """Run the library's own collective with warm-ups and repeats; log the times of the repeats.
 
-    Before each run the input is filled in and all ranks wait for each other; the start and the end
-    of a run, in s, are stored in `log.native_times`. Does nothing if the engine has none.
+    Before each run the input is filled in and all ranks wait for each other. Start and end, in s,
+    are stored in `log.native_times`. Does nothing if the engine has no such collective.
     """
     native = engine.native(task)
     if native is None:
@@ -286,10 +285,9 @@ class NumpyMemory:
     """An `EngineMemory` on an array of `task.plan.memory_size` elements, a new or a given one."""
 
     def __init__(self, task: RankTask, memory: Array | None = None) -> None:
-        """Use `memory`, the rank's part of a shared one, for the task, with the task's operator.
+        """Use `memory`, or a new uninitialized array if it is None, with the operator of the task.
 
-        If it is None, a new uninitialized array of the plan's size and the input's dtype is
-        created.
+        A new array has the size of the plan and the dtype of the input.
         """
         # Ranks that share memory pass their part of it.
         if memory is None:
@@ -302,10 +300,7 @@ class NumpyMemory:
         return self._memory[start : start + length]
 
     def fill(self, task: RankTask) -> None:
-        """Store the task's INPUT at its place, and its background value in all other elements.
-
-        In place, INPUT may be a part of OUTPUT.
-        """
+        """Write the task's INPUT to its place, and the background value to all other elements."""
         # The background first, because in place INPUT may be a part of OUTPUT.
         self._memory[:] = task.background
         self.part(task.plan.input_start, len(task.input))[:] = task.input

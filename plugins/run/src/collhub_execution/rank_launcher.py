@@ -77,10 +77,10 @@ def launch(
 
 @contextlib.contextmanager
 def _create_job(request: LevelledRequest) -> Iterator[JobFolder]:
-    """Context manager: create a temporary folder with the tasks of all ranks; yields the job.
+    """Create a temporary folder with the tasks of all ranks; yield the job (context manager).
 
-    The folder is removed at the end. Raises `UsageError` for any `OSError` while it is created, for
-    example without space; errors of the block pass through.
+    The folder is removed at the end. Any `OSError` while it is created, for example without space,
+    becomes a `UsageError`. Errors of the block are not changed.
     """
     path = "TMPDIR"
     with contextlib.ExitStack() as stack:
@@ -95,9 +95,9 @@ def _create_job(request: LevelledRequest) -> Iterator[JobFolder]:
 
 
 def _compute_spans(times: Float64Array) -> list[float]:
-    """Return, per run, the seconds from the first rank's start to the last rank's end.
+    """Return, for every run, the seconds from the first rank's start to the last rank's end.
 
-    `times`: (starts, ends), float64[2, runs, ranks], of one clock.
+    `times`: (starts, ends), float64[2, runs, ranks], measured with one clock.
     """
     start_times, finish_times = times
     spans: list[float] = (finish_times.max(axis=1) - start_times.min(axis=1)).tolist()
@@ -105,10 +105,10 @@ def _compute_spans(times: Float64Array) -> list[float]:
 
 
 def _summarize_output(printed: str) -> str:
-    """Join the first and last lines of the printed text to one line; lines between them become
-    `...`.
+    """Join the first and last lines of a printed text to one line, with `...` in between if needed.
 
-    Blank lines and lines of dashes are left out.
+    At most `_HEAD_LINES` and `_TAIL_LINES` lines are included. Blank lines and lines of dashes are
+    left out.
     """
     # Open MPI prints horizontal lines around its messages.
     lines = [line.strip() for line in printed.splitlines() if line.strip(" -\t")]
@@ -145,8 +145,8 @@ class _LaunchedRanks:
     def await_end(self, shared_bytes: int) -> None:
         """Wait until the program and all ranks have finished successfully.
 
-        Raises `HubError` if a rank stores a failure, the program ends with another status than 0 or
-        before all ranks have ended, or the time limit passes; see `launch`. The program is not
+        Raises `InputError` or `PluginError` if a rank stores a failure, if the program ends with
+        another status than 0 or before all ranks, or if the time limit passes. The program is not
         stopped here. `shared_bytes`: shared memory that the ranks may need, for the message.
         """
         while (status := self._process.poll()) is None:
@@ -162,9 +162,10 @@ class _LaunchedRanks:
     def _make_failure(self, status: int | None, shared_bytes: int) -> InputError | PluginError:
         """Return the error of a failed run: that of a rank, else one with the program's output.
 
-        A `PluginError` of a rank is returned as it is, any other with the positions of all ranks.
-        Without a stored reason the message names the exit `status` if it is not 0, file systems
-        with too little space for `shared_bytes`, and a summary of the output.
+        A `PluginError` of a rank is returned as it is. Any other error has the code `rank-died` and
+        the positions of all ranks. Without a stored failure the message contains the exit `status`
+        if it is not 0, file systems with too little space for `shared_bytes`, and a summary of the
+        output.
         """
         failure = self._job.failure()
         if isinstance(failure, PluginError):
@@ -179,10 +180,10 @@ class _LaunchedRanks:
         return self._add_positions("rank-died", message, cure)
 
     def _make_late_error(self) -> InputError:
-        """Return the error after the time limit: code `deadlock` or `timeout`, with all positions.
+        """Return the error after the time limit: code `deadlock` or `timeout` with all positions.
 
-        It is a deadlock if all ranks have begun and no position changes within 0.2 s. If some have
-        not begun it is a timeout, and the message says how many.
+        It is a deadlock if all ranks have started and no position changes within `_STILL_S`
+        seconds. If some have not started it is a timeout, and the message contains their number.
         """
         ranks = self._request.program.num_ranks
         before = self._job.positions()
@@ -197,9 +198,9 @@ class _LaunchedRanks:
         return self._add_positions("deadlock" if is_still else "timeout", message)
 
     def _add_positions(self, code: str, message: str, cure: str = "") -> InputError:
-        """Return (not raise) an error with this diagnostic, then one position per waiting rank.
+        """Return (do not raise) an `InputError` with this diagnostic and the waiting positions.
 
-        A position is the record that the rank waits for; at most `_LISTED_RANKS` are listed, and
+        A position is the record for which the rank waits. At most `_LISTED_RANKS` are listed, and
         the others are counted.
         """
         program = self._request.program
@@ -208,12 +209,10 @@ class _LaunchedRanks:
         return InputError([Diagnostic(code, message, cure=cure), *waiting])
 
     def end(self) -> None:
-        """Terminate the program and its process group; afterwards no process remains.
+        """Terminate the program and its process group, so that no process remains.
 
-        Safe to call twice.
-
-        SIGTERM first and a grace period, because mpiexec has ranks in separate groups; then
-        SIGKILL.
+        SIGTERM and a grace period of `_GRACE_S` seconds come first, because mpiexec has ranks in
+        separate groups; then SIGKILL. It may be called twice.
         """
         # The group outlives its leader if ranks hang, so it is killed in any case.
         if self._process.poll() is None:
@@ -242,10 +241,10 @@ def report_unwritable_folder(folder: str, error: OSError) -> UsageError:
 
 
 def describe_full_folders(shared_bytes: int) -> str:
-    """Describe file systems with less free space than the ranks may need; empty if all have enough.
+    """Describe the file systems with less free space than ranks may need; "" if all have enough.
 
-    The temporary folder needs a fixed amount, shared memory `shared_bytes` (0: not checked).
-    Folders that do not exist are skipped. Several descriptions are joined by `and`.
+    The temporary folder needs `_TEMPORARY_BYTES`, shared memory `shared_bytes` (0: not checked).
+    Folders that do not exist are skipped. Descriptions are joined by `and`.
     """
     required = {Path(tempfile.gettempdir()): _TEMPORARY_BYTES, SHARED_MEMORY: shared_bytes}
     descriptions = []

@@ -96,10 +96,10 @@ class RankPlan:
             yield self._build_level(range(low, high))
 
     def _build_level(self, rows: range) -> RankLevel:
-        """Build a level from records `rows` of the rank: sends, receives and local records.
+        """Build a level from the records `rows` of the rank: sends, receives and local records.
 
-        Each of the three tuples is in the order of the records. REDUCE records that a receive
-        performs on arrival (`is_done`) are omitted.
+        Each of the three tuples keeps the order of the records. REDUCE records that are fused with
+        a receive (`is_done`) are left out.
         """
         sends, receives, moves = [], [], []
         for row in rows:
@@ -164,10 +164,10 @@ class RankPlans:
         self.sent_from = self._moves.source
 
     def plan(self, rank: int) -> RankPlan:
-        """Return the plan of one rank: its records, with element addresses in its own memory.
+        """Return the plan of one rank: its records, with addresses in elements of its own memory.
 
-        The records keep their order; `first_record` is the row of the first one in the program. The
-        source of a receive and the destination of a send, which are on another rank, are -1.
+        Records keep their order; `first_record` is the row of the first one in the program. The
+        source of a RECV and the destination of a SEND are on another rank and -1 here.
         """
         program, elements = self._program, self._elements
         # Convert addresses in the flat memory of all ranks to addresses in that of this rank.
@@ -220,18 +220,15 @@ class RankTask:
 
     @property
     def runs(self) -> int:
-        """Number of runs of the program: warm-ups, repeats, and one that is timed step by step if
-        wanted.
-        """
+        """Return the number of runs: warm-ups, repeats, and one more for requested step times."""
         step_timing = int(self.wants_step_times)
         return self.warmups + self.repeats + step_timing
 
 
 def rank_task(request: LevelledRequest, plan: RankPlan) -> RankTask:
-    """Combine the plan of a rank with its input and the settings of the request.
+    """Return the task of a rank: its plan, its input and the settings of the request.
 
-    The settings are the kind of the collective, its root (0 if it has none), the operator, the
-    background value, the numbers of warm-ups and repeats, and whether times of steps are wanted.
+    The root is 0 for a collective without one.
     """
     collective = request.algorithm.collective
     return RankTask(

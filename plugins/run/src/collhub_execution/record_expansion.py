@@ -76,13 +76,13 @@ def expand_steps(
     scratch: Int64Array,
     block_units: int,
 ) -> SortedRecords:
-    """Create the records of all steps, in the time of a sort.
+    """Create the records of all steps, sorted by rank and level.
 
-    They are sorted by rank, level, messages before local ones, then message number or position.
-    `regions` and `scratch`, int64[num_ranks], the SCRATCH of the algorithm, are in blocks. A slot
-    is live from the level in which it is filled to the level in which it is read last; slots are
-    placed after the SCRATCH of the algorithm and share blocks if they are not live at the same
-    time. The result includes the new size of SCRATCH by rank.
+    Within a level messages come first, by number, then local records by position. `regions` and
+    `scratch` (int64[ranks], SCRATCH of the algorithm) are in blocks. A slot is used from the level
+    in which it is filled to that in which it is read last. Slots are placed after the SCRATCH of
+    the algorithm, and share blocks if they are not used at the same time. The result includes the
+    new SCRATCH of every rank.
     """
     cases = _group_steps(steps, regions, levels)
     slot, sizes = _assign_slots(steps, regions, levels, scratch, cases)
@@ -115,11 +115,11 @@ def _assign_slots(
     scratch: Int64Array,
     cases: Sequence[_Case],
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the offset of each step's slot in SCRATCH, and the size of SCRATCH per rank.
+    """Return the offset of each step's slot in SCRATCH (-1 without one), and SCRATCH per rank.
 
-    Steps whose template contains a slot get one of the size of their region, which lasts from the
-    level that fills it (that of the message, or the step's own) to the step's level; all others
-    have -1. Offsets are in blocks, after the algorithm's SCRATCH.
+    A step whose template contains a slot gets one with the size of its region. It is used from the
+    level that fills it (that of the message, else that of the step) to the level of the step.
+    Offsets and sizes are in blocks; slots follow the SCRATCH of the algorithm.
     """
     slotted = np.concatenate(
         [
@@ -139,13 +139,13 @@ def _assign_slots(
 
 
 def _group_steps(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_Case]:
-    """Group the steps by template: their kind, and how the regions read and written overlap.
+    """Group the steps by template: their kind, and how their read and written regions overlap.
 
-    Regions may be equal, apart (their distance is at least their length) or overlap partly; all are
-    addresses in one flat memory, so that aliases overlap too. A receive whose message must be
-    staged (stored aside first) has its own template; a staged reducing receive is treated as a
-    partial overlap. A copy of units onto themselves needs no records and is in no group. Returns
-    pairs of template and step rows, ascending; a group may be empty.
+    Regions are equal, apart (their distance is at least their length) or overlap partly. They are
+    addresses in one flat memory, so aliases of buffers overlap too. A staged receive has its own
+    template; a staged reducing receive that is apart is treated as a partial overlap. A copy of
+    units onto themselves needs no records and is in no group. Returns pairs of template and
+    ascending step rows; a group may be empty.
     """
     # Addresses refer to one flat memory, so aliases of INPUT and OUTPUT overlap too.
     distance = np.abs(regions.source - regions.destination)
@@ -191,10 +191,10 @@ class _StepSheet:
     def part(self, rows: Int64Array, line: _Line, index: int) -> Columns:
         """Return the records of steps `rows` for one line of their template, as columns by name.
 
-        The result has one record per step, in the order of `rows`. `line`: kind of record, and
-        which places are source and target; `index`: position of the line in the template. Records
-        of messages take the level of the step's message, its peer and its message number; local
-        ones take the step's own level, and -1 for peer and message.
+        There is one record per step, in the order of `rows`. `line`: kind of the record, and which
+        places are its source and target. `index`: position of the line in the template. Records of
+        messages have the level, peer and number of the step's message. Local records have the
+        step's own level, and -1 as peer and message.
         """
         kind, source, target = line
         # The messages and the local records of a staged step are in different levels.
@@ -222,8 +222,8 @@ class _StepSheet:
     def _get_side(self, rows: Int64Array, side: _RecordSide) -> tuple[Int64Array, Int64Array]:
         """Return (buffer, offset in blocks) of one side of the records of steps `rows`, int64.
 
-        The side is the source or the target of the step, or its slot, which is in SCRATCH; an
-        unused side gives UNKNOWN and 0.
+        The side is the source or target of the step, or its slot in SCRATCH. An unused side gives
+        UNKNOWN and 0.
         """
         # A template names sides, not buffers: the same template serves every buffer.
         steps = self.steps
@@ -251,13 +251,13 @@ def place_slots(
     count: Int64Array,
     occupied: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
-    """Allocate slots of `count` blocks that are live from level `first` to `last`.
+    """Allocate slots of `count` blocks that are used from level `first` to level `last`.
 
-    Return their offsets, and the scratch of every rank including slots, int64[num_ranks].
-    `occupied`: blocks in use already, int64[num_ranks]. Slots of one level are adjacent, at the
-    same position in every level; those that outlive their level follow, each in the first gap.
-    Cost: a sort, and for the latter, which only staged messages need, their number times the number
-    of live slots.
+    Returns their offsets, and SCRATCH of every rank including the slots, int64[ranks]. `occupied`:
+    blocks that are already used, int64[ranks]. Slots that are used in one level only are adjacent
+    and start at the same offset in every level. The others follow, each in the first gap. Cost: a
+    sort, and for the latter (only of staged messages) their number times the number of slots in
+    use.
     """
     offsets = np.zeros(len(rank), np.int64)
     sizes = occupied.copy()
@@ -282,12 +282,11 @@ def _assign_long_slots(
     offsets: Int64Array,
     sizes: Int64Array,
 ) -> None:
-    """Assign a range of scratch memory to each record in `rows`, free from its first to last level.
+    """Place each slot in `rows` in the first gap of its rank's SCRATCH, from first to last level.
 
-    `rows` are sorted by `first`; `count`: lengths. Writes `offsets` and may increase `sizes`
-    (memory per rank). Slots start above the size at the call. First fit in the order of arrival, as
-    for dynamic storage (Knuth, TAOCP 1, section 2.5): optimal packing is NP-hard, and these slots
-    are few.
+    `rows` are sorted by `first`; `count`: blocks of the slots. Fills `offsets` and may increase
+    `sizes` (SCRATCH per rank). The slots start after the size at the time of the call. First fit is
+    used (Knuth, TAOCP 1, section 2.5), because optimal packing is NP-hard and these slots are few.
     """
     base = sizes.tolist()
     living: dict[int, list[_LivingSlot]] = {}
@@ -307,8 +306,8 @@ def _assign_adjacent(
 ) -> tuple[Int64Array, Int64Array]:
     """Place slots of one rank and level next to each other, in the given order, from offset 0.
 
-    `count`: blocks per slot. Returns (start, end) of every slot in blocks, in the order of the
-    arguments; slots of different levels may overlap.
+    `count`: blocks per slot. Returns start and end of every slot in blocks, in the order of the
+    arguments. Slots of different levels may overlap.
     """
     # One running sum over all groups, from which each group's origin is subtracted.
     order = np.lexsort((level, rank))

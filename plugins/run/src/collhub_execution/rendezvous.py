@@ -28,12 +28,13 @@ class RunOrder:
 
 
 def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
-    """Return an order in which all records can run, divided into batches of independent ones.
+    """Return an order in which all records can run, divided into batches of independent records.
 
-    For a well levelled program the order is level by level, by the proof in `LevelledProgram`:
-    first the messages (only their RECVs, which move the data), then the k-th local records of all
-    ranks together, reductions apart. Any other program is simulated message by message, with
-    batches of one record. Raises `InputError` with the position of every rank if there is no order.
+    A well levelled program runs level by level (proof in `LevelledProgram`): first all RECVs, which
+    move the data of messages, then the first local records of all ranks together, then the second
+    ones, and so on, with reductions in separate batches. Any other program is simulated message by
+    message, with batches of one record. Raises `InputError` with the position of every rank if
+    there is no order.
     """
     if not is_well_levelled(program):
         records = simulate_rendezvous(algorithm, program)
@@ -57,9 +58,10 @@ def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
 
 
 def is_well_levelled(program: LevelledProgram) -> bool:
-    """Return whether levels and order of the program are as required by `LevelledProgram`.
+    """Return whether levels and order of the program are as `LevelledProgram` requires.
 
-    Every message has one level and two ends that agree, and the records of every rank are sorted.
+    Every message must have exactly two ends, with equal level and size, and the records of every
+    rank must be sorted.
     """
     send, receive = program.message_ends()
     if not np.array_equal(program.message[send], program.message[receive]):
@@ -71,8 +73,8 @@ def is_well_levelled(program: LevelledProgram) -> bool:
 def _has_equal_ends(program: LevelledProgram, send: Int64Array, receive: Int64Array) -> bool:
     """Return whether both ends of every message have matching peers, levels and sizes.
 
-    `send`, `receive`: record rows of both ends, message by message. Levels and counts must be
-    equal, and each end must name the rank of the other one as its peer. True without messages.
+    `send`, `receive`: records of both ends, message by message. Each end must have the rank of the
+    other end as its peer. True without messages.
     """
     rank = program.rank
     pairs: list[tuple[_SignedArray, _SignedArray]] = [
@@ -87,7 +89,7 @@ def _has_equal_ends(program: LevelledProgram, send: Int64Array, receive: Int64Ar
 def _is_in_order(program: LevelledProgram) -> bool:
     """Return whether records are sorted by rank, level, messages before local ones, and message.
 
-    Messages must have ascending numbers within a level; its local records may have any order.
+    Local records of a level may have any order.
     """
     position = np.arange(len(program))
     # Local records of a level may have any order, but follow its messages.
@@ -99,13 +101,13 @@ def _is_in_order(program: LevelledProgram) -> bool:
 def simulate_rendezvous(
     algorithm: Algorithm, program: LevelledProgram, seed: int | None = None
 ) -> Int64Array:
-    """Run the messages strictly; return RECV, COPY and REDUCE records in order of completion.
+    """Simulate all messages as rendezvous; return RECV, COPY and REDUCE records as they complete.
 
-    A rank posts the messages of its level, in order, and continues when all of them have been
-    matched; messages of one pair of ranks are matched in the order in which they are posted. `seed`
-    shuffles the order of ranks, which must not affect the result. One Python step per record: for
-    programs that may be wrong, and for tests. Raises `InputError` with the position of every rank
-    if all are blocked, and for two ends of a message that differ in size.
+    A rank posts the messages of its level in order, and continues when all of them are matched.
+    Messages of a pair of ranks match in the order in which they are posted. `seed` shuffles the
+    order of ranks, which must not affect the result. It is slow, and used for programs that may be
+    wrong and for tests. Raises `InputError` with the position of every rank if all are blocked, and
+    if the two ends of a message differ in size (`count-mismatch`).
     """
     ranks = _SimulatedRanks(program)
     ready = list(range(program.num_ranks))
@@ -129,10 +131,9 @@ class _SimulatedRanks:
     """
 
     def __init__(self, program: LevelledProgram) -> None:
-        """Place all ranks before their first records; no record has been executed or posted.
+        """Place all ranks before their first records; no record is executed or posted.
 
-        `order`, empty at first, collects the rows of RECV, COPY and REDUCE records as they
-        complete.
+        `order` is empty and will contain the RECV, COPY and REDUCE records as they complete.
         """
         # Lists, because single elements of numpy arrays are slow to read.
         self._kind, self._level = program.kind.tolist(), program.level.tolist()
@@ -164,11 +165,10 @@ class _SimulatedRanks:
         return is_local
 
     def _start_level(self, rank: int, level: int) -> Iterator[int]:
-        """Post all messages of a rank's next level; yield ranks that have no open message left.
+        """Post all messages of a rank's next level; yield peers whose last open message completes.
 
-        The messages are those records from the rank's next one on that are not local and in
-        `level`; its next record is then the first other one. Yielded are the peers whose last open
-        message this completes.
+        The messages are the consecutive records of `level` from the rank's next one on that are not
+        local. The next record of the rank then is the first one after them.
         """
         record = self._next[rank]
         while (
@@ -182,12 +182,12 @@ class _SimulatedRanks:
             yield from self._match_message(rank, posted)
 
     def _match_message(self, rank: int, record: int) -> Iterator[int]:
-        """Post one end of a message; if the other end is posted, complete the message.
+        """Post one end of a message; if the other end is already posted, complete the message.
 
-        Ends of one sender and receiver match in the order in which they are posted. A complete
-        message is removed from the open ones of both ranks, its RECV is appended to `order`, and
-        the peer is yielded if it has no open message left. Raises `InputError` if the two ends have
-        different sizes.
+        Ends between a sender and a receiver match in the order in which they are posted. A complete
+        message is removed from the open ones of both ranks, and its RECV is appended to `order`.
+        The peer is yielded if it has no open message left. Raises `InputError` (`count-mismatch`)
+        if the two ends differ in size.
         """
         peer, kind = self._peer[record], self._kind[record]
         pair = (rank, peer) if kind == RecordKind.SEND else (peer, rank)
@@ -210,10 +210,9 @@ class _SimulatedRanks:
             yield peer
 
     def waiting(self) -> list[int | None]:
-        """Return per rank the first record for which it waits: an open message, or its next record.
+        """Return, by rank, the record for which it waits; None for a rank that has finished.
 
-        The first message that was posted and is still open takes precedence. None for a rank that
-        has finished.
+        It is the open message that was posted first, else the next record.
         """
         records: list[int | None] = []
         for rank, open_messages in enumerate(self._open):
@@ -241,11 +240,10 @@ def build_deadlock_error(
 def positions(
     algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None]
 ) -> list[Diagnostic]:
-    """Return one diagnostic per waiting rank (at most `_LISTED_RANKS`): level, peer, message,
-    region.
+    """Return one diagnostic per waiting rank: level, peer, message and region.
 
-    `records`: by rank the record it waits for, None if it does not wait. Further ranks are counted
-    in a last diagnostic.
+    `records`: by rank the record for which it waits, None if it does not wait. At most
+    `_LISTED_RANKS` ranks are listed; the others are counted in a last diagnostic.
     """
     # If thousands of ranks wait for one another, the first ones are sufficient.
     waiting = [record for record in records if record is not None]
@@ -257,8 +255,7 @@ def positions(
 
 
 def _report_blocked(algorithm: Algorithm, program: LevelledProgram, record: int) -> Diagnostic:
-    """Return the diagnostic `blocked` of a waiting rank: its level and the event for which it
-    waits.
+    """Return the diagnostic `blocked` of a waiting rank: its level and the awaited event.
 
     The location is the step that the record implements.
     """
@@ -271,10 +268,10 @@ def _report_blocked(algorithm: Algorithm, program: LevelledProgram, record: int)
 
 
 def _describe_awaited(program: LevelledProgram, record: int) -> str:
-    """Describe the event for which a record waits, as text.
+    """Describe the event for which a record waits.
 
-    A SEND waits for the peer to receive the message (with the region that is sent), a RECV for the
-    peer to send it (with its destination), any other record for the rank's own work on its
+    A SEND waits until the peer receives the message (with the region that is sent), a RECV until
+    the peer sends it (with its destination). Any other record waits for the rank's own work on its
     destination.
     """
     kind = RecordKind(int(program.kind[record]))

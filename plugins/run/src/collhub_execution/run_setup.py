@@ -61,12 +61,12 @@ class RunSetup:
 
     @classmethod
     def of(cls, algorithm: Algorithm, options: RunOptions, name: str) -> RunSetup:
-        """Check the options against the algorithm, which messages call `name`, and build the setup.
+        """Check the options against the algorithm and build the setup; `name` is used in messages.
 
-        The size is `options.size`, or else that of the algorithm, in bytes of the full buffer. The
-        run is in place if the options say so or the collective has no out-of-place form. Raises
-        `UsageError` for no or invalid sizes, types and operators and for too much memory,
-        `InputError` for algorithms that cannot run, such as those without contents.
+        The size is `options.size`, else that of the algorithm, in bytes of the full buffer. The run
+        is in place if the options request it or if the collective has no out-of-place form. Raises
+        `UsageError` if there is no size (`no-size`), for unknown types and operators, and for too
+        little memory; `InputError` for algorithms that cannot run, such as timing-only ones.
         """
         # The bytes of the full buffer: `size` if given, else that of the algorithm.
         if options.size is not None:
@@ -91,9 +91,10 @@ class RunSetup:
         return self.elements * self.blocks.full_buffer * self.dtype.itemsize
 
     def notes(self) -> list[Diagnostic]:
-        """Return a note if the size was rounded or padded to whole elements per chunk.
+        """Return a note (`size-rounded`) if other bytes than the requested ones are run; else [].
 
-        The list is empty if exactly the requested bytes are run.
+        Sizes are rounded, or padded with the option `pad`, to an equal number of elements per
+        chunk.
         """
         if self.collective_bytes == self.asked_bytes:
             return []
@@ -107,10 +108,10 @@ class RunSetup:
 
     @property
     def is_exact(self) -> bool:
-        """Return whether results must be bitwise correct in any order of reduction.
+        """Return whether results must be bitwise correct for any order of reduction.
 
-        That is with `data=exact`, unless there are so many ranks that even these integers are
-        rounded in the type.
+        True with `data=exact`, unless there are so many ranks that sums of integers are rounded in
+        the dtype.
         """
         # Sums over too many ranks are rounded even with patterns of integers.
         is_pattern = self.options.data == "exact"
@@ -118,14 +119,14 @@ class RunSetup:
 
     @property
     def claims_mode(self) -> bool:
-        """Whether the algorithm claims the mode of this run (in place or out of place)."""
+        """Return whether the algorithm supports the mode of this run (in place or out of place)."""
         collective = self.algorithm.collective
         return collective.in_place if self.in_place else collective.out_of_place
 
     def inputs(self) -> tuple[Array, ...]:
         """Create the inputs of all ranks: exact integers, or random numbers with `data=random`.
 
-        They are computed anew for every access, with equal values.
+        Every call computes new arrays with equal values.
         """
         create = exact_inputs if self.options.data == "exact" else random_inputs
         return create(self.blocks, self.elements, self.dtype, self.op)
@@ -137,9 +138,10 @@ class RunSetup:
     def _refuse_too_large(self) -> None:
         """Raise `UsageError` if the memory of this host is too small, before inputs are created.
 
-        Counted are the memory of all ranks and their inputs, without the scratch that levelling
-        adds, which executors check. Nothing is refused if the memory of the host is unknown. If it
-        is too small, the algorithm is levelled first, which may raise its own errors.
+        Counted are the memory of all ranks and their inputs, without the SCRATCH that levelling
+        adds, which executors check. Nothing is checked if the memory of the host is unknown. If it
+        is too small, the algorithm is levelled to report the exact requirement, which may raise
+        other errors.
         """
         algorithm = self.algorithm
         scratch = algorithm.scratch_units
@@ -184,9 +186,9 @@ class RunOutcome:
 
     @property
     def bus_bandwidth(self) -> float | None:
-        """Return the bus bandwidth in bytes per second as nccl-tests defines it.
+        """Return the bus bandwidth in bytes/s as nccl-tests defines it, from the median time.
 
-        From the median time; None for custom collectives.
+        None for custom collectives.
         """
         setup = self.setup
         return bus_bandwidth(setup.algorithm.collective, setup.collective_bytes, self.time_s)
@@ -223,10 +225,10 @@ def algorithm_bandwidth(collective_bytes: int, time_s: float) -> float:
 
 
 def bus_bandwidth(collective: Collective, collective_bytes: int, time_s: float) -> float | None:
-    """Return the bandwidth of the busiest link of an ideal network, in bytes/s; None if custom.
+    """Return the bandwidth of the busiest link of an ideal network in bytes/s; None if custom.
 
-    Algorithm bandwidth times 2 (n - 1) / n for all-reduce, 1 for broadcast and reduce, (n - 1) / n
-    for the remaining collectives (NVIDIA nccl-tests, doc/PERFORMANCE.md).
+    It is the algorithm bandwidth times 2 (n - 1) / n for an all-reduce of n ranks, 1 for broadcast
+    and reduce, and (n - 1) / n for other collectives (NVIDIA nccl-tests, doc/PERFORMANCE.md).
     """
     kind, num_ranks = collective.kind, collective.num_ranks
     if kind is CollectiveKind.CUSTOM:
@@ -242,9 +244,9 @@ def bus_bandwidth(collective: Collective, collective_bytes: int, time_s: float) 
 
 
 def _choose_operator(algorithm: Algorithm, text: str | None) -> ReduceOp:
-    """Return the reduction operator named by `text`, in any case of letters.
+    """Return the reduction operator with the name `text`, in any case of letters.
 
-    None means that of the collective. Raises `UsageError` (code `unknown-op`) for an unknown name.
+    For None it is that of the collective. Raises `UsageError` (`unknown-op`) for an unknown name.
     """
     if text is None:
         return algorithm.collective.reduce_op

@@ -87,10 +87,11 @@ class StartedRun:
 
     @classmethod
     def of(cls, algorithm: Algorithm, options: RunOptions, name: str, num_ranks: int) -> StartedRun:
-        """Check the options and level the algorithm, which messages call `name`.
+        """Check the options and level the algorithm; `name` is used in messages.
 
-        `num_ranks`: how many processes were started. Raises `UsageError` if the algorithm has
-        another number of ranks, and the errors of `RunSetup.of`; they are the same on all ranks.
+        `num_ranks`: number of processes that were started. Raises `UsageError` (`other-ranks`) if
+        the algorithm has another number of ranks, and the errors of `RunSetup.of` and
+        `levelled_program`. They are the same on all ranks.
         """
         required = algorithm.num_ranks
         if required != num_ranks:
@@ -110,12 +111,11 @@ class StartedRun:
         return choose_background(self.setup.dtype, self.setup.op)
 
     def inputs(self) -> tuple[Array, ...]:
-        """Create the inputs of all ranks, and return them as read-only flat arrays by rank.
+        """Create the inputs of all ranks as read-only flat arrays, by rank.
 
         The option `data` decides whether their values are exact or random; every call returns equal
-        values. If the collective defines no INPUT for a rank, such as for all ranks except the root
-        of a broadcast, every element of its array is `background`, a value that no correct result
-        has. Raises `UsageError` if the arrays do not fit the program.
+        values. If the collective defines no INPUT for a rank, all elements of its array are
+        `background`. Raises `UsageError` if the arrays do not fit the program.
         """
         collective = self.setup.algorithm.collective
         inputs = self.setup.inputs()
@@ -133,8 +133,8 @@ class StartedRun:
     def task(self, rank: int, rank_input: Array) -> RankTask:
         """Return the task of one rank: its plan, its input, the operator and the numbers of runs.
 
-        `rank_input` is not copied. The times of single steps are not measured. The operator of an
-        average is a sum; rank 0 divides it when it makes the report.
+        `rank_input` is not copied. Times of single steps are not measured. The operator of an
+        average is a sum, which rank 0 divides for the report.
         """
         setup = self.setup
         collective = setup.algorithm.collective
@@ -159,10 +159,10 @@ def run_rank(
 ) -> StartedRunReport | None:
     """Run this rank's part of the program; return the report at rank 0, None at other ranks.
 
-    Rank 0 creates the inputs of all ranks and receives their outputs. Times are the maximum over
-    all ranks, each measured from a barrier, because clocks of hosts differ. `late` is called in
-    another thread, with the position of this rank, after the time limit, and should end the
-    process.
+    Rank 0 creates the inputs of all ranks and receives their outputs. The time of a run is the
+    maximum duration of all ranks, each measured from a barrier, because the clocks of hosts differ.
+    After the time limit, `late` is called in another thread with the position of this rank; it
+    should end the process.
     """
     inputs = run.inputs() if channel.rank == 0 else ()
     task = run.task(channel.rank, _send_inputs(run, channel, inputs))
@@ -183,10 +183,10 @@ def run_rank(
 
 
 def _send_inputs(run: StartedRun, channel: ByteChannel, inputs: Sequence[Array]) -> Array:
-    """Distribute the inputs from rank 0 to all ranks; every rank calls this and gets its own input.
+    """Distribute the inputs from rank 0; every rank calls this and gets its own input.
 
-    `inputs`: the inputs of all ranks; only rank 0 uses them. Rank 0 returns after it has sent all
-    inputs, any other rank after it has received its input.
+    `inputs`: inputs of all ranks, used at rank 0 only. The call blocks until the data of this rank
+    are sent or received.
     """
     # One after the other: ranks other than 0 wait only for this.
     if channel.rank == 0:
@@ -199,10 +199,10 @@ def _send_inputs(run: StartedRun, channel: ByteChannel, inputs: Sequence[Array])
 
 
 def _collect_outputs(run: StartedRun, channel: ByteChannel, output: Array) -> Iterator[Array]:
-    """Yield the outputs of all ranks in order at rank 0; any other rank sends its own.
+    """Yield the outputs of all ranks in their order at rank 0; send `output` at any other rank.
 
-    Other ranks yield nothing, but must exhaust the iterator, which sends. `output`: that of this
-    rank. At rank 0 each output is received when it is requested, into new memory.
+    Other ranks yield nothing, but must exhaust the iterator. At rank 0 each output is received into
+    new memory when it is requested.
     """
     if channel.rank:
         channel.send(_as_bytes(output), 0)
@@ -215,10 +215,10 @@ def _collect_outputs(run: StartedRun, channel: ByteChannel, output: Array) -> It
 
 
 def _collect_durations(channel: ByteChannel, times: Float64Array) -> Float64Array:
-    """Return per run the maximum duration in seconds of all ranks, at rank 0.
+    """Return for every run the maximum duration of all ranks in seconds, at rank 0.
 
-    `times`: starts and ends of this rank's runs, [2, runs]; durations are compared, since clocks of
-    hosts differ. Other ranks send their durations to rank 0 and return their own.
+    `times`: starts and ends of this rank's runs, float64[2, runs]. Other ranks send their durations
+    to rank 0 and return their own. Durations are compared, because the clocks of hosts differ.
     """
     # Differences are sent, because times of different hosts cannot be compared.
     durations = np.ascontiguousarray(times[1] - times[0])
@@ -240,8 +240,8 @@ def _as_bytes(array: Array) -> Array:
 def _report_position(run: StartedRun, rank: int, log: RankLog) -> list[Diagnostic]:
     """Return the diagnostics of this rank after the time limit: the record for which it waits.
 
-    Only this rank's position is known here, from its log. If it waits for none, since it has not
-    started or has finished its records, one diagnostic says that it has not finished.
+    If it waits for no record, the diagnostic `timeout` says that it has not finished. The positions
+    of other ranks are not known here.
     """
     at = int(log.at[0])
     # The positions of the other ranks are unknown here; each rank reports its position.
@@ -262,10 +262,10 @@ def _make_report(
     spans: Float64Array,
     native: Float64Array,
 ) -> StartedRunReport:
-    """Divide sums for an average, judge the outputs, and return the report; called at rank 0 only.
+    """Judge the outputs and return the report; called at rank 0 only.
 
-    `spans`, `native`: seconds per run of the program and of the library's collective; `native`
-    counts as missing if any entry is 0.
+    Sums of an average are divided first. `spans`, `native`: seconds per run of the program and of
+    the library's collective. If any entry of `native` is 0, the library has no such collective.
     """
     if setup.op is ReduceOp.AVG:
         outputs = divide_averages(setup.algorithm.collective, outputs)
@@ -283,7 +283,7 @@ ALGORITHM is a file, or the prefix of a trace set; every rank reads it.
 
 
 def script_command(function: Callable[..., None]) -> click.Command:
-    """Make a click command of a function: the program of one rank that is started by a launcher.
+    """Return a click command for the program of one rank that is started by a launcher.
 
     It has the argument ALGORITHM, `--json` and all run options.
     """
@@ -294,7 +294,7 @@ def script_command(function: Callable[..., None]) -> click.Command:
 
 
 def run_script(run: Callable[[], int], *, is_first: bool) -> NoReturn:
-    """Call `run` and exit with its status; on a `HubError` exit with the error's status.
+    """Call `run` and exit with its status; on a `HubError`, exit with the status of the error.
 
     Only the first rank prints the error, because all ranks have the same one.
     """
@@ -316,10 +316,11 @@ def script_rank(
     *,
     as_json: bool,
 ) -> int:
-    """Run this rank; at rank 0 print the report, as text or as one line of JSON.
+    """Run this rank and return its exit status; print the report at rank 0.
 
-    Returns the exit status: `INVALID` at rank 0 for a wrong result, otherwise `DONE`. `engine_of`
-    builds the engine of a task; `late` is called with diagnostics after the time limit.
+    The report is a text, or one line of JSON with `as_json`. The status is `INVALID` at rank 0 for
+    a wrong result, otherwise `DONE`. `engine_of` builds the engine of a task. `late` is called with
+    diagnostics after the time limit.
     """
     report = run_rank(run, channel, engine_of, late)
     # Only rank 0 has a report.

@@ -40,9 +40,9 @@ _NOT_BY_RECORD = frozenset({"rank_indptr", "layout"})
 
 
 def select_records(program: LevelledProgram, is_kept: BoolArray) -> LevelledProgram:
-    """Return a copy of the program with only the records for which the mask `is_kept` is True.
+    """Return a copy of the program with only the records for which `is_kept` is True.
 
-    They keep their order; the rows of each rank are recomputed. The memory layout is unchanged.
+    They keep their order. The memory layout is unchanged.
     """
     # All arrays are columns except `rank_indptr`, which is recomputed, and `layout`, which is
     # unchanged.
@@ -62,10 +62,11 @@ def remove_send(program: LevelledProgram, message: int = 0) -> LevelledProgram:
 
 
 def in_threads(work: Callable[[int], Any], count: int, timeout_s: float = 60.0) -> list[Any]:
-    """Run work(0) ... work(count - 1) in one thread each and return the results in this order.
+    """Run work(0) to work(count - 1) in one thread each; return the results in this order.
 
-    After all threads have ended the error that occurred first, if any, is raised. A thread that
-    does not finish within `timeout_s` seconds of waiting for it raises an `AssertionError`.
+    If threads raise errors, the one that occurred first is raised after all threads have ended. A
+    thread that does not end within `timeout_s` seconds of waiting for it causes an
+    `AssertionError`.
     """
     results: list[Any] = [None] * count
     errors: list[BaseException] = []
@@ -98,7 +99,7 @@ def request_for(
     in_place: bool | None = None,
     **more: Any,
 ) -> ExecutionRequest:
-    """Build a request with `exact_inputs`, by default out of place if the algorithm claims that.
+    """Build a request with `exact_inputs`, by default out of place if the algorithm supports it.
 
     `elements`: per block. `more`: fields of the request, such as `repeats`.
     """
@@ -122,16 +123,13 @@ def levelled_for(
 def judged(
     request: ExecutionRequest, result: ExecutionResult, *, is_exact: bool = True
 ) -> OutputJudgement:
-    """Compare the outputs of a result with the definition of the collective.
-
-    Bitwise if `is_exact`.
-    """
+    """Compare a result's outputs with the collective's definition; bitwise if `is_exact`."""
     collective = request.algorithm.collective
     return judge(collective, request.inputs, result.outputs, request.reduce_op, is_exact)
 
 
 def list_claimed_modes(algorithm: Algorithm) -> list[bool]:
-    """Return the values of `in_place` for which the algorithm claims to work."""
+    """Return the values of `in_place` (False, then True) that the algorithm supports."""
     collective = algorithm.collective
     claims = {False: collective.out_of_place, True: collective.in_place}
     return [in_place for in_place, is_claimed in claims.items() if is_claimed]
@@ -149,10 +147,10 @@ def write_traps(folder: Path, *modules: str) -> Path:
 
 
 def find_processes(module: str) -> list[int]:
-    """Return the IDs of processes of `python -m MODULE`, ascending; requires /proc.
+    """Return the process IDs of `python -m MODULE`, ascending; requires /proc.
 
     A process counts if `module` is one of the words of its command line, unless its first word
-    names a launcher (mpiexec, mpirun or prterun). Processes that exit meanwhile are ignored.
+    contains the name of a launcher. Processes that exit in the meantime are ignored.
     """
     process_ids = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -168,11 +166,11 @@ def find_processes(module: str) -> list[int]:
 
 
 def find_foreign_listeners(processes: Iterable[int]) -> set[str]:
-    """Return the non-loopback TCP addresses on which processes listen, as hexadecimal in /proc/net.
+    """Return the TCP addresses other than loopback on which processes listen; requires /proc.
 
-    `processes`: process IDs. IPv4 and IPv6 are included; loopback means exactly 127.0.0.1 and ::1.
-    Processes and descriptors that disappear meanwhile, or may not be read, are ignored. Requires
-    /proc.
+    Addresses are hexadecimal, as in /proc/net. `processes`: process IDs. IPv4 and IPv6 are
+    included; loopback means exactly 127.0.0.1 and ::1. Processes and descriptors that disappear or
+    cannot be read are ignored.
     """
     sockets = set()
     for process in processes:
@@ -228,10 +226,10 @@ class LaunchedExecutor:
         *,
         native_runs: int,
     ) -> None:
-        """Run an algorithm twice and check that the result is correct and timed.
+        """Run an algorithm with two repeats and assert that the result is correct and timed.
 
-        Blocks have 500 elements of `dtype_name`. `native_runs`: how many times of the library's own
-        collective are expected, 0 if it has none. Raises `AssertionError` otherwise.
+        Blocks have 500 elements of `dtype_name`. `native_runs`: expected number of times of the
+        library's own collective, 0 if it has none.
         """
         dtype = element_type(dtype_name)
         request = request_for(algorithm, dtype, op, elements=500, repeats=2)
@@ -241,9 +239,10 @@ class LaunchedExecutor:
         assert judged(request, result).is_right
 
     def check_working_folder(self, folder: Path, *modules: str, native_runs: int) -> None:
-        """Check that no module of the user's working folder is imported by the ranks.
+        """Assert that ranks import no module of the user's working folder.
 
-        `folder` gets traps with the names `modules`, numpy and pickle, in which a ring is run.
+        Modules with the names `modules`, numpy and pickle are written to `folder`, and a ring
+        all-reduce is run there.
         """
         mark = write_traps(folder, *modules, "numpy", "pickle")
         with chdir(folder):
@@ -251,7 +250,7 @@ class LaunchedExecutor:
         assert not mark.exists()
 
     def check_deadlock(self, *, timeout_s: float, limit_s: float) -> None:
-        """Check that a message that is never sent ends the run with the position of a rank.
+        """Assert that a missing send ends the run with the code `deadlock` and a rank's position.
 
         The run must end within `limit_s` seconds.
         """
@@ -263,10 +262,10 @@ class LaunchedExecutor:
         assert "waits for rank" in error.diagnostics[1].message
 
     def check_killed_rank(self, *, timeout_s: float, limit_s: float) -> InputError:
-        """Kill one rank of a long run, and check that the run fails with the code `rank-died`.
+        """Kill one rank of a long run, and assert that the run fails with the code `rank-died`.
 
-        The run is a ring all-reduce of 4 ranks. Returns the error. Raises `AssertionError` if it
-        does not fail within `limit_s` seconds or with another code. Skips the test without /proc.
+        The run is a ring all-reduce of 4 ranks and must fail within `limit_s` seconds. Returns the
+        error. Skips the test without /proc.
         """
         _require_proc()
         program = levelled_program(ring_all_reduce(4), in_place=True)
@@ -282,8 +281,8 @@ class LaunchedExecutor:
     def find_foreign_listeners(self, *, seconds: float) -> set[str]:
         """Return the addresses other than loopback on which ranks listen during `seconds` of a run.
 
-        The run is a ring all-reduce of 4 ranks, examined every 0.05 s after all ranks have started;
-        an address counts if it exists at any of these times. The run is ended by killing a rank.
+        The run is a ring all-reduce of 4 ranks. It is examined every 0.05 s after all ranks have
+        started, and all addresses that ever exist are collected. It is ended by killing a rank.
         Skips the test without /proc.
         """
         _require_proc()
@@ -328,8 +327,8 @@ class LaunchedExecutor:
     ) -> InputError:
         """Run a program of a ring all-reduce of 4 ranks that must fail; return its `InputError`.
 
-        It runs in place on 500 float32 elements. Other errors pass through; a run that finishes
-        without an error raises an `AssertionError`.
+        It runs in place on blocks of 500 float32 elements. Other errors are raised; a run without
+        an error raises `AssertionError`.
         """
         request = levelled_for(
             ring_all_reduce(4),

@@ -34,11 +34,11 @@ _STEP_KINDS = {NodeKind.SEND: StepKind.SEND, NodeKind.RECV: StepKind.RECV}
 def algorithm_of_job(workload: Workload) -> Algorithm:
     """Return an algorithm whose messages are those of the job.
 
-    Every message carries separate data from INPUT of its sender to OUTPUT of its receiver. All
-    other nodes become work between messages, which executors do not run; dependencies are
-    preserved. The unit is the greatest common divisor of all message sizes, or, with more than 2^20
-    units, a larger size to which messages are rounded up. Raises `UsageError` for collectives, and
-    for a job without messages.
+    Every message moves separate data from INPUT of its sender to OUTPUT of its receiver. All other
+    nodes become COMPUTE steps, which executors do not run. Dependencies are kept. The unit is the
+    greatest common divisor of all message sizes; if there would be more than `_MOST_UNITS` units it
+    is larger, and messages are rounded up. Raises `UsageError` for a job with collectives
+    (`collective`) or without messages (`no-messages`).
     """
     nodes = workload.nodes
     _check(nodes)
@@ -81,10 +81,10 @@ def algorithm_of_job(workload: Workload) -> Algorithm:
 
 
 def _check(nodes: NodeColumns) -> None:
-    """Raise `UsageError` for a job that has no messages of its own to run.
+    """Raise `UsageError` for a job with collectives or without messages.
 
-    That is a job with a collective, which has no steps (the message names the first one), or
-    without any SEND.
+    A collective has no steps that could be run (`collective`; the message contains the first one).
+    A job needs at least one SEND (`no-messages`).
     """
     calls = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
     if len(calls):
@@ -97,10 +97,11 @@ def _check(nodes: NodeColumns) -> None:
 
 
 def _count_units(nodes: NodeColumns) -> tuple[Int64Array, int]:
-    """Return the units of every node (1 for nodes that are no message), and the bytes per unit.
+    """Return the units of every node, and the bytes per unit.
 
-    The unit is the greatest common divisor of all sizes, enlarged if there would be more than
-    `_MOST_UNITS` units. A message without size is one unit.
+    The unit is the greatest common divisor of all message sizes, or larger if there would be more
+    than `_MOST_UNITS` units. Messages are rounded up to whole units. Nodes that are no message, and
+    messages without a size, have one unit.
     """
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
     # A message without size, or of size 0, is one unit.
@@ -125,9 +126,9 @@ def _compute_offsets(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array
 
 
 def _match_messages(nodes: NodeColumns, channel: Int64Array) -> Messages:
-    """Match sends and receives: the k-th of both with equal source, destination and channel.
+    """Match the k-th send with the k-th receive of equal source, destination and channel.
 
-    The order is that of the rows. Unmatched ones are left out; verification reports them.
+    The order is that of the rows. Unmatched nodes are left out; the verification reports them.
     """
     sends = np.flatnonzero(nodes.is_kind(NodeKind.SEND))
     receives = np.flatnonzero(nodes.is_kind(NodeKind.RECV))
@@ -145,9 +146,10 @@ def _build_contract(
     sent: Int64Array,
     received: Int64Array,
 ) -> Contributions:
-    """Build the contract: every received unit must be the unit that was sent, one row per unit.
+    """Build the contract: every received unit must be the unit that was sent.
 
-    `counts`: units per row; `sent`, `received`: first unit of every row in INPUT and OUTPUT.
+    It has one row per unit. `counts`: units per row. `sent`, `received`: first unit of every row in
+    INPUT and OUTPUT.
     """
     send, receive = messages.send, messages.receive
     sizes = counts[send]

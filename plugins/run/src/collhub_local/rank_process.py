@@ -75,8 +75,8 @@ class SharedBoard:
 def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, rank: int) -> None:
     """Run the task of a rank on its range of the shared memory; main function of its process.
 
-    Ctrl-C is ignored, since the process that started the ranks ends them. Any exception is put as
-    text into `board.failures`, and the process exits at once with the status `FAILED`.
+    Ctrl-C is ignored, because the starting process ends the ranks. Any exception is put as text
+    into `board.failures`, and the process exits at once with the status `FAILED`.
     """
     # Ctrl-C reaches all processes of a terminal: the starter ends the ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -94,9 +94,9 @@ def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, ran
 
 
 def _make_log(task: RankTask, board: SharedBoard) -> RankLog:
-    """Return the log of a rank as views of the board, which the starter reads.
+    """Return the log of a rank as views of the board, which the starting process reads.
 
-    Library times are not shared, since this executor has no library.
+    The times of a library's collective are not shared, because this executor has no library.
     """
     # There is no library with a collective that could be timed, so those times are discarded.
     rank, first = task.plan.rank, task.plan.first_record
@@ -129,11 +129,11 @@ class SharedMemoryTransport:
         self._starts = log.record_times[0] if task.wants_step_times else None
 
     def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
-        """Prepare a level; the returned function signals the receivers of the sends.
+        """Prepare the messages of a level; return a function that posts them.
 
-        It returns the messages to wait for, receives before sends. Waiting for a receive waits for
-        the sender's signal and copies (or reduces) its data; waiting for a send lasts until the
-        receiver has done that.
+        It signals the receivers of all sends and returns the messages to wait for, receives before
+        sends. Waiting for a receive waits for the sender's signal and copies (or reduces) its data.
+        Waiting for a send waits until the receiver has done that.
         """
         posted = [self._board.pairs[self._rank, send.end.peer].posted for send in sends]
         arriving = [self._make_arrival(post) for post in receives]
@@ -151,20 +151,19 @@ class SharedMemoryTransport:
         return post_level
 
     def barrier(self) -> None:
-        """Tell the starter that this rank is ready, and wait until the starter releases all
-        ranks.
+        """Report that this rank is ready, and wait until the starting process releases all ranks.
+
+        The starting process waits with a time limit and detects missing ranks.
         """
         # Not among the ranks: the starter waits with a time limit and detects missing ranks.
         self._board.ready.release()
         _wait_for(self._board.go[self._rank], self._board.starter)
 
     def _make_arrival(self, post: Post[Array]) -> Waiting:
-        """Create the receive of a message, without waiting or copying.
+        """Return the receive of a message, without waiting or copying.
 
-        Its `wait` waits until the sender has posted the message, copies the sender's memory into
-        `post.memory`, or reduces `post.memory` with it if `post.end.reduces`, and acknowledges. The
-        message is read at the sender's address (`plans.sent_from`) in the shared memory of all
-        ranks. With step times, the moment at which the message is posted is recorded as the start.
+        Its `wait` waits until the sender has posted the message, copies it from the sender's memory
+        into `post.memory` (or reduces it there if `post.end.reduces`), and acknowledges it.
         """
         end = post.end
         start = int(self._sent_from[end.record])
@@ -192,10 +191,9 @@ class _Arrival:
     index: int
 
     def wait(self) -> None:
-        """Wait until the message is posted, copy or reduce it into this rank's memory, and
-        acknowledge it.
+        """Wait until the message is posted, copy or reduce it into own memory, and acknowledge it.
 
-        With step times, the start is the moment at which the data are available.
+        With step times, the moment at which the data become available is stored as the start.
         """
         _wait_for(self.pair.posted, self.starter)
         if self.starts is not None:

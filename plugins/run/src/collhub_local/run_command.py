@@ -91,12 +91,14 @@ class LocalRun:
         ]
 
     def _collect_remarks(self) -> list[Diagnostic]:
-        """Return notes and warnings about the run, in this order; none if nothing is remarkable.
+        """Return notes and warnings about the run, in this order; [] without any.
 
-        A warning if the algorithm does not claim to work in the mode that was run (in or out of
-        place), a note if a custom collective defines no result, so that the outputs were not
-        compared, and a warning if the bits differ from those of the schedule's order of reduction
-        (not if that was not tested).
+        - `mode-not-claimed` (warning): the algorithm does not support the mode (in or out of
+          place).
+        - `contents-not-judged` (note): a custom collective defines no result, so that outputs were
+          not compared.
+        - `order-changed` (warning): the bits differ from those of the schedule's order of
+          reduction.
         """
         remarks = []
         if not self.setup.claims_mode:
@@ -186,8 +188,8 @@ def run(
 def create_run_report(source: str, done: LocalRun) -> RunReport:
     """Create the JSON report of a run; `source`: the input as named by the user.
 
-    Sizes are in bytes, times in seconds, bandwidths in bytes per second. `levels` and `messages`
-    are those of the executor's statistics; the diagnostics are all findings of the run.
+    Sizes are in bytes, times in seconds, bandwidths in bytes/s. `levels` and `messages` are
+    statistics of the executor, 0 if it has none. The diagnostics are all findings of the run.
     """
     from collhub_local.run_record import RunReport
     from hub_core.reports import list_findings
@@ -228,10 +230,10 @@ def _get_count(statistics: Mapping[str, JsonValue], name: str) -> int:
 
 
 def run_fields(done: LocalRun) -> dict[str, str]:
-    """Return the lines of the text output by name, in their order; empty ones are omitted.
+    """Return the lines of the text output by name, in their order; empty ones are left out.
 
-    The time is the median of the repeats. The operator is stated only for collectives that reduce,
-    and `native` only if the native collective was run.
+    The time is the median of the repeats. The operator is included only for collectives that
+    reduce, and `native` only if the library's collective was run.
     """
     judgement = done.outcome.judgement
     time_ns = 1e9 * done.outcome.time_s
@@ -258,10 +260,9 @@ def run_fields(done: LocalRun) -> dict[str, str]:
 def _read_algorithm(
     context: CommandContext, opened: OpenedInput, options: Mapping[str, str]
 ) -> Algorithm:
-    """Read the algorithm in the input of the command.
+    """Read the algorithm in the input of the command, and verify it.
 
-    The messages of a flat job become an algorithm, which is verified here; any other input is read,
-    and verified, as an algorithm. Raises `HubError` for an incorrect one.
+    The messages of a flat job become an algorithm. Raises `HubError` for an incorrect algorithm.
     """
     from collhub_local.job_messages import algorithm_of_job
 
@@ -279,12 +280,11 @@ def _run(
     options: Mapping[str, str],
     wants_step_times: bool,
 ) -> LocalRun:
-    """Run the executor on the inputs of the setup, judge the outputs, and return both results.
+    """Run the executor on the inputs of the setup and judge the outputs.
 
-    If the outputs are compared within an error bound, since results are rounded, and the executor
-    is not the reference, the reference runs too, to find out whether the order of reduction is the
-    schedule's (`order_kept`); otherwise `order_kept` is None. Progress is shown to the user. Errors
-    of the executor pass through.
+    If they are compared within an error bound, and the executor is not the reference, the reference
+    runs too: `order_kept` then says whether the bits are equal, so that the order of reduction is
+    that of the schedule. Otherwise `order_kept` is None. Progress is shown to the user.
     """
     from collhub_execution import RunOutcome
 
@@ -320,10 +320,9 @@ def _has_reference_bits(
     inputs: tuple[Array, ...],
     result: ExecutionResult,
 ) -> bool:
-    """Return whether outputs are bitwise equal to those of the reference for the same inputs.
+    """Return whether the outputs of all ranks are bitwise equal to those of the reference executor.
 
-    This runs the reference executor once, with the operator and the in-place choice of the setup.
-    The outputs of all ranks must be equal.
+    The reference runs once with the same inputs, operator and mode.
     """
     from collhub_execution import same_bits
 
@@ -378,11 +377,11 @@ def _format_native(done: LocalRun) -> str:
 
 
 def _describe_verdict(judgement: OutputJudgement) -> str:
-    """Say whether the result is right and how large the error is, or that it was not compared.
+    """Describe whether the result is right and how large the error is, or that it was not compared.
 
-    The error is the largest absolute one, with 3 digits, or said to contain NaN or infinity. It is
-    omitted for a right result that was compared bitwise; a comparison within bounds also states the
-    largest bound.
+    The error is the largest absolute one, with 3 digits; an error that is not finite is called "NaN
+    or infinity". It is left out for a right result that was compared bitwise. A comparison within
+    bounds also includes the largest bound.
     """
     if judgement.comparison == "none":
         return "not compared"

@@ -67,9 +67,8 @@ class ForkedRanks:
     def await_all(self) -> None:
         """Wait until every rank has reported.
 
-        Raises `InputError` with the positions of the living ranks that still wait, if a rank has
-        exited with an error or a signal, or if the time limit has passed. The limit is also checked
-        at the start, even if all ranks have reported.
+        Raises `InputError` with the positions of the waiting ranks if a rank has exited with an
+        error or a signal, or if the time limit has passed. The limit is also checked at the start.
         """
         # Checked in every call, so that the limit also stops a long sequence of fast runs.
         self._check_time()
@@ -83,11 +82,11 @@ class ForkedRanks:
             go.release()
 
     def _check(self) -> None:
-        """Raise `InputError` if a rank has failed or the time limit has passed.
+        """Raise `InputError` if a rank has failed (`rank-died`) or the time limit has passed.
 
-        A rank has failed if its process has exited with a signal or a status other than 0; the
-        first such rank is described, with the first exception that was reported, if any. A wait for
-        its report would never end. Failures take precedence over the limit.
+        A rank has failed if its process has exited with a signal or a status other than 0. The
+        message describes the first such rank, and the first exception that was reported, if any.
+        Failures take precedence over the time limit.
         """
         dead = []
         for rank, process in enumerate(self._processes):
@@ -120,7 +119,7 @@ class ForkedRanks:
             raise self._make_error(code, message, set())
 
     def _make_error(self, code: str, message: str, dead: set[int]) -> InputError:
-        """Return the error, followed by the position of every rank that still waits.
+        """Return (do not raise) an `InputError` with this message and all waiting ranks' positions.
 
         Ranks in `dead`, ranks that have not started and those that have finished have no position.
         """
@@ -170,9 +169,10 @@ def run_in_processes(request: LevelledRequest) -> ExecutionResult:
     """Run a levelled request with one forked process per rank; `execute` describes the rules.
 
     All ranks start each run together, after all have finished the previous one. The time of a run
-    is from the first start to the last finish of any rank, in s; warm-ups are not returned. Times
-    of steps are only returned if wanted. All processes are killed at the end, in any case. Raises
-    as `_create_board` and `_get_fork_context`, and if a rank fails or the time limit passes.
+    is from the first start to the last end of any rank, in s. Warm-ups are not returned; times of
+    steps only if requested. All processes are killed at the end in any case. Raises `InputError` if
+    a rank fails or the time limit passes, and the errors of `_get_fork_context` and
+    `_create_board`.
     """
     board = _create_board(request, _get_fork_context(request))
     ranks = ForkedRanks(request, board)
@@ -200,10 +200,10 @@ def run_in_processes(request: LevelledRequest) -> ExecutionResult:
 
 
 def _get_fork_context(request: LevelledRequest) -> ForkContext:
-    """Check that the run is possible; return the `multiprocessing` context that forks.
+    """Return the `multiprocessing` context that forks, after checking that the run is possible.
 
-    Raises `PluginError` on systems without fork, and `UsageError` (code `too-many-ranks`) for more
-    than 256 ranks.
+    Raises `PluginError` on systems without fork, and `UsageError` (`too-many-ranks`) for more than
+    `_MAX_RANKS` ranks.
     """
     ranks = request.program.num_ranks
     if "fork" not in multiprocessing.get_all_start_methods():
@@ -221,9 +221,9 @@ def _get_fork_context(request: LevelledRequest) -> ForkContext:
 def _create_board(request: LevelledRequest, context: ForkContext) -> SharedBoard:
     """Create the shared arrays, semaphores and queue that forked processes inherit.
 
-    Only (sender, receiver) pairs of ranks that exchange messages get semaphores. All ranks are
-    marked as not started; times of records are -1 if step times are wanted. Raises `UsageError` for
-    more than 16384 pairs.
+    Only pairs of ranks that exchange messages get semaphores. All ranks are marked as not started.
+    Times of records are -1 if step times are requested. Raises `UsageError` (`too-many-pairs`) for
+    more than `_MAX_PAIRS` pairs.
     """
     ranks = request.program.num_ranks
     times = _create_shared(2 * request.runs * ranks, np.float64)

@@ -41,16 +41,17 @@ class MpiChannel:
 
 @script_command
 def main(algorithm: str, as_json: bool, **values: Any) -> None:
-    """Run one rank. The exit status is that of `collhub run`."""
+    """Run one rank and exit with the status of `collhub run`."""
     world = MPI.COMM_WORLD
     run_script(partial(_run, algorithm, values, world, as_json), is_first=world.rank == 0)
 
 
 def _run(name: str, values: dict[str, Any], world: MPI.Intracomm, as_json: bool) -> int:
-    """Run this rank and return its exit status; on any error print it and abort all ranks.
+    """Run this rank and return its exit status; on an error during the run, abort all ranks.
 
-    `name`: algorithm file; `values`: options of the run. Without the abort, MPI would wait for the
-    other ranks.
+    `name`: algorithm file; `values`: options of the run. Errors of reading them are raised without
+    an abort, because they are the same on all ranks. Any later error is printed first; without the
+    abort, MPI would wait for the other ranks.
     """
     run = StartedRun.read(name, values, world.size)
     try:

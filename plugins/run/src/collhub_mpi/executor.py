@@ -48,9 +48,10 @@ _POLL_S = 0.1
 
 
 def drop_names(world: MPI.Intracomm) -> None:
-    """Unlink the names of the shared memory that MPI has created, after all ranks have mapped it.
+    """Unlink the names of the shared memory of MPI; every rank calls this.
 
-    The memory is then freed when the last rank exits, however it exits.
+    It waits until all ranks have mapped the memory, by an exchange of messages between all pairs.
+    The memory is then freed when the last rank exits, even if it is killed.
     """
     # Open MPI maps the memory of another rank at the first message, so every pair exchanges one.
     byte_a_rank = np.zeros(world.size, np.uint8)
@@ -64,11 +65,12 @@ def drop_names(world: MPI.Intracomm) -> None:
 
 @contextmanager
 def remove_segments_on_error() -> Iterator[None]:
-    """Context manager: if the block fails, remove shared memory of ranks that were killed.
+    """Remove the shared memory of killed ranks if the block of this context manager fails.
 
-    Only segments of this user that were created since about the start of the block, are old enough
-    and that no process has mapped are removed, repeatedly until none is left or a limit of time
-    passes. The error is raised again; errors of the removal are ignored.
+    Only segments of this user are removed that were created after about the start of the block, are
+    more than `_OLD_S` seconds old, and are mapped by no process. This is repeated until none is
+    left or `_LIMIT_S` seconds have passed. The error is raised again; errors of the removal are
+    ignored.
     """
     start = time.time()
     try:
@@ -90,10 +92,10 @@ def remove_segments_on_error() -> Iterator[None]:
 
 
 def _find_segments(start: float) -> dict[str, float]:
-    """Return the shared-memory files of MPI that this user has created, with creation times.
+    """Return the shared-memory files of MPI of this user, with their change times (Unix time in s).
 
-    Only files in /dev/shm with names as MPICH, UCX or Open MPI give them count, changed at most 1 s
-    before `start` or later (Unix time in s). Files that disappear meanwhile are ignored.
+    They are files in /dev/shm with the name prefixes of MPICH, UCX or Open MPI, changed after
+    `start` - `_OLD_S`. Files that disappear in the meantime are ignored.
     """
     segments = {}
     for prefix in _PREFIXES:
@@ -108,8 +110,8 @@ def _find_segments(start: float) -> dict[str, float]:
 def _find_mapped(process: str) -> set[str]:
     """Return the paths of the shared-memory segments of MPI that a process has mapped.
 
-    These are files in /dev/shm whose names begin as those of MPICH, UCX or Open MPI; deleted ones
-    are left out. `process`: its ID, as text. Empty if the process is not accessible.
+    They are files in /dev/shm with the name prefixes of MPICH, UCX or Open MPI; deleted ones are
+    left out. `process`: its ID as text, or "self". Empty if the process is not accessible.
     """
     try:
         lines = Path(f"/proc/{process}/maps").read_text("utf-8", "replace").splitlines()
@@ -142,10 +144,10 @@ _ON_ONE_MACHINE = {
 
 
 def execute(request: ExecutionRequest, options: MpiOptions) -> ExecutionResult:
-    """Run a request with MPI's non-blocking messages, one process per rank; data are in numpy
-    arrays.
+    """Run a request with MPI's non-blocking messages between one process per rank.
 
-    Raises `PluginError` without mpi4py or mpiexec.
+    The data are in numpy arrays. Raises `PluginError` without mpi4py (`no-mpi4py`) or mpiexec
+    (`no-mpiexec`), and the errors of `execute_levelled` and `launch`.
     """
     if importlib.util.find_spec("mpi4py") is None:
         message = "the executor mpi needs the package mpi4py, which is not installed"
@@ -157,8 +159,9 @@ def execute(request: ExecutionRequest, options: MpiOptions) -> ExecutionResult:
 def run_in_processes(request: LevelledRequest, options: MpiOptions) -> ExecutionResult:
     """Run a levelled request with one process per rank, started by the launcher of the options.
 
-    The launcher is a command with its own options; without one, `find_launcher` chooses it. If the
-    run fails, shared memory of killed ranks is removed. Raises as `find_launcher` and `launch`.
+    The option `launcher` is a command with its own options; without it `find_launcher` chooses the
+    command. If the run fails, the shared memory of killed ranks is removed. Raises the errors of
+    `find_launcher` and `launch`.
     """
     # A launcher that the user names includes its options, which are unknown here.
     launcher = shlex.split(options.launcher) if options.launcher else find_launcher()
@@ -175,12 +178,13 @@ def run_in_processes(request: LevelledRequest, options: MpiOptions) -> Execution
 
 
 def find_launcher() -> Sequence[str]:
-    """Return the command that starts ranks, with options to allow more ranks than cores.
+    """Return the command that starts ranks, with options that allow more ranks than cores.
 
-    An mpiexec in the folder of this Python takes precedence over the path: mpi4py then loads the
-    same MPI. Of MPICH the launcher `mpiexec.gforker`, which only forks, is preferred if it exists.
-    Open MPI gets the options to oversubscribe, and to run as the super-user if this is one. Raises
-    `PluginError` if there is no mpiexec, or `mpiexec --version` does not run within 20 s.
+    An mpiexec in the folder of this Python is preferred to the one on the path, because mpi4py then
+    loads the same MPI. With MPICH it is `mpiexec.gforker`, which only forks, if it exists. Open MPI
+    gets the options to oversubscribe and, for the super-user, to run as root. Raises `PluginError`
+    (`no-mpiexec`) if there is no mpiexec, or if `mpiexec --version` fails to start or to end within
+    `_VERSION_TIMEOUT_S` seconds.
     """
     python_folder = str(Path(sys.executable).parent)
     launcher = shutil.which("mpiexec", path=python_folder) or shutil.which("mpiexec")
@@ -207,10 +211,10 @@ def find_launcher() -> Sequence[str]:
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Return one line about mpi4py and one about mpiexec.
+    """Report whether mpi4py is installed, and if it is, whether mpiexec works.
 
-    The check passes without mpi4py, which only this executor needs, and fails if mpi4py is
-    installed without mpiexec. mpi4py is not imported, because that would start MPI.
+    Without mpi4py, which only this executor needs, the check passes. It fails if mpi4py is
+    installed without a working mpiexec. mpi4py is not imported, because that would start MPI.
     """
     try:
         installed = version("mpi4py")

@@ -75,11 +75,11 @@ class MpiTransport:
         self._communicator = communicator
 
     def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
-        """Create persistent requests for a level, and return the function that starts all of them.
+        """Create persistent requests for a level's messages; return a function that starts them.
 
-        The function may be called once per run; it starts receives before sends, to avoid
-        unexpected messages, and returns the requests to wait for in this order. The requests are
-        freed when the function is no longer referenced.
+        The function is called once per run. It starts receives before sends, to avoid unexpected
+        messages, and returns the requests to wait for in this order. The requests are freed when
+        the function is no longer referenced.
         """
         world = self._communicator
         requests = [world.Recv_init(*_arguments(post)) for post in receives]
@@ -102,11 +102,11 @@ class MpiTransport:
 
 
 def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective | None:
-    """Return MPI's collective on the task's input and a new target.
+    """Return MPI's collective for the task's input and a new target.
 
-    None if MPI lacks the collective or the element type. `fill` restores the target of a broadcast,
-    which the call overwrites; for other collectives it does nothing, since each run overwrites the
-    target.
+    None if MPI lacks the collective or the element type. `fill` copies the input to the target of a
+    broadcast, which is in place; for other collectives it does nothing, because each run overwrites
+    the target.
     """
     run = _NATIVE.get(task.collective)
     dtype = task.input.dtype
@@ -124,9 +124,10 @@ def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective 
 
 
 def main() -> int:
-    """Serve the rank that MPI assigns to this process; the argument is the job folder.
+    """Serve the rank that MPI assigns to this process; the argument is the folder of the job.
 
-    Returns 0. On any error the process exits at once, without MPI's clean-up, which would wait.
+    Returns 0. On any error the process exits at once with the status `FAILED`, without MPI's
+    clean-up, which would wait. The failure is stored in the folder.
     """
     # MPI determines the rank; the folder has a task for each.
     job, world = JobFolder(Path(sys.argv[1])), MPI.COMM_WORLD
@@ -163,9 +164,7 @@ def _free_all(requests: Sequence[MPI.Prequest]) -> None:
 
 
 def _arguments(post: Post[Array]) -> tuple[tuple[Array, MPI.Datatype], int, int]:
-    """Return (memory as bytes, peer, tag modulo `_TAGS`), the arguments of `Recv_init` and
-    `Send_init`.
-    """
+    """Return (memory as bytes, peer, tag modulo `_TAGS`) for `Recv_init` and `Send_init`."""
     # The MPI standard has neither float16 nor bfloat16.
     memory = post.memory.view(np.uint8), MPI.BYTE
     return memory, post.end.peer, post.end.tag % _TAGS
@@ -231,10 +230,10 @@ _NATIVE: Mapping[CollectiveKind, Callable[[_NativeArrays], None]] = {
 
 
 def _run_rank(part: RankPart, world: MPI.Intracomm) -> Array:
-    """Run the task with warm-ups and repeats, fill in the log, and return OUTPUT.
+    """Run the task of this rank, fill in the log, and return OUTPUT.
 
-    Raises `PluginError` if MPI sees another number of ranks than the task has: the launcher belongs
-    to another MPI, so that each rank is alone.
+    Raises `PluginError` (`other-mpi`) if MPI sees another number of ranks than the task: then the
+    launcher belongs to another MPI, and each rank is alone.
     """
     task = part.task
     if world.size != task.plan.num_ranks:

@@ -35,9 +35,9 @@ class TorchChannel:
         dist.send(torch.from_numpy(array.copy()).to(self.device), peer)
 
     def receive(self, array: Array, peer: int) -> None:
-        """Receive bytes from rank `peer` into all of `array`, through a tensor on the device.
+        """Receive bytes from rank `peer` into all of `array`, by way of a tensor on the device.
 
-        Blocks until they have arrived; their number must be that of the sender.
+        Blocks until they have arrived. The sender must send the same number of bytes.
         """
         # NCCL accesses only memory of its GPU.
         tensor = torch.empty(len(array), dtype=torch.uint8, device=self.device)
@@ -56,8 +56,8 @@ class TorchChannel:
 def main(algorithm: str, as_json: bool, device: str, batch: bool, **values: Any) -> None:
     """Run one rank of `algorithm` (a file) with torch.distributed; `values`: further options.
 
-    An error is printed by the process with `RANK` 0 (the default) only. It ends the process with
-    the exit status of `collhub run`.
+    The process exits with the status of `collhub run`. Only the process with `RANK` 0 (the default)
+    prints an error.
     """
     is_first = os.environ.get("RANK", "0") == "0"
     options = TorchOptions(device, batch)
@@ -67,9 +67,10 @@ def main(algorithm: str, as_json: bool, device: str, batch: bool, **values: Any)
 def _run(name: str, values: dict[str, Any], options: TorchOptions, as_json: bool) -> int:
     """Join the group of all started ranks, run this rank, and return its exit status.
 
-    `name`: the algorithm's file; `values`: options of the run. Both are checked before the group is
-    joined, so that an error needs no clean-up. Limits torch to one thread, and waits for all ranks
-    at the end. Raises `UsageError` if torchrun has not set this rank's environment variables.
+    `name`: algorithm file; `values`: options of the run. Both are checked before the group is
+    joined, so that errors need no clean-up. Limits torch to one thread, and waits for all ranks at
+    the end. Raises `UsageError` (`no-torchrun`) if the environment variables of torchrun are not
+    set.
     """
     # Read and checked before the group is joined, so that an error needs no clean-up.
     # The ranks that torchrun has assigned to this process.

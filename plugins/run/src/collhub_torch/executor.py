@@ -27,7 +27,8 @@ INSTALL = "python -m pip install torch"
 def execute(request: ExecutionRequest, options: TorchOptions) -> ExecutionResult:
     """Run a request with real messages: gloo for data on the CPU, NCCL for data on GPUs.
 
-    One process per rank on this host. Raises `PluginError` without torch.
+    There is one process per rank on this host. Raises `PluginError` without torch, and the errors
+    of `execute_levelled` and `launch`.
     """
     require_torch()
     run = partial(run_in_processes, options=options)
@@ -45,7 +46,7 @@ def require_torch() -> None:
 def run_in_processes(request: LevelledRequest, options: TorchOptions) -> ExecutionResult:
     """Run a levelled request in a program that imports torch once and forks all ranks.
 
-    The options device and batch are passed on. Raises `InputError` if a rank fails or the time
+    The options `device` and `batch` are passed on. Raises `InputError` if a rank fails or the time
     limit passes, and `PluginError` if software is missing.
     """
 

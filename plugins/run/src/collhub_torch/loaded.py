@@ -26,10 +26,10 @@ class LoadedAlgorithm:
     def __init__(self, manifest: Manifest, device: str) -> None:
         """Load the library for `device` (cuda or cpu) and register its operator with torch.
 
-        The operator is in `torch.ops.collhub`, named as the library's run function without
-        `collhub_`, takes a tensor, an operator name and a group name, and returns a new tensor; its
-        shape for torch.compile follows from the kind of collective and the number of ranks. No
-        group is attached yet. Raises `PluginError` if the library is not built or loadable.
+        The operator is `torch.ops.collhub.NAME`, where NAME is the library's run function without
+        `collhub_`. It takes a tensor, an operator name and a group name, and returns a new tensor.
+        Its shape for torch.compile follows from the kind of collective and the number of ranks. No
+        group is attached. Raises `PluginError` if the library is not built or cannot be loaded.
         """
         self.manifest = manifest
         self.device = device
@@ -52,10 +52,11 @@ class LoadedAlgorithm:
         self.op = operator
 
     def attach(self, group: dist.ProcessGroup | None = None) -> str:
-        """Allow a group, by default the default group, to call `op`; return its name for calls.
+        """Allow a group to call `op`; return the name of the group for these calls.
 
-        Must be called on every rank of the group. The communicator is created by the first call.
-        Raises `UsageError` without a group.
+        The default is torch's default group. It must be called on every rank of the group. The
+        communicator is created by the first call of `op`. Raises `UsageError` without a default
+        group (`no-group`), and for a group with another number of ranks (`group-size`).
         """
         group = dist.group.WORLD if group is None else group
         if group is None:
@@ -68,19 +69,19 @@ class LoadedAlgorithm:
         return name
 
     def detach(self, name: str) -> None:
-        """Close the communicator of an attached group, and forget the group.
+        """Close the communicator of an attached group and remove the group.
 
-        `name`: as `attach` returned it; raises `UsageError` for others. Must be called before the
+        `name`: result of `attach`; raises `UsageError` (`no-group`) for others. Call it before the
         process group is destroyed.
         """
         self._get_session(name).close()
         del self._sessions[name]
 
     def session(self, group: dist.ProcessGroup) -> Session:
-        """Create a session of the algorithm for this rank of a group; its communicator is joined
-        later.
+        """Create a session of the algorithm for this rank of a group.
 
-        Raises `UsageError` for a group of another size.
+        Its communicator is joined by the first run. Raises `UsageError` (`group-size`) for a group
+        of another size.
         """
         ranks = self.manifest.num_ranks
         if group.size() != ranks:
@@ -96,11 +97,11 @@ class LoadedAlgorithm:
         max_bytes: int | None = None,
         fallback: str | None = None,
     ) -> dist.ProcessGroup:
-        """Create a group of torch.distributed; call it on every rank of the default group.
+        """Create a group of torch.distributed that runs the algorithm; call it on every rank.
 
-        Its calls of this collective run the algorithm, from `min_bytes` to `max_bytes` of the full
-        buffer, both inclusive; all other calls use a group of the backend `fallback`, by default
-        nccl for GPUs and gloo for the CPU.
+        `ranks`: None for all ranks. Calls of this collective with `min_bytes` to `max_bytes` of the
+        full buffer (inclusive; None: no limit) run the algorithm. All other calls use a group of
+        the backend `fallback`, by default nccl for GPUs and gloo for the CPU.
         """
         backend = fallback or ("nccl" if self.device == "cuda" else "gloo")
         window = SizeWindow(min_bytes, max_bytes)
@@ -120,9 +121,9 @@ class LoadedAlgorithm:
     def _call(self, source: torch.Tensor, op: str, group: str) -> torch.Tensor:
         """Run the operator on a group by its name, and return a new tensor with the output.
 
-        The call is enqueued, on a GPU without waiting for the result. Raises `UsageError` for a
-        group that is not attached, a tensor that does not fit, an unknown operator, or a first
-        dimension that cannot be divided as the collective needs, in this order.
+        On a GPU the call is enqueued without waiting for the result. Raises `UsageError`, in this
+        order, for a group that is not attached, a tensor that the library does not support, an
+        unknown operator, and a first dimension that is not divisible as the collective needs.
         """
         session = self._get_session(group)
         check_tensor(source, self.device)

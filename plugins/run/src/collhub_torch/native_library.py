@@ -40,10 +40,9 @@ class Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Read the description of a folder of the format `nccl`.
 
-    The paths of the libraries in the result are within `folder`, by device (cuda, cpu); whether
-    they exist is not checked. `root` is optional. Raises `InputError` with the file and the field
-    for other formats and versions, a number of ranks below 1 or above the limit, and missing or
-    invalid fields.
+    The result has the paths of the libraries by device (cuda, cpu); whether they exist is not
+    checked. `root` is optional. Raises `InputError` with the file and the field for other formats
+    and versions, a number of ranks outside of 1.._MOST_RANKS, and missing or invalid fields.
     """
     path = folder / _FILE
     document = _Fields(path, _read_document(path))
@@ -67,10 +66,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _read_document(path: Path) -> Mapping[str, object]:
-    """Return the JSON object of the file.
+    """Read a file that must contain a JSON object.
 
     Raises `InputError` with the path if the file cannot be opened, has more than `_MOST_BYTES`
-    bytes, is no JSON, or its value is no object.
+    bytes, is no JSON, or contains another value.
     """
     location = Location(str(path))
     try:
@@ -99,7 +98,8 @@ class _Fields:
     def refuse(self, name: str, expected: str) -> None:
         """Raise `InputError` for the field `name` of the file.
 
-        The message has the expected and the actual value.
+        The message contains the expected value and the actual one, which is None for a missing
+        field.
         """
         shown = repr(self.values.get(name))[:60]
         message = f"{name}: expected {expected}, got {shown}"
@@ -113,7 +113,7 @@ class _Fields:
         return str(value)
 
     def word(self, name: str) -> str:
-        """Return a text field that must be a C identifier, since it becomes part of names.
+        """Return a text field that must be a C identifier, because it becomes part of names.
 
         Raises `InputError` for other values and for a missing field.
         """
@@ -123,7 +123,7 @@ class _Fields:
         return value
 
     def file(self, name: str) -> str:
-        """Return a text field that must be a file name without folder.
+        """Return a text field that must be the name of a file without a folder.
 
         Files outside of the folder must not be loaded. Raises `InputError` for other values, the
         empty text, and a missing field.
@@ -134,9 +134,9 @@ class _Fields:
         return value
 
     def number(self, name: str) -> int:
-        """Return the integer field `name`, also a negative one.
+        """Return an integer field, which may be negative.
 
-        Raises `InputError` for other values, also booleans and missing fields.
+        Raises `InputError` for other values, such as booleans, and for a missing field.
         """
         value = self.values.get(name)
         if not isinstance(value, int) or isinstance(value, bool):
@@ -156,7 +156,7 @@ class _Fields:
         return value is True
 
     def fields(self, name: str) -> _Fields:
-        """Return the nested object `name`, whose errors state the same file.
+        """Return the fields of the nested object `name`; their errors refer to the same file.
 
         Raises `InputError` for any other value or a missing field.
         """
@@ -199,9 +199,8 @@ class NativeLibrary:
     def __init__(self, manifest: Manifest, device: str) -> None:
         """Load the library of `manifest` for `device` (cuda or cpu) and look up its functions.
 
-        Loading it also loads NCCL. Raises `PluginError` if the file does not exist (not built), or
-        cannot be loaded or lacks one of the functions `run`, `release` and `error`; the cure names
-        the make target.
+        This also loads NCCL. Raises `PluginError` if the file does not exist (`not-built`), or if
+        it cannot be loaded or lacks a function (`not-loadable`). The cure contains the make target.
         """
         path = manifest.library[device]
         target = "library" if device == "cuda" else "double"
@@ -224,9 +223,9 @@ class NativeLibrary:
             getattr(self._functions, name).restype = ctypes.c_char_p
 
     def new_id(self) -> bytes:
-        """Return a new ID of NCCL for a communicator; all ranks join it with the same ID.
+        """Return a new NCCL ID; all ranks use it to join the same communicator.
 
-        Raises an error if NCCL reports one.
+        Raises `PluginError` if NCCL reports an error.
         """
         unique_id = _UniqueId()
         self._check(self._functions.ncclGetUniqueId(ctypes.byref(unique_id)), "ncclGetUniqueId")
@@ -250,9 +249,9 @@ class NativeLibrary:
     def leave(self, communicator: int) -> None:
         """Release the library's resources of a communicator, then destroy the communicator.
 
-        `communicator` is the handle as an integer, which must not be used afterwards. Raises
-        `PluginError` with the name of the call and NCCL's text if either call does not succeed;
-        if the release fails, the communicator is not destroyed.
+        `communicator`: handle, which must not be used afterwards. Raises `PluginError` with the
+        name of the call and NCCL's text if one of the calls fails; if the release fails, the
+        communicator is not destroyed.
         """
         handle = ctypes.c_void_p(communicator)
         self._check(self._release(handle), "release")
@@ -261,9 +260,9 @@ class NativeLibrary:
     def run(self, communicator: int, call: NativeCall) -> None:
         """Enqueue the collective on the stream of the call, without waiting for it.
 
-        Buffers and stream are addresses, and their memory must stay valid until the stream has
-        finished. Raises `PluginError` if NCCL reports an error; the communicator cannot be used any
-        more.
+        Buffers and stream are addresses; their memory must stay valid until the stream has
+        finished. Raises `PluginError` (`nccl`) if NCCL reports an error; then the communicator
+        cannot be used any more.
         """
         status = self._run(
             ctypes.c_void_p(call.send),

@@ -68,7 +68,8 @@ class _BackendOptions:
 def new_group(ranks: list[int] | None, fallback: str, options: GroupOptions) -> dist.ProcessGroup:
     """Create and register a group of these ranks (None: all); see `LoadedAlgorithm.new_group`.
 
-    `fallback`: backend of a second group, which serves all other calls. All ranks must call this.
+    All ranks of the default group must call this. `fallback`: backend of a second group, which
+    serves all other calls.
     """
     if _BACKEND.upper() not in dist.Backend._plugins:
         devices = ["cpu", "cuda"]
@@ -83,7 +84,7 @@ def new_group(ranks: list[int] | None, fallback: str, options: GroupOptions) -> 
 def _create_group(ranks: list[int] | None, options: _BackendOptions | None) -> dist.ProcessGroup:
     """Create the group through torch, which registers it.
 
-    `options` is None outside of the group.
+    `options` is None on ranks that are not in the group.
     """
     group: dist.ProcessGroup = dist.new_group(ranks, backend=_BACKEND, pg_options=options)
     return group
@@ -102,10 +103,9 @@ class FinishedWork(_Work):
         self._future = future
 
     def wait(self, timeout: object = None) -> bool:
-        """Make the current stream wait for the work, and return True; on the CPU it is already
-        finished.
+        """Make the current stream wait for the work, and return True.
 
-        `timeout` is ignored.
+        On the CPU the work is already finished. `timeout` is ignored.
         """
         self._future.wait()
         return True
@@ -120,9 +120,10 @@ class FinishedWork(_Work):
 
 
 def _make_delegate(*names: str) -> Callable[..., Any]:
-    """Return a method that calls the fallback's method of the first name that this torch has.
+    """Return a method that calls a method of the fallback group with all arguments.
 
-    All arguments are passed on. The method raises `PluginError` at the call if there is none.
+    It is the first one of `names` that this version of torch has. If it has none, the call raises
+    `PluginError` (`old-torch`).
     """
 
     def method(self: CollhubGroup, *arguments: Any, **named: Any) -> Any:
@@ -139,10 +140,10 @@ class CollhubGroup(_ProcessGroup):
     """See the module. All ranks decide by the same data, so they make the same decisions."""
 
     def __init__(self, fallback: dist.ProcessGroup, options: GroupOptions) -> None:
-        """Take rank and size of the fallback group, and create the algorithm's session on it.
+        """Create the group with the fallback group's rank and size, and a session of the algorithm.
 
-        The fallback serves all other collectives. The communicator is joined, and the CUDA stream
-        created, by the first call of the algorithm.
+        The fallback serves all other collectives. The communicator and the CUDA stream are created
+        by the first call of the algorithm.
         """
         super().__init__(fallback.rank(), fallback.size())
         self.fallback = fallback
@@ -178,7 +179,7 @@ class CollhubGroup(_ProcessGroup):
         """All-reduce the only tensor of the list in place; return torch's handle of the work.
 
         The algorithm runs if it serves the call (`_is_served`), else the fallback group. Without
-        options the operator is torch's default, a sum.
+        `opts` the operator is a sum.
         """
         opts = dist.AllreduceOptions() if opts is None else opts
         if self._is_served(CollectiveKind.ALL_REDUCE, tensors, tensors, opts.reduceOp):
@@ -218,10 +219,10 @@ class CollhubGroup(_ProcessGroup):
     def reduce_scatter_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
     ) -> Any:
-        """Reduce `source` over all ranks, and write this rank's part to `output`; return the work.
+        """Reduce `source` over all ranks; write this rank's part to `output`; return the handle.
 
         The algorithm runs if it serves the call (`_is_served`), else the fallback group. Without
-        options the operator is a sum.
+        `opts` the operator is a sum.
         """
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         if self._is_served(CollectiveKind.REDUCE_SCATTER, [source], [output], op):
@@ -236,10 +237,10 @@ class CollhubGroup(_ProcessGroup):
         source_splits: list[int],
         opts: Any = None,
     ) -> Any:
-        """Send part r of `source` to rank r, and write the parts received to `output`, by rank.
+        """Send part r of `source` to rank r, and write the received parts to `output`, by rank.
 
-        The algorithm runs if parts are equal (no splits given) and it serves the call, else the
-        fallback group. Returns torch's handle of the work.
+        The algorithm runs if both lists of splits are empty (equal parts) and it serves the call
+        (`_is_served`), else the fallback group. Returns torch's handle of the work.
         """
         is_equal = not output_splits and not source_splits
         if is_equal and self._is_served(CollectiveKind.ALL_TO_ALL, [source], [output]):
@@ -292,8 +293,9 @@ class CollhubGroup(_ProcessGroup):
     ) -> bool:
         """Return whether the algorithm serves a call; otherwise the fallback group does.
 
-        It must have this kind, operator, root and device, one contiguous tensor of a known type on
-        each side, and a size within the window.
+        It does if kind and root are those of the algorithm, NCCL has the operator, both sides have
+        one contiguous tensor of the same supported dtype on its device, and the size of the larger
+        one is within the window.
         """
         if kind is not self._options.kind or len(sources) != 1 or op_name(op) is None:
             return False
@@ -309,9 +311,10 @@ class CollhubGroup(_ProcessGroup):
     def _run(
         self, source: torch.Tensor, target: torch.Tensor, op: object = dist.ReduceOp.SUM
     ) -> FinishedWork:
-        """Run a call of the algorithm; returns its work.
+        """Run a call of the algorithm; return its work.
 
-        On the CPU it is finished at return, on a GPU it is concurrent with the caller's later work.
+        On the CPU the work is finished at return. On a GPU it runs concurrently with later work of
+        the caller.
         """
         count = self._shape.count(source, self.size())
         name = op_name(op) or "sum"
@@ -325,12 +328,12 @@ class CollhubGroup(_ProcessGroup):
     def _run_on_stream(
         self, source: torch.Tensor, target: torch.Tensor, count: int, op: str
     ) -> FinishedWork:
-        """Enqueue a call on the group's own CUDA stream, after all work enqueued by the caller.
+        """Enqueue a call on the CUDA stream of the group, after all work enqueued by the caller.
 
-        The stream is created at the first call, on the device of `source`. `count`: elements, `op`:
-        name of the operator. Does not wait: the result's future, which holds `[target]`, makes
-        later work of the caller wait for this stream. The memory of both tensors is kept until the
-        stream has finished.
+        The stream is created at the first call, on the device of `source`. `count`: elements; `op`:
+        name of the operator. It does not wait. The future of the result contains `[target]` and
+        makes later work of the caller wait for the stream. The memory of both tensors is kept until
+        the stream has finished.
         """
         if self._stream is None:
             new_stream: Callable[..., torch.cuda.Stream] = torch.cuda.Stream

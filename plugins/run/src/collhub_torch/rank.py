@@ -73,11 +73,11 @@ def main(folder: Path, device: str, batch: bool) -> None:
 
 
 def fork_ranks(job: JobFolder, options: TorchOptions) -> int:
-    """Fork one process per rank and wait for all.
+    """Fork one process per rank and wait for all of them.
 
-    Return 0 if all end with status 0, or `FAILED` as soon as a rank ends otherwise, without waiting
-    for the others; the signal or status is stored in the folder unless a rank has stored its
-    reason. Limits torch to one thread in this process and the forked ones.
+    Returns 0 if all exit with status 0, or `FAILED` as soon as one does not, without waiting for
+    the others. Then its signal or status is stored in the folder, unless a rank has already stored
+    a reason. Limits torch to one thread in all these processes.
     """
     # One thread per rank: there may already be more ranks than cores.
     torch.set_num_threads(1)
@@ -106,12 +106,12 @@ class RankPlace:
 
 
 def join(device: str, position: RankPlace, init_method: str) -> torch.device:
-    """Join the group of all ranks and return the rank's device.
+    """Join the group of all ranks and return the device of this rank.
 
-    `device` cpu uses gloo; any other uses NCCL on the GPU with the rank's number on its host, which
-    becomes the current device. `init_method`: how ranks find each other, see
-    `torch.distributed.init_process_group`. Raises `PluginError` if the host has fewer GPUs than
-    ranks or torch has no NCCL.
+    The `device` cpu uses gloo. Any other uses NCCL on the GPU with the rank's number on its host,
+    which becomes the current device. `init_method`: how ranks find each other
+    (`torch.distributed.init_process_group`). Raises `PluginError` (`no-gpu`) if the host has fewer
+    GPUs than ranks, or if torch has no NCCL.
     """
     if device == "cpu":
         dist.init_process_group(
@@ -142,9 +142,11 @@ def join(device: str, position: RankPlace, init_method: str) -> torch.device:
 def torch_engine(
     task: RankTask, device: torch.device, is_batched: bool, shared: Array | None = None
 ) -> RankEngine[torch.Tensor]:
-    """Return memory and transport of a rank on its device, and torch's collectives.
+    """Return the engine of a rank: memory and transport on its device, and torch's collectives.
 
-    `shared`: memory of the host that a rank on the CPU uses instead of a new tensor.
+    `shared`: memory of the host that a rank on the CPU uses instead of a new tensor. Messages of a
+    level are batched if `is_batched`, and always on GPUs: NCCL has one queue for all messages of a
+    rank, so that two ranks that both send first would wait for each other.
     """
     memory = TensorMemory(task, device, shared)
     # NCCL has one queue for all messages of a rank: those of a level must start together, otherwise
@@ -157,9 +159,7 @@ class TorchTransport:
     """Messages of torch.distributed, started one by one or as one batch per level."""
 
     def __init__(self, is_batched: bool) -> None:
-        """Choose how the messages of a level start: as one batch if `is_batched`, else one by
-        one.
-        """
+        """Choose how a level's messages start: as one batch if `is_batched`, else one by one."""
         self._start = _start_batch if is_batched else _start_each
         self._posted: Sequence[Waiting] = ()
 
@@ -178,8 +178,8 @@ class TorchTransport:
     def _start_level(self, messages: _PostedMessages) -> Sequence[Waiting]:
         """Start the messages of a level without waiting; return the works to wait for.
 
-        The messages are kept until the next level has started: freeing them earlier makes short
-        levels two to four times slower with gloo.
+        The works are kept in `self` until the next level has started: freeing them earlier makes
+        short levels two to four times slower with gloo.
         """
         posted = self._start(messages)
         # The previous level's messages are freed only now: to free a message of gloo before the
@@ -213,10 +213,7 @@ class TensorMemory:
         return self._memory[start : start + length]
 
     def fill(self, task: RankTask) -> None:
-        """Store the task's INPUT at its place, and its background value in all other elements.
-
-        In place, INPUT may be a part of OUTPUT.
-        """
+        """Write the task's INPUT to its place, and the background value to all other elements."""
         # The background first, because in place INPUT may be a part of OUTPUT.
         self._memory[:] = self._background
         self.part(task.plan.input_start, len(self.input)).copy_(self.input)
@@ -235,18 +232,20 @@ class TensorMemory:
             torch.cuda.synchronize(self._device)
 
     def output(self, task: RankTask) -> Array:
-        """Return OUTPUT as a numpy array of the task's dtype, a view if the tensor is on the
-        CPU.
+        """Return OUTPUT as a numpy array of the task's dtype.
+
+        It is a view of the memory on the CPU, and a copy of memory on a GPU.
         """
         tensor = self.part(task.plan.output_start, task.plan.output_size)
         return to_numpy(tensor, self._dtype)
 
 
 def native_collective(source: torch.Tensor, task: RankTask) -> NativeCollective | None:
-    """Return torch's collective on `source`, the task's input, and a new target.
+    """Return torch's collective for `source`, the task's input, and a new target.
 
-    None if torch has none. `fill` restores the target of collectives that work in place from
-    `source`; for others it does nothing, since each run overwrites the target.
+    None if torch lacks the collective. For collectives that work on one tensor in place, `fill`
+    copies `source` to the target; for others it does nothing, because each run overwrites the
+    target.
     """
     run = _NATIVE.get(task.collective)
     if run is None:
@@ -293,10 +292,10 @@ def _start_each(messages: _PostedMessages) -> Sequence[Waiting]:
 
 
 def _start_batch(messages: _PostedMessages) -> Sequence[Waiting]:
-    """Start the messages as one batch; NCCL has no tags: messages of a pair match in order at both
-    ends.
+    """Start the messages as one batch; return one work per message to wait for.
 
-    If the batch has a single work object, every message waits for it.
+    NCCL ignores tags: messages of a pair match in their order at both ends. If torch returns a
+    single work for the batch, every message waits for it.
     """
     batch = []
     for start, post in messages:
@@ -384,9 +383,10 @@ _NATIVE: Mapping[CollectiveKind, Callable[[_NativeTensors], None]] = {
 
 
 def _fork_rank(job: JobFolder, rank: int, options: TorchOptions) -> int:
-    """Fork a process that serves a rank; return its ID. In the new process this never returns.
+    """Fork a process that serves a rank; return its process ID.
 
-    Its exit status is 0 or `FAILED`; the reason of a failure is stored in the folder.
+    In the new process this never returns: it exits with the status 0 or `FAILED`. The reason of a
+    failure is stored in the folder.
     """
     process = os.fork()
     if process:
@@ -403,9 +403,9 @@ def _fork_rank(job: JobFolder, rank: int, options: TorchOptions) -> int:
 def _run_rank(job: JobFolder, part: RankPart, options: TorchOptions) -> Array:
     """Join the group of all ranks on this host, run the task, leave the group; return OUTPUT.
 
-    Ranks find each other by a file in the folder of the job. On Linux, environment variables of
-    this process are set so that gloo and NCCL use the loopback interface. If the task fails, its
-    error passes through, and the group is not left.
+    Ranks find each other by a file in the folder of the job. On Linux, environment variables are
+    set so that gloo and NCCL use the loopback interface. If the task fails, its error is raised and
+    the group is not left.
     """
     if sys.platform == "linux":
         # All ranks run on this host: use the loopback interface, regardless of the host name's

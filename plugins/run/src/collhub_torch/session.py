@@ -30,8 +30,9 @@ class Session:
     def run(self, source: torch.Tensor, target: torch.Tensor, count: int, op: str) -> None:
         """Enqueue a call on the current stream of the device of `source`, without waiting for it.
 
-        `count`: elements, as the library defines them; `op`: name of an operator of `OPS`. The
-        first call joins the communicator, which waits for all ranks and is kept for later calls.
+        `count`: elements, as the library defines them. `op`: an operator of `OPS`. The first call
+        joins the communicator, which waits for all ranks; it is kept for later calls. Raises
+        `PluginError` if NCCL reports an error.
         """
         if self._communicator is None:
             self._communicator = self._join(source.device)
@@ -56,8 +57,9 @@ class Session:
     def _join(self, device: torch.device) -> int:
         """Join a communicator of the group's ranks on `device` and return its handle.
 
-        Rank 0 creates the communicator's ID and broadcasts it through the group; all ranks must
-        call this, since it waits for them. Raises `PluginError` if NCCL reports an error.
+        All ranks must call this, because it waits for them. Rank 0 creates the ID of the
+        communicator and broadcasts it through the group. Raises `PluginError` if NCCL reports an
+        error.
         """
         rank = self._group.rank()
         unique_id = self._library.new_id() if rank == 0 else bytes(128)
@@ -83,10 +85,10 @@ def check_tensor(tensor: torch.Tensor, device: str) -> None:
 
 
 def tensor_defect(tensor: torch.Tensor, device: str) -> str | None:
-    """Return why the library does not support a tensor, None if it does.
+    """Return why the library does not support a tensor; None if it does.
 
-    It must be on the kind of `device`, strided and contiguous, and of a type that NCCL knows; the
-    first violation is described, as the rest of a sentence.
+    The tensor must be on the type of `device`, contiguous, and of a dtype that NCCL supports. The
+    text of the first violation continues "the tensor".
     """
     if tensor.device.type != device:
         return f"is on {tensor.device.type}, the library is loaded for {device}"
@@ -144,7 +146,7 @@ class Shape:
         return int(source.numel()) // self.parts(num_ranks)
 
     def divides(self, source: torch.Tensor, num_ranks: int) -> bool:
-        """Return whether the first dimension of the input divides into the parts of the collective.
+        """Return whether the input's first dimension is divisible into the collective's parts.
 
         A tensor without dimensions counts as one element.
         """
@@ -152,9 +154,9 @@ class Shape:
         return first % self.parts(num_ranks) == 0
 
     def like(self, source: torch.Tensor, num_ranks: int) -> torch.Tensor:
-        """Return a new, uninitialized output tensor for an input of `num_ranks` ranks.
+        """Return a new, uninitialized output tensor for a collective of `num_ranks` ranks.
 
-        Its first dimension is multiplied or divided by the ranks as the collective requires; type,
+        Its first dimension is multiplied or divided by the ranks as the collective requires. Dtype,
         device and other dimensions are those of `source`.
         """
         if self.output is _keep_size:

@@ -45,17 +45,16 @@ class RegionSide:
     kinds: tuple[StepKind, ...]
 
     def regions(self, steps: StepTable) -> BufferRegions:
-        """Return (rows, buffers, offsets) of the steps whose kind uses this side, by ascending row;
-        other steps are left out.
-        """
+        """Return (rows, buffers, offsets) of the steps whose kind uses this side, ascending."""
         rows = np.flatnonzero(steps.is_kind(*self.kinds))
         buffer = getattr(steps, self.buffer)
         offset = getattr(steps, self.offset)
         return rows, buffer[rows], offset[rows]
 
     def outer_regions(self, steps: StepTable) -> BufferRegions:
-        """Return (rows, buffers, offsets) of the steps whose region on this side is in INPUT or
-        OUTPUT, the buffers of the caller; regions in SCRATCH are left out.
+        """Return (rows, buffers, offsets) of steps with a region of this side in INPUT or OUTPUT.
+
+        Regions in SCRATCH are omitted. Rows are ascending.
         """
         rows, buffer, offset = self.regions(steps)
         is_outer = buffer <= Buffer.OUTPUT
@@ -86,9 +85,7 @@ class Relocation:
 
     @classmethod
     def none(cls, num_ranks: int) -> Relocation:
-        """Build a relocation that leaves all three buffers of every rank unchanged: same buffer,
-        offset 0.
-        """
+        """Build a relocation that leaves all buffers of every rank unchanged."""
         buffers = np.arange(3, dtype=np.uint8)
         return cls(
             np.tile(buffers, (num_ranks, 1)),
@@ -96,19 +93,19 @@ class Relocation:
         )
 
     def move(self, old: Buffer, where: BoolArray, new: Buffer, shift: Int64Array) -> None:
-        """Move buffer `old` of the ranks `where` to start at unit `shift[rank]` of buffer `new`, in
-        place.
+        """Move buffer `old` of the selected ranks to unit `shift[rank]` of buffer `new`.
 
-        `where`: bool[num_ranks]; `shift`: int64[num_ranks].
+        `where`: bool[num_ranks], the selected ranks. `shift`: int64[num_ranks]. This relocation is
+        changed.
         """
         self.buffer[where, old] = new
         self.shift[where, old] = shift[where]
 
     def apply(self, steps: StepTable) -> StepTable:
-        """Return a copy of the steps whose regions are relocated; all else is unchanged.
+        """Return a copy of the steps with relocated regions; everything else is unchanged.
 
-        For each side, the region of a rank and buffer moves to the buffer and by the shift (in
-        units) that this relocation has for them. Steps without a region on a side keep it.
+        A region of a rank and buffer is moved to the buffer, and by the shift in units, that this
+        relocation has for them.
         """
         moved = {}
         for side in SIDES:
@@ -138,9 +135,10 @@ class BlockMoves:
     place: Int64Array
 
     def apply(self, steps: StepTable) -> StepTable:
-        """Return the steps with moved regions in INPUT and OUTPUT; other regions stay.
+        """Return the steps with the regions in INPUT and OUTPUT moved; others are unchanged.
 
-        No region may be torn (see `find_torn_rows`): the new offset is that of its first unit.
+        The new offset is that of the first unit of the region, so no region may be torn (see
+        `find_torn_rows`).
         """
         moved = {}
         for side in SIDES:
@@ -153,10 +151,10 @@ class BlockMoves:
     def move_units(
         self, buffer: npt.NDArray[np.integer[Any]] | int, offset: Int64Array
     ) -> Int64Array:
-        """Compute the new positions of units of INPUT or OUTPUT, int64.
+        """Return the new positions of units of INPUT or OUTPUT: int64.
 
-        `buffer`: buffer of every unit, or of all; `offset`: old positions. Raises `InputError` for
-        a position outside the blocks, which a contract may require although no buffer has it.
+        `buffer`: buffer of every unit, or one buffer for all. `offset`: old positions. Raises
+        `InputError` for a position outside all blocks, which an incorrect contract can contain.
         """
         block, offset_in_block = np.divmod(offset, self.size)
         outside = np.flatnonzero((block < 0) | (block >= self.place.shape[1]))
@@ -169,10 +167,10 @@ class BlockMoves:
         return new
 
     def find_torn_rows(self, steps: StepTable) -> BoolArray:
-        """Find the rows with a region that is not contiguous after the move: bool[rows].
+        """Return a mask of the rows with a region that is not contiguous after the move.
 
-        Only regions in INPUT and OUTPUT count. A region is torn if two of its adjacent blocks are
-        not adjacent, in the same order, afterwards.
+        The result is bool[rows]. Such a region is torn: two of its adjacent blocks are not adjacent
+        in the same order afterwards. Only regions in INPUT and OUTPUT are considered.
         """
         # A region is torn if there is a gap between two of its blocks: then the numbers of gaps
         # before its first and its last block differ.
@@ -195,11 +193,12 @@ StepPairs = tuple[Int64Array, Int64Array]
 
 
 def divide_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -> StepTable:
-    """Divide rows that `moves` would tear, and the other ends of their messages, into equal pieces.
+    """Divide the rows that `moves` would tear, and the other sides of their messages, into pieces.
 
-    All pieces have one size, the largest that no block border crosses. The pieces of a step run one
-    after another; steps that waited for it wait for the last piece. Returns the same table if
-    nothing is torn. Raises `InputError` for more than 2^28 steps.
+    All pieces have the same size: the largest for which no piece crosses a block border. The pieces
+    of a step are executed one after another, and steps that waited for the step wait for its last
+    piece. Returns the same table if nothing is torn. Raises `InputError` if the result has more
+    than 2^28 steps.
     """
     torn = moves.find_torn_rows(steps)
     torn[messages.receive] |= torn[messages.send]
@@ -229,10 +228,10 @@ def divide_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -
 
 
 def _find_piece_size(steps: StepTable, torn: BoolArray, size: int) -> int:
-    """Find the largest piece size, in units, that divides blocks, torn rows and their offsets.
+    """Return the largest piece size, in units, for which no piece crosses the border of a block.
 
-    Only offsets in INPUT and OUTPUT count, and `size` is that of blocks. No piece of such a size
-    crosses the border of a block.
+    It is the greatest common divisor of the block size `size`, the counts of the torn rows, and
+    their offsets in INPUT and OUTPUT.
     """
     multiples = [np.asarray([size]), steps.count[torn]]
     for side in SIDES:
@@ -256,11 +255,11 @@ def _check_piece_count(pieces: int) -> None:
 def _build_piece_columns(
     steps: StepTable, torn: BoolArray, pieces: Int64Array, piece: int
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Build the columns of the table with `pieces` rows per step, in order of steps and pieces.
+    """Build the columns of a table with `pieces[step]` rows for every step.
 
-    Pieces of torn steps have `piece` units each, and offsets of used sides advance by that; steps
-    that are not torn must have one row and are kept. A stated duration is divided by the pieces and
-    rounded up. Numbers of dependencies are not changed here.
+    The pieces of a torn step have `piece` units each, at increasing offsets on the sides that the
+    step uses. Other steps have one row and are unchanged. A known duration is divided by the number
+    of pieces and rounded up. Dependencies are not part of the columns.
     """
     row = np.repeat(np.arange(len(steps)), pieces)
     piece_number = counted_positions(pieces)
@@ -280,8 +279,10 @@ def _build_piece_columns(
 def _renumber_edges(
     indptr: Int64Array, indices: Int64Array, first: Int64Array, last: Int64Array
 ) -> StepPairs:
-    """Return the dependencies as (parent, child) rows of pieces: the first piece of a step
-    (`first`) waits for the last piece (`last`) of each step in `indices`. Both are indexed by step.
+    """Return the dependencies between pieces as (parents, children).
+
+    The first piece of a step waits for the last piece of each step on which it depends. `first`,
+    `last`: first and last row of the pieces of each step.
     """
     children = group_of_entry(indptr)
     return last[indices], first[children]
@@ -306,10 +307,10 @@ class BufferUsage:
 
 
 def build_contract(collective: Collective) -> CustomContract:
-    """Build the contract of a collective as a table; a custom collective has its own.
+    """Build the contract of a collective as a table; a custom collective has its own contract.
 
-    `expected` is None only for a custom collective without expected results. Raises `InputError`
-    (code `too-large`) if ranks times units exceed `MAX_UNITS_IN_TABLE`.
+    `expected` is None only if a custom collective has no expected results. Raises `InputError`
+    (`too-large`) if ranks times units exceed `MAX_UNITS_IN_TABLE`.
     """
     if collective.contract is not None:
         return collective.contract
@@ -330,11 +331,12 @@ def build_contract(collective: Collective) -> CustomContract:
 
 
 def measure_usage(algorithm: Algorithm, contract: CustomContract) -> BufferUsage:
-    """Measure the use of the buffers in units per rank; `contract`: that of the collective.
+    """Measure the used part of INPUT and OUTPUT of every rank, in units.
 
-    The used INPUT is that of the contract if it is defined, otherwise the units up to the last one
-    that a step accesses. The used OUTPUT is the maximum of the units up to the last one that a step
-    accesses and the units that the results require. The result also contains both limits of access.
+    `contract`: contract of the algorithm's collective. The used INPUT is the input of the contract
+    on ranks where it is defined; on others it ends at the last unit that a step accesses. The used
+    OUTPUT ends at the last unit that a step accesses or a result requires. The result also has the
+    ends of the accesses of both buffers.
     """
     inputs = _find_touched_ends(algorithm.steps, Buffer.INPUT)
     outputs = _find_touched_ends(algorithm.steps, Buffer.OUTPUT)
@@ -344,9 +346,10 @@ def measure_usage(algorithm: Algorithm, contract: CustomContract) -> BufferUsage
 
 
 def count_required_units(contract: CustomContract) -> Int64Array:
-    """Count the units of OUTPUT up to the last result of each rank, int64[num_ranks].
+    """Return the end of the last required result in OUTPUT of each rank: int64[num_ranks].
 
-    All of OUTPUT if the contract has no expected results.
+    It is 0 for ranks without results. If the contract has no expected results, it is the size of
+    OUTPUT.
     """
     expected = contract.expected
     if expected is None:
@@ -357,9 +360,9 @@ def count_required_units(contract: CustomContract) -> Int64Array:
 
 
 def _find_touched_ends(steps: StepTable, buffer: Buffer) -> Int64Array:
-    """Find the end of the last unit of a buffer that steps touch: int64[num_ranks].
+    """Return the end of the last unit of a buffer that steps access: int64[num_ranks].
 
-    It is the number of that unit plus 1, and 0 on ranks that touch none.
+    The end is the number of that unit plus 1, and 0 on ranks without an access.
     """
     touched_ends = np.zeros(steps.num_ranks, np.int64)
     for side in SIDES:

@@ -51,10 +51,10 @@ class _CompositionOutcome:
 def _parse_ranks(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[int, ...] | None:
-    """Parse `3,1,2,0`, in this order; None without the option.
+    """Parse a list of ranks such as `3,1,2,0`, in this order; None without the option.
 
-    Raises `click.BadParameter` for a part that is no whole number. Whether the ranks are a
-    permutation is checked later.
+    Raises `click.BadParameter` for a part that is not an integer. Whether the ranks are valid is
+    checked later.
     """
     if text is None:
         return None
@@ -126,10 +126,10 @@ def compose(
 
 
 def _check_request(sources: Sequence[str], composition: _Composition) -> None:
-    """Raise `UsageError` for requests without effect and for repeated standard input.
+    """Raise `UsageError` for requests without effect, and if standard input is named repeatedly.
 
-    Without effect are --interleaved with one instance, and a single algorithm without instances,
-    ranks and embedding.
+    Requests without effect are `--interleaved` with a single instance, and a single algorithm
+    without instances, ranks or embedding.
     """
     if sources.count("-") > 1:
         raise UsageError("standard input is named more than once", cure="name files, or - once")
@@ -148,10 +148,11 @@ def _read_parts(
     target: OutputTarget,
     assignments: Assignments,
 ) -> tuple[list[Algorithm], dict[str, str]]:
-    """Read all parts with the options that their readers declare; return them and writer options.
+    """Read all parts with their options; return the parts and the options of the writer.
 
-    An option that several readers declare is one option and given to all of them. The order is that
-    of `opened`. Raises the errors of readers, and `UsageError` for an option that none declares.
+    A reader gets the options that it declares. An option that several readers declare is one option
+    and is given to all of them. The parts are in the order of `opened`. Raises the errors of
+    readers, and `UsageError` for an option that neither a reader nor the writer declares.
     """
     # Parts of different formats have different readers: an option name that several declare is one
     # option.
@@ -167,11 +168,11 @@ def _read_parts(
 
 
 def _compose(parts: Sequence[Algorithm], composition: _Composition) -> Algorithm:
-    """Compose the parts in sequence, then apply the options in their order.
+    """Compose the parts in sequence, then apply the options.
 
-    The order is: instances (interleaved or not), then either embedding in `embed` ranks, at the
-    given ranks or by default 0, 1, 2 and so on, or renumbering by the given ranks. Errors of these
-    steps are raised.
+    First come the instances (interleaved or not). Then the algorithm is embedded in `embed` ranks,
+    by default at ranks 0, 1, 2, ..., or, without `embed`, renumbered if `ranks` is given. Raises
+    the errors of these operations.
     """
     # Imported here, since the help of a command needs no numpy.
     from collhub_compose.ranks import embed, relabel
@@ -189,10 +190,10 @@ def _compose(parts: Sequence[Algorithm], composition: _Composition) -> Algorithm
 
 
 def _find_losses(parts: Sequence[Algorithm], algorithm: Algorithm) -> list[Loss]:
-    """List properties of the parts that the composed algorithm does not have.
+    """List the properties of the parts that the composed algorithm does not have.
 
-    These are extensions, named in order, and the source lines of messages, which are lost if the
-    parts come from several files. Returns an empty list without losses.
+    These are extensions, in one loss with their names, and source lines, which are lost if the
+    parts come from several files.
     """
     losses = []
     names = {name for part in parts for name in part.extensions}
@@ -213,12 +214,7 @@ def _has_source_lines(algorithm: Algorithm) -> bool:
 
 
 def _create_report(outcome: _CompositionOutcome) -> ComposeReport:
-    """Create the report for `--json` from the outcome of a composition.
-
-    It states the composed sources, the format written, the collective with root, ranks and units,
-    whether it may be called in place and out of place, the number of steps, the paths of written
-    files and the losses of writing.
-    """
+    """Create the report for `--json` from the outcome of a composition."""
     from collhub_compose.compose_record import ComposedSource, ComposeReport
     from hub_core.reports import list_losses
 
@@ -242,10 +238,10 @@ def _create_report(outcome: _CompositionOutcome) -> ComposeReport:
 
 
 def _describe(algorithm: Algorithm) -> str:
-    """Describe an algorithm: `all-reduce of 8 ranks, in place and out of place`.
+    """Return a text such as `all-reduce of 8 ranks, in place and out of place`.
 
-    A collective with a root gets `with root 0` after its name. Only the ways that the algorithm
-    supports are named: `in place`, `out of place` or both.
+    A collective with a root has `with root 0` after its name. Only the modes that the algorithm
+    supports are named.
     """
     collective = algorithm.collective
     claims = []

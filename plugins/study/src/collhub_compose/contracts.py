@@ -23,10 +23,10 @@ _MAX_ROWS = 1 << 24
 
 
 def substitute(first: Contributions, second: Contributions, num_ranks: int) -> Contributions:
-    """Replace every contribution of `second` by the contributions of `first` to that unit.
+    """Replace every contribution of `second` by the contributions of `first` to its source unit.
 
-    A join of two tables on (rank, unit): contributions to which `first` has none disappear, and
-    repeated ones multiply. The order is that of `second`, then of `first`. Raises `InputError` for
+    This is a join on (rank, unit). A contribution for which `first` has none disappears, and
+    repeated rows multiply. The order is that of `second`, then of `first`. Raises `InputError` for
     more than 2^24 rows.
     """
     second = expand_all_ranks(second, num_ranks)
@@ -52,9 +52,9 @@ def substitute(first: Contributions, second: Contributions, num_ranks: int) -> C
 
 
 def expand_all_ranks(rows: Contributions, num_ranks: int) -> Contributions:
-    """Replace the abbreviation `ALL_RANKS` by one row per rank.
+    """Replace every row with the source `ALL_RANKS` by one row per rank.
 
-    Raises `InputError` for more than 2^24 such rows.
+    Raises `InputError` if these are more than 2^24 rows.
     """
     abbreviated = int(np.count_nonzero(rows.source_rank == ALL_RANKS))
     _check_row_count(abbreviated * num_ranks)
@@ -62,9 +62,9 @@ def expand_all_ranks(rows: Contributions, num_ranks: int) -> Contributions:
 
 
 def are_equal(first: Contributions, second: Contributions) -> bool:
-    """Whether two relations in canonical form have equal columns.
+    """Return whether two relations in canonical form are equal.
 
-    Other forms may differ although they mean the same.
+    Relations in other forms can be unequal although they have the same meaning.
     """
     columns = ("rank", "offset", "source_rank", "source_unit")
     return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in columns)
@@ -78,10 +78,11 @@ def are_equal(first: Contributions, second: Contributions) -> bool:
 
 
 def to_canonical(rows: Contributions, num_ranks: int) -> Contributions:
-    """Convert a relation to its canonical form, in which equal relations are equal tables.
+    """Convert a relation to its canonical form, in which equal relations have equal rows.
 
-    Rows are sorted by (rank, offset, source unit, source rank), and `ALL_RANKS` replaces complete
-    sets of ranks, as often as a set is complete. Repeated rows are kept.
+    Rows are sorted by (rank, offset, source unit, source rank). Where all ranks contribute the same
+    unit, `ALL_RANKS` replaces them, as often as the set of ranks is complete. Repeated rows are
+    kept.
     """
     table = np.stack([rows.rank, rows.offset, rows.source_unit, rows.source_rank])
     table, times = _count_distinct(table, np.ones(len(rows), np.int64))
@@ -104,10 +105,11 @@ def to_canonical(rows: Contributions, num_ranks: int) -> Contributions:
 def _count_complete_sets(
     source_rank: Int64Array, times: Int64Array, group: Int64Array, num_ranks: int
 ) -> Int64Array:
-    """Count per group how often all ranks occur in it: the minimum number over the ranks, int64.
+    """Return for each group how often all ranks occur in it: int64.
 
-    The rows must be distinct, `times` is how often each occurs, and `group` its group from 0. Rows
-    with the source `ALL_RANKS` do not count.
+    It is the minimum over the ranks of their number. `times`: how often each row occurs; the rows
+    themselves are distinct. `group`: group of each row, from 0. Rows with the source `ALL_RANKS` do
+    not count.
     """
     is_named = source_rank != ALL_RANKS
     groups = group.max(initial=-1) + 1
@@ -119,8 +121,9 @@ def _count_complete_sets(
 
 
 def _count_distinct(table: Int64Array, times: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return the distinct columns of the table in sorted order, and the sum of `times` of the equal
-    columns for each. The first row is the most significant key. An empty table gives empty results.
+    """Return the distinct columns of a table in sorted order, and the sum of their `times`.
+
+    The first row is the most significant key. An empty table gives empty results.
     """
     order = np.lexsort(table[::-1])
     table, times = table[:, order], times[order]
@@ -131,7 +134,7 @@ def _count_distinct(table: Int64Array, times: Int64Array) -> tuple[Int64Array, I
 
 
 def _differs_from_previous(table: Int64Array) -> BoolArray:
-    """Whether each column differs from the previous one; True for the first one."""
+    """Return whether each column differs from the previous one; True for the first column."""
     differs = np.ones(table.shape[1], np.bool_)
     is_changed = table[:, 1:] != table[:, :-1]
     differs[1:] = is_changed.any(axis=0)
@@ -163,10 +166,10 @@ _UNROOTED_KINDS = (
 
 
 def compose_contracts(first: CustomContract, second: CustomContract) -> CustomContract:
-    """Build the contract of `second` on the data that `first` leaves in OUTPUT.
+    """Build the contract of `second` executed on the data that `first` leaves in OUTPUT.
 
-    It has the input of the first and the output of the second. `expected` is None if one of them
-    has no expected results. Raises `InputError` for more than 2^24 rows.
+    It has the inputs of the first and the outputs of the second. `expected` is None if one of the
+    two has no expected results. Raises `InputError` for more than 2^24 rows.
     """
     expected = None
     if first.expected is not None and second.expected is not None:
@@ -181,12 +184,12 @@ def compose_contracts(first: CustomContract, second: CustomContract) -> CustomCo
 
 
 def find_collective(contract: CustomContract, usage: BufferUsage, op: ReduceOp) -> Collective:
-    """Find the collective with this contract.
+    """Find the collective that has this contract.
 
-    A standard collective if the contracts are equal, else a custom one. Sizes of buffers without
-    data before or results after do not distinguish collectives, as long as the steps (`usage`) stay
-    inside; a custom collective has the smallest sizes for the steps. The result claims to work out
-    of place only; the caller sets the modes.
+    It is a standard collective if one has an equal contract, otherwise a custom one. The size of an
+    INPUT without data, or of an OUTPUT without results, need only be large enough for the steps
+    (`usage`). A custom collective gets the smallest possible sizes. The result supports
+    out-of-place calls only; the caller sets the modes.
     """
     trimmed = _trim_contract(contract, usage)
     largest_input = int(trimmed.input_units.max())
@@ -206,10 +209,10 @@ def find_collective(contract: CustomContract, usage: BufferUsage, op: ReduceOp) 
 
 
 def _trim_contract(contract: CustomContract, usage: BufferUsage) -> CustomContract:
-    """Convert to canonical form, with buffers only as large as data, results and steps need.
+    """Return the contract in canonical form with the smallest buffers for data, results and steps.
 
-    Inputs that are not defined get the size that the steps reach; outputs the larger of reached and
-    required units. `expected` remains None if it is None.
+    Inputs that are not defined have the size that the steps access. Outputs have the larger one of
+    the accessed and the required size. `expected` None remains None.
     """
     # Steps may use more of a buffer than the contract requires, as working memory.
     expected = contract.expected
@@ -221,10 +224,11 @@ def _trim_contract(contract: CustomContract, usage: BufferUsage) -> CustomContra
 
 
 def _generate_kinds(contract: CustomContract) -> Iterator[tuple[CollectiveKind, int | None]]:
-    """Yield kinds with the root that the contract suggests, unrooted ones (root None) first.
+    """Yield the kinds of collectives that the contract may have, each with its root or None.
 
-    Broadcast and scatter come if only one rank has data before, which is the root; then reduce and
-    gather if only one has results after. No kinds without expected results.
+    First the kinds without a root. If only one rank has data, it is the root of a broadcast and a
+    scatter. If only one rank has results, it is the root of a reduce and a gather. Nothing is
+    yielded if the contract has no expected results.
     """
     if contract.expected is None:
         return
@@ -245,11 +249,11 @@ def _generate_kinds(contract: CustomContract) -> Iterator[tuple[CollectiveKind, 
 def _match_kind(
     kind: CollectiveKind, root: int | None, unit_count: int, contract: CustomContract, op: ReduceOp
 ) -> Collective | None:
-    """Build the collective of this kind; None unless its contract equals `contract`.
+    """Return the collective of this kind if its contract equals `contract`, otherwise None.
 
-    `contract` must be in canonical form, and the expected results are compared in it. The same
-    ranks must have equally much data, and the candidate's buffers must be at least as large as
-    those of `contract`. A split collective needs a unit count that is a multiple of the ranks.
+    `contract` must be in canonical form. The expected results must be equal, the same ranks must
+    have equally much data, and the buffers must be at least as large as those of `contract`. A
+    split collective also needs a unit count that is a multiple of the ranks.
     """
     num_ranks = len(contract.defined)
     if unit_count % num_ranks and kind.traits.is_split:
@@ -265,10 +269,10 @@ def _match_kind(
 
 
 def _has_room_for(candidate_contract: CustomContract, contract: CustomContract) -> bool:
-    """Return whether the candidate's buffers have room for those of the contract.
+    """Return whether the candidate's buffers are large enough for those of the contract.
 
-    The same ranks must have data, and equally much; all buffers of the candidate must be at least
-    as large as those of `contract`, also on ranks without data.
+    The same ranks must have data, and equally much. All other buffers of the candidate must be at
+    least as large as those of `contract`.
     """
     # INPUT of a rank without data may have any size: no step reads it.
     defined = candidate_contract.defined

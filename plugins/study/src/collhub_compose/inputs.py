@@ -33,10 +33,11 @@ _OPTION = "composition"
 
 
 def build_provenance(operation: str, parts: Sequence[Algorithm], *arguments: object) -> Provenance:
-    """Build the provenance of `operation(parts, arguments)`, as an option that a user can type.
+    """Build the provenance of an operation, with the expression that a user can type again.
 
-    If all parts come from one file, that is the source with its digest; otherwise the distinct
-    names of all parts, joined by " + ", without a digest.
+    The expression is `operation(parts, arguments)`, for example `replicate(sequential(a.xml,
+    b.xml), 2)`. If all parts come from one file, the source is this file with its digest. Otherwise
+    it is the distinct names of all parts, joined by " + ", without a digest.
     """
     # An expression that a user can type again: replicate(sequential(a.xml, b.xml), 2).
     words = [_describe_expression(part) for part in parts]
@@ -52,8 +53,9 @@ def build_provenance(operation: str, parts: Sequence[Algorithm], *arguments: obj
 
 
 def have_one_source(parts: Sequence[Algorithm]) -> bool:
-    """Whether all parts have equal source names and SHA-256, so that their line numbers refer to
-    the same text. False without parts.
+    """Return whether all parts have equal source names and SHA-256 digests.
+
+    Then their line numbers refer to the same text. False without parts.
     """
     # Files in different folders may have equal names, hence the hash.
     sources = set()
@@ -77,9 +79,10 @@ def _describe_expression(part: Algorithm) -> str:
 def check_composable(algorithm: Algorithm) -> Messages:
     """Check that an algorithm can be composed, and return its matched messages.
 
-    The steps must state their units, regions must be valid, messages must match, and the contract
-    of a custom collective must be in range. Order and contents are left to the verifier. Raises
-    `InputError` with all defects; without contents with this one alone (code `timing-only`).
+    Steps must have contents, regions must be inside their buffers, messages must match, and the
+    contract of a custom collective must be in range. Order and contents are not checked here.
+    Raises `InputError` with all defects. Without contents it is raised with this defect only
+    (`timing-only`).
     """
     file = algorithm.provenance.source_name or None
     if not algorithm.has_contents:
@@ -103,10 +106,10 @@ def check_composable(algorithm: Algorithm) -> Messages:
 
 
 def _find_contract_defect(collective: Collective) -> str | None:
-    """Return what a contract names that does not exist: a rank or a unit; None if nothing.
+    """Return a text about a rank or unit in the contract that does not exist; None if all do.
 
-    Ranks, also as sources, must be those of the collective, or `ALL_RANKS` as a source; units must
-    be in their buffer, where the units of the source `ALL_RANKS` are not checked. Collectives
+    Ranks and source ranks must be ranks of the collective; `ALL_RANKS` is permitted as a source.
+    Units must be inside their buffers; the source units of `ALL_RANKS` are not checked. Collectives
     without a contract, or with an empty one, have no defect.
     """
     contract = collective.contract
@@ -129,9 +132,7 @@ def _find_contract_defect(collective: Collective) -> str | None:
 
 
 def _names_missing_units(rows: Contributions, contract: CustomContract) -> BoolArray:
-    """Whether the OUTPUT or INPUT unit of each row is negative or beyond the buffer of its rank:
-    bool[rows].
-    """
+    """Return a mask of the rows whose OUTPUT or INPUT unit is outside the buffer: bool[rows]."""
     outputs = contract.output_units[rows.rank]
     inputs = contract.input_units[rows.source_rank]
     is_outside = (rows.offset < 0) | (rows.offset >= outputs)
@@ -140,10 +141,10 @@ def _names_missing_units(rows: Contributions, contract: CustomContract) -> BoolA
 
 
 def check_rank_counts(algorithms: Sequence[Algorithm]) -> None:
-    """Raise `UsageError` (code `rank-count`) unless all algorithms have the same number of ranks.
+    """Raise `UsageError` (`rank-count`) unless all algorithms have the same number of ranks.
 
-    The error names the first algorithm and the first one that differs from it. The list must not be
-    empty.
+    The message names the first algorithm and the first that differs from it. The sequence must not
+    be empty.
     """
     first = algorithms[0]
     for algorithm in algorithms[1:]:
@@ -159,12 +160,11 @@ def check_rank_counts(algorithms: Sequence[Algorithm]) -> None:
 
 
 def check_seam(first: Algorithm, second: Algorithm) -> None:
-    """Raise `UsageError` unless the first algorithm's OUTPUT provides the second one's INPUT.
+    """Raise `UsageError` (`seam`) unless the first OUTPUT provides the second INPUT.
 
-    On each rank whose input is defined and not empty, the OUTPUT must have as many units as the
-    INPUT, and each needed unit must be one that the first algorithm defines. The first rank that
-    does not fit is named. If the first contract states no expected result, only the sizes are
-    compared.
+    On each rank whose INPUT is defined and not empty, OUTPUT and INPUT must have equal sizes, and
+    the first algorithm must define every unit. The message names the first rank that does not fit.
+    If the first algorithm has no expected results, only sizes are compared.
     """
     output_contract, input_contract = (
         build_contract(first.collective),
@@ -188,9 +188,11 @@ def check_seam(first: Algorithm, second: Algorithm) -> None:
 
 
 def find_common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
-    """Return the operator of the pair: that of the part that reduces (has reducing steps), or of
-    the first part if neither does. Raises `UsageError` (code `reduce-op`) if both reduce with
-    different operators, or if both average: no operator describes that.
+    """Return the reduction operator of a pair of algorithms.
+
+    It is the operator of the part that has reducing steps, or that of the first part if neither has
+    any. Raises `UsageError` (`reduce-op`) if both parts reduce and have different operators or both
+    average.
     """
     reducing = [
         part
@@ -220,13 +222,11 @@ def find_common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
 
 
 def find_common_bytes(first: Algorithm, second: Algorithm, unit_count: int) -> int | None:
-    """Find the size of the pair in bytes; the parts have common units.
+    """Return the size of the composed pair in bytes; None if neither part has a size.
 
-    None if no part has a size.
-
-    It is the size of a unit of the first part with a size, times `unit_count`. Raises `UsageError`
-    (code `seam`) if both have sizes and those of the longest data in between differ; other buffers
-    may differ.
+    It is the size of one unit of the first part that has a size, times `unit_count`. The parts must
+    have units of the same size. Raises `UsageError` (`seam`) if both have sizes and these differ
+    for the longest OUTPUT of the first part; other buffers may differ.
     """
     sized_parts = [part for part in (first, second) if part.collective_bytes is not None]
     if not sized_parts:
@@ -247,8 +247,10 @@ def find_common_bytes(first: Algorithm, second: Algorithm, unit_count: int) -> i
 
 
 def _find_first_missing(expected: Contributions, needed: Int64Array) -> tuple[int, int] | None:
-    """Find (rank, unit) of the first needed unit that `expected` does not fill, by rank, then unit;
-    None if all are filled. `needed`: number of units of every rank from 0 on, int64[num_ranks].
+    """Return (rank, unit) of the first needed unit that `expected` does not fill, or None.
+
+    `needed`: int64[num_ranks], number of needed units of every rank, from unit 0 on. The order is
+    by rank, then by unit.
     """
     starts = first_positions(needed)
     is_filled = np.zeros(int(needed.sum()), np.bool_)
@@ -264,17 +266,15 @@ def _find_first_missing(expected: Contributions, needed: Int64Array) -> tuple[in
 
 
 def _misfit_error(message: str, rank: int) -> UsageError:
-    """Build the `UsageError` (code `seam`) for a pair of parts that does not fit at `rank`; the
-    caller raises it.
-    """
+    """Return, without raising it, the `UsageError` (`seam`) for parts that misfit at a rank."""
     cure = "choose parts whose results and inputs are equally large, at the same ranks"
     return UsageError(message, location=Location(rank=rank), cure=cure, code="seam")
 
 
 def _compute_bytes(part: Algorithm, units: int) -> int:
-    """Compute the size of `units` units in bytes, rounded up as for messages.
+    """Return the size of `units` units in bytes, rounded up as for messages.
 
-    The part must have a size; otherwise `AssertionError`.
+    Raises `AssertionError` if the part has no size.
     """
     assert part.collective_bytes is not None
     unit_count = part.collective.unit_count

@@ -29,11 +29,12 @@ _MAX_ADDRESSES = 2.0**61
 def join_in_sequence(
     parts: Sequence[StepTable], collective: Collective, scratch_units: Int64Array
 ) -> StepTable:
-    """Concatenate the steps of `parts`, whose regions are in the buffers of `collective`.
+    """Concatenate the steps of parts so that each part uses the results of the previous ones.
 
-    Each part runs as if the previous ones had finished: data dependencies are added from steps of
-    earlier parts to those that touch the same units, one of the two writing. Different parts use
-    different channels and lanes. `scratch_units`: int64[num_ranks].
+    The regions of the parts must be in the buffers of `collective`. There is no barrier: a step
+    gets a data dependency on the steps of earlier parts that access the same units, if one of the
+    two writes, in any mode that the collective supports. Different parts get different channels and
+    lanes. `scratch_units`: int64[num_ranks].
     """
     # There is no barrier: a step waits only for those steps of earlier parts that touch the same
     # units, one of the two writing, in a mode that the collective claims. Such pairs are found on
@@ -61,7 +62,7 @@ def join_in_sequence(
 
 
 def concatenate_independent(parts: Sequence[StepTable]) -> StepTable:
-    """Concatenate the steps of `parts`, which touch no common units, without new dependencies.
+    """Concatenate the steps of parts that access no common units, without new dependencies.
 
     Each part gets separate channels and lanes. Raises `IndexError` without parts.
     """
@@ -70,10 +71,10 @@ def concatenate_independent(parts: Sequence[StepTable]) -> StepTable:
 
 
 def concatenate_pieces(parts: Sequence[StepTable]) -> StepTable:
-    """Concatenate the steps of `parts` on common channels and lanes, without new dependencies.
+    """Concatenate the steps of equal parts on common channels and lanes, without dependencies.
 
     The parts are equal except for the positions of their units. On every channel and lane the steps
-    of a part precede those of the next one.
+    of a part precede those of the next one. Raises `IndexError` without parts.
     """
     columns, data, control = _concatenate(parts, is_shared=True)
     return StepTable.from_columns(parts[0].num_ranks, columns, data, control)
@@ -82,9 +83,10 @@ def concatenate_pieces(parts: Sequence[StepTable]) -> StepTable:
 def _concatenate(
     parts: Sequence[StepTable], *, is_shared: bool = False
 ) -> tuple[StepColumns, StepPairs, StepPairs]:
-    """Concatenate the parts; return the columns and the (parent, child) rows of the data and of the
-    control dependencies. Channels and lanes are renumbered so that no parts have any in common;
-    `is_shared` keeps their numbers.
+    """Concatenate the parts; return the columns, the data and the control dependencies.
+
+    Dependencies are (parent rows, child rows). Channels and lanes are renumbered so that every part
+    has separate ones, unless `is_shared` is True.
     """
     columns: StepColumns = {}
     for name in COLUMN_DTYPES:
@@ -100,10 +102,10 @@ def _concatenate(
 
 
 def _number_channels(parts: Sequence[StepTable]) -> list[Int64Array]:
-    """Return the channels of each part, renumbered so that every part has its own for messages.
+    """Return the channels of each part, renumbered so that messages of parts share no channel.
 
-    The channels of a part are shifted above the largest of all parts before it; those of local
-    steps stay unchanged.
+    The channels of a part are shifted above the largest one of all previous parts. Channels of
+    local steps are not changed.
     """
     shifted: list[Int64Array] = []
     first = 0
@@ -117,9 +119,10 @@ def _number_channels(parts: Sequence[StepTable]) -> list[Int64Array]:
 
 
 def _number_lanes(parts: Sequence[StepTable]) -> list[Int64Array]:
-    """Renumber the lanes of every rank so that every part has its own; -1 (no lane) stays.
+    """Return the lanes of each part, renumbered so that parts share no lane of a rank.
 
-    On each rank, the lanes of a part are shifted above the largest of the parts before it.
+    On each rank, the lanes of a part are shifted above the largest one of all previous parts. -1
+    (no lane) is not changed.
     """
     shifted: list[Int64Array] = []
     first = np.zeros(parts[0].num_ranks, np.int64)
@@ -131,9 +134,9 @@ def _number_lanes(parts: Sequence[StepTable]) -> list[Int64Array]:
 
 
 def _collect_dependencies(parts: Sequence[StepTable], name: str) -> StepPairs:
-    """Collect the dependencies of all parts as (parent rows, child rows) of the concatenated table.
+    """Return the dependencies of all parts as (parent rows, child rows) of the concatenated table.
 
-    `name` is `data` or `control`. Parts do not depend on each other.
+    `name`: `data` or `control`.
     """
     parents, children = [], []
     starts = first_positions([len(part) for part in parts])
@@ -145,10 +148,10 @@ def _collect_dependencies(parts: Sequence[StepTable], name: str) -> StepPairs:
 
 
 def _find_positions(parts: Sequence[StepTable]) -> Int64Array:
-    """Find a linear extension of the order of the steps of each part, part after part, int64.
+    """Return the position of every step in an order that respects the dependencies: int64.
 
-    The result has one position per step of the concatenated parts, -1 for steps that never run. All
-    positions of a part are above those of the parts before it.
+    The result has one entry per step of the concatenated parts. All positions of a part are above
+    those of the previous parts. Steps that can never be executed have -1.
     """
     positions = []
     done = 0
@@ -163,11 +166,12 @@ def _find_positions(parts: Sequence[StepTable]) -> Int64Array:
 
 
 def _find_conflicts(algorithm: Algorithm, position: Int64Array, part_of: Int64Array) -> StepPairs:
-    """Find rows (earlier, later) of different parts whose order matters in a claimed mode.
+    """Find the pairs (earlier row, later row) of different parts that conflict in any mode.
 
-    `position`, `part_of`: int64 per row, the place in a linear order and the part. Each claimed
-    mode, in place first, contributes its pairs, so that a pair may be repeated. Raises `InputError`
-    if addresses are too large.
+    Two rows conflict if they access the same unit and at least one writes; only adjacent accesses
+    to a unit are returned. `position`, `part_of`: int64 per row, its position in an execution order
+    and its part. A pair may occur once per supported mode. Raises `InputError` if addresses are too
+    large.
     """
     collective = algorithm.collective
     _check_memory(algorithm)
@@ -188,10 +192,9 @@ def _find_conflicts(algorithm: Algorithm, position: Int64Array, part_of: Int64Ar
 
 
 def _check_memory(algorithm: Algorithm) -> None:
-    """Raise `InputError` (code `too-large`) if addresses would not be exact.
+    """Raise `InputError` (`too-large`) if addresses would be too large for exact computation.
 
-    The limit is on the sum of input, output and scratch units over all ranks, which must be below
-    `_MAX_ADDRESSES` (2^61).
+    The sum of input, output and scratch units over all ranks must be below 2^61 (`_MAX_ADDRESSES`).
     """
     collective = algorithm.collective
     sizes = (

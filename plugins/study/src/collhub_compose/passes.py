@@ -30,8 +30,9 @@ PassResult = tuple[Algorithm, PassReport]
 
 
 def run_replicate(algorithm: Algorithm, options: ReplicateOptions) -> PassResult:
-    """Build `options.instances` copies of the algorithm, interleaved if the option says so, and
-    report the changes. Raises errors for a result that is too large.
+    """Build `options.instances` copies of the algorithm, and report the changes.
+
+    Raises the errors of `replicate`, for example for a result that is too large.
     """
     result = replicate(algorithm, options.instances, options.interleaved)
     return _report_changes(algorithm, result)
@@ -45,10 +46,10 @@ def run_pipeline(algorithm: Algorithm, options: PipelineOptions) -> PassResult:
 
 
 def run_relabel(algorithm: Algorithm, options: RelabelOptions) -> PassResult:
-    """Renumber the ranks by the option `ranks`, and report the changes.
+    """Renumber the ranks as the option `ranks` specifies, and report the changes.
 
-    Without it the algorithm stays unchanged, which is reported. Raises `UsageError` if the text is
-    no permutation of the ranks.
+    Without the option the algorithm is returned unchanged, and the report says so. Raises
+    `UsageError` if the text is not a permutation of the ranks.
     """
     if options.ranks is None:
         # Not an error, so that the pass works without options.
@@ -58,10 +59,10 @@ def run_relabel(algorithm: Algorithm, options: RelabelOptions) -> PassResult:
 
 
 def run_embed(algorithm: Algorithm, options: EmbedOptions) -> PassResult:
-    """Embed the algorithm in `num_ranks` ranks, by default on the first ones, and report changes.
+    """Embed the algorithm in `num_ranks` ranks, by default as the first ones, and report changes.
 
-    Unchanged, with a report that says so, without the option `num_ranks`. Raises `UsageError` for
-    ranks that do not fit.
+    Without the option `num_ranks` the algorithm is returned unchanged, and the report says so.
+    Raises `UsageError` for ranks that do not fit.
     """
     if options.num_ranks is None:
         return algorithm, PassReport(
@@ -77,19 +78,22 @@ def run_embed(algorithm: Algorithm, options: EmbedOptions) -> PassResult:
 def run_rescale(algorithm: Algorithm, options: RescaleOptions) -> PassResult:
     """Divide every unit into `options.factor` units, and report the changes.
 
-    Raises `UsageError` for factors below 1 or a result that is too large.
+    Raises `UsageError` for a factor below 1 or a result that is too large.
     """
     result = rescale(algorithm, options.factor)
     return _report_changes(algorithm, result)
 
 
 def run_repair(algorithm: Algorithm, options: RepairOptions) -> PassResult:
-    """Reroute the messages over the failed links of the option `topology` or `without`.
+    """Reroute the messages that use failed links of a network.
 
-    The report has the number of changed messages, the new paths, and, if a simulator is installed,
-    the time on the complete network and that of the result without the links. Unchanged, with a
-    report that says so, without a network or without failed links. Raises `UsageError` for an
-    algorithm without a size if the option `size` is missing, and for links that separate NPUs.
+    The failed links are given by the options `topology` and `without`. The report has the number of
+    rerouted messages, the new paths (at most `_MAX_PATHS`), and, if a simulator is installed, the
+    time before the failure and afterwards. The algorithm is returned unchanged if there is no
+    network, no failed link or no affected message.
+
+    Raises `UsageError` if the algorithm has no size and the option `size` is missing, and if the
+    failed links separate NPUs.
     """
     # Imported here: the other passes do not need routes.
     from hub_core.schedules.repair import repair
@@ -130,8 +134,8 @@ def run_repair(algorithm: Algorithm, options: RepairOptions) -> PassResult:
 def _report_changes(before: Algorithm, after: Algorithm) -> PassResult:
     """Return the result of a pass with a report of one line per changed property.
 
-    The lines have the form "name: old -> new", in the order of `_collect_properties`, then one that
-    names the extensions dropped. Without changes the report is empty.
+    A line is "name: old -> new". A last line names the dropped extensions. The report is empty if
+    nothing changed.
     """
     changes = []
     new_properties = _collect_properties(after)
@@ -146,10 +150,9 @@ def _report_changes(before: Algorithm, after: Algorithm) -> PassResult:
 
 
 def _collect_properties(algorithm: Algorithm) -> dict[str, str]:
-    """Collect the properties that a user would compare, as texts by name.
+    """Return the properties of an algorithm that a user would compare, as texts by name.
 
-    These are collective, root, ranks, units, steps, the number of distinct channels of messages,
-    and the claims that it can be called in place and out of place. No root is the text "None".
+    `channels` is the number of different channels of messages. A missing root is the text "None".
     """
     collective, steps = algorithm.collective, algorithm.steps
     messages = steps.channel[steps.sends]

@@ -45,7 +45,7 @@ class PlacedPart:
 
     @classmethod
     def of(cls, algorithm: Algorithm) -> PlacedPart:
-        """Describe an algorithm on its own ranks.
+        """Describe an algorithm by its collective and its use of the buffers.
 
         Raises `InputError` if it is too large to compose.
         """
@@ -68,12 +68,14 @@ class Seam:
 
 
 def place_seam(first: PlacedPart, second: PlacedPart, joint: Collective) -> Seam | None:
-    """Choose the place of the data between two parts rank by rank; None without a possible mode.
+    """Choose where each rank stores the data between two parts, and the modes of the result.
 
-    In OUTPUT the data is where `second` has its INPUT when called in place, which saves memory;
-    otherwise it is in SCRATCH (offset -1 in the result). A rank may use either only if every
-    claimed mode allows it, and OUTPUT is preferred. The claims (in place, out of place) of
-    `_MODE_CHOICES` are tried in order; the first with a place on every rank wins.
+    The data of a rank is in OUTPUT, at the unit where `second` has its INPUT in place, or in
+    SCRATCH (offset -1). OUTPUT is preferred because it needs no memory; a place must be permitted
+    in every mode that the result supports. The combinations of modes in `_MODE_CHOICES` are tried
+    in order, and the first with a place on every rank is taken. Returns None if there is none.
+
+    `joint`: collective of the result.
     """
     # In OUTPUT the data is where `second` has its INPUT when called in place, which saves memory;
     # only ranks with a result have an OUTPUT. Otherwise it is in SCRATCH, separate from all other
@@ -97,10 +99,12 @@ def place_seam(first: PlacedPart, second: PlacedPart, joint: Collective) -> Seam
 
 
 def is_usable(part: PlacedPart, inputs: Int64Array, outputs: Int64Array) -> BoolArray:
-    """Whether `part` claims to work with INPUT and OUTPUT at these addresses: bool[num_ranks].
+    """Return whether a part works with INPUT and OUTPUT at these addresses: bool[num_ranks].
 
-    It does if it claims to work out of place and the used parts of the buffers are disjoint, and if
-    it claims to work in place and their distance is that of in-place calls.
+    `inputs`, `outputs`: int64[num_ranks], first units of both in one memory. If the used parts of
+    the buffers are disjoint, the part must support out-of-place calls, or be in place with disjoint
+    buffers on this rank. If they overlap, the part must support in-place calls and the distance of
+    the buffers must be that of in-place calls.
     """
     are_disjoint = _are_disjoint(part.usage, inputs, outputs)
     if not part.collective.in_place:
@@ -116,8 +120,10 @@ def is_usable(part: PlacedPart, inputs: Int64Array, outputs: Int64Array) -> Bool
 
 
 def find_input_in_output(collective: Collective) -> Int64Array:
-    """Return the unit of OUTPUT at which INPUT starts in calls in place: int64[num_ranks]. -1 on
-    ranks where INPUT starts before OUTPUT, and everywhere for algorithms that do not work in place.
+    """Return the unit of OUTPUT at which INPUT starts in place: int64[num_ranks].
+
+    It is -1 on ranks where INPUT starts before OUTPUT, and on all ranks if the collective does not
+    support in-place calls.
     """
     base = _build_layout(collective, in_place=True).base
     offset = base[:, Buffer.INPUT] - base[:, Buffer.OUTPUT]
@@ -126,7 +132,7 @@ def find_input_in_output(collective: Collective) -> Int64Array:
 
 
 def _build_layout(collective: Collective, in_place: bool) -> MemoryLayout:
-    """Return the layout of INPUT and OUTPUT of all ranks in calls in place, or out of place.
+    """Return the layout of INPUT and OUTPUT of all ranks for in-place or out-of-place calls.
 
     SCRATCH is empty.
     """
@@ -137,8 +143,10 @@ def _build_layout(collective: Collective, in_place: bool) -> MemoryLayout:
 def _is_allowed(
     first: PlacedPart, second: PlacedPart, layout: MemoryLayout, seam: Int64Array
 ) -> BoolArray:
-    """Whether both parts work with the data between them at the offsets `seam`, int64[num_ranks]:
-    output of the first and input of the second part. Result bool[num_ranks].
+    """Return whether both parts work with the data between them at given addresses.
+
+    The data is the output of the first part and the input of the second. `seam`: int64[num_ranks],
+    its first unit in the memory of `layout`. The result is bool[num_ranks].
     """
     inputs = layout.base[:, Buffer.INPUT]
     outputs = layout.base[:, Buffer.OUTPUT]
@@ -146,10 +154,10 @@ def _is_allowed(
 
 
 def _are_disjoint(usage: BufferUsage, inputs: Int64Array, outputs: Int64Array) -> BoolArray:
-    """Whether the used parts of INPUT and OUTPUT have no common unit: bool[num_ranks].
+    """Return whether the used parts of INPUT and OUTPUT have no unit in common: bool[num_ranks].
 
-    `inputs`, `outputs`: their first units in one memory, int64[num_ranks]. An unused buffer
-    overlaps no other.
+    `inputs`, `outputs`: int64[num_ranks], first units of both in one memory. An unused buffer
+    overlaps nothing.
     """
     input_ends = inputs + usage.input
     output_ends = outputs + usage.output
@@ -164,11 +172,13 @@ UnitsOfRanks = tuple[Int64Array, Int64Array]
 
 
 def make_out_of_place(algorithm: Algorithm) -> Algorithm:
-    """Add copies to an algorithm that does not claim to work out of place, so that it does.
+    """Add copies to an algorithm that supports only in-place calls, so that it works out of place.
 
-    A rank works in OUTPUT if its in-place INPUT is a part of it, else in new SCRATCH: units of
-    INPUT are copied there one by one, and results are copied from SCRATCH to OUTPUT. Raises
-    `UsageError` if the contract has no expected results to copy.
+    An algorithm that supports out-of-place calls is returned unchanged. A rank then works in OUTPUT
+    if its INPUT is part of OUTPUT in place, otherwise in additional SCRATCH. The units of INPUT are
+    copied there one by one, and results are copied from SCRATCH to OUTPUT. The result supports only
+    out-of-place calls. Raises `UsageError` (`no-result`) if results must be copied and the contract
+    has no expected results.
     """
     if algorithm.collective.out_of_place:
         return algorithm
@@ -199,9 +209,11 @@ def make_out_of_place(algorithm: Algorithm) -> Algorithm:
 def _relocate_buffers(
     algorithm: Algorithm, usage: BufferUsage, in_output: BoolArray, place: Int64Array
 ) -> tuple[Relocation, Int64Array]:
-    """Relocate INPUT and OUTPUT; also return the units that both together occupy on every rank,
-    int64[num_ranks]. Ranks in `in_output` work in OUTPUT, with INPUT at unit `place`; on the others
-    both move to SCRATCH after its existing units, at their distance of in-place execution.
+    """Build the relocation of INPUT and OUTPUT; also return the units that both occupy together.
+
+    Ranks in `in_output` work in OUTPUT, with INPUT at unit `place`. On other ranks both are moved
+    to SCRATCH after its existing units, with their in-place distance. The second result is
+    int64[num_ranks].
     """
     no_scratch = np.zeros(algorithm.num_ranks, np.int64)
     layout = algorithm.collective.memory_layout(True, no_scratch).base
@@ -218,10 +230,10 @@ def _relocate_buffers(
 
 
 def _list_results(algorithm: Algorithm, contract: CustomContract, where: BoolArray) -> UnitsOfRanks:
-    """List (rank, unit) of all results of the ranks `where`, sorted, each once.
+    """List (rank, unit) of all results of the selected ranks, sorted, each once.
 
-    Raises `UsageError` (code `no-result`) if the contract states no results and any rank is chosen;
-    without a chosen rank, the lists are empty.
+    `where`: bool[num_ranks], the selected ranks. Raises `UsageError` (`no-result`) if any rank is
+    selected and the contract has no expected results.
     """
     if contract.expected is not None:
         units = np.stack([contract.expected.rank, contract.expected.offset])
@@ -239,8 +251,10 @@ def _list_results(algorithm: Algorithm, contract: CustomContract, where: BoolArr
 
 
 def _build_copies_in(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) -> StepTable:
-    """Build steps that copy units of `buffer` to their new positions of `relocation`, one step per
-    unit, so that a step waits only for the units that it touches.
+    """Build steps that copy units of `buffer` to their relocated positions, one step per unit.
+
+    Single units are copied so that a later step waits only for the units that it accesses. `cells`:
+    (ranks, units).
     """
     # One by one, so that a step waits only for the units that it touches.
     rank, unit = cells
@@ -250,8 +264,9 @@ def _build_copies_in(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer
 
 
 def _build_copies_out(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) -> StepTable:
-    """Build steps that copy units from their new positions of `relocation` back to `buffer`, one
-    step per unit in the order of `cells`.
+    """Build steps that copy units from their relocated positions back to `buffer`.
+
+    There is one step per unit, in the order of `cells` (ranks, units).
     """
     # Results in OUTPUT are in place already: only those in SCRATCH are copied.
     rank, unit = cells
@@ -263,9 +278,9 @@ def _build_copies_out(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffe
 def _find_new_positions(
     cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer
 ) -> tuple[Int64Array, Int64Array]:
-    """Find (buffer, unit) of relocated units of `buffer`, int64, in the order of `cells`.
+    """Return the buffer and the unit of relocated units of `buffer`: two int64 arrays.
 
-    `cells` are (rank, unit); the buffer and shift are those of the relocation for rank and buffer.
+    `cells`: (ranks, units). The results are in the same order.
     """
     rank, unit = cells
     moved_unit = relocation.shift[rank, buffer] + unit
@@ -279,10 +294,9 @@ def _build_copies(
     target: tuple[Int64Array, Int64Array],
     num_ranks: int,
 ) -> StepTable:
-    """Build a table of local copies of one unit each, one per entry of `rank`, int64[n].
+    """Build a table of local copies of one unit each, without dependencies.
 
-    `source` and `target`: columns of buffers and of unit offsets, each int64[n]. Steps have no
-    dependencies.
+    `rank`: int64[n], rank of each copy. `source`, `target`: int64[n] columns (buffers, offsets).
     """
     columns = {
         "rank": rank,

@@ -33,12 +33,12 @@ from hub_core.model import (
 
 
 def relabel(algorithm: Algorithm, permutation: Sequence[int]) -> Algorithm:
-    """Renumber the ranks: rank `permutation[r]` does the work of rank r; a root is renumbered too.
+    """Renumber the ranks: rank `permutation[r]` does the work of rank r.
 
-    Shares that belong to ranks are renumbered with them: share k of the output of an all-gather
-    becomes share `permutation[k]`. Steps on several shares that are separated are divided, one step
-    per share. Vendor extensions are dropped. Raises `UsageError` if `permutation` is no permutation
-    of the ranks.
+    The root and the shares of ranks are renumbered too: share k of the output of an all-gather
+    becomes share `permutation[k]`. A step on several shares that are then not adjacent is divided.
+    Extensions are dropped. Raises `UsageError` (`ranks`) if `permutation` is not a permutation of
+    the ranks, and `InputError` if the algorithm cannot be composed.
     """
     messages = check_composable(algorithm)
     new_ranks = _check_places(permutation, algorithm.num_ranks, algorithm.num_ranks)
@@ -56,13 +56,15 @@ def relabel(algorithm: Algorithm, permutation: Sequence[int]) -> Algorithm:
 
 
 def embed(algorithm: Algorithm, ranks: Sequence[int], num_ranks: int) -> Algorithm:
-    """Run the algorithm among `num_ranks` ranks, of which rank `ranks[r]` does the work of rank r.
+    """Execute the algorithm on some of `num_ranks` ranks: rank `ranks[r]` does the work of rank r.
 
-    The remaining ranks are idle. The result is a collective with the algorithm's contract for these
-    ranks, and no expected results for the remaining ones. It claims to work in place if the
-    algorithm does and in place means one buffer for INPUT and OUTPUT; an algorithm that could then
-    not be called in any mode gets copies. Vendor extensions are dropped. Raises `UsageError` for
-    ranks that are not distinct or outside 0..`num_ranks`-1.
+    The other ranks are idle and have no expected results. The result supports a mode if the buffers
+    of the collective are then placed as the algorithm needs them. If there is no such mode, copies
+    are added so that it works out of place. Extensions are dropped.
+
+    Raises `UsageError` (`ranks`) if `ranks` are not distinct ranks of 0..`num_ranks` - 1, one per
+    rank of the algorithm, or if `num_ranks` is not in 1..`MAX_RANKS`. Raises `InputError` if the
+    algorithm cannot be composed.
     """
     check_composable(algorithm)
     if not 1 <= num_ranks <= MAX_RANKS:
@@ -83,15 +85,13 @@ def embed(algorithm: Algorithm, ranks: Sequence[int], num_ranks: int) -> Algorit
 
 
 def _format_ranks(ranks: Sequence[int]) -> str:
-    """Return the ranks in order, separated by blanks, for the provenance."""
+    """Return the ranks in the given order as a text, separated by spaces."""
     words = [str(rank) for rank in ranks]
     return " ".join(words)
 
 
 def _compute_bytes(algorithm: Algorithm, units: int) -> int | None:
-    """Compute the size of `units` units in bytes, rounded as for messages; None if the algorithm
-    has no size.
-    """
+    """Return the size of `units` units in bytes, rounded as for messages; None without a size."""
     # The result may have fewer units than the algorithm: idle ranks have no share.
     collective_bytes = algorithm.collective_bytes
     if collective_bytes is None:
@@ -102,9 +102,10 @@ def _compute_bytes(algorithm: Algorithm, units: int) -> int | None:
 
 
 def _check_places(ranks: Sequence[int], expected: int, num_ranks: int) -> Int64Array:
-    """Check the new numbers of ranks 0..`expected`-1: distinct and below `num_ranks`; return int64.
+    """Return the new numbers of ranks as int64 after checking them.
 
-    Raises `UsageError` (code `ranks`) with the first defect that `_find_defect` names.
+    They must be `expected` distinct numbers in 0..`num_ranks` - 1. Raises `UsageError` (`ranks`)
+    with the first defect of `_find_defect`.
     """
     message = _find_defect(ranks, expected, num_ranks)
     if message is None:
@@ -116,10 +117,10 @@ def _check_places(ranks: Sequence[int], expected: int, num_ranks: int) -> Int64A
 
 
 def _find_defect(ranks: Sequence[int], expected: int, num_ranks: int) -> str | None:
-    """Find why these are no distinct numbers of `expected` ranks below `num_ranks`, or None.
+    """Return why `ranks` are not `expected` distinct numbers below `num_ranks`; None if they are.
 
-    The first reason counts: another number of ranks, the first rank out of range, the smallest rank
-    that is given more than once.
+    The first of these reasons is returned: a wrong number of ranks, the first rank out of range,
+    the smallest rank that occurs more than once.
     """
     if len(ranks) != expected:
         return f"{len(ranks)} ranks are given, the algorithm has {expected}"
@@ -134,10 +135,11 @@ def _find_defect(ranks: Sequence[int], expected: int, num_ranks: int) -> str | N
 
 
 def _build_share_moves(collective: Collective, new_ranks: Int64Array) -> BlockMoves:
-    """Build the moves of the ranks' shares in INPUT and OUTPUT, in blocks of a share.
+    """Build the moves of the shares of ranks in INPUT and OUTPUT, where a block is a share.
 
-    Share r moves to `new_ranks[r]` in INPUT if the collective splits by target, in OUTPUT if it
-    splits by source. If data is not split, a single block of the largest size is not moved.
+    Share r moves to `new_ranks[r]`: in INPUT if the collective splits by target, in OUTPUT if it
+    splits by source. If data is not split, nothing moves, and a block has the size of the largest
+    buffer.
     """
     place = np.tile(np.arange(len(new_ranks), dtype=np.int64), (2, 1))
     traits = collective.kind.traits
@@ -154,8 +156,9 @@ def _build_share_moves(collective: Collective, new_ranks: Int64Array) -> BlockMo
 
 
 def _relabel_collective(collective: Collective, new_ranks: Int64Array) -> Collective:
-    """Return the collective with its root and its contract renumbered, each if present; the rest
-    does not depend on rank numbers. `new_ranks`: new number of every rank, int64[num_ranks].
+    """Return the collective with its root and its contract renumbered, if it has them.
+
+    `new_ranks`: int64[num_ranks], new number of every rank.
     """
     root = collective.root
     if root is not None:
@@ -169,10 +172,11 @@ def _relabel_collective(collective: Collective, new_ranks: Int64Array) -> Collec
 def _relabel_contract(
     contract: CustomContract, new_ranks: Int64Array, num_ranks: int
 ) -> CustomContract:
-    """Renumber the ranks of a contract to `new_ranks`; other ranks have no data and no results.
+    """Renumber the ranks of a contract; the remaining ranks have no data and no results.
 
-    The source "all ranks" is written out as the old ranks if there are idle ranks, which it would
-    include. A contract without an expected result keeps none.
+    `new_ranks`: new number of every rank of the contract. The source `ALL_RANKS` is replaced by the
+    renumbered ranks if there are idle ranks, which it would include. A contract without expected
+    results has none afterwards.
     """
     defined = np.zeros(num_ranks, np.bool_)
     defined[new_ranks] = contract.defined
@@ -195,10 +199,11 @@ def _relabel_contract(
 def _embed_collective(
     algorithm: Algorithm, new_ranks: Int64Array, num_ranks: int
 ) -> tuple[Collective, tuple[bool, bool]]:
-    """Build the collective of all ranks, and whether it may be called in place and out of place.
+    """Build the collective of all ranks; also return the modes in which it can be called.
 
-    Rank r of the algorithm becomes `new_ranks[r]` of `num_ranks`; all others have no data and no
-    result. The modes are those in which the data of the algorithm's ranks keep their places.
+    Rank r of the algorithm becomes rank `new_ranks[r]` of `num_ranks`; other ranks have no data and
+    no results. The modes are (in place, out of place). A mode is possible if the buffers of the
+    algorithm's ranks are then placed as the algorithm needs them.
     """
     contract = build_contract(algorithm.collective)
     usage = measure_usage(algorithm, contract)
@@ -219,8 +224,10 @@ def _embed_collective(
 def _is_callable(
     part: PlacedPart, collective: Collective, new_ranks: Int64Array, *, in_place: bool
 ) -> bool:
-    """Whether a part on the ranks `new_ranks` works with this collective's buffers, in place or out
-    of place. All of the part's ranks must be usable; idle ranks of the collective do not matter.
+    """Return whether a part on given ranks works with the buffers of a collective in one mode.
+
+    `new_ranks`: the rank of the collective for each rank of the part. Idle ranks of the collective
+    do not matter.
     """
     # Idle ranks do not matter.
     no_scratch = np.zeros(collective.num_ranks, np.int64)
@@ -230,17 +237,17 @@ def _is_callable(
 
 
 def _spread_values(units: Int64Array, new_ranks: Int64Array, num_ranks: int) -> Int64Array:
-    """Return int64[num_ranks]: the value of rank r at position `new_ranks[r]`; 0 for idle ranks."""
+    """Return int64[num_ranks] with the value of rank r at `new_ranks[r]`, and 0 for idle ranks."""
     spread = np.zeros(num_ranks, np.int64)
     spread[new_ranks] = units
     return spread
 
 
 def _renumber_steps(steps: StepTable, new_ranks: Int64Array, num_ranks: int) -> StepTable:
-    """Return the steps with rank r replaced by `new_ranks[r]`, also as the peer of messages.
+    """Return the steps of `num_ranks` ranks, with rank r replaced by `new_ranks[r]`.
 
-    The peer of a local step is meaningless and stays unchanged. Dependencies and all other columns
-    are kept; the result has `num_ranks` ranks.
+    The peers of messages are replaced too; those of local steps have no meaning and are kept.
+    Dependencies and all other columns do not change.
     """
     columns = {name: getattr(steps, name) for name in COLUMN_DTYPES}
     columns["rank"] = new_ranks[steps.rank]

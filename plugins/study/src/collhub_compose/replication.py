@@ -38,10 +38,10 @@ from hub_core.verification import common_unit
 
 
 def rescale(algorithm: Algorithm, factor: int) -> Algorithm:
-    """Divide every unit into `factor` units; the data that move stay the same.
+    """Divide every unit into `factor` units; the same data is moved.
 
-    Vendor extensions are dropped, and the provenance is "rescale". A factor of 1 returns the
-    algorithm itself. Raises `UsageError` for factors below 1 and for results that are too large.
+    A factor of 1 returns the algorithm itself. Extensions are dropped. Raises `UsageError` for a
+    factor below 1 and for results that are too large.
     """
     if factor < 1:
         raise UsageError(
@@ -66,10 +66,10 @@ def rescale(algorithm: Algorithm, factor: int) -> Algorithm:
 
 
 def _check_rescaled_size(algorithm: Algorithm, factor: int) -> None:
-    """Raise `UsageError` (code `too-large`) if units cut into `factor` parts would be too large.
+    """Raise `UsageError` (`too-large`) if units divided into `factor` parts would be too many.
 
     The limits are 2^62 (`MAX_UNITS`) for units, offsets and scratch, and `MAX_UNITS_IN_TABLE` for
-    the rows of the contract. The number of steps does not change.
+    the rows of a contract.
     """
     steps = algorithm.steps
     columns = (steps.src_offset, steps.dst_offset, algorithm.scratch_units)
@@ -85,16 +85,17 @@ def _check_rescaled_size(algorithm: Algorithm, factor: int) -> None:
 
 
 def count_contract_rows(collective: Collective) -> int:
-    """Count the contributions in the contract of a custom collective; 0 for other collectives."""
+    """Return the number of contributions in the contract of a custom collective.
+
+    It is 0 for other collectives and for contracts without expected results.
+    """
     if collective.contract is None or collective.contract.expected is None:
         return 0
     return len(collective.contract.expected)
 
 
 def _rescale_collective(collective: Collective, factor: int) -> Collective:
-    """Return the collective with `factor` times as many units, also in its contract if it has one;
-    its kind stays the same.
-    """
+    """Return the collective with `factor` times as many units, also in its contract."""
     contract = collective.contract
     if contract is not None:
         contract = _rescale_contract(contract, factor)
@@ -103,11 +104,11 @@ def _rescale_collective(collective: Collective, factor: int) -> Collective:
 
 
 def _rescale_contract(contract: CustomContract, factor: int) -> CustomContract:
-    """Return the contract for units that are cut into `factor` parts.
+    """Return the contract for units that are divided into `factor` parts.
 
-    Sizes grow by the factor. Every row of the expected result becomes `factor` adjacent rows, of
-    which row p maps part p of its source unit to part p of its offset. Which ranks are defined does
-    not change, and a contract without an expected result keeps none.
+    Sizes are multiplied by `factor`. Every row of the expected results becomes `factor` rows, of
+    which row p maps part p of the source unit to part p of the result. Contracts without expected
+    results have none afterwards.
     """
     expected = contract.expected
     if expected is not None:
@@ -131,13 +132,14 @@ def _rescale_contract(contract: CustomContract, factor: int) -> CustomContract:
 def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -> Algorithm:
     """Build `instances` copies of an algorithm on `instances` times as many units.
 
-    Each copy has its own channels and lanes. A rank's share of the full buffer is divided into one
-    part per copy; with `interleaved`, copy i instead takes the i-th part of every block of units
-    that no step divides. Steps on more than one such share or block are divided. Given durations
-    are divided by `instances`. Vendor extensions are dropped. One instance returns the algorithm
+    Each copy has separate channels, lanes and scratch. A rank's share of the full buffer is divided
+    into one part per copy. With `interleaved`, blocks of the largest common unit are distributed
+    round robin instead. Steps on several blocks that are then not adjacent are divided. Known
+    durations are divided by `instances`. Extensions are dropped. One instance returns the algorithm
     itself.
 
-    Raises `UsageError` for less than one instance and for results that are too large.
+    Raises `UsageError` for less than one instance and `UsageError` or `InputError` for results that
+    are too large.
     """
     if instances < 1:
         raise UsageError(f"{instances} instances run nothing", cure="give 1 or more")
@@ -158,13 +160,14 @@ def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -
 def pipeline(algorithm: Algorithm, pieces: int) -> Algorithm:
     """Build an algorithm that processes its data in `pieces`, which overlap like a pipeline.
 
-    Each rank executes the steps of a piece before those of the next one on the same channels, and
-    does not wait for the other ranks in between. Phases of a connection, such as those of
-    reduce-scatter and all-gather, get channels of their own (`separate_phases`), so that a piece
-    need not wait until the previous one has passed all phases. Units, durations and extensions
-    change as by `replicate`. One piece returns the algorithm itself.
+    On every channel and lane the steps of a piece precede those of the next one; there are no other
+    waits between pieces. The phases of a connection, such as reduce-scatter and all-gather, get
+    separate channels (`separate_phases`), so that a piece need not wait until the previous one has
+    passed all phases. Units, durations and extensions change as in `replicate`. One piece returns
+    the algorithm itself.
 
-    Raises `UsageError` for less than one piece and for results that are too large.
+    Raises `UsageError` for less than one piece and `UsageError` or `InputError` for results that
+    are too large.
     """
     if pieces < 1:
         raise UsageError(f"{pieces} pieces contain no data", cure="give 1 or more")
@@ -185,11 +188,11 @@ def pipeline(algorithm: Algorithm, pieces: int) -> Algorithm:
 def _build_copies(
     algorithm: Algorithm, messages: Messages, count: int, interleaved: bool
 ) -> tuple[list[BlockMoves], list[StepTable]]:
-    """Build the moves of blocks, and the steps on their parts of the data, of `count` copies.
+    """Build the block moves and the steps of each of `count` copies.
 
-    Torn steps are divided equally in all copies, durations are divided by the count, and copy i has
-    its own scratch after that of the copies before it. Raises `UsageError` and `InputError` for
-    results that are too large.
+    Copy i has its own scratch after that of the previous copies. Steps that the moves would tear
+    are divided, in the same way in all copies. Known durations are divided by `count`, rounded up.
+    Raises `UsageError` and `InputError` for results that are too large.
     """
     _check_replicated_size(algorithm, count)
     copies = _build_moves(algorithm, count, interleaved)
@@ -210,10 +213,10 @@ def _build_copies(
 
 
 def _check_replicated_size(algorithm: Algorithm, instances: int) -> None:
-    """Raise `UsageError` (code `too-large`) if the instances would be too large.
+    """Raise `UsageError` (`too-large`) if the given number of instances would be too large.
 
-    The limits are 2^62 units (`MAX_UNITS`) of the collective or of the scratch of any rank, and
-    `MAX_STEPS` for the steps and for the rows of the contract, each times the instances.
+    The limits are 2^62 (`MAX_UNITS`) for the units of the collective and for the scratch of a rank,
+    and `MAX_STEPS` for the steps and for the rows of the contract, each times `instances`.
     """
     scratch = int(algorithm.scratch_units.max(initial=0))
     units = max(algorithm.collective.unit_count, scratch)
@@ -235,10 +238,11 @@ def _check_replicated_size(algorithm: Algorithm, instances: int) -> None:
 
 
 def _build_moves(algorithm: Algorithm, instances: int, interleaved: bool) -> list[BlockMoves]:
-    """Build the block moves of every copy: block k of copy i becomes block `k * instances + i`.
+    """Build the block moves of every copy: block k of copy i becomes block k * `instances` + i.
 
-    A block is the share of a rank, or with `interleaved` the largest common unit of the algorithm.
-    INPUT and OUTPUT move equally. Raises `InputError` (code `too-large`) above `MAX_BLOCKS` blocks.
+    A block is the share of a rank, or, with `interleaved`, the largest common unit of the
+    algorithm. INPUT and OUTPUT have equal moves. Raises `InputError` (`too-large`) for more than
+    `MAX_BLOCKS` blocks.
     """
     collective = algorithm.collective
     block = _count_share_units(collective)
@@ -259,9 +263,9 @@ def _build_moves(algorithm: Algorithm, instances: int, interleaved: bool) -> lis
 
 
 def _count_share_units(collective: Collective) -> int:
-    """Count the units of a rank's share.
+    """Return the number of units of a rank's share.
 
-    For custom collectives this is the greatest common divisor of all buffer sizes, at least 1.
+    For a custom collective it is the greatest common divisor of all buffer sizes, at least 1.
     """
     if collective.contract is None:
         return collective.units_per_rank
@@ -270,8 +274,9 @@ def _count_share_units(collective: Collective) -> int:
 
 
 def _shift_scratch(steps: StepTable, first_unit: Int64Array) -> StepTable:
-    """Return the steps with all offsets in SCRATCH of rank r increased by `first_unit[r]`,
-    int64[num_ranks].
+    """Return the steps with all offsets in SCRATCH of rank r increased by `first_unit[r]`.
+
+    `first_unit`: int64[num_ranks].
     """
     relocation = Relocation.none(steps.num_ranks)
     all_ranks = np.ones(steps.num_ranks, np.bool_)
@@ -280,8 +285,9 @@ def _shift_scratch(steps: StepTable, first_unit: Int64Array) -> StepTable:
 
 
 def _replicate_collective(collective: Collective, copies: Sequence[BlockMoves]) -> Collective:
-    """Return the collective with its units multiplied by the number of copies; a contract, if there
-    is one, has the rows of all copies. The kind stays the same.
+    """Return the collective of all copies: units times the number of copies, and its contract.
+
+    The kind does not change, because a rank's share consists of its shares in the copies.
     """
     # The kind stays the same: a rank's share consists of its shares in the copies.
     contract = collective.contract
@@ -292,12 +298,11 @@ def _replicate_collective(collective: Collective, copies: Sequence[BlockMoves]) 
 
 
 def _replicate_contract(contract: CustomContract, copies: Sequence[BlockMoves]) -> CustomContract:
-    """Return the contract of all copies together: their rows one after the other, with moved units.
+    """Return the contract of all copies together: the rows of one copy after another.
 
-    Ranks stay the same; output units and source units are moved by each of `copies`, of which there
-    must be at least one. Buffer sizes are multiplied by the number of copies. A contract without
-    expected contents (None) stays without. Raises `InputError` for a row with a unit outside its
-    buffer.
+    The units of each copy are moved by its entry of `copies`, of which there must be at least one.
+    Buffer sizes are multiplied by the number of copies. A contract without expected results has
+    none afterwards. Raises `InputError` for a row with a unit outside its buffer.
     """
     count = len(copies)
     rows = contract.expected

@@ -44,19 +44,23 @@ _VARIANTS = (
 
 
 def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
-    """Run the algorithms one after another, each on the previous one's OUTPUT.
+    """Execute the algorithms one after another, each on the OUTPUT of the previous one.
 
-    For example, a reduce-scatter and an all-gather make an all-reduce. Units are divided to a
-    common size. A step of the next algorithm waits only for those earlier steps of its rank that
-    touch the same units; there is no barrier. The result is a standard collective with the same
-    contract, else a custom one with its contract. It claims every mode that follows from the claims
-    of the parts; copies are added if no mode does. The parts keep separate channels and lanes; they
-    share SCRATCH. Vendor extensions are dropped, and source lines if the parts come from several
-    files. The claims of the parts are trusted: use `verify` to check the result.
+    For example, a reduce-scatter and an all-gather make an all-reduce. The result is a standard
+    collective if one has the same contract, otherwise a custom one.
 
-    Raises `UsageError` if ranks, sizes or operators do not fit or an algorithm needs a unit that
-    the previous one does not produce, `InputError` for timing-only and malformed algorithms and for
-    contracts of more than 2^24 contributions.
+    - There is no barrier: a step waits only for the earlier steps of its rank that access the same
+      units.
+    - Units are divided to a common size.
+    - The parts have separate channels and lanes, and share SCRATCH.
+    - The result supports every mode that follows from the modes of the parts. If there is none,
+      copies are added.
+    - Extensions are dropped; source lines too, if the parts come from several files.
+
+    The parts are not verified here. Raises `UsageError` if ranks, sizes or operators do not fit, if
+    an algorithm needs a unit that the previous one does not produce, or without algorithms. Raises
+    `InputError` for timing-only and malformed algorithms, and for contracts of more than 2^24
+    contributions.
     """
     if not algorithms:
         raise UsageError("nothing to compose", cure="give at least one algorithm")
@@ -69,10 +73,10 @@ def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
 def _compose_pair(first: Algorithm, second: Algorithm) -> Algorithm:
     """Compose two algorithms so that the second one starts from the result of the first.
 
-    Both get common units first. The pairs of modifications in `_VARIANTS` are tried in order, and
-    the first one whose data fit around the seam wins; the last always fits. The provenance is
-    "sequential". Raises `InputError` (`check_seam`, `find_common_op`, `compose_contracts`) if the
-    two cannot follow each other, before anything is placed.
+    Both get units of a common size first. The pairs of modifications in `_VARIANTS` are tried in
+    order, and the first with a possible mode is taken; the last always has one. Raises `UsageError`
+    and `InputError` (`check_seam`, `find_common_op`, `compose_contracts`, `find_common_bytes`) if
+    the two cannot follow each other.
     """
     # All errors first, then the joint contract, then the placement of the data in between.
     first, second = _rescale_to_common_units(first, second)
@@ -98,11 +102,11 @@ def _compose_pair(first: Algorithm, second: Algorithm) -> Algorithm:
 def _join_pair(
     first: Algorithm, second: Algorithm, contract: CustomContract, op: ReduceOp
 ) -> Algorithm | None:
-    """Join a pair with this contract; None if the result could not be called in any mode.
+    """Join two algorithms to one with the given contract; None if it has no possible mode.
 
-    The data in between are placed by `place_seam`: in the outer buffers, or behind the scratch,
-    which both algorithms share (per rank the larger of the two). The modes are those that the seam
-    permits. Source lines of the steps are kept only if both come from one source.
+    The data between the parts is placed by `place_seam`, in OUTPUT or after the scratch. Both parts
+    share the scratch: each rank has the larger of the two. Source lines are kept only if both parts
+    come from one source.
     """
     first_part, second_part = PlacedPart.of(first), PlacedPart.of(second)
     outer = BufferUsage(
@@ -129,8 +133,10 @@ def _join_pair(
 
 
 def _move_to_seam(steps: StepTable, buffer: Buffer, seam: Seam, scratch: Int64Array) -> StepTable:
-    """Return the steps with `buffer` at the seam: in OUTPUT at the rank's `output_offset`, or, if
-    this is negative, in SCRATCH after `scratch` units, int64[num_ranks].
+    """Return the steps with `buffer` moved to the place of the data between two parts.
+
+    This is OUTPUT at the rank's `output_offset`, or, if that is negative, SCRATCH after `scratch`
+    units. `scratch`: int64[num_ranks].
     """
     relocation = Relocation.none(steps.num_ranks)
     in_scratch = seam.output_offset < 0
@@ -140,17 +146,20 @@ def _move_to_seam(steps: StepTable, buffer: Buffer, seam: Seam, scratch: Int64Ar
 
 
 def _remove_source_lines(steps: StepTable) -> StepTable:
-    """Return the steps with unknown source lines (-1), since lines of several files would look like
-    lines of one.
+    """Return the steps with all source lines unknown (-1).
+
+    Lines of several files would look like lines of one file.
     """
     unknown = np.full(len(steps), -1, np.int32)
     return replace(steps, source_line=unknown)
 
 
 def _rescale_to_common_units(first: Algorithm, second: Algorithm) -> tuple[Algorithm, Algorithm]:
-    """Divide the units of both algorithms so that they have equal size at the seam: the least
-    common multiple at the first rank with data there. Differences at other ranks are refused later.
-    Without such a rank both stay unchanged.
+    """Divide the units of both algorithms so that they have the same size at the seam.
+
+    The first rank with data on both sides determines the new number of units there: the least
+    common multiple. Differences at other ranks are detected by `check_seam`. Both are returned
+    unchanged if there is no such rank.
     """
     needs = build_contract(second.collective)
     output_units = build_contract(first.collective).output_units

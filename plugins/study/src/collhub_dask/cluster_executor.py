@@ -71,11 +71,11 @@ class ClusterExecutor(Executor):
         return self._threads.submit(self._run, partial(fn, *args, **kwargs))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Leave the cluster when all tasks are done; with `cancel_futures`, immediately.
+        """Leave the cluster when all tasks are finished, or immediately with `cancel_futures`.
 
-        With it, waiting tasks are cancelled, and the workers of this executor are restarted,
-        because hanging tasks would occupy them forever. Always waits for the threads, whatever
-        `wait` states.
+        With `cancel_futures`, waiting tasks are cancelled and the workers of this executor are
+        restarted, because hanging tasks would occupy them forever. `wait` is ignored: the method
+        always waits for its threads.
         """
         if cancel_futures:
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -94,10 +94,10 @@ class ClusterExecutor(Executor):
             return self._run_once(task)
 
     def _run_once(self, task: Callable[[], T]) -> T:
-        """Run the task once on a free worker, which is given back in any case; return its result.
+        """Execute the task once on a free worker and return its result.
 
-        Waits for a free worker. Raises the errors of `take` and `_get_result`, which include those
-        of the task.
+        Waits for a free worker, which is released in all cases. Raises the exception of the task,
+        and those of `take` and `_get_result`.
         """
         address = self._workers.take()
         # A worker may still be stopping because a previous task used too much memory.
@@ -125,11 +125,11 @@ class ClusterExecutor(Executor):
             future.release()
 
     def _wait(self, future: DaskFuture[Any], address: str, was_full: bool) -> None:
-        """Wait until the task is done; raise if its worker is lost, or if its time is exceeded.
+        """Wait until the task is finished.
 
-        Looks every `LOOK_S` seconds. A lost worker raises what `_find_cause` states; `was_full` is
-        passed to it. After the timeout, the task is released, its worker restarted, and
-        `TimeoutError` raised; without a timeout it waits without limit.
+        The state is checked every `LOOK_S` seconds. If the worker is lost, raises the error of
+        `_find_cause` (`was_full` is passed to it). If the executor has a timeout and it expires,
+        the task is released, its worker restarted, and `TimeoutError` raised.
         """
         done = Event()
         future.add_done_callback(lambda future: done.set())
@@ -147,8 +147,8 @@ class ClusterExecutor(Executor):
     def _fetch(self, future: DaskFuture[Any], address: str) -> Any:
         """Return the result of a finished task, or raise its exception.
 
-        A result that does not arrive within `_TRANSFER_S` seconds means that its worker died with
-        it (`_WorkerDiedError`).
+        Raises `_WorkerDiedError` if the result does not arrive within `_TRANSFER_S` seconds,
+        because the worker died with it.
         """
         if future.status != "finished":
             return future.result()
@@ -159,11 +159,11 @@ class ClusterExecutor(Executor):
             raise _WorkerDiedError(f"the worker {address} died with the result") from None
 
     def _find_cause(self, address: str, was_full: bool) -> Exception:
-        """Return the error for a worker that died: `MemoryError` if it ran out of memory.
+        """Return the error for a worker that died.
 
-        Waits `LOOK_S` seconds first, since the nanny reports the reason while it stops the worker.
-        Otherwise, or if the worker had run out of memory before the task (`was_full`), it is
-        `_WorkerDiedError`.
+        It is `MemoryError` if the worker ran out of memory and had not done so before the task
+        (`was_full`); otherwise `_WorkerDiedError`. Waits `LOOK_S` seconds first, because the nanny
+        reports the reason while it stops the worker.
         """
         # The nanny reports the reason while it stops the worker.
         time.sleep(LOOK_S)
@@ -172,8 +172,9 @@ class ClusterExecutor(Executor):
         return _WorkerDiedError(f"the worker {address} that ran it died")
 
     def _has_run_out_of_memory(self, address: str) -> bool:
-        """Whether the cluster has recorded that the worker was killed because it ran out of memory;
-        False if the cluster cannot be asked.
+        """Return whether the cluster has recorded that a worker was killed for lack of memory.
+
+        False if the cluster does not answer.
         """
         with suppress(OSError, RuntimeError):
             kills = self._client.get_events(_MEMORY_TOPIC)

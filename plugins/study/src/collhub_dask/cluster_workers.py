@@ -33,10 +33,10 @@ _PLUGINS = "collhub.plugins"
 
 
 def collect_versions() -> dict[str, str]:
-    """Return the versions of the hub's distributions, of plugins and of libraries, sorted by name.
+    """Return the versions of the distributions that affect results, by name in sorted order.
 
-    These are all installed ones named collhub or collhub-..., all that offer plugins, also disabled
-    ones, and those in `_LIBRARIES`.
+    These are the installed distributions named `collhub` or `collhub-...`, those that offer plugins
+    (also disabled ones), and those in `_LIBRARIES`. Plugins are not imported.
     """
     # Plugins are not imported; disabled plugins are included.
     points = metadata.entry_points(group=_PLUGINS)
@@ -49,10 +49,10 @@ def collect_versions() -> dict[str, str]:
 
 
 def find_difference(local: Mapping[str, str], remote: Mapping[str, str | None]) -> str | None:
-    """Describe the first distribution that is missing or different in a remote environment.
+    """Return a text about the first distribution that differs remotely; None if none differs.
 
-    `local` decides the order and what is compared; versions are equal if their texts are. None if
-    nothing differs; distributions that only the remote one has do not count.
+    A distribution differs if it is missing or its version text is different. Only distributions in
+    `local` are compared, in its order.
     """
     for name, version in local.items():
         remote_version = remote.get(name)
@@ -92,11 +92,12 @@ class ClusterWorkers:
         self._end = ""
 
     def check_all(self, max_wait_s: float) -> None:
-        """Raise `UsageError` for an unsuitable scheduler or worker, or without workers.
+        """Check the scheduler and all workers of the cluster.
 
-        The packages of the scheduler must have the versions of this process. Waits at most
-        `max_wait_s` seconds for the first worker; afterwards each worker present must be suitable,
-        else the first reason is raised. Raises `BrokenExecutor` if the scheduler is lost meanwhile.
+        Waits up to `max_wait_s` seconds for the first worker. Raises `UsageError` if the scheduler
+        or any worker is unsuitable, with the first reason, or if there is no worker. The packages
+        of the scheduler and of the workers must have the versions of this process. Raises
+        `BrokenExecutor` if the scheduler is lost.
         """
         address = self._client.scheduler_info(n_workers=1)["address"]
         scheduler = self._client.run_on_scheduler(get_versions, packages=list(self._versions))
@@ -113,11 +114,11 @@ class ClusterWorkers:
                 raise misfit
 
     def take(self) -> str:
-        """Wait for a free worker and reserve it; return its address.
+        """Wait for a free worker, reserve it and return its address.
 
-        The first free one in the order of the workers is taken. While all are busy, it waits
-        without limit. Raises `BrokenExecutor` if no worker was present for `_MAX_WAIT_S` (60 s), or
-        after `end`.
+        The first free worker in the order of the workers is taken. While workers are present but
+        busy, the method waits without limit. Raises `BrokenExecutor` if there was no worker for
+        `_MAX_WAIT_S` seconds, and after `end`.
         """
         until = time.monotonic() + _MAX_WAIT_S
         with self._changed:
@@ -163,10 +164,10 @@ class ClusterWorkers:
             return sorted(self._busy)
 
     def _refresh(self) -> list[str]:
-        """Return the addresses of the suitable workers; the list is at most `LOOK_S` (0.5 s) old.
+        """Return the addresses of the suitable workers, from a list at most `LOOK_S` seconds old.
 
-        Workers that were not known are checked once, and absent ones are forgotten. Raises
-        `BrokenExecutor` if the scheduler is gone, now and at every later call.
+        New workers are checked once, and absent ones are forgotten. Raises `BrokenExecutor` if the
+        scheduler is lost, then and at every later call.
         """
         if self._end:
             raise BrokenExecutor(self._end)
@@ -185,11 +186,11 @@ class ClusterWorkers:
         return [address for address, misfit in self._known.items() if misfit is None]
 
     def _check_workers(self, addresses: Sequence[str]) -> dict[str, UsageError | None]:
-        """Return the reasons why workers are unsuitable by address, None for suitable ones.
+        """Return for each worker why it is unsuitable, or None if it is suitable, by address.
 
-        Asks each worker for its versions in a separate task and waits at most `_ANSWER_S` seconds
+        Each worker is asked for its versions in a task; the method waits up to `_ANSWER_S` seconds
         for all. Workers that the scheduler does not know, that stop, or that do not answer in time
-        are omitted.
+        are not in the result.
         """
         infos = self._client.scheduler_info(n_workers=-1)["workers"]
         # Tasks, because `Client.run` waits forever for a worker that dies.
@@ -215,9 +216,10 @@ class ClusterWorkers:
     def _find_misfit(
         self, address: str, nanny: str | None, packages: Mapping[str, str | None]
     ) -> UsageError | None:
-        """Return the reason why a worker is unsuitable, or None; `nanny`: its nanny, if any.
+        """Return why a worker is unsuitable; None if it is suitable.
 
         It must have the same packages as this process, and a nanny if tasks have a timeout.
+        `nanny`: its nanny, or None.
         """
         lacking = find_difference(self._versions, packages)
         if lacking is not None:
@@ -229,10 +231,10 @@ class ClusterWorkers:
 
 
 def _get_packages(future: Future[Any]) -> Mapping[str, str | None] | None:
-    """Return the versions of a worker's packages by name; None if it has not answered.
+    """Return the package versions that a worker reported, by name; None if it did not answer.
 
-    That is a task that is not finished, or whose result does not arrive within `_ANSWER_S` seconds
-    because the worker died.
+    It did not answer if the task is not finished, or if its result does not arrive within
+    `_ANSWER_S` seconds.
     """
     if future.status != "finished":
         return None
@@ -326,10 +328,10 @@ def _kill(nanny: Nanny) -> None:
 
 @contextmanager
 def _use_safe_path() -> Iterator[None]:
-    """Context in which started processes do not import from the working folder (`PYTHONSAFEPATH`).
+    """Context manager in which started processes do not import from the working directory.
 
-    Afterwards restores the entire environment, which nannies change for their processes, also after
-    an exception.
+    It sets `PYTHONSAFEPATH`. At the end, also after an exception, the entire environment is
+    restored, because nannies change it.
     """
     before = dict(os.environ)
     os.environ["PYTHONSAFEPATH"] = "1"

@@ -33,12 +33,12 @@ _CURE = "check the address, or leave it out for a cluster on this machine"
 
 
 def start(request: EngineRequest, options: DaskOptions) -> Executor:
-    """Start the executor of a cluster: of the given scheduler, else of one on this machine.
+    """Start the executor of a Dask cluster: of the given scheduler, or of a new one on this host.
 
-    Log messages of Dask are silenced until the executor is shut down. With a timeout for tasks,
-    workers need a nanny that can stop them. Raises `PluginError` (code `no-dask`) if Dask is not
-    installed, and `UsageError` if the scheduler cannot be reached or is given together with workers
-    or memory.
+    Log messages of Dask are suppressed until the executor is shut down. If tasks have a timeout,
+    workers need a nanny that can stop them. Raises `PluginError` (`no-dask`) if Dask is not
+    installed. Raises `UsageError` if the scheduler is given together with workers or memory, if it
+    cannot be reached, or if a worker is unsuitable.
     """
     missing = [name for name in _EXTRA if find_spec(name) is None]
     if missing:
@@ -73,12 +73,12 @@ def start(request: EngineRequest, options: DaskOptions) -> Executor:
 def _create_client(
     request: EngineRequest, options: DaskOptions, setting: ExitStack
 ) -> tuple[Client, Restart]:
-    """Create a client and a function that restarts workers; `setting` closes a local cluster.
+    """Create a client and a function that restarts workers.
 
-    Without a scheduler, a cluster on this machine is started, with the requested number of workers
-    but not more than the option `workers`, by default one per CPU. A scheduler must be trusted and
-    answer within `_CONNECT_S` seconds, else `UsageError`. Differences of versions raise no warning
-    here.
+    Without a scheduler in the options, a cluster on this host is started, which `setting` closes.
+    It has as many workers as requested, but not more than the option `workers` (default: the number
+    of CPUs). A given scheduler must be trusted and answer within `_CONNECT_S` seconds; otherwise
+    `UsageError` is raised. Warnings of Dask about versions are suppressed.
     """
     from distributed import Client
     from distributed.versions import VersionMismatchWarning
@@ -112,10 +112,11 @@ def _restart(client: Client, addresses: Sequence[str]) -> None:
 
 
 def _check_trust(address: str, insecure: bool) -> None:
-    """Raise `UsageError` for a scheduler whose identity is not authenticated.
+    """Raise `UsageError` (`insecure-scheduler`) for a scheduler on another host without TLS.
 
-    Results of a scheduler are pickles, which can run any program when they are read. The address
-    must therefore be on this host or use TLS, unless the user trusts the network.
+    Results of a scheduler are pickles, which can execute any code when they are loaded. `insecure`:
+    the user trusts the network, so everything is accepted. Addresses without a port or with an
+    unknown protocol are left to Dask, which refuses them.
     """
     protocol, _, location = address.rpartition("://")
     host, has_port, _ = location.rpartition(":")
@@ -141,8 +142,8 @@ def _check_scheduler(address: str) -> None:
     """Raise `UsageError` with the reason if no scheduler answers at an address.
 
     The reasons are: no answer within `_CONNECT_S` seconds, an invalid address, an answer that is
-    not of Dask, or another kind of Dask server. Asks in a separate thread, because notebooks run an
-    event loop in this one.
+    not from Dask, and a Dask server that is not a scheduler. The request is made in a separate
+    thread, because notebooks have a running event loop in this one.
     """
     try:
         # In a separate thread, because notebooks run an event loop in this one.
@@ -163,10 +164,10 @@ def _check_scheduler(address: str) -> None:
 
 
 async def _get_server_type(address: str) -> str:
-    """Return the type that a server of Dask reports: `Scheduler`, `Worker` or `Nanny`.
+    """Return the type that a Dask server reports: `Scheduler`, `Worker` or `Nanny`.
 
-    Only plain values of the answer are deserialized, so that no pickle of an unknown server is
-    loaded.
+    Pickles in the answer are not loaded, because the server is unknown. Raises `OSError` or
+    `TimeoutError` if there is no answer within `_CONNECT_S` seconds.
     """
     from distributed import Security, rpc
 

@@ -33,10 +33,11 @@ _DEPTH = np.asarray([52.0, -40.0])
 
 
 def place_regular_nodes(topology: Topology) -> Points:
-    """Place NPUs by their coordinates and switches between their NPUs; float64[num_nodes, 2].
+    """Place NPUs by their coordinates, and switches between their NPUs: float64[num_nodes, 2].
 
-    The first dimension is drawn to the right, the second down, the third obliquely. With four or
-    more dimensions, they alternate between right and down, and each encloses the previous ones.
+    Positions are in pixels. A single dimension that is no line is a circle. Otherwise the first
+    dimension is drawn to the right, the second down, the third obliquely. With four or more
+    dimensions they alternate between right and down, each outside the previous ones.
     """
     dimensions = topology.dimensions
     if len(dimensions) == 1 and dimensions[0].kind is not DimensionKind.LINE:
@@ -60,9 +61,10 @@ def _measure_widest_npu(topology: Topology) -> float:
 
 
 def _place_on_grid(sizes: list[int], width: float) -> Points:
-    """Return the positions of all nodes, which are `width` pixels wide, float64[nodes, 2].
+    """Return the positions of all nodes of a grid in pixels: float64[nodes, 2].
 
-    Node id = a0 + n0 * (a1 + n1 * (a2 ...)), with coordinates a and sizes n.
+    `width`: width of a node. The id of a node is a0 + n0 * (a1 + n1 * (a2 ...)), with coordinates a
+    and sizes n.
     """
     node = np.arange(int(np.prod(sizes)))
     places = np.zeros((len(node), 2))
@@ -74,10 +76,11 @@ def _place_on_grid(sizes: list[int], width: float) -> Points:
 
 
 def _compute_steps(sizes: list[int], width: float) -> list[Float64Array]:
-    """Return the offset to the next node of every dimension; zero in dimensions of one node.
+    """Return the offset (x, y) between neighbours in every dimension; 0 for size 1.
 
-    Three dimensions with more than one node are drawn obliquely, all other numbers flat. The
-    spacing is at least `_SPACING` and the `width` of a node with a gap.
+    If exactly three dimensions have more than one node, they are drawn in oblique projection,
+    otherwise flat. Neighbours in x are at least `_SPACING` and the `width` of a node with a gap
+    apart.
     """
     large = [size for size in sizes if size > 1]
     across = max(_SPACING, width + _NPU_GAP)
@@ -93,10 +96,11 @@ def _compute_steps(sizes: list[int], width: float) -> list[Float64Array]:
 
 
 def _compute_oblique_steps(sizes: list[int], across: float) -> list[Float64Array]:
-    """Return the (x, y) offsets between neighbours in each of three dimensions, in parallel
-    projection; each is float64[2]. The third offset is `_DEPTH`; the first and second leave room
-    for the nodes of the third dimension, of which there are `sizes[2]`. `across`: minimum distance
-    in x between neighbours of the first dimension.
+    """Return the offsets (x, y) between neighbours of three dimensions in oblique projection.
+
+    The third offset is `_DEPTH`. The first two leave room for all nodes of the third dimension.
+    `sizes`: sizes of the dimensions, of which only the third is used. `across`: minimum distance in
+    x between neighbours of the first dimension.
     """
     # The nodes of the third dimension end before the next node of the first.
     depth = sizes[2] - 1
@@ -108,11 +112,10 @@ def _compute_oblique_steps(sizes: list[int], across: float) -> list[Float64Array
 
 
 def _compute_flat_steps(sizes: list[int], across: float) -> list[Float64Array]:
-    """Return one offset (x, y) per dimension, alternately to the right and down.
+    """Return the offset (x, y) between neighbours of every dimension, alternately right and down.
 
-    Each offset passes the extent of all previous dimensions of its direction; the spacing is
-    `across` to the right and `_SPACING` down. From the third dimension on, `_GAP` separates the
-    grids of the first two.
+    Each offset exceeds the extent of all previous dimensions of its direction by the spacing:
+    `across` to the right, `_SPACING` down, and from the third dimension on also `_GAP`.
     """
     # Extent of all dimensions so far, to the right and down.
     extent = [0.0, 0.0]
@@ -143,10 +146,10 @@ _MAX_SWITCH_ROWS = 3
 
 
 def place_irregular_nodes(topology: Topology, boxes: Collection[int] = ()) -> Points:
-    """Place nodes in layers by their distance from the NPUs; float64[num_nodes, 2].
+    """Place nodes in layers by their distance from the NPUs: float64[num_nodes, 2], in pixels.
 
-    If nodes of one layer are linked with each other, the layers are circles. `boxes`: the nodes
-    among the NPUs that represent collapsed groups.
+    If two nodes of the same layer are linked, the layers are circles. `boxes`: the nodes that
+    represent collapsed groups of NPUs.
     """
     level = _compute_levels(topology, boxes)
     is_joined = level[topology.source] == level[topology.destination]
@@ -156,9 +159,10 @@ def place_irregular_nodes(topology: Topology, boxes: Collection[int] = ()) -> Po
 
 
 def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
-    """Return each node's number of links to the nearest NPU in either direction; 1 if unreachable.
+    """Return each node's number of links to the nearest NPU, in either direction: int64.
 
-    In a picture with NPUs, a box is below the nodes that it is linked with.
+    It is 0 for NPUs, and 1 for nodes without a path. A collapsed group (in `boxes`) is one level
+    below the nodes with which it is linked, if there are also expanded NPUs.
     """
     # Relax all links at once until no distance decreases. The number of rounds is the number of
     # levels, which is small.
@@ -179,12 +183,12 @@ def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
 
 
 def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[int]) -> Points:
-    """Place NPUs below and switches above; layers wider than a page get staggered rows.
+    """Place NPUs below and switches above them: float64[num_nodes, 2], in pixels, y downwards.
 
-    Returns positions in pixels, float64[num_nodes, 2], with y downwards. Switches that link only
-    the NPUs of one host are below the NPUs. The NPUs keep their order; each higher level is ordered
-    by the mean position of its nodes' neighbours in the level below (ties by number), with `boxes`
-    (collapsed groups) last, and spread evenly over the width.
+    A layer that is wider than a page gets several staggered rows. Switches that link only the NPUs
+    of one host are below the NPUs. NPUs keep their order. Nodes of a higher level are ordered by
+    the mean position of their neighbours in the level below, with `boxes` (collapsed groups) last,
+    and are spread evenly over the width.
     """
     floor = _assign_layers(topology, level)
     width = _compute_layer_width(topology, floor)
@@ -216,11 +220,13 @@ def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[in
 
 
 def is_crowded(topology: Topology, boxes: Collection[int] = ()) -> bool:
-    """Check if the network has too many lines, or more nodes than a page has room for.
+    """Return whether a network has too many lines or nodes to be drawn on a page.
 
-    Networks with regular dimensions never are. The limits are `_MAX_LINES` pairs of linked nodes;
-    on circles (links within a level) the page width; otherwise, per layer, `_MAX_NPU_ROWS` rows of
-    NPUs or `_MAX_SWITCH_ROWS` rows of switches.
+    Networks with regular dimensions are never crowded. The limits are:
+
+    - `_MAX_LINES` pairs of linked nodes
+    - in circles (links within a level): the page width
+    - in layers: `_MAX_NPU_ROWS` rows of NPUs and `_MAX_SWITCH_ROWS` rows of switches per layer
     """
     if topology.dimensions:
         return False
@@ -241,8 +247,9 @@ def is_crowded(topology: Topology, boxes: Collection[int] = ()) -> bool:
 
 
 def _compute_layer_width(topology: Topology, floor: Int64Array) -> float:
-    """Return the width in pixels of the widest layer (nodes of equal `floor`), at most
-    `_LAYER_WIDTH`.
+    """Return the width of the widest layer in pixels, at most `_LAYER_WIDTH`.
+
+    `floor`: layer of every node.
     """
     layers = (np.flatnonzero(floor == height) for height in np.unique(floor).tolist())
     widest_layer = max(len(nodes) * _measure_room(topology, nodes) for nodes in layers)
@@ -257,11 +264,11 @@ def _measure_room(topology: Topology, nodes: Int64Array) -> float:
 
 
 def _assign_layers(topology: Topology, level: Int64Array) -> Int64Array:
-    """Return the layer of every node: its level, or -1 below the NPUs.
+    """Return the layer of every node: its level, or -1 for internal switches of hosts.
 
-    Layer -1 has the internal switches of hosts: first-level switches whose linked NPUs are
-    consecutive and not all NPUs, and which lead to no higher level. If all first-level switches are
-    of this kind, all stay at their level, above the NPUs.
+    A first-level switch is internal if its NPUs are consecutive and not all NPUs, and it has no
+    link to a higher level. If all first-level switches are internal, they keep their level. Layer
+    -1 is drawn below the NPUs.
     """
     # As in pictures of rail-optimised clusters, a host's internal switch is below the NPUs, rails
     # and NICs are above. Internal switches link a run of consecutive NPUs and no other switch.
@@ -284,9 +291,10 @@ def _assign_layers(topology: Topology, level: Int64Array) -> Int64Array:
 
 
 def _compute_centres(topology: Topology, position: Float64Array, level: Int64Array) -> Float64Array:
-    """Return the mean position of every node's neighbours one level below, float64[num_nodes].
+    """Return the mean position of every node's neighbours one level below: float64[num_nodes].
 
-    Links to the node count, parallel ones each. Nodes without such neighbours get 0.
+    Only links to the node count, and parallel links count separately. Nodes without such neighbours
+    have 0.
     """
     nodes = len(position)
     is_up = level[topology.source] == level[topology.destination] - 1
@@ -302,9 +310,9 @@ def _compute_centres(topology: Topology, position: Float64Array, level: Int64Arr
 def _place_on_circles(topology: Topology, level: Int64Array) -> Points:
     """Place the NPUs on the outer circle by rank, and each level of switches on a smaller one.
 
-    Returns float64[num_nodes, 2] around the centre. Switches are ordered by the mean angle of their
-    neighbours further out; a single node of the innermost level is at the centre. Angles start at
-    the top, half a slot after it if there are switches.
+    Returns float64[num_nodes, 2] in pixels around the centre. Switches are ordered by the mean
+    angle of their neighbours on the next larger circle. A single node of the innermost level is at
+    the centre. Angles start at the top, or half a slot after it if there are switches.
     """
     inner = int(level.max())
     radius = _compute_outer_radius(topology, level)
@@ -326,10 +334,10 @@ def _place_on_circles(topology: Topology, level: Int64Array) -> Points:
 
 
 def _compute_outer_radius(topology: Topology, level: Int64Array) -> float:
-    """Return a radius in pixels with room for all NPUs and for the inner circles.
+    """Return the radius of the outer circle in pixels: with room for all NPUs and inner circles.
 
-    Each level of switches lies `_LAYER_HEIGHT` further in and needs the room of its labels between
-    neighbours; the largest need decides.
+    The circle of each level of switches is `_LAYER_HEIGHT` smaller than the previous one, and must
+    have room for the labels of its nodes. The largest requirement counts.
     """
     outer = circle(topology.num_npus, arc=_measure_room(topology, np.arange(topology.num_npus)))
     radius = float(np.hypot(*outer[0]))

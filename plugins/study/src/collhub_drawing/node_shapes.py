@@ -19,16 +19,18 @@ LABEL_LENGTH = 24
 
 
 def escape_svg_text(text: str) -> str:
-    """Escape the markup (&, <, >) of an untrusted name, and replace characters that XML forbids by
-    U+FFFD.
+    """Return a name with XML markup (&, <, >) escaped and forbidden characters replaced.
+
+    Characters that XML forbids become U+FFFD.
     """
     legal = _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
     return escape(legal)
 
 
 def label(name: str) -> str:
-    """Return a name of at most `LABEL_LENGTH` characters; longer names keep their beginning and
-    their last 4 characters, with an ellipsis in between.
+    """Return the name, shortened to at most `LABEL_LENGTH` characters.
+
+    A longer name keeps its beginning and its last 4 characters, with an ellipsis in between.
     """
     if len(name) <= LABEL_LENGTH:
         return name
@@ -64,9 +66,10 @@ _DIRECTIONS = np.asarray(
 
 
 def circle(count: int, arc: float = ARC) -> Points:
-    """Return `count` points on a circle with arcs of `arc` pixels; a single point is the centre.
+    """Return `count` points on a circle, clockwise from the top: float64[count, 2], in pixels.
 
-    The points are clockwise from the top.
+    `arc`: length of the arc between neighbours, which is larger if the radius would be below
+    `_MIN_RADIUS`. A single point is at the centre.
     """
     radius = 0.0
     if count > 1:
@@ -84,9 +87,10 @@ def on_unit_circle(angle: Float64Array) -> Points:
 
 
 def compute_neighbour_centres(topology: Topology, places: Points) -> Points:
-    """Return the mean position of the NPUs with a link to a node, float64[num_nodes, 2]; parallel
-    links count separately. Nodes without such NPUs get the mean of all NPUs. `places`: positions of
-    all nodes, same shape.
+    """Return the mean position of the NPUs with a link to each node: float64[num_nodes, 2].
+
+    Parallel links count separately. Nodes without such NPUs get the mean of all NPUs. `places`:
+    positions of all nodes.
     """
     is_from_npu = topology.source < topology.num_npus
     source = topology.source[is_from_npu]
@@ -102,9 +106,10 @@ def compute_neighbour_centres(topology: Topology, places: Points) -> Points:
 
 
 def find_free_places(places: Points, targets: Points, first: int, sizes: Points) -> Points:
-    """Move the nodes from row `first` on to the nearest free positions around their targets.
+    """Move the nodes from `first` on to the nearest free positions around their targets.
 
-    Returns the positions of all nodes. `sizes`: width and height of every node in pixels.
+    Returns the positions of all nodes. Nodes are placed in order; each must not touch any earlier
+    node. `sizes`: width and height of every node in pixels.
     """
     positions = places.copy()
     for row in range(first, len(positions)):
@@ -115,10 +120,10 @@ def find_free_places(places: Points, targets: Points, first: int, sizes: Points)
 
 
 def _find_free_place(taken: Points, min_distance: Points, target: Points) -> Points:
-    """Return the target, or the first free point of growing rings of eight around it.
+    """Return the target if it is free, otherwise the first free point around it.
 
-    Ring n is n x `_STEP` away; within a ring, the order is that of `_DIRECTIONS`. A point is free
-    if no taken one is nearer than the minimum distance.
+    The points are on growing rings of eight; ring n has the distance n * `_STEP`, and the order
+    within a ring is that of `_DIRECTIONS`. `min_distance`: see `_is_free`.
     """
     if _is_free(taken, min_distance, target):
         return target
@@ -133,10 +138,10 @@ def _find_free_place(taken: Points, min_distance: Points, target: Points) -> Poi
 
 
 def _is_free(taken: Points, min_distance: Points, point: Points) -> bool:
-    """Whether the shape at `point` touches none of those at `taken`, float64[n, 2].
+    """Return whether a shape at `point` touches none of the shapes at `taken`.
 
-    Two shapes touch if their centres are closer than `min_distance`, float64[n, 2], in x and in y.
-    True if nothing is taken.
+    `taken`, `min_distance`: float64[n, 2]. Two shapes touch if the distance of their centres is
+    below `min_distance` both in x and in y. True if nothing is taken.
     """
     is_touched = np.all(np.abs(taken - point) < min_distance, axis=1)
     return not is_touched.any()

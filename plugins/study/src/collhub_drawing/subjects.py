@@ -111,10 +111,10 @@ class AlgorithmSteps:
     tracks = ("send", "receive", "compute")
 
     def __init__(self, algorithm: Algorithm, collective_bytes: int) -> None:
-        """Compute the message sizes in bytes from the units of the collective.
+        """Prepare the steps of an algorithm: their tracks, message flags and sizes in bytes.
 
-        The size of a step is its share of units of `collective_bytes`, the full buffer. Tracks
-        depend on the kind of each step; sends and receives are messages.
+        `collective_bytes`: size of the full buffer. The size of a step is the share of its units.
+        The kind of a step determines its track; sends and receives are messages.
         """
         steps = self.table = algorithm.steps
         self.track: Int64Array = _list_tracks(_STEP_TRACKS)[steps.kind]
@@ -123,8 +123,9 @@ class AlgorithmSteps:
         self.sizes = message_bytes(collective_bytes, units, steps.count)
 
     def partners(self, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Return the row of the matching send for every receive, int64; all other rows, also
-        receives without a send, are their own partners. The times are not used.
+        """Return the row of the matching send for every receive: int64.
+
+        All other rows, also receives without a send, have their own row. The times are not used.
         """
         pairs = match_messages(self.table, Findings())
         partners = np.arange(len(self.table))
@@ -136,7 +137,7 @@ class AlgorithmSteps:
         return _STEP_NAMES[StepKind(self.table.kind[row])].format(self.table.peer[row])
 
     def facts(self, row: int) -> Facts:
-        """Return the step number, the bytes, and the columns that the producer has set."""
+        """Return the step number, the bytes, and the other columns that the producer has set."""
         facts: Facts = {"step": self.table.step_of(row), "bytes": int(self.sizes[row])}
         return facts | _read_columns(self.table, row, _STEP_COLUMNS)
 
@@ -148,9 +149,10 @@ class JobNodes:
     tracks = ("collective", "send", "receive", "memory", "compute")
 
     def __init__(self, workload: Workload) -> None:
-        """Refer to the workload without a copy; tracks depend on the kind of each node.
+        """Prepare the nodes of a workload: their tracks, message flags and sizes.
 
-        Sends and receives are messages.
+        The workload is not copied. The kind of a node determines its track; sends and receives are
+        messages.
         """
         self._workload = workload
         nodes = self.table = workload.nodes
@@ -163,14 +165,15 @@ class JobNodes:
         return job_partners(self._workload, start, end)
 
     def name(self, row: int) -> str:
-        """Return the node's name in the job, or its kind."""
+        """Return the node's name in the job; if it has none, a text for its kind."""
         name = int(self.table.name[row])
         return self._workload.names[name] if name >= 0 else self._describe_kind(row)
 
     def facts(self, row: int) -> Facts:
-        """Return the facts of a node: its id, kind, group and the columns of `_NODE_COLUMNS`.
+        """Return the properties of a node: id, kind, group, and the columns in `_NODE_COLUMNS`.
 
-        The group is absent for nodes without one; the id is that of the job, not the row.
+        The id is that of the job, not the row. A node without a group has no entry for it, and
+        columns that are not set are omitted.
         """
         facts: Facts = {"node": int(self.table.identity[row]), "kind": self._describe_kind(row)}
         group = int(self.table.group[row])
@@ -179,10 +182,10 @@ class JobNodes:
         return facts | _read_columns(self.table, row, _NODE_COLUMNS)
 
     def _describe_kind(self, row: int) -> str:
-        """Return the kind of a collective, such as all-reduce, or a message with its peer.
+        """Return a text for the kind of a node.
 
-        Messages are "send to N" or "receive from N"; other nodes, and collectives of unknown kind,
-        have the name of the kind of node.
+        It is the collective, such as all-reduce; for messages "send to N" or "receive from N";
+        otherwise the name of the kind, also for collectives of unknown kind.
         """
         kind, nodes = NodeKind(self.table.kind[row]), self.table
         if kind is NodeKind.COLLECTIVE and nodes.collective[row] >= 0:
@@ -198,9 +201,9 @@ def _list_tracks(tracks: Mapping[_Kind, int]) -> Int64Array:
 
 
 def _read_columns(table: RankTable, row: int, columns: Sequence[tuple[str, str, int]]) -> Facts:
-    """Return the values of a row by the names used in slices.
+    """Return the values of a row by name, without values that are not set.
 
-    `columns`: (name, column, minimum); values below the minimum are unset and left out.
+    `columns`: (name, column, minimum); a value below the minimum is not set.
     """
     values = ((name, int(getattr(table, column)[row]), low) for name, column, low in columns)
     return {name: value for name, value, low in values if value >= low}
@@ -223,10 +226,12 @@ class RunTimes:
 
     @classmethod
     def of(cls, subject: Subject, start_ns: Int64Array, end_ns: Int64Array) -> RunTimes:
-        """Create from measured or simulated times in ns; -1 for rows that never started or
-        finished. Rows that started are in `rows`; rows without end get the last time of the run and
-        `is_endless`, and an end before its start becomes the start. Raises `InputError` if the
-        number of times differs from the number of rows.
+        """Create the times of a run from measured or simulated times in ns.
+
+        -1 means that a row never started or never finished. `rows` of the result are the rows that
+        started. A row without an end gets the last time of the run and is marked in `is_endless`;
+        an end before the start becomes the start. Raises `InputError` (`step-times`) if the number
+        of times is not the number of rows.
         """
         count = len(subject.table)
         if len(start_ns) != count or len(end_ns) != count:
@@ -240,10 +245,10 @@ class RunTimes:
         return cls(subject, rows, start_ns, end, is_endless, last)
 
     def within(self, excerpt: RunExcerpt) -> RunTimes:
-        """Return the run with the rows of an excerpt only; their times do not change.
+        """Return the run with only the rows of an excerpt; times are not changed.
 
-        Rows that run, or wait, at any time of the window are kept. Messages with one end in the
-        excerpt count as not started at the other. Raises `UsageError` if no row remains.
+        A row is kept if its rank is in the excerpt and it runs or waits at any time of the window.
+        Raises `UsageError` (`nothing-to-show`) if the excerpt is invalid or no row remains.
         """
         table = self.subject.table
         cure = (
@@ -265,9 +270,9 @@ class RunTimes:
         return replace(self, rows=rows)
 
     def num_events(self) -> int:
-        """Return the maximum number of events: a slice per row, an arrow end per message row.
+        """Return the maximum number of events: one per row, and one arrow end per message row.
 
-        The actual number is lower if partners of messages did not start.
+        The actual number is lower if the partners of messages did not start.
         """
         arrow_ends = np.count_nonzero(self.subject.is_message[self.rows])
         return len(self.rows) + int(arrow_ends)
@@ -283,11 +288,12 @@ class ShownTimes:
 
     @classmethod
     def of(cls, run: RunTimes) -> ShownTimes:
-        """Let every row begin at the start of its partner: a receive when its message is sent.
+        """Let every receive be shown from the start of its send on.
 
-        The shown start is limited to the time between start and end of the row, because clocks of
-        measured ranks may differ. Rows without a partner, or whose partner never starts, keep their
-        start. The messages with both ends are listed as (send, receive).
+        The time before that is waiting, not transfer. The shown start is limited to the time
+        between start and end of the row, because the clocks of measured ranks can differ. Rows
+        whose partner never starts, or that have none, keep their start. The messages with both ends
+        shown are listed as (send, receive).
         """
         # A receive may be posted long before; the time it waits is not transfer time. The clip
         # prevents negative durations if the clocks of measured ranks differ.
@@ -313,10 +319,11 @@ class _Intervals(NamedTuple):
 
 
 def assign_slots(group: Int64Array, begin: Int64Array, end: Int64Array) -> Int64Array:
-    """Return the number of a track, from 0, for every interval: int64, the lowest that is free.
+    """Return for every interval the lowest track that is free at its begin: int64, from 0.
 
-    The input is sorted by group, then `begin`; groups are consecutive runs of equal numbers. An
-    interval that ends exactly when another one begins has freed its track.
+    Tracks are assigned separately in each group. The input must be sorted by group, then by
+    `begin`. A track is free from the end of its last interval on. If all `MAX_TRACKS` are occupied,
+    the track that becomes free first is taken.
     """
     count = len(group)
     slot = np.zeros(count, np.int64)
@@ -327,11 +334,12 @@ def assign_slots(group: Int64Array, begin: Int64Array, end: Int64Array) -> Int64
 
 
 def _fill_slots(intervals: _Intervals) -> int:
-    """Write the slot of every interval; return the number of intervals that overlap on their track.
+    """Write the slot of every interval; return the number of intervals that overlap in their slot.
 
-    Intervals are sorted by group. Each takes the lowest slot of its group that is free at its
-    begin, or a new one. If all `len(free_at)` slots are occupied, it takes the slot that becomes
-    free first (the lowest of equal ones) and counts as an overlap. Overwrites `slot` and `free_at`.
+    Intervals are sorted by group, then by begin. Each one takes the lowest slot of its group that
+    is free at its begin, or a new one. If all `len(free_at)` slots are occupied, it takes the one
+    that becomes free first (the lowest of equal ones) and counts as an overlap. Overwrites `slot`
+    and `free_at`.
     """
     used = 0
     overlaps = 0

@@ -70,18 +70,21 @@ def format_ranks(ranks: int, nodes: int) -> str:
 
 
 def may_be_equal(first: Library, second: Library) -> bool:
-    """Whether two libraries have the same name and variant and no different versions; an unknown
-    version equals any version.
+    """Return whether two libraries can be the same.
+
+    Name and variant must be equal. Versions must be equal too, unless one of them is unknown
+    (empty).
     """
     is_same = (first.name, first.variant) == (second.name, second.variant)
     return is_same and (not first.version or not second.version or first.version == second.version)
 
 
 def merge_calls(points: Iterable[Measurement]) -> list[Measurement]:
-    """Combine records of the ranks of one call into one point per collective, ranks, nodes, size,
-    library and machine. The time of a rank includes the wait for late ranks, so a call takes the
-    minimum over its ranks; a point is the median over the calls. Points without a call are
-    unchanged and come first.
+    """Combine the records of the ranks of one call, and the calls of one configuration.
+
+    The time of a rank includes waiting for late ranks, so the time of a call is the minimum over
+    its ranks. The calls with equal collective, ranks, nodes, size, library and machine become one
+    point with their median time. Points without a call are unchanged and come first.
     """
     single: list[Measurement] = []
     fastest: dict[tuple[str, str, int], Measurement] = {}
@@ -139,10 +142,10 @@ class Table:
         return interpolate(self.sizes, envelope(self.times_us), size_bytes)
 
     def errors_between_knots(self) -> FloatArray:
-        """Return |predicted / measured - 1| at every second inner knot, all left out at once.
+        """Return the relative errors |predicted / measured - 1| of interpolation at omitted sizes.
 
-        The first and last size are never left out. Empty for fewer than `_MIN_KNOTS_FOR_ERROR`
-        sizes.
+        Every second inner size is omitted, all at the same time, and predicted from the remaining
+        ones. The result is empty for fewer than `_MIN_KNOTS_FOR_ERROR` sizes.
         """
         if len(self.sizes) < _MIN_KNOTS_FOR_ERROR:
             return np.zeros(0)
@@ -156,17 +159,20 @@ class Table:
 
 
 def envelope(times_us: FloatArray) -> FloatArray:
-    """Return the lower monotone envelope: the minimum over this and all larger sizes.
+    """Return for every size the minimum time of this and all larger sizes.
 
-    It removes slow outliers and preserves jumps.
+    This removes slow outliers and keeps jumps. The times must be sorted by size.
     """
     reversed_minimum: FloatArray = np.minimum.accumulate(times_us[::-1])
     return reversed_minimum[::-1]
 
 
 def interpolate(sizes: FloatArray, times_us: FloatArray, size_bytes: FloatArray) -> FloatArray:
-    """Return times in us at sizes: linear between knots, the first time below them, and the slope
-    of the last two knots (at least 0) beyond them. With one knot the time is constant.
+    """Return the interpolated times in us at the given sizes.
+
+    `sizes`, `times_us`: the measured sizes in bytes, ascending, and their times. Between them the
+    time is linear. Below the first size it is the first time. Above the last size it has the slope
+    of the last two, at least 0. With a single measured size the time is constant.
     """
     inside = np.interp(size_bytes, sizes, times_us)
     if len(sizes) < 2:
@@ -176,9 +182,10 @@ def interpolate(sizes: FloatArray, times_us: FloatArray, size_bytes: FloatArray)
 
 
 def one_place(points: Iterable[Measurement], other_place: str = "in") -> list[Measurement]:
-    """Keep one place of each configuration: `other_place` only if no other was measured.
+    """Keep the points of one place (in place or out of place) of each configuration.
 
-    By default, times are those out of place, and in place without these.
+    Points with `other_place` are kept only if the configuration has no others. By default, in-place
+    points are kept only if there are none out of place.
     """
     listed = list(points)
     preferred = {_configuration(point) for point in listed if point.place != other_place}
@@ -192,9 +199,9 @@ def one_place(points: Iterable[Measurement], other_place: str = "in") -> list[Me
 def make_tables(points: Iterable[Measurement], other_place: str = "in") -> list[Table]:
     """Build one table per configuration of the points, sorted by configuration.
 
-    A configuration is collective, ranks, nodes, library and data type. The time of a size
-    (ascending) is the median of its points in us; `repeats` is the smallest number of points of a
-    size. `other_place`: as in `one_place`. No points give no tables.
+    A configuration is collective, ranks, nodes, library and data type. The time of a size is the
+    median of its points in us; sizes are ascending. `repeats` is the smallest number of points of a
+    size. `other_place`: as in `one_place`.
     """
     groups: dict[tuple[str, int, int, Library, str], dict[int, list[float]]] = {}
     for point in one_place(points, other_place):

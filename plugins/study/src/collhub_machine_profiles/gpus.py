@@ -91,8 +91,9 @@ _MAX_LABEL = 120
 
 
 def known_gpu(text: str) -> Gpu | None:
-    """Return the GPU that a label, a device name or a topology text names; None if the first 200
-    characters name none. The first matching pattern of the table decides.
+    """Return the GPU that a label, a device name or a topology text names; None if none.
+
+    Only the first 200 characters are searched. The first matching pattern of the table decides.
     """
     for pattern, name in _PATTERNS:
         match = pattern.search(text[:200])
@@ -109,9 +110,9 @@ def has_switched_links(label: str) -> bool:
 
 
 def network_rate_of_label(label: str) -> float | None:
-    """Return the nominal rate of all NICs of a node in GB/s, as `4x 200 Gb/s` in a label states it.
+    """Return the nominal rate of all NICs of a node in GB/s, from a label with `4x 200 Gb/s`.
 
-    None if the label states no number and rate of NICs.
+    None if the label does not have a number and rate of NICs.
     """
     match = _NICS.search(label)
     return int(match[1]) * int(match[2]) / 8 if match else None

@@ -60,11 +60,10 @@ class ErrorSummary:
 
     @classmethod
     def of(cls, errors: Iterable[float]) -> ErrorSummary:
-        """Summarize the sizes of relative errors: number, median, 90th percentile and maximum.
+        """Summarize relative errors: number, median, 90th percentile and maximum.
 
-        The statistics are of |error|, as fractions, so that the sign is ignored; percentiles are
-        interpolated linearly. There must be at least one error: without one, numpy raises
-        `IndexError`.
+        The statistics are of the absolute values, as fractions. Percentiles are interpolated
+        linearly. Raises `IndexError` (from numpy) if there are no errors.
         """
         values = np.abs(np.array(list(errors), dtype=float))
         median, p90 = np.percentile(values, (50, 90))
@@ -87,7 +86,7 @@ class ErrorEntry:
     worst: float
 
     def document(self) -> dict[str, object]:
-        """Return the entry as JSON; errors are fractions with four digits after the point."""
+        """Return the entry as a JSON object; median, p90 and worst are rounded to 4 digits."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         return {**fields, **{name: round(fields[name], 4) for name in ("median", "p90", "worst")}}
 
@@ -117,7 +116,10 @@ class MachineProfile:
         return GPUS.get(self.gpu)
 
     def modelled_gpu(self, call: CollectiveCall) -> Gpu | None:
-        """Return the GPU if the constants of the profile predict a call; None if they do not."""
+        """Return the GPU if the constants of the profile predict a call, otherwise None.
+
+        The profile must have a known GPU and constants, and the model must cover the call.
+        """
         gpu = self.known_gpu
         return gpu if gpu is not None and self.constants and is_modelled(gpu, call) else None
 
@@ -129,9 +131,10 @@ class MachineProfile:
         return np.array([self.constants[name].value for name in NAMES])
 
     def table_for(self, point: CollectiveCall) -> Table | None:
-        """Return the table of the collective, ranks, nodes, data type and library of a call; None
-        if there is none. A table of exactly the version is preferred; an unknown version matches
-        any version.
+        """Return the table that matches a call; None if there is none.
+
+        Collective, ranks, nodes, data type and library must be equal. A table with exactly the same
+        library version is preferred; otherwise an unknown version matches any version.
         """
         same = [
             table
@@ -154,9 +157,9 @@ def profile_name(label: str) -> str:
 def profile_document(profile: MachineProfile) -> dict[str, object]:
     """Return the profile as JSON values of the schema `SCHEMA`.
 
-    Constants are rounded to five significant digits and carry source, points and meaning. The
-    fields of an unknown GPU, an empty network list, an empty GPU name and an empty date are null;
-    tables, errors and sources are lists that may be empty.
+    Constants are rounded to five significant digits and have their source, points and meaning.
+    These are null if unknown or empty: the GPU and its fields, the networks, and the date. Tables,
+    errors and sources are lists, which can be empty.
     """
     gpu = profile.known_gpu
     constants = {
@@ -230,10 +233,10 @@ def _library_document(library: Library) -> dict[str, str]:
 
 
 def profile_bytes(profile: MachineProfile) -> bytes:
-    """Return the profile as JSON text, one line for each table, constant and source.
+    """Return the profile as JSON text, with one line per table, constant and source.
 
-    Equal profiles give equal bytes, which end with a line feed. The fields are those of
-    `profile_document`, in its order.
+    The fields are those of `profile_document`, in its order. Equal profiles give equal bytes. The
+    text ends with a line feed.
     """
     lines = []
     for key, value in profile_document(profile).items():
@@ -253,8 +256,8 @@ def profile_bytes(profile: MachineProfile) -> bytes:
 def read_profile(file: str) -> MachineProfile:
     """Read the profile in a file.
 
-    Raises `InputError` with the path of each defect, and with the reason if the file cannot be
-    read.
+    Raises `InputError` with the reason if the file cannot be read (`unreadable-input`), and the
+    errors of `parse_profile`.
     """
     try:
         content = Path(file).read_bytes()
@@ -268,13 +271,16 @@ def read_profile(file: str) -> MachineProfile:
 
 
 def parse_profile(content: bytes, file: str) -> MachineProfile:
-    """Parse the JSON of a machine profile; `file` is its name in messages.
+    """Parse the JSON text of a machine profile; `file` is its name in messages.
 
-    The constants are either all present or all absent. A profile with tables only may have any
-    `constants_version`. Raises `InputError` for invalid JSON or another `schema`; for violations of
-    the schema, at most 20 at once, each with its path; and otherwise for constants of another
-    version (code `other-constants`), the first set of wrong constants, or the first table whose
-    sizes do not increase.
+    Raises `InputError` at the first of these checks that fails:
+
+    - valid JSON, and the right `schema`
+    - the schema; all violations (at most 20) are reported with their paths
+    - constants and networks of this version of the model (`other-constants`); a profile with tables
+      only may have any version
+    - all constants are present, or none
+    - increasing sizes in each table
     """
     document = parse_json_object(content, file)
     location = Location(file)
@@ -356,8 +362,9 @@ def _table(document: dict[str, Any], index: int, location: Location) -> Table:
 def used_sources(
     points: Iterable[Measurement], described: Mapping[str, Mapping[str, str]]
 ) -> tuple[dict[str, object], ...]:
-    """Return name, description (repository, commit, licence) and number of points of each source,
-    sorted by name. File names are not included.
+    """Return the used sources with description and number of points, sorted by name.
+
+    `described`: repository, commit and licence by source. File names are not included.
     """
     counts: dict[str, int] = {}
     for point in points:

@@ -52,7 +52,10 @@ def network_of_machine(machine: str) -> NodeNetwork | None:
 
 
 def count_nodes(topology: Topology) -> int:
-    """Count the groups of a topology if they have equal sizes and contain every NPU; else 1."""
+    """Return the number of groups of a topology if they are equal hosts, otherwise 1.
+
+    The groups must have equal sizes and together contain every NPU exactly once.
+    """
     members = [npu for group in topology.groups.values() for npu in group]
     sizes = {len(group) for group in topology.groups.values()}
     is_complete = sorted(members) == list(range(topology.num_npus))
@@ -68,12 +71,13 @@ def find_communicator(
     topology: Topology | None = None,
     machine: str = "",
 ) -> Communicator:
-    """Return the communicator of a machine with this GPU.
+    """Return the NCCL communicator of a machine with this GPU.
 
-    Number of ranks and nodes: as given, else those of the topology, else one full node. The network
-    cards are those of the topology, else the usual ones of the shipped profile `machine` or of the
-    GPU. Raises `UsageError` if ranks and nodes do not fit the machine, and for GPUs whose channels
-    are unknown.
+    The numbers of ranks and nodes are the given ones, otherwise those of the topology, otherwise
+    one full node. The network cards are those of the topology, otherwise the usual ones of the
+    shipped profile `machine` or of the GPU. Raises `UsageError` if ranks and nodes do not fit the
+    machine or the topology, if NCCL's channels on this GPU are unknown, and if the network of
+    several nodes is unknown.
     """
     if not gpu.search_channels:
         message = f"the channels that NCCL finds on {gpu.name} are unknown"
@@ -119,8 +123,8 @@ def _ranks_and_nodes(
 def _network_of_topology(topology: Topology, gpu: Gpu) -> NodeNetwork | None:
     """Return the links that leave the first node of a topology, as network cards.
 
-    Their number and mean bandwidth (GB/s) replace those of the usual network of this GPU; other
-    properties are kept. None if no link leaves the node.
+    Their number and mean bandwidth (GB/s) replace those of the usual network of this GPU; its other
+    properties are kept. Returns None if no link leaves the node.
     """
     import numpy as np  # Imported here: a listing of machines does without it.
 
@@ -163,7 +167,11 @@ class Baseline:
 
 
 def nccl_version_of(profile: MachineProfile | None) -> str:
-    """Return the version of NCCL that a profile was measured with, else the default version."""
+    """Return the version of NCCL with which a profile was measured, or `DEFAULT_VERSION`.
+
+    The default is returned if there is no profile, it is of another library, or its version is
+    empty.
+    """
     if profile is None or profile.library.name != "NCCL" or not profile.library.version:
         return DEFAULT_VERSION
     return profile.library.version
@@ -177,10 +185,11 @@ def communicator_of_topology(
     ranks: int | None = None,
     nodes: int | None = None,
 ) -> Communicator | None:
-    """Return the communicator of the ranks of a topology (default: all) on its known machine.
+    """Return the NCCL communicator for ranks of a topology on its known machine.
 
-    `profile` and `version` of NCCL: default are those of the machine that the topology names. None
-    if it names none, if the channels of its GPU are unknown, and if the ranks do not fit.
+    `ranks`, `nodes`: by default all of the topology. `profile`, `version` (of NCCL): by default
+    those of the machine that the topology names. Returns None if no known GPU is named, if NCCL's
+    channels on it are unknown, or if the ranks do not fit.
     """
     profile = profile or find_profile(topology)
     gpu = profile.known_gpu if profile is not None else known_gpu(topology.name)
@@ -210,9 +219,10 @@ def predict_baseline(
 ) -> Baseline | None:
     """Predict NCCL's execution of a call by all ranks of a topology.
 
-    `profile`: default is that of the machine that the topology names. `version` of NCCL: default is
-    that of the profile. Returns None for a topology of no known machine, for a collective that NCCL
-    lacks, and for ranks that do not fit the machine.
+    `profile`: by default that of the machine that the topology names. `version` of NCCL: by default
+    that of the profile. The time comes from the profile; if it has none, it is the cost of NCCL's
+    own model. Returns None if neither gives a time, for example for an unknown machine or a
+    collective that NCCL does not have.
     """
     profile = profile or find_profile(topology)
     machine = "" if profile is None else profile.name
@@ -247,11 +257,11 @@ def expected_time(
     version: str = "",
     dtype: str = "",
 ) -> Prediction | None:
-    """Return the time of NCCL by the table or the model of a profile; None without either.
+    """Return the time of NCCL by the tables or the model of a profile; None if there is none.
 
-    The version asked for is tried first ("" accepts any), then the libraries of the profile with a
-    network plugin, whose variant begins with +, in the order of tables and networks. The first
-    prediction wins.
+    The first prediction is returned, in this order: NCCL in the given version ("" accepts any),
+    then the libraries of the profile's tables and networks with a network plugin (a variant that
+    begins with +).
     """
     # Imported here: choices without times need no numpy.
     from collhub_machine_profiles.calls import PlannedCall
@@ -274,9 +284,10 @@ def expected_time(
 def expected_time_of_choice_us(
     profile: MachineProfile, communicator: Communicator, collective: str, size: int, choice: Choice
 ) -> float | None:
-    """Return the time of a forced choice in us by the model of one node; None if it has none.
+    """Return the time in us of a call with a given choice, by the model of one node.
 
-    The model has rings, NVLS and exchanges on one node, and no trees. `size` is in bytes.
+    `size`: bytes. Returns None if the profile does not model the call, or if the algorithm is not
+    ring, nvls or p2p.
     """
     from collhub_machine_profiles.calls import PlannedCall
     from collhub_machine_profiles.time_models import call_columns, predict
@@ -294,10 +305,11 @@ def expected_time_of_choice_us(
 def _choose(
     communicator: Communicator, collective: str, size_bytes: int, dtype: str
 ) -> tuple[Choice | None, float | None]:
-    """Return NCCL's choice and its cost in us, which an all-to-all does not have.
+    """Return NCCL's choice for a call, and its cost in us.
 
-    The choice is the cheapest alternative without settings. Both are None for a collective that the
-    cost model lacks.
+    The choice is the alternative with the lowest cost, without environment settings. An all-to-all
+    has a choice but no cost (None). Both are None for a collective that the cost model does not
+    have.
     """
     if collective == "all-to-all":
         return choose_exchange(communicator, size_bytes), None

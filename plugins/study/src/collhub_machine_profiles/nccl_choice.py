@@ -69,8 +69,9 @@ def choose(
 ) -> Choice:
     """Return NCCL's choice for a call on one node.
 
-    `collective` is one of `MODELLED`, `size_bytes` is the full vector, `dtype` is "int8" for
-    sums of 8-bit integers, which NVLS cannot compute.
+    `collective`: one of `MODELLED`. `size_bytes`: bytes of the full vector. `dtype`: "int8" or
+    "uint8" for 8-bit integers, which NVLS cannot add. Raises `ValueError` if NCCL has no algorithm
+    for it.
     """
     communicator = Communicator(gpu, ranks, 1, version)
     if collective == "all-to-all":
@@ -82,8 +83,11 @@ def choose(
 def cheapest_alternative(
     communicator: Communicator, collective: str, size_bytes: int, dtype: str = ""
 ) -> Alternative:
-    """Return the allowed alternative of the lowest cost in us; last resorts only if no other is
-    allowed. The first of NCCL's numbers wins ties. Raises `ValueError` if none is allowed.
+    """Return the allowed alternative with the lowest cost in us.
+
+    Alternatives that are a last resort (`is_last_resort`) count only if no other one is allowed. Of
+    equal costs, the first in NCCL's numbering wins. Raises `ValueError` if no alternative is
+    allowed.
     """
     allowed = [
         alternative
@@ -102,13 +106,15 @@ def cheapest_alternative(
 def find_choice_windows(
     communicator: Communicator, collective: str, algorithm: str = ""
 ) -> list[tuple[int, int, Alternative]]:
-    """Return the ranges of sizes (both ends included) in which NCCL's choice is the same.
+    """Return the ranges of sizes in which NCCL's choice is the same, as (first, last, alternative).
 
-    Each is (first, last, alternative), ascending; the choice is the cheapest allowed alternative,
-    of equal ones the first. `algorithm` restricts the choice to its protocols; then the list is
-    empty if NCCL does not allow it. The ranges cover 0 bytes to 31/16 TiB, and the last one stands
-    for all larger sizes. Sixteen sizes per power of two are evaluated, and the borders between them
-    are found by bisection; a choice that holds only between two of them is missed.
+    Sizes are in bytes, both ends are included, and the ranges are ascending. The choice is the
+    allowed alternative with the lowest cost, of equal ones the first. `algorithm` restricts it to
+    one algorithm; "" means all. The list is empty if nothing is allowed.
+
+    The ranges cover 0 bytes to 31/16 TiB; the last one also applies to larger sizes. Sixteen sizes
+    per power of two are evaluated, and borders between them are found by bisection, so a choice
+    that is the best only between two of these sizes is missed.
     """
     allowed = [
         alternative
@@ -146,9 +152,11 @@ def find_choice_windows(
 def launch_of(
     communicator: Communicator, collective: str, alternative: Alternative, size_bytes: int
 ) -> Choice:
-    """Return channels, threads and chunk with which NCCL runs a call of `size_bytes` with the
-    algorithm and protocol of `alternative`. Small calls of rings and trees use fewer channels, then
-    fewer threads; NVLS always uses all its channels.
+    """Return the channels, threads and chunk with which NCCL executes a call.
+
+    `alternative`: its algorithm and protocol are used. `size_bytes`: bytes of the call. For small
+    calls, rings and trees use fewer channels and rings then fewer threads. NVLS always uses all its
+    channels.
     """
     algorithm, protocol = alternative.algorithm, alternative.protocol
     if algorithm in {"nvls", "nvls_tree"}:
@@ -162,8 +170,9 @@ def launch_of(
 
 
 def fifo_chunk_bytes(algorithm: str, protocol: str) -> int:
-    """Return the payload in bytes that a ring or a tree sends in one step: 2 MiB for a ring with
-    Simple, else one step of the buffer of the protocol.
+    """Return the bytes that a ring or tree sends in one step.
+
+    It is 2 MiB for a ring with Simple, otherwise one step of the protocol's buffer.
     """
     if (algorithm, protocol) == ("ring", "simple"):
         return _RING_SIMPLE_CHUNK_BYTES
@@ -171,9 +180,10 @@ def fifo_chunk_bytes(algorithm: str, protocol: str) -> int:
 
 
 def choose_exchange(communicator: Communicator, size_bytes: int) -> Choice:
-    """Return the execution of an all-to-all: a send and a receive per peer, as one group.
+    """Return NCCL's execution of an all-to-all, which is a group of one send and receive per peer.
 
-    `size_bytes` is the buffer of one rank. Several nodes: channels of the peers in the network.
+    `size_bytes`: bytes of the buffer of one rank. On several nodes, the number of channels is that
+    of peers over the network.
     """
     share = size_bytes / communicator.ranks
     is_nvlink = communicator.gpu.has_nvlink and communicator.nodes == 1
@@ -183,8 +193,10 @@ def choose_exchange(communicator: Communicator, size_bytes: int) -> Choice:
 
 
 def exchange_channels(peer_bytes: float, *, is_nvlink: bool) -> int:
-    """Return the number of channels on which an all-to-all sends `peer_bytes` to each peer: one for
-    each eighth of a buffer step, at least 1, at most 32 with NVLink and 2 without.
+    """Return the number of channels on which an all-to-all sends `peer_bytes` to each peer.
+
+    It is one per eighth of a buffer step, rounded up, at least 1, and at most 32 with NVLink or 2
+    without.
     """
     needed = -(-peer_bytes // (_EXCHANGE_STEP_BYTES[is_nvlink] // 8))
     return int(min(max(needed, 1), _EXCHANGE_CHANNELS[is_nvlink]))
@@ -193,12 +205,12 @@ def exchange_channels(peer_bytes: float, *, is_nvlink: bool) -> int:
 def _reduce_blocks(
     communicator: Communicator, collective: str, algorithm: str, protocol: str, size_bytes: int
 ) -> tuple[int, int]:
-    """Return (channels, threads): drop channels, then halve threads, until each thread has work.
+    """Return the (channels, threads) of a call, reduced until each thread has enough work.
 
-    The minimum per thread is `_WORK_BYTES` of the protocol, for ring LL times the ranks. Channels
-    do not exceed those of the communicator, and fall to 1 before the threads are halved, as long as
-    these are a multiple of 128. A channel also needs the minimum traffic of the version, where
-    all-reduce counts twice and LL four times. Threads of other algorithms than ring are
+    First channels are dropped, down to 1, then threads are halved while they are a multiple of 128.
+    A thread needs at least `_WORK_BYTES` of the protocol, for a ring with LL times the ranks. A
+    channel also needs the minimum traffic of the NCCL version; the traffic counts twice for
+    all-reduce and four times for LL. The threads of algorithms other than ring are always
     `_ALL_THREADS`.
     """
     threads = _MAX_THREADS[protocol]
@@ -223,8 +235,9 @@ def _nvls_chunk_bytes(
 ) -> int:
     """Return the chunk of NVLS or of an NVLS tree in bytes.
 
-    It is reduced until channels and GPUs of a node have enough chunks of `size_bytes`. A tree
-    starts from `_NVLS_TREE_CHUNK`, or from `_MANY_NODES_CHUNK` on `_MANY_NODES` nodes and more.
+    It is reduced for small calls, so that there are enough chunks for all channels and GPUs of a
+    node. A tree starts from `_NVLS_TREE_CHUNK`, or from `_MANY_NODES_CHUNK` on at least
+    `_MANY_NODES` nodes.
     """
     parallel = channels * communicator.ranks_per_node
     if algorithm == "nvls":
@@ -247,8 +260,8 @@ def _reduce_chunk(
 ) -> int:
     """Return the chunk in bytes, reduced for small calls.
 
-    Each of `limits` is (L, K): if the size is below L * parallel * chunk so far, the chunk becomes
-    at most K KiB.
+    `limits`: pairs (L, K), applied in order. If `size_bytes` is below L * `parallel` * chunk, the
+    chunk becomes at most K KiB.
     """
     for limit, smaller in limits:
         if size_bytes < limit * parallel * chunk:
@@ -281,10 +294,11 @@ class SymmetricLaunch:
 def list_symmetric_launches(
     communicator: Communicator, collective: str, size_bytes: int
 ) -> list[SymmetricLaunch]:
-    """Return all symmetric kernels of a collective, NCCL's choice first.
+    """Return the launches of all symmetric kernels of a collective, NCCL's choice first.
 
-    NCCL adds 2.5 % to the time for every block. Empty if the version, the GPU or the collective has
-    no such kernel, and for several nodes. `size_bytes` is the full vector.
+    They are sorted by their time, to which NCCL adds 2.5 % per block. `size_bytes`: bytes of the
+    full vector. The list is empty if the version, the GPU or the collective has no such kernel, and
+    for several nodes.
     """
     if (
         not communicator.constants.has_symmetric_kernels
@@ -300,13 +314,15 @@ def list_symmetric_launches(
 def _launch(
     communicator: Communicator, collective: str, name: str, size_bytes: int
 ) -> SymmetricLaunch:
-    """Return the symmetric kernel with the smallest number of blocks that is fast enough.
+    """Return the launch of a symmetric kernel with the smallest number of blocks that suffices.
 
-    Fast enough is a time of at most 2.5 % above that of the largest number of blocks, which is
-    `MAX_BLOCKS`, or fewer for multicast kernels without LL (`_SPREAD_BLOCKS` of the architecture /
-    ranks, rounded up). The time depends on the bytes that the kernel moves per rank, on rates of
-    Hopper or of later GPUs, and on whether the name contains LL or MC. The kernel is named by
-    collective and `name`; `size_bytes` is that of the full buffer.
+    A number suffices if its time is at most 2.5 % above that of the largest number. The largest
+    number is `MAX_BLOCKS`, or for multicast kernels without LL `_SPREAD_BLOCKS` of the architecture
+    divided by the ranks, rounded up. The time depends on the bytes that the kernel moves per rank
+    and on rates of Hopper or later GPUs.
+
+    `name`: name of the kernel without the collective; LL and MC (multicast) in it change the time.
+    `size_bytes`: bytes of the full buffer.
     """
     ranks, architecture = communicator.ranks, communicator.gpu.architecture
     share = size_bytes / ranks
@@ -352,10 +368,10 @@ def _base_us(collective: str, is_hopper: bool, is_ll: bool) -> float:
 def _time_us(
     moved: float, base_us: float, blocks: int, rate: float, multiplier: float, peak: float
 ) -> float:
-    """Return base + softplus(transfer time - 1 us) in us.
+    """Return the time of a symmetric kernel in us: base + softplus(transfer time - 1 us).
 
-    `moved`: bytes; `rate`: GiB/s of a block. The bandwidth, blocks * rate * multiplier, saturates
-    smoothly at `peak`.
+    `moved`: bytes that are moved. `rate`: GiB/s of one block. The bandwidth is `blocks` * `rate` *
+    `multiplier`, but does not exceed `peak` (a smooth minimum).
     """
     attained = blocks * rate * multiplier
     # A smooth minimum of `attained` and `peak`, which bends within one block's rate.

@@ -205,8 +205,9 @@ _NVLS_TREE_FACTORS = (*_TREE_FACTORS[2], 0.9)
 
 
 def tree_factor(algorithm: str, protocol: str, size_bytes: int) -> float:
-    """Return NCCL's factor on the bandwidth of a tree or NVLS tree all-reduce, a table entry for
-    each power of two from 64 bytes on; 1 beyond the table.
+    """Return NCCL's factor on the bandwidth of a tree or NVLS tree all-reduce.
+
+    It comes from a table with an entry per power of two from 64 bytes on; beyond the table it is 1.
     """
     index = max(size_bytes // 64, 1).bit_length() - 1
     factors = _TREE_FACTORS[PROTOCOLS.index(protocol)]
@@ -217,8 +218,10 @@ def tree_factor(algorithm: str, protocol: str, size_bytes: int) -> float:
 
 @functools.cache
 def version_numbers(version: str) -> Version:
-    """Return (minor, patch) of a version of NCCL 2, such as (29, 2) for `2.29.2`; those of the
-    default version if the text does not begin with `2.` and a number.
+    """Return (minor, patch) of a version of NCCL 2, such as (29, 2) for `2.29.2`.
+
+    A missing patch is 0. If the text does not begin with `2.` and a number, those of
+    `DEFAULT_VERSION` are returned. Results are cached.
     """
     match = re.match(r"2\.(\d{1,3})(?:\.(\d{1,3}))?", version)
     if match is None:
@@ -227,9 +230,10 @@ def version_numbers(version: str) -> Version:
 
 
 def parse_version(text: str) -> str:
-    """Check that NCCL's cost model of a version is known, and return the version.
+    """Return the version unchanged if NCCL's cost model is known for it.
 
-    Raises `UsageError` for other texts, and for versions before 2.18 or after 2.30.
+    Raises `UsageError` for texts that are not a version of NCCL 2, and for versions before 2.18 or
+    after 2.30.
     """
     match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?", text)
     if (
@@ -244,10 +248,10 @@ def parse_version(text: str) -> str:
 
 @functools.cache
 def constants_of(version: str) -> NcclConstants:
-    """Return the constants of a version, such as `2.28.9`.
+    """Return the constants of a version of NCCL, such as `2.28.9`.
 
-    Versions before 2.18 have those of 2.18, versions after 2.30 those of 2.30; a text without a
-    number those of `DEFAULT_VERSION`.
+    Versions before 2.18 have the constants of 2.18, versions after 2.30 those of 2.30. A text
+    without a version has those of `DEFAULT_VERSION`. Results are cached.
     """
     numbers = version_numbers(version)
     constants = _FIRST

@@ -80,10 +80,10 @@ class Communicator:
         return constants_of(self.version)
 
     def search_channels(self) -> tuple[int, float]:
-        """Return number and speed in GB/s of the channels of NCCL's search.
+        """Return the number and the speed (GB/s) of the channels that NCCL's search finds.
 
         On several nodes this is an estimate: one channel per network card, with the fastest speed
-        that cards and NVLinks carry.
+        that NCCL tries and that cards and NVLinks can carry.
         """
         gpu = self.gpu
         if self.nodes == 1 or self.network is None:
@@ -98,17 +98,16 @@ class Communicator:
         )
 
     def collective_channels(self) -> int:
-        """Return the largest number of channels of a ring or a tree: that of the GPU on one node,
-        else twice that of the search, at most 64.
+        """Return the largest number of channels of a ring or a tree.
+
+        On one node it is that of the GPU; on several nodes twice that of the search, at most 64.
         """
         if self.nodes == 1:
             return self.gpu.channels
         return min(2 * self.search_channels()[0], MAX_COLLECTIVE_CHANNELS)
 
     def nvls_channels(self) -> int:
-        """Return the number of channels of NVLS by GPU architecture, on one node or on several; 0
-        if the GPU has no NVLS.
-        """
+        """Return the number of NVLS channels on one or several nodes; 0 without NVLS."""
         if not self.gpu.nvls_channels:
             return 0
         one_node, several_nodes = self.constants.nvls_channels[self.gpu.architecture]
@@ -135,8 +134,9 @@ def list_alternatives(
 ) -> tuple[Alternative, ...]:
     """Return all algorithms and protocols for a collective, in the order of NCCL's numbers.
 
-    `collective` is a key of `ALGORITHMS_OF`; `dtype` is a type that NVLS cannot add, `int8` or
-    `uint8`, or any other text.
+    Those that NCCL does not use have the reason in `refusal`, others their latency and bandwidth.
+    `collective`: a key of `ALGORITHMS_OF`. `dtype`: `int8` and `uint8` cannot be added by NVLS;
+    other texts have no effect. Results are cached.
     """
     rows = []
     for algorithm in ALGORITHMS:
@@ -156,10 +156,13 @@ def cost_us(
 ) -> float:
     """Return the time in us that NCCL's cost model predicts for a call.
 
-    It is latency plus size over bandwidth; `size_bytes` is the full vector of the collective. Trees
-    get the factor of the size on their bandwidth, NVLS trees only on Blackwell in versions with
-    NVLS efficiencies and without an ARM CPU. For ring Simple all-reduces on several nodes, the
-    latency is 1.4 (before Ampere 1.9) times as long from `_PLATEAU_BYTES` per channel and rank on.
+    It is latency plus size over bandwidth. `size_bytes`: bytes of the full vector. Two corrections
+    apply:
+
+    - The bandwidth of a tree gets the factor of its size (`tree_factor`). For NVLS trees this is so
+      only on Blackwell without an ARM CPU, in versions with NVLS efficiencies.
+    - The latency of a ring all-reduce with Simple on several nodes is multiplied by 1.4 (1.9 before
+      Ampere) if each channel and rank has at least `_PLATEAU_BYTES`.
     """
     algorithm, protocol = alternative.algorithm, alternative.protocol
     latency_us, bandwidth = alternative.latency_us, alternative.bandwidth
@@ -182,8 +185,9 @@ def cost_us(
 
 
 def is_last_resort(communicator: Communicator, algorithm: str, dtype: str) -> bool:
-    """Whether NCCL uses an algorithm only if it has no other: rings for 8-bit floats on more than
-    `_FLOAT8_RING_RANKS` ranks.
+    """Return whether NCCL uses an algorithm only if no other is allowed.
+
+    This is so for rings with 8-bit floats on more than `_FLOAT8_RING_RANKS` ranks.
     """
     is_float8 = dtype.lower().startswith(("float8", "fp8"))
     return algorithm == "ring" and is_float8 and communicator.ranks > _FLOAT8_RING_RANKS
@@ -192,12 +196,16 @@ def is_last_resort(communicator: Communicator, algorithm: str, dtype: str) -> bo
 def _refusal(
     communicator: Communicator, collective: str, algorithm: str, protocol: str, dtype: str
 ) -> str:
-    """Return why NCCL does not use an algorithm and protocol; "" if it may.
+    """Return why NCCL does not use an algorithm and protocol; "" if it may use them.
 
-    The first reason that applies wins: algorithm without this collective; LL or LL128 without
-    support; CollNet always; pat before NCCL 2.23 or with several GPUs per node; NVLS without
-    NVSwitch of Hopper or later, with one GPU per node, with sums of 8-bit integers, on several
-    nodes, and its trees on one node; LL128 on several GPUs per node without NVLink.
+    The first reason that applies is returned:
+
+    - The algorithm does not have the collective, or the protocol.
+    - CollNet algorithms are never used.
+    - PAT needs NCCL 2.23 and one GPU per node.
+    - NVLS needs an NVSwitch of Hopper or later, several GPUs per node, and no sum of 8-bit
+      integers. It needs one node, NVLS trees need several.
+    - LL128 between several GPUs of a node needs NVLink.
     """
     gpu = communicator.gpu
     constants = communicator.constants
@@ -232,8 +240,9 @@ def _cpu(communicator: Communicator) -> str:
 
 
 def ring_steps(collective: str, ranks: int) -> int:
-    """Return the number of steps of a ring as NCCL counts them: 2 (n - 1) for all-reduce, n for
-    broadcast and reduce, else n - 1.
+    """Return the number of steps of a ring as NCCL counts them.
+
+    It is 2 (n - 1) for all-reduce, n for broadcast and reduce, otherwise n - 1, with n = `ranks`.
     """
     if collective == "all-reduce":
         return 2 * (ranks - 1)
@@ -241,12 +250,12 @@ def ring_steps(collective: str, ranks: int) -> int:
 
 
 def _bandwidth(communicator: Communicator, collective: str, algorithm: str, protocol: str) -> float:
-    """Return the algorithm bandwidth of NCCL's cost model in GB/s.
+    """Return the algorithm bandwidth of NCCL's cost model in GB/s: bytes of the buffer per time.
 
-    It is that of bytes of the whole buffer per time. The base is channels x speed of the searched
-    channels: pat gets 3/4 of it; a ring the limited bus bandwidth x ranks / steps; trees half of
-    the limited one. The limits of LL, LL128 and trees depend on architecture (for LL between nodes
-    on the CPU) and on 1, 2, or 3 and more nodes. NVLS algorithms are left to `_nvls_bandwidth`.
+    The bus bandwidth is the number times the speed of the channels that NCCL's search finds. LL,
+    LL128 and trees limit it, depending on the architecture (LL between nodes: on the CPU) and on
+    whether there are 1, 2 or more nodes. A ring has the limited bus bandwidth times ranks / steps,
+    a tree half of it, and PAT 3/4 of the unlimited one. NVLS has its own rules (`_nvls_bandwidth`).
     """
     if algorithm.startswith("nvls"):
         return _nvls_bandwidth(communicator, collective, algorithm)
@@ -278,12 +287,13 @@ def _bandwidth(communicator: Communicator, collective: str, algorithm: str, prot
 
 
 def _nvls_bandwidth(communicator: Communicator, collective: str, algorithm: str) -> float:
-    """Return the algorithm bandwidth of NVLS in GB/s; every GPU of a node heads one channel.
+    """Return the algorithm bandwidth of NVLS or NVLS trees in GB/s.
 
-    It is heads x the lower of the rates within and between nodes, times efficiencies of the
-    version: those with an `nvls_efficiency` per architecture also count local data and limit trees,
-    older ones use `nvls_ratio`. The network limits a head to its share of the cards, only on
-    several nodes; two nodes count twice compared with more.
+    It is the number of GPUs per node times the lower one of the rates within and between nodes of
+    one GPU, times efficiencies of the NCCL version. Versions with an `nvls_efficiency` per
+    architecture also subtract local data and limit trees; older ones use `nvls_ratio`. The rate
+    between nodes is a GPU's share of the network cards; on exactly two nodes it counts twice
+    compared with more.
     """
     constants, gpu = communicator.constants, communicator.gpu
     ranks, heads = communicator.ranks, communicator.ranks_per_node
@@ -317,12 +327,17 @@ def _nvls_bandwidth(communicator: Communicator, collective: str, algorithm: str)
 def _latency_us(
     communicator: Communicator, collective: str, algorithm: str, protocol: str
 ) -> float:
-    """Return the latency of NCCL's cost model in microseconds.
+    """Return the latency of NCCL's cost model in us.
 
-    It is the base of the algorithm plus its hops: trees pay twice the GPUs of a node less one and
-    twice floor(log2(nodes)) network hops; NVLS pays one hop and, on several nodes, one network hop;
-    NVLS trees one hop and twice the levels; pat levels / 3.5 network hops and 2.8 us per rank; NVLS
-    variants have no base. With one GPU per node, versions with pat use the network hop of trees.
+    With L = floor(log2(nodes)), it is:
+
+    - ring: the base plus all steps (`_ring_latency_us`)
+    - tree: the base plus 2 (GPUs per node - 1) hops and 2 L network hops
+    - NVLS tree: one hop and 2 L network hops
+    - NVLS: one hop, and one network hop on several nodes
+    - PAT: the base plus L / 3.5 network hops and 2.8 us per rank
+
+    With one GPU per node, versions that have PAT use the network hop of trees.
     """
     constants, column = communicator.constants, PROTOCOLS.index(protocol)
     nodes, ranks = communicator.nodes, communicator.ranks
@@ -350,10 +365,11 @@ def _ring_latency_us(
 ) -> float:
     """Return the latency of all steps of a ring in us.
 
-    Broadcast and reduce are pipelines, of which NCCL counts one hop of the slowest kind. Others pay
-    every step: `hop` on one node; on several nodes, nodes - 1 steps (all-reduce twice, in some
-    versions with the closing hop) cost `network_hop`, and the rest the larger of hop and post
-    overhead of the CPU (three times for Simple).
+    Broadcast and reduce are pipelines, for which NCCL counts a single hop: `network_hop` on several
+    nodes, otherwise `hop`. For other collectives each step costs `hop` on one node. On several
+    nodes, nodes - 1 steps (twice as many for an all-reduce, in some versions with the closing hop)
+    cost `network_hop`. The other steps cost `hop` or the post overhead of the CPU (three times it
+    for Simple), whichever is larger.
     """
     nodes = communicator.nodes
     if collective in {"broadcast", "reduce"}:

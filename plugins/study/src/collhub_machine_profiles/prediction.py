@@ -63,10 +63,10 @@ def predict_time(profile: MachineProfile, call: CollectiveCall) -> Prediction | 
 
 
 def predict_by_table(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
-    """Return the time of a call by the table of its configuration; None without one.
+    """Return the time of a call by the table of its configuration; None if there is no table.
 
-    At a measured size the time is exact and its error 0; between sizes it is interpolated, beyond
-    the ends extrapolated, with the held-out error.
+    At a measured size it is the measured time with error 0. Between measured sizes it is
+    interpolated, beyond them extrapolated, both with the held-out error of tables.
     """
     table = profile.table_for(call)
     if table is None:
@@ -84,11 +84,12 @@ def predict_by_table(profile: MachineProfile, call: CollectiveCall) -> Predictio
 
 
 def _shaped_time_us(profile: MachineProfile, table: Table, call: CollectiveCall) -> float | None:
-    """Interpolate between two knots with the shape of the model; None without a model.
+    """Return the time in us interpolated between two measured sizes with the shape of the model.
 
-    The ratio measured / model is interpolated in ln(size); the time stays between those of the
-    knots. The weighted geometric mean of this and of linear interpolation has smaller errors than
-    either of them on public measurements (benchmarks/machines/accuracy.py).
+    The ratio measured / model is interpolated in ln(size), and the time is limited to those of the
+    two sizes. Returns None if the profile does not model the call. `predict_by_table` combines this
+    with linear interpolation as a weighted geometric mean, which has smaller errors than either on
+    public measurements (benchmarks/machines/accuracy.py).
     """
     gpu = profile.modelled_gpu(call)
     if gpu is None:
@@ -111,9 +112,9 @@ def _shaped_time_us(profile: MachineProfile, table: Table, call: CollectiveCall)
 def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
     """Return the time (us) of a call by the constants of a profile; None if nothing covers it.
 
-    The first that applies wins: the model of one node, the first fitted network, the extrapolation
-    of tables to more nodes, and nominal rates. The errors are the model's held-out ones; nominal
-    times have none. Only the model of one node states NCCL's choice.
+    The first of these that applies: the model of one node, the first fitted network that applies,
+    the extrapolation of tables to more nodes, nominal rates. Errors are the held-out errors of the
+    model; nominal times have none. Only the model of one node also gives NCCL's choice.
     """
     errors = _errors(profile, "model", call)
     gpu = profile.modelled_gpu(call)
@@ -136,10 +137,11 @@ def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Predictio
 
 
 def _nominal_time_us(profile: MachineProfile, call: CollectiveCall) -> float | None:
-    """Return the time of a large all-reduce on several full nodes of a machine with known cards.
+    """Return the time in us of a large all-reduce on several nodes by nominal rates, or None.
 
-    Network cards reach 0.9 of their nominal rate (0.86 to 0.95 on EFA and Slingshot), for which no
-    measurement of the network is needed. The call is never faster than on one node.
+    The machine must have known network cards, the nodes must be full, and the size must be at least
+    `MIN_NOMINAL_BYTES`. Cards reach 0.9 of their nominal rate (0.86 to 0.95 on EFA and Slingshot).
+    The time is never below that of a call on one node.
     """
     gpu, cards = profile.known_gpu, network_of_machine(profile.name)
     if gpu is None or cards is None or not is_between_nodes(call):
@@ -158,11 +160,11 @@ def _nominal_time_us(profile: MachineProfile, call: CollectiveCall) -> float | N
 def _errors(
     profile: MachineProfile, predictor: str, call: CollectiveCall
 ) -> tuple[float | None, float | None]:
-    """Return the largest median and the largest p90 error of a predictor near a call.
+    """Return the largest median error and the largest 90th percentile of a predictor near a call.
 
-    Only error entries of `predictor` count: those of the collective, ranks and nodes of the call,
-    else of its collective, else all. The two may come from different entries. (None, None) if there
-    is no entry.
+    Only the error entries of `predictor` are used: those with the collective, ranks and nodes of
+    the call; if there are none, those with its collective; otherwise all. The two values can come
+    from different entries. (None, None) if there is no entry.
     """
     entries = [entry for entry in profile.errors if entry.predictor == predictor]
     same_kind = [entry for entry in entries if entry.collective == call.collective]

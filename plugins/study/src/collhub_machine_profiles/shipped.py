@@ -30,7 +30,7 @@ def shipped_names() -> tuple[str, ...]:
 
 @functools.cache
 def shipped_profile(name: str) -> MachineProfile:
-    """Read the shipped profile `name` anew.
+    """Return the shipped profile with a name; it is parsed once and cached.
 
     Raises `KeyError` for a name that is not in `shipped_names`.
     """
@@ -42,15 +42,15 @@ def shipped_profile(name: str) -> MachineProfile:
 
 
 def find_profile(machine: str | Topology) -> MachineProfile | None:
-    """Return the shipped profile of a machine, or None if no profile describes it.
+    """Return the shipped profile of a machine; None if no profile describes it.
 
     Import it from `collhub_machine_profiles`, a package that is not a plugin, so that plugins of
     all distributions that require `collhub-study` may use it.
 
-    `machine` is a topology, its text or the name of a profile. A profile is named by itself
+    `machine`: a topology, its text, or the name of a profile. A profile is found by its own name
     (`p4de`), by its GPU (`H100`, `NVIDIA H100 80GB HBM3`) or by a topology of its machine
-    (`dgx-h100`, `dgx-h100:4?network=rail`). Topologies of several machines have the profile of
-    one. A text that contradicts NVLink between all GPUs of a node, such as `A100 PCIe`, has none.
+    (`dgx-h100`, `dgx-h100:4?network=rail`). A topology of several nodes has the profile of one. A
+    text that contradicts NVLink between all GPUs of a node, such as `A100 PCIe`, has no profile.
     """
     text = machine if isinstance(machine, str) else machine.name
     match = _HEAD.match(text.strip().lower())
@@ -67,9 +67,9 @@ def find_profile(machine: str | Topology) -> MachineProfile | None:
 
 
 def profile_of_text(text: str) -> MachineProfile | None:
-    """Return the profile that a text names or contains as JSON; None if it does neither.
+    """Return the profile that a text names, or contains as JSON; None if it does neither.
 
-    Raises `InputError` for invalid JSON and for a defect of the profile.
+    Raises `InputError` for invalid JSON and for an invalid profile.
     """
     from collhub_machine_profiles.machine_profile import parse_profile
 
@@ -79,9 +79,9 @@ def profile_of_text(text: str) -> MachineProfile | None:
 
 
 def load_profile(name_or_file: str) -> MachineProfile:
-    """Return the profile of a file or, if no such file exists, the shipped one (`find_profile`).
+    """Return the profile in a file, or the shipped profile of a machine if no such file exists.
 
-    Raises `InputError` (`unknown-machine`) if there is neither, and for a defect of the file.
+    Raises `InputError` (`unknown-machine`) if there is neither, and for an invalid file.
     """
     from collhub_machine_profiles.machine_profile import read_profile
 

@@ -82,7 +82,7 @@ class CallColumns:
     chunk: FloatArray
 
     def take(self, rows: NDArray[np.bool_]) -> CallColumns:
-        """Return the calls for which the mask `rows` is true, in order."""
+        """Return the calls for which the mask `rows` is True, in order."""
         columns = (getattr(self, name)[rows] for name in self.__slots__)
         return CallColumns(*columns)
 
@@ -102,8 +102,9 @@ def is_modelled(gpu: Gpu, point: CollectiveCall) -> bool:
 
 
 def choice_of(gpu: Gpu, point: CollectiveCall, version: str) -> Choice:
-    """Return NCCL's choice for a modelled point, by its library's version, else `version`, else
-    `DEFAULT_VERSION`.
+    """Return NCCL's choice for a modelled call.
+
+    NCCL's version is that of the call's library, otherwise `version`, otherwise `DEFAULT_VERSION`.
     """
     used = point.library.version or version or DEFAULT_VERSION
     return choose(gpu, used, point.collective, point.ranks, point.size_bytes, point.dtype)
@@ -115,11 +116,11 @@ def call_columns(
     version: str,
     choices: Sequence[Choice] | None = None,
 ) -> CallColumns:
-    """Convert modelled points to columns, one element per point in the order of `points`.
+    """Convert modelled calls to columns, one entry per call in the order of `points`.
 
-    The choices (algorithm, protocol, channels, threads, chunk) are those given, else those of NCCL
-    `version` on this GPU. Sizes are bytes of the full buffer, and the share is size / (ranks x
-    channels). A choice that is not in `_FORMS` raises `ValueError`.
+    `choices`: the execution of each call (algorithm, protocol, channels, threads, chunk); by
+    default NCCL's choice in `version` on this GPU. Sizes are bytes of the full buffer; the share is
+    size / (ranks x channels). Raises `ValueError` for a choice that is not in `_FORMS`.
     """
     if choices is None:
         choices = [choice_of(gpu, point, version) for point in points]
@@ -142,19 +143,19 @@ def call_columns(
 
 
 def start_growth(threads: FloatArray | float, channels: FloatArray | float) -> FloatArray:
-    """Return how much of `gLL` the start of a call with LL grows: 0 for one channel of 128 threads.
+    """Return the factor of `gLL` by which the start of a call with LL grows with its launch.
 
-    512 threads add 1 and 32 channels 5/8, both by logarithms; fewer threads count as 128 and more
-    as 512. The steps do not grow: the difference between all-reduce and all-gather of one size,
-    which have the same start, is the same for all numbers of threads.
+    It is 0 for one channel of 128 threads; 512 threads add 1, and 32 channels add 5/8, both
+    logarithmically. Fewer threads count as 128, more as 512.
     """
     of_threads = np.log2(np.maximum(threads, 1) / 128) / _DOUBLINGS_OF_THREADS
     return np.clip(of_threads, 0, 1) + np.log2(channels) / _DOUBLINGS_OF_CHANNELS
 
 
 def predict(constants: FloatArray, calls: CallColumns) -> FloatArray:
-    """Return the times of calls in us, by the closed form that the column `form` selects for each
-    call. `constants` are in the order of `NAMES`, all positive. A call of no known form has time 0.
+    """Return the times of calls in us, each by the formula that its column `form` selects.
+
+    `constants`: positive, in the order of `NAMES`. A call with an unknown form has time 0.
     """
     value = dict(zip(NAMES, constants, strict=True))
     return np.select(
@@ -178,7 +179,7 @@ def _us(size_bytes: FloatArray, rate: float) -> FloatArray:
 
 
 def smooth_maximum(first: FloatArray | float, second: FloatArray | float, power: int) -> FloatArray:
-    """Return (first^p + second^p)^(1/p), p = `power`, of positive times: a smooth maximum."""
+    """Return a smooth maximum of two positive times: (first^p + second^p)^(1/p), p = `power`."""
     top = np.maximum(first, second)
     return np.asarray(top * ((first / top) ** power + (second / top) ** power) ** (1 / power))
 
@@ -224,8 +225,9 @@ def _exchange_simple(value: dict[str, float], calls: CallColumns) -> FloatArray:
 def drain_us(messages: FloatArray | float, part: FloatArray | float, rate: float) -> FloatArray:
     """Return the time in us in which a GPU copies the last slices of its messages from the FIFOs.
 
-    `messages` of `part` bytes each share the channels of an exchange, which copy `rate` GB/s. The
-    time is the same for all larger parts than `EXCHANGE_SLICE_BYTES`: 20 us for 8 GPUs and 9 for 4.
+    `messages`: number of messages. `part`: bytes of each. `rate`: GB/s of each channel of the
+    exchange, which the messages share. The time does not grow for parts above
+    `EXCHANGE_SLICE_BYTES`: then it is 20 us for 8 GPUs and 9 us for 4.
     """
     slices = np.minimum(part, EXCHANGE_SLICE_BYTES)
     return np.asarray(messages / NVLINK_EXCHANGE_CHANNELS * slices / (rate * 1e3))
@@ -303,9 +305,7 @@ def bandwidth_factor(point: CollectiveCall) -> float:
 def network_columns(
     points: Sequence[CollectiveCall],
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return three float64 arrays with an entry per point: sizes in bytes, 2 log2(nodes), and the
-    factor of the large rate (`bandwidth_factor`).
-    """
+    """Return sizes in bytes, 2 log2(nodes), and `bandwidth_factor`, each float64 per call."""
     sizes = np.array([point.size_bytes for point in points], dtype=float)
     nodes = np.array([point.nodes for point in points], dtype=float)
     factor = np.array([bandwidth_factor(point) for point in points])
@@ -315,14 +315,16 @@ def network_columns(
 def log_network_times(
     position: FloatArray, sizes: FloatArray, hops: FloatArray, factor: FloatArray
 ) -> FloatArray:
-    """Return logarithms of times in us; `position` holds the logarithms of the constants.
+    """Return the logarithms of the times in us of calls between nodes.
 
-    The time is a smooth minimum of two protocols, each start plus hops plus size over rate: one for
-    small sizes, whose hop grows with the size, and one for large sizes, whose rate is multiplied by
-    `factor`. The hop of small messages is that of 64 KiB and grows by the fraction `growth` of it
-    with every doubling: on Slingshot, 8 us at 1 KiB, 17 at 4, 24 at 16 and 32 at 64 KiB, for 2 to
-    64 nodes. It tends to 0 below that line smoothly. `sizes`, `hops` and `factor` are parallel,
-    rates in GB/s.
+    `position`: logarithms of the constants. `sizes`: bytes. `hops`: number of hops. `factor`:
+    factor of the large rate. Rates are in GB/s.
+
+    The time is a smooth minimum of two protocols, each with a start, hops, and size over rate. The
+    hop of the protocol for small sizes is that of 64 KiB and changes by the fraction `growth` of it
+    with every doubling, smoothly limited above 0: on Slingshot, 8 us at 1 KiB, 17 at 4, 24 at 16
+    and 32 at 64 KiB, for 2 to 64 nodes. The rate of the protocol for large sizes is multiplied by
+    `factor`.
     """
     hop_small, growth, rate_small, hop_large, rate_large = np.exp(position)
     line = 1 + growth * np.log2(sizes / _HOP_BYTES)
@@ -335,12 +337,13 @@ def log_network_times(
 
 
 def extrapolate_nodes(tables: Sequence[Table], point: CollectiveCall) -> float | None:
-    """Return the time in us on more nodes than were measured.
+    """Return the time in us of a call on more nodes than were measured, or None.
 
-    None with fewer than `MIN_TABLES` suitable tables (several nodes; collective, dtype, library and
-    ranks per node of the point), or if the point has no more nodes than the largest. The time on
-    the largest number of nodes grows along a line in log2(nodes) whose slope is the median over all
-    pairs (Theil-Sen), limited from 0 to `MAX_GROWTH` of that time per doubling.
+    Suitable tables are those of several nodes with the collective, data type, library and ranks per
+    node of the call. Returns None for fewer than `MIN_TABLES` suitable tables, or if the call has
+    no more nodes than the largest of them. The time on the largest number of nodes grows linearly
+    in log2(nodes). The slope is the median over all pairs of tables (Theil-Sen), limited to
+    0..`MAX_GROWTH` of that time per doubling.
     """
     same = sorted(
         (

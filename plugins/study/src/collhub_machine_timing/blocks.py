@@ -51,14 +51,18 @@ def build_instructions(
     fuses: bool = True,
     has_fifos: bool = True,
 ) -> Instructions:
-    """Build the instructions of an algorithm; all but forwarding sends have one of their own.
+    """Build the instructions that execute the steps of an algorithm.
 
-    `groups`: messages of switches; they are not fused. `fuses`: False keeps receives and sends
-    apart, each connection with a block of its own, which cannot wait for each other in a circle.
-    `has_fifos`: False if messages of a connection do not wait for each other: without lanes, each
-    has a block of its own. Instructions follow the order of rows; local steps have block -1 unless
-    a lane is given. Of the messages of switches, only the issuing ones have a block, one per rank
-    and channel.
+    Every step has its own instruction, except a send that forwards a received message: it is fused
+    with the receive. Instructions are in the order of rows. An instruction has the thread block of
+    its lane; without a lane, a message has the block of its connection, and a local step none (-1).
+
+    - `groups`: messages of switches. They are not fused; only the step that issues each multicast
+      or sum has a block, one per rank and channel.
+    - `fuses` False: receives and sends are not fused, so that blocks cannot wait for each other in
+      a circle.
+    - `has_fifos` False: messages of a connection do not wait for each other, so without lanes each
+      has its own block.
     """
     messages = matched_messages(steps)
     parents, children = steps.edges()
@@ -111,10 +115,10 @@ def build_instructions(
 def _find_switched_work(
     steps: StepTable, messages: Messages, groups: SwitchGroups | None
 ) -> npt.NDArray[np.int8]:
-    """Return `Instructions.switched_work` of every row: 1, 0, or -1 outside of switches' messages.
+    """Return `Instructions.switched_work` of every row: int8.
 
-    A multicast is issued by its first send, a sum by its first receive; these cost time (1), all
-    other sends and receives of the groups none (0).
+    It is -1 for rows outside `groups`. A multicast is issued by its first send, a sum by its first
+    receive; these rows cost time (1). The other sends and receives of groups cost none (0).
     """
     work = np.full(len(steps), -1, np.int8)
     if groups is None:
@@ -134,11 +138,12 @@ def _find_switched_work(
 def _find_forwarding(
     steps: StepTable, parents: Int64Array, children: Int64Array, groups: SwitchGroups | None
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (receives, sends) of which each pair is one instruction; int64, one to one.
+    """Return the pairs (receive, send) that are one instruction, as two int64 arrays.
 
-    The send reads exactly what the receive wrote, on the same lane, and the receive is the last row
-    that it waits for. Messages of switches are left out, and in given lanes only neighbouring rows
-    are paired. Of several sends of one receive, the first wins. Sorted by receive.
+    The send must read exactly what the receive wrote, have the same lane, and the receive must be
+    the last row on which it depends. In given lanes the rows must be adjacent. Messages of switches
+    are not paired. A receive is in at most one pair, with its first such send. The pairs are sorted
+    by receive.
     """
     is_pair = steps.receives[parents] & steps.sends[children]
     is_pair &= steps.count[parents] == steps.count[children]
@@ -167,11 +172,12 @@ def _find_forwarding(
 def _assign_blocks(
     steps: StepTable, receives: Int64Array, sends: Int64Array
 ) -> tuple[Int64Array, BoolArray]:
-    """Return (block of every row, -1 for local steps; whether a forwarding pair shares its block).
+    """Return the block of every row (int64), and whether each forwarding pair is in one block.
 
-    Given lanes are blocks, also for local steps. Without lanes, a block is a connection and
-    direction; a receiving connection joins the sending connection to which it forwards most, if the
-    latter gets most of its messages from it. Blocks are numbered from 0 without gaps.
+    `receives`, `sends`: the forwarding pairs. Given lanes are blocks, also for local steps; other
+    local steps have -1. Without lanes, each direction of a connection is a block. A receiving
+    connection shares the block of the sending connection to which it forwards most, if that one
+    also gets most of its forwarded messages from it. Blocks are numbered from 0 without gaps.
     """
     is_message = steps.sends | steps.receives
     rows = np.flatnonzero(is_message)
@@ -205,7 +211,7 @@ def _assign_blocks(
 def _is_most_frequent(keys: Int64Array, counts: Int64Array) -> BoolArray:
     """Return whether each entry has the largest count of its key: bool[entries].
 
-    Exactly one entry per key does; the first one if equal.
+    Exactly one entry of each key does; of equal counts the first one.
     """
     order = np.lexsort((-counts, keys))
     result = np.zeros(len(keys), np.bool_)

@@ -135,18 +135,19 @@ class KernelTiming:
     card_efficiency: float = 1.0
 
     def with_threads(self, message_bytes: int, channels: int) -> KernelTiming:
-        """Return the constants for the numbers of threads and channels that NCCL uses: the start
-        time is multiplied by 1 + growth * `start_growth`, and the growth is then 0. The number of
-        threads is the message divided by `_LL_BYTES_PER_THREAD`.
+        """Return the constants for the numbers of threads and channels that NCCL uses.
+
+        The start time is multiplied by 1 + growth * `start_growth`; the growth is then 0. The
+        number of threads is `message_bytes` / `_LL_BYTES_PER_THREAD`.
         """
         threads = message_bytes / _LL_BYTES_PER_THREAD
         factor = 1 + self.growth * float(start_growth(threads, channels))
         return replace(self, start_us=self.start_us * factor, growth=0.0)
 
     def with_filled_pipeline(self, message_bytes: float) -> KernelTiming:
-        """Return the constants whose start contains the time that fills the pipeline.
+        """Return constants whose start time includes the time that fills the pipeline.
 
-        It is that of messages of this size, at least of the smallest chunk of NVLS.
+        `message_bytes`: size of the messages; at least the smallest chunk of NVLS is used.
         """
         message_bytes = max(message_bytes, NVLS_MIN_CHUNK_BYTES)
         fill_us = self.fill_messages * message_bytes / (self.rate_gigabytes_per_s * 1e3)
@@ -165,10 +166,15 @@ class KernelTiming:
     def message_times_us(
         self, sizes: Float64Array, crosses_network: bool
     ) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
-        """Return (busy time of the sender, time to the first part, lag of the end, last part).
+        """Return the times of messages in us: (busy, first, lag, tail), one entry per size each.
 
-        Sizes in bytes; times in us. Transfer and visibility overlap; the smooth maximum of the
-        fitted model applies to the longer of them.
+        - busy: time for which the sender is occupied
+        - first: time until the first part is visible
+        - lag: time from the end of sending until the end is visible
+        - tail: time of the last part, 0 for unsliced messages
+
+        `sizes`: bytes of the messages. `crosses_network`: whether they cross nodes. Transfer and
+        visibility overlap; the smooth maximum of the fitted model applies to the longer one.
         """
         transfer = sizes / (self.rate_gigabytes_per_s * 1e3) + self.chunk_us
         visible = np.full(len(sizes), self.network_us if crosses_network else self.visible_us)
@@ -186,8 +192,10 @@ class KernelTiming:
 
 
 def nominal_gigabytes_per_s(profile: MachineProfile) -> float:
-    """Return the nominal rate in GB/s of a GPU's links within the node, in one direction, as its
-    description gives it; 0.0 for an unknown GPU or a description without a rate.
+    """Return the nominal rate of a GPU's links within the node in GB/s, in one direction.
+
+    It is read from the description of the GPU; 0.0 for an unknown GPU or a description without a
+    rate.
     """
     gpu = profile.known_gpu
     match = re.search(r"(\d+) GB/s", gpu.links if gpu else "")
@@ -195,15 +203,15 @@ def nominal_gigabytes_per_s(profile: MachineProfile) -> float:
 
 
 def has_model(profile: MachineProfile) -> bool:
-    """Whether a profile has constants and names a known GPU with a model."""
+    """Return whether a profile has constants and names a known GPU that has a model."""
     gpu = profile.known_gpu
     return bool(profile.constants) and gpu is not None and gpu.has_model
 
 
 def check_model(profile: MachineProfile) -> None:
-    """Raise `UsageError` (code `no-model`) for a profile whose constants describe no thread blocks.
+    """Raise `UsageError` (`no-model`) if a profile has no constants of thread blocks.
 
-    Such a profile has measured tables alone.
+    Such a profile has only measured tables.
     """
     if has_model(profile):
         return
@@ -225,12 +233,13 @@ def kernel_timing(
 ) -> KernelTiming:
     """Return the constants of the timing model for a kernel and protocol of a profile.
 
-    `message_bytes` is the largest message, `blocks` the largest number of messages that a rank
-    sends in an exchange, `channels` the number of channels of a rank. A direct kernel has constants
-    of its own; an exchange, the switch kernel nvls and all others start from those of the protocol
-    (ll, ll128, else simple). Others than direct, exchange and nvls are adapted to threads and
-    channels (`with_threads`). A profile without a model is refused by `check_model`; a missing
-    constant raises `KeyError`.
+    `message_bytes`: largest message. `blocks`: largest number of messages that a rank sends in an
+    exchange. `channels`: channels of a rank.
+
+    The kernel `direct` has its own constants. Other kernels start from the constants of the
+    protocol (ll, ll128, otherwise simple): `exchange` and `nvls` replace some of them, and the
+    remaining kernels are adapted to threads and channels (`with_threads`). Raises `UsageError`
+    (`no-model`) for a profile without a model, and `KeyError` for a missing constant.
     """
     timing = unadapted_timing(profile, kernel, protocol, ranks, message_bytes, blocks)
     if kernel in ("direct", "exchange", "nvls"):
@@ -293,11 +302,11 @@ def unadapted_timing(
 
 
 def _fifo_link_efficiency(profile: MachineProfile, protocol: str, rate: float) -> float:
-    """Return the share of the nominal rate of links that FIFO kernels reach.
+    """Return the fraction of the nominal rate of links that FIFO kernels reach.
 
-    With LL it is the larger one of the rates of two measured kernels: that of all channels of NCCL
-    together (`rate` GB/s each), and that of MSCCL++'s packets. More channels than NCCL uses do not
-    exceed it: its own cost model has such a limit for a full node, too (141 GB/s on Hopper).
+    With LL it is the larger one of two measured rates: that of all channels of NCCL together
+    (`rate` GB/s each), and that of MSCCL++'s packets. More channels than NCCL uses do not exceed
+    it. NCCL's own cost model also has such a limit for a full node (141 GB/s on Hopper).
     """
     if protocol != "ll":
         return start_value(profile, "link_efficiency")
@@ -315,12 +324,12 @@ def _exchange(
     blocks: int,
     message_bytes: int,
 ) -> KernelTiming:
-    """Return the constants of sends and receives in a group; no FIFO limits their messages.
+    """Return the constants of a group of sends and receives, whose messages no FIFO limits.
 
-    All blocks of a GPU, and the copy of its own share, have 32 channels together: the rate of a
-    block is limited by its own constant and by its share of these (`blocks` at once), in a smooth
-    minimum, for LL by a constant alone. The start grows with the number of ranks; with Simple it
-    contains the copy of the last slices (`drain_us`), which delays all ends equally.
+    With Simple, the rate of a block is a smooth minimum of its own constant and its share of the 32
+    channels that all blocks of a GPU (`blocks` at once) and the copy of its own share use together.
+    With LL it is a constant. The start grows with the number of ranks; with Simple it includes the
+    copy of the last slices (`drain_us`), which delays all ends equally.
     """
     share = NVLINK_EXCHANGE_CHANNELS * value["rP"] * (ranks - 1) / (ranks * max(blocks, 1))
     power = timing.power
@@ -343,8 +352,10 @@ def _exchange(
 
 
 def _direct(profile: MachineProfile, protocol: str) -> KernelTiming:
-    """Return the constants of kernels of MSCCL++: packets if `protocol` is `ll`, otherwise puts
-    with a signal. Times are in us and rates in GB/s, from the start values of the profile.
+    """Return the constants of the kernels of MSCCL++ from the start values of the profile.
+
+    `protocol`: `ll` means packets, any other means puts with a signal. Times are in us, rates in
+    GB/s.
     """
     is_ll = protocol == "ll"
     return KernelTiming(
@@ -361,9 +372,10 @@ def _direct(profile: MachineProfile, protocol: str) -> KernelTiming:
 
 
 def start_value(profile: MachineProfile, name: str) -> float:
-    """Return a constant of `START_VALUES` for the architecture of a machine; its name ends with the
-    unit, such as `_us` or `_GBps`, or it is a factor. Raises `KeyError` for an unknown name; the
-    profile must name a known GPU.
+    """Return a constant of `START_VALUES` for the architecture of the profile's GPU.
+
+    The name ends with the unit, such as `_us` or `_GBps`; otherwise it is a factor. Raises
+    `KeyError` for an unknown name. The profile must name a known GPU.
     """
     gpu = profile.known_gpu
     assert gpu is not None, "check_model refuses such profiles"
@@ -371,10 +383,11 @@ def start_value(profile: MachineProfile, name: str) -> float:
 
 
 def network_us(profile: MachineProfile, protocol: str) -> float:
-    """Return the hop between nodes: that of the profile's network, else the start value.
+    """Return the time of a hop between nodes in us.
 
-    A fitted network has one hop for small messages (of 64 KiB), which LL sends, and one for large
-    ones.
+    It is that of the profile's first fitted network: its hop for large messages with Simple,
+    otherwise its hop for small messages (64 KiB). Without a network it is the start value of the
+    protocol.
     """
     for network in profile.networks:
         hops = dict(zip(NETWORK_NAMES, network.values, strict=True))

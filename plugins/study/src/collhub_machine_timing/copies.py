@@ -37,12 +37,13 @@ _TIMED = ("rank", "kind", "peer", "count", "duration_ns", "src_buffer", "dst_buf
 
 
 def find_copies(algorithm: Algorithm, planes: int = 1) -> tuple[Algorithm, Int64Array, int]:
-    """Return (one of the equal copies, its row for every row of the algorithm, number of copies).
+    """Find equal copies that an algorithm consists of.
 
-    Copies share no connection, lane and dependency, and have the same messages and dependencies in
-    the same order. Only the positions of their units, and channels of the same one of `planes`, may
-    differ. Without copies, the result is the algorithm with a number of 1. The copy keeps the units
-    of the collective, so that its messages have the size that they have in the algorithm.
+    Returns (one copy, the row of the copy for every row of the algorithm, number of copies). Copies
+    share no connection, lane or dependency, and have the same messages and dependencies in the same
+    order. Only the positions of their units, and their channels modulo `planes`, may differ. If
+    there are no copies, the algorithm itself is returned with the number 1. The copy keeps the
+    units of the collective, so that its messages have the same size.
     """
     steps = algorithm.steps
     rows = np.arange(len(steps))
@@ -75,11 +76,11 @@ def find_copies(algorithm: Algorithm, planes: int = 1) -> tuple[Algorithm, Int64
 
 
 def _find_parts(steps: StepTable, messages: Messages) -> Int64Array:
-    """Return the number of the part of each step; steps that are joined share a part.
+    """Return the number of the part of each step; connected steps are in one part.
 
-    Steps are joined by dependencies, by being the two ends of a message, by one connection (source,
-    destination, channel) or by one lane of a rank, also indirectly. Parts are numbered from 0 by
-    their head (a step of the part), ascending.
+    Steps are connected, also indirectly, by a dependency, a message, a common connection (source,
+    destination, channel) or a common lane of a rank. Parts are numbered from 0. The result is empty
+    or 0 everywhere if there is at most one part.
     """
     parents, children = steps.edges()
     connection = np.full(len(steps), -1, np.int64)
@@ -101,11 +102,11 @@ def _find_parts(steps: StepTable, messages: Messages) -> Int64Array:
 def _build_signatures(
     steps: StepTable, messages: Messages, part: Int64Array, local: Int64Array, planes: int
 ) -> list[bytes]:
-    """Return bytes per part, in order of the parts, that are equal for copies of each other.
+    """Return bytes for each part that are equal for copies of each other.
 
-    They contain, for the steps of the part in order, the columns that determine times, the
-    partner's number in the part, the channel modulo `planes` and the lane, then its dependencies.
-    `local` is the number of a row in its part.
+    They contain, for the steps of the part in order: the columns that determine times, the
+    partner's number in the part, the channel modulo `planes` and the lane; then the dependencies.
+    `local`: number of each row in its part.
     """
     partner = np.full(len(steps), -1, np.int64)
     partner[messages.send] = local[messages.receive]
@@ -128,9 +129,9 @@ def _build_signatures(
 
 
 def _number_lanes(steps: StepTable, part: Int64Array) -> Int64Array:
-    """Number the lanes of each rank within its part from 0; -1 without a lane.
+    """Return the number of each row's lane among the lanes of its rank in its part, from 0.
 
-    The order of the numbers is that of the lanes. `part` is the part of each row.
+    The order is that of the lanes. Rows without a lane have -1. `part`: part of each row.
     """
     lane = steps.lane.astype(np.int64)
     width = int(lane.max(initial=-1)) + 1
@@ -145,10 +146,10 @@ def _number_lanes(steps: StepTable, part: Int64Array) -> Int64Array:
 
 
 def _select_rows(steps: StepTable, kept: Int64Array, position: Int64Array) -> StepTable:
-    """Return the table of the rows `kept`, which include all rows that they depend on.
+    """Return the table of the rows `kept`, with renumbered dependencies.
 
-    `position` maps each old row to its new one, -1 for rows that are left out. Dependencies are
-    renumbered.
+    `kept` must include all rows on which its rows depend. `position`: new number of every row, -1
+    if it is not kept.
     """
     columns = {name: getattr(steps, name)[kept] for name in COLUMN_DTYPES}
     tables = []

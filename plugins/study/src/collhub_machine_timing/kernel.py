@@ -104,8 +104,8 @@ def create_queue(
 ) -> tuple[Records, Records, Records, Records, Int64Array, Records, Int64Array]:
     """Return the fields `heap` to `counter` of an empty queue for at most `events` events.
 
-    The arrays have fixed sizes: entries, buckets and events as many as events, and `RECENT_TIMES`
-    recent times, which are -1 (none).
+    The arrays have fixed sizes: entries, buckets and events have `events` elements, and there are
+    `RECENT_TIMES` recent times, initially -1 (none).
     """
     store = np.zeros(2, STORE)
     store["returned"] = -1
@@ -127,9 +127,9 @@ _END, _VISIBLE = 0, 1
 def _simulate(world: BlockWorld) -> int:
     """Simulate until the event queue is empty; return the number of instructions that ended.
 
-    The roots begin at the launch time in order. Events are taken by time, those of equal times in
-    the order of creation. A number below that of the instructions means a deadlock. Modifies
-    `world`.
+    First the roots begin at the launch time, in order. Events are executed by time, and those of
+    equal times in the order of their creation. If the result is less than the number of
+    instructions, there is a deadlock. Changes `world`.
     """
     for position in range(len(world.roots)):
         _begin(world.roots[position], world.launch_ps, world)
@@ -152,13 +152,13 @@ def _simulate(world: BlockWorld) -> int:
 
 @compiled
 def _begin(index: Integer, now: Integer, world: BlockWorld) -> None:
-    """Begin an instruction at `now` (ps): reserve its links, and schedule its end and its message.
+    """Begin an instruction at `now` (ps): occupy its links and schedule its end and its message.
 
-    Each of its links is busy from its first free time on, for the time of the size class; the end
-    is the latest of these, of the duration alone, and of the arrival of received data plus the
-    tail. Receivers see the message first after `first` plus a part of the delay by links, and
-    wholly at the end plus `lag`; a later value stays. Modifies `world`; without receivers only the
-    end is scheduled.
+    Each of its links is occupied from its first free time on, for the time of the size class. The
+    end is the latest of: the end on these links, `now` plus the duration, and the arrival of
+    received data plus `tail`. Receivers see the first part of the message after `first`, plus half
+    of the delay by links times `halves`; they have received it completely at the end plus `lag`.
+    Changes `world`.
     """
     instruction = world.instruction[index]
     instruction["begin"] = now
@@ -187,8 +187,9 @@ def _begin(index: Integer, now: Integer, world: BlockWorld) -> None:
 
 @compiled
 def _end(index: Integer, now: Integer, world: BlockWorld) -> None:
-    """End an instruction at time `now`, and release its children: each begins when all instructions
-    before it have ended. Changes the world.
+    """End an instruction at `now` (ps) and release its children.
+
+    A child begins when all its conditions are met. Changes `world`.
     """
     instruction = world.instruction[index]
     instruction["end"] = now
@@ -199,8 +200,9 @@ def _end(index: Integer, now: Integer, world: BlockWorld) -> None:
 
 @compiled
 def _show(index: Integer, now: Integer, world: BlockWorld) -> None:
-    """Make the first part of a message visible at time `now`: release each instruction that
-    receives it. Changes the world.
+    """Make the first part of a message visible at `now` (ps): release its receivers.
+
+    Changes `world`.
     """
     instruction = world.instruction[index]
     first = instruction["first_receiver"]
@@ -210,8 +212,9 @@ def _show(index: Integer, now: Integer, world: BlockWorld) -> None:
 
 @compiled
 def _release(index: Integer, now: Integer, world: BlockWorld) -> None:
-    """Decrease the number of unmet conditions of an instruction by one; at 0 begin it at time
-    `now`. Changes the world.
+    """Decrease the number of unmet conditions of an instruction; begin it at `now` if none is left.
+
+    Changes `world`.
     """
     instruction = world.instruction[index]
     instruction["unmet"] -= 1

@@ -35,10 +35,11 @@ _MAX_LISTED_CONFIGURATIONS = 6
 
 
 def select_profile(text: str | None, topology: Topology) -> MachineProfile:
-    """Return the profile of a name or a document, by default that of the topology.
+    """Return the profile with a name or in a document, by default that of the topology.
 
-    Raises `UsageError` for an unknown name, for a profile without constants of thread blocks, and
-    for one of another machine than the topology; `PluginError` for a topology without a profile.
+    `text`: shipped name or JSON of a profile; None for the default. Raises `UsageError` for an
+    unknown name, for a profile without constants of thread blocks, and for a profile of another
+    machine than the topology. Raises `PluginError` if the topology has no profile.
     """
     profile = _profile_of_topology(topology) if text is None else parse_machine(text)
     check_model(profile)
@@ -47,9 +48,10 @@ def select_profile(text: str | None, topology: Topology) -> MachineProfile:
 
 
 def parse_machine(text: str) -> MachineProfile:
-    """Return the profile of a shipped name, or of the text of a profile file (JSON, begins with
-    `{`). Raises `UsageError` (code `unknown-profile`) with the closest name if it is neither, and
-    `HubError` for an invalid profile.
+    """Return the shipped profile with a name, or the profile in a JSON text that begins with `{`.
+
+    Raises `UsageError` (`unknown-profile`) with the closest name if it is neither, and `HubError`
+    for an invalid profile.
     """
     profile = profile_of_text(text)
     if profile is not None:
@@ -65,10 +67,11 @@ def parse_machine(text: str) -> MachineProfile:
 
 
 def describe_machine(machine: str | None, topology: Topology) -> MachineDescription | None:
-    """Describe the profile that a simulation uses.
+    """Return a description of the profile that a simulation uses, or None.
 
-    `machine` None: the profile of the topology, or None if it has none with a model that fits. A
-    name or file raises `UsageError` as `select_profile` does.
+    `machine`: name or JSON text of the profile, which raises the errors of `select_profile`. None
+    selects the profile of the topology; the result is None if it has no profile, or one without a
+    model or of another machine.
     """
     if machine is None:
         profile = find_profile(topology)
@@ -106,10 +109,11 @@ def node_rate(topology: Topology) -> float:
 
 
 def predict_library_times(request: LibraryTimesRequest) -> LibraryTimes:
-    """Predict the time of each call; none where the profile would extrapolate.
+    """Predict the time of each call of the request by a profile.
 
-    Sizes outside of the measured ones, and numbers of ranks and nodes without a table or a model,
-    have a reason instead of a time. Raises `HubError` for an unknown or invalid profile.
+    A call has a reason instead of a time if its size is outside the measured sizes, or if the
+    profile has no table or model for its ranks and nodes. `ranks_per_node` is that of the request,
+    otherwise the GPUs per node of the profile. Raises `HubError` for an unknown or invalid profile.
     """
     profile = parse_machine(request.machine)
     gpu = profile.known_gpu
@@ -119,8 +123,10 @@ def predict_library_times(request: LibraryTimesRequest) -> LibraryTimes:
 
 
 def _held_out_error(profile: MachineProfile) -> float | None:
-    """Return the median, over the collectives weighted by their points, of the model's median
-    errors on held-out points, as a fraction; None if no error is measured.
+    """Return the median held-out error of the model of a profile, as a fraction.
+
+    It is the median of the medians of all error entries of the model, weighted by their number of
+    points. None if there is no entry.
     """
     entries = [one for one in profile.errors if one.predictor == "model" and one.points]
     medians = np.repeat([one.median for one in entries], [one.points for one in entries])
@@ -152,11 +158,11 @@ def _check_topology(profile: MachineProfile, topology: Topology) -> None:
 
 
 def _mismatch(profile: MachineProfile, topology: Topology) -> str:
-    """Return how a topology differs from the machine of a profile, "" if it does not.
+    """Return how a topology differs from the machine of a profile; "" if it does not.
 
-    It differs if its largest group (without groups: all NPUs) has more GPUs than a node, or if,
-    with more than one, the rate of a GPU differs from the nominal one by a factor above
-    `_MAX_RATIO`. The profile must name a known GPU.
+    It differs if its largest group (without groups: all NPUs) has more GPUs than a node. With more
+    than one GPU, it also differs if the rate of a GPU's links is more than `_MAX_RATIO` times the
+    nominal rate or less than its inverse. The profile must name a known GPU.
     """
     gpu = profile.known_gpu
     assert gpu is not None, "profiles with constants name a known GPU"
@@ -196,11 +202,11 @@ def _predict(profile: MachineProfile, call: LibraryCall, ranks_per_node: int | N
 
 
 def _explain_missing_configuration(profile: MachineProfile, call: PlannedCall) -> str:
-    """Return the reason why a profile has no time of a call, as a clause for users.
+    """Return why a profile has no time for a call, as a sentence for users.
 
-    If no table of the profile is for the collective: that it has no times of the collective. Else:
-    that it has none for these ranks and nodes, followed by those that were measured, ascending by
-    nodes and ranks, at most six and then `others`.
+    Either it has no times of the collective, or none for these ranks and nodes. In the second case,
+    the measured configurations are listed, at most six and then `others`, ascending by nodes and
+    ranks.
     """
     configurations = sorted(
         {(one.nodes, one.ranks) for one in profile.tables if one.collective == call.collective}
@@ -216,9 +222,9 @@ def _explain_missing_configuration(profile: MachineProfile, call: PlannedCall) -
 
 
 def _explain_extrapolation(profile: MachineProfile, call: PlannedCall) -> str:
-    """State which measured sizes the call exceeds, as a text.
+    """Return a sentence with the measured sizes of the profile, which the call exceeds.
 
-    Without a table for the configuration of the call, the text is that of
+    If there is no table for the configuration of the call, it is the sentence of
     `_explain_missing_configuration`.
     """
     table = profile.table_for(call)

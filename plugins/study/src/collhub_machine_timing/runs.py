@@ -140,13 +140,14 @@ def build_cases(
     machine: str | None,
     kernel: str | None,
 ) -> tuple[Case, ...]:
-    """Build a case for the given kernel; None: for each one that suits the algorithm.
+    """Build the cases to simulate, one per kernel that suits the algorithm.
 
-    These are `exchange` for messages that do not wait for one another, else `fifo`, and `nvls` if
-    switches add up or copy messages. The last four results are kept, because an algorithm is
-    usually simulated repeatedly. `npus` are those of the ranks, by default 0, 1, 2 and so on.
-    Raises `HubError` for an unknown or unsuitable profile or kernel, `UsageError` (code
-    `no-switch`) for nvls without messages of switches.
+    `kernel`: the only kernel; None selects `exchange` if no message waits for another, otherwise
+    `fifo`, and also `nvls` if switches add or copy messages. `npus`: NPU of each rank, by default
+    0, 1, 2, .... `machine`: see `select_profile`. The last four results are cached.
+
+    Raises `HubError` for an unknown or unsuitable profile, and `UsageError` (`no-switch`) for
+    `nvls` if no switch adds or copies a message.
     """
     profile = select_profile(machine, topology)
     topology = _with_measured_switches(topology)
@@ -205,8 +206,9 @@ def _with_measured_switches(topology: Topology) -> Topology:
 
 
 def _count_blocks(instructions: Instructions) -> int:
-    """Return the largest number of different thread blocks of a rank, at least 1; instructions
-    without a block (negative) do not count.
+    """Return the largest number of thread blocks of a rank, at least 1.
+
+    Instructions without a block (negative) do not count.
     """
     block, rank = instructions.block, instructions.rank
     width = int(block.max(initial=0)) + 1
@@ -215,9 +217,7 @@ def _count_blocks(instructions: Instructions) -> int:
 
 
 def _is_exchange(algorithm: Algorithm) -> bool:
-    """Whether the steps have no dependencies (data or control), and no message is added up by its
-    receiver.
-    """
+    """Return whether the steps have no dependencies and no message is added by its receiver."""
     steps = algorithm.steps
     has_edges = bool(len(steps.data_indices) or len(steps.control_indices))
     return not has_edges and not steps.is_kind(StepKind.RECV_REDUCE).any()
@@ -229,10 +229,11 @@ def _concurrent_blocks(case: Case) -> int:
 
 
 def _block_share(case: Case, instances: int) -> float:
-    """Return the share of its time that a thread block of the algorithm gets, at most 1.
+    """Return the fraction of time that a thread block gets, at most 1.
 
-    More thread blocks than processors, and more channels than the runtime has, share them. Kernels
-    without FIFO buffers distribute all their messages on the blocks that they launch.
+    It is below 1 if there are more thread blocks than processors, or more channels than the runtime
+    has; they are then shared. Kernels other than fifo and nvls always have 1, because they
+    distribute their messages over the blocks that they launch.
     """
     if case.kernel not in ("fifo", "nvls"):
         return 1.0
@@ -241,8 +242,9 @@ def _block_share(case: Case, instances: int) -> float:
 
 
 def _channel_limit(case: Case) -> int:
-    """Return the maximum number of channels of the runtime: for NVLS kernels that of the GPU,
-    otherwise `_MAX_CHANNELS`.
+    """Return the maximum number of channels of the runtime.
+
+    For the kernel nvls it is that of the GPU, otherwise `_MAX_CHANNELS`.
     """
     gpu = case.profile.known_gpu
     assert gpu is not None, "profiles with constants name a known GPU"
@@ -259,8 +261,9 @@ def _count_channels(case: Case) -> int:
 
 @lru_cache(maxsize=16)
 def _count_sends(case: Case) -> int:
-    """Return the largest number of messages that a rank sends, in all copies. The last sixteen
-    results are cached.
+    """Return the largest number of messages that a rank sends, in all copies.
+
+    The last sixteen results are cached.
     """
     steps = case.algorithm.steps
     return case.copies * int(np.bincount(steps.rank[steps.sends], minlength=1).max())
@@ -269,14 +272,13 @@ def _count_sends(case: Case) -> int:
 def run_case(
     case: Case, collective_bytes: int, variant: Variant, chunk_bytes: int | None = None
 ) -> CaseRun:
-    """Simulate one variant; blocks that wait for each other in a circle are separated.
+    """Simulate a variant of a case, and return its times.
 
-    `chunk_bytes` is the largest message, by default that of the kernel. More than one piece
-    separates the phases first. Messages larger than the chunk are sent in rounds, of which at most
-    `_SIMULATED_ROUNDS` (pipelines: `_SIMULATED_PIECES`) are simulated and the rest extrapolated.
-    Link efficiencies are converted from nominal rates to those of the topology, for nvls not above
-    its measured rate. If the run never ends and no step states a lane, it is repeated without
-    fusing; the time may stay infinite.
+    `chunk_bytes`: largest message, by default that of the kernel. Larger messages are sent in
+    rounds, of which at most `_SIMULATED_ROUNDS` (in pipelines `_SIMULATED_PIECES`) are simulated;
+    the others are extrapolated. For more than one piece, the phases of the case are separated
+    first. If the run never ends and no step has a lane, it is repeated without fusing receives and
+    sends; its time can still be infinite.
     """
     if variant.pieces > 1:
         case = _separate_phases_of(case)
@@ -306,7 +308,12 @@ class _RunPlan:
 def _plan_run(
     case: Case, collective_bytes: int, variant: Variant, chunk_bytes: int | None
 ) -> _RunPlan:
-    """Compute sizes, rounds and constants of a run; phases of the case are separated if needed."""
+    """Compute the message sizes, the number of rounds and the constants of a run.
+
+    `chunk_bytes`: largest message, or None for that of the kernel. Link efficiencies are converted
+    from nominal rates to the rates of the topology; for nvls they are limited to its measured
+    switch rate.
+    """
     instances = variant.instances
     sizes, largest = _message_sizes(case, collective_bytes, instances)
     timing = kernel_timing(
@@ -351,10 +358,9 @@ def _separate_messages_of(case: Case) -> Instructions:
 
 @lru_cache(maxsize=4)
 def _separate_phases_of(case: Case) -> Case:
-    """Return the case with a thread block for each phase of a connection.
+    """Return the case with separate thread blocks for the phases of each connection.
 
-    The same case is returned if nothing can be separated. Receives and sends are fused only for the
-    kernels fifo and nvls. The last four results are cached.
+    If nothing can be separated, the case itself is returned. The last four results are cached.
     """
     algorithm = separate_phases(case.algorithm)
     if algorithm is case.algorithm:
@@ -370,8 +376,9 @@ def _separate_phases_of(case: Case) -> Case:
 
 
 def _message_sizes(case: Case, collective_bytes: int, instances: int) -> tuple[Float64Array, float]:
-    """Return the bytes of every row's message, float64, divided by the number of instances and not
-    rounded, and the largest of them, at least 1.
+    """Return the bytes of every row's message, and the largest of them, at least 1.
+
+    The bytes are float64, divided by the number of instances and not rounded.
     """
     units = case.algorithm.collective.unit_count
     sizes = message_bytes(collective_bytes, units, case.algorithm.steps.count) / instances
@@ -385,9 +392,10 @@ def _count_rounds(
     kernel_chunk_bytes: int,
     chunk_bytes: int | None,
 ) -> float:
-    """Return the number of rounds that chunks require for the largest message, not rounded, at
-    least 1. The chunk is that of the kernel (for NVLS, computed from the sizes), or `chunk_bytes`
-    if that is given and smaller. All sizes are in bytes.
+    """Return the number of rounds in which the largest message is sent, not rounded, at least 1.
+
+    A round sends one chunk. The chunk is `kernel_chunk_bytes` (for nvls it is computed from the
+    sizes), or `chunk_bytes` if that is given and smaller. All sizes are in bytes.
     """
     chunk = kernel_chunk_bytes
     if case.kernel == "nvls":
@@ -398,11 +406,11 @@ def _count_rounds(
 def _run_rounds(
     case: Case, instructions: Instructions, variant: Variant, plan: _RunPlan
 ) -> CaseRun:
-    """Simulate the first rounds, and extend the time of the last one to all rounds.
+    """Simulate the first rounds, and extrapolate the time of the last one to all rounds.
 
-    A further round takes at least the time of its bytes on the busiest link, which the first rounds
-    may not reach, because links are idle until the first messages arrive. Times are in picoseconds;
-    ranks and instructions that never finish have -1.
+    A further round takes the additional time of the last simulated round, but at least the time of
+    its bytes on the busiest link. Times are in ps. Ranks and instructions that never finish have
+    -1.
     """
     instances, timing, simulated = variant.instances, plan.timing, plan.simulated
     world = build_world(
@@ -434,8 +442,9 @@ def _run_rounds(
 
 
 def _busiest_link_ps(case: Case, timing: KernelTiming, row_bytes: Float64Array) -> float:
-    """Return the time in ps of the link with the longest time for one message of every row;
-    includes the extra bytes of the protocol. 0 without links.
+    """Return the largest time of a link in ps for one message of every row; 0 without links.
+
+    The overhead of the protocol is included.
     """
     carried = load_links(case, row_bytes) * timing.wire
     rates = link_rates(case.topology, case.paths, timing)
@@ -443,8 +452,9 @@ def _busiest_link_ps(case: Case, timing: KernelTiming, row_bytes: Float64Array) 
 
 
 def load_links(case: Case, row_bytes: Float64Array) -> Float64Array:
-    """Return the bytes on every link for one message of every row, times the number of copies:
-    float64[links]. `row_bytes`: bytes of the message of every row with a path.
+    """Return the bytes on every link for one message of every row, in all copies: float64[links].
+
+    `row_bytes`: bytes of the message of every row; rows without a path have no effect.
     """
     weights = np.repeat(row_bytes * case.copies, np.diff(case.paths.indptr))
     loads = np.bincount(case.paths.links, weights, minlength=case.topology.num_links)
@@ -459,13 +469,15 @@ def find_best_run(
     pieces: int | None,
     chunk_bytes: int | None = None,
 ) -> Search:
-    """Simulate with the given protocol, instances and pieces; None: with the fastest ones.
+    """Simulate the variants of an algorithm and return the fastest run.
 
-    The result is the fastest run of all cases, which are kernels of one algorithm, of equally fast
-    ones the first, with the numbers of variants simulated and not tried in all. A kernel without
-    the protocol is left out, and so is nvls if its busiest thread block would work longer than
-    another kernel takes. An uneven collective runs as one instance and one piece unless given.
-    Raises `UsageError` (code `no-protocol`) if no kernel has the protocol.
+    `cases`: the kernels of one algorithm. `protocol`, `instances`, `pieces`: None means to try
+    several and take the fastest. Of equally fast runs the first wins. The result also has the
+    numbers of variants that were simulated and that were not tried.
+
+    A kernel without the protocol is skipped. A variant of nvls is skipped if its lower bound
+    exceeds the best time of the other kernels. An uneven collective has one instance and one piece
+    unless given. Raises `UsageError` (`no-protocol`) if no kernel has the protocol.
     """
     if cases[0].algorithm.collective.kind.traits.is_uneven:
         # Copies and pieces divide equal shares; uneven parts run as they are.
@@ -511,10 +523,10 @@ def _list_variants(
     instances: int | None,
     pieces: int | None,
 ) -> list[Variant]:
-    """Return the variants of one kernel to simulate, before pieces are tried.
+    """Return the variants of one kernel to simulate, before further pieces are tried.
 
-    All protocols if the instances are given. Otherwise the number of instances is that with the
-    lowest estimate, from a small and a large run, of each protocol.
+    If `instances` is given, there is one variant per protocol. Otherwise these are the variants of
+    `_promising_variants`. `pieces` None means 1.
     """
     protocols = PROTOCOLS_OF_KERNEL[case.kernel] if protocol is None else (protocol,)
     if instances is not None:
@@ -526,10 +538,10 @@ def _list_variants(
 def _work_floor_ps(
     case: Case, collective_bytes: int, variant: Variant, chunk_bytes: int | None
 ) -> float:
-    """Return the time in ps of the busiest thread block, or of the busiest link, if it never waits.
+    """Return a lower bound of the time of a variant in ps.
 
-    That of all rounds, with the start. Blocks execute one instruction at a time, so that no run of
-    up to two rounds is faster.
+    It is the start plus the time of the busiest thread block or of the busiest link, whichever is
+    larger, without any waiting, in all rounds. It is valid for runs of up to two rounds.
     """
     if variant.pieces > 1:
         case = _separate_phases_of(case)
@@ -551,14 +563,14 @@ def _search_pieces(
     instances: int | None,
     chunk_bytes: int | None,
 ) -> Search:
-    """Try pipelines of each run in `runs`, the fastest first; return the best run of all.
+    """Try pipelines of the given runs, and return the best run of all.
 
-    Runs whose estimated floor cannot beat the best by `_MIN_GAIN` are skipped. The phases of a case
-    are separated; if they cannot be, nothing is tried. The numbers of pieces are those of `_PIECES`
-    above the number of rounds, or 2 if there is none; they are tried in order until one is more
-    than `_MIN_GAIN` slower than the one before. A pipeline must be faster by more than `_MIN_GAIN`
-    to win. Numbers that exceed the limit of work, `_MAX_WORK` simulated instructions, count as not
-    tried.
+    Runs are examined in the order of their times; a run is skipped if its estimated minimum time
+    cannot improve the best one by `_MIN_GAIN`. Nothing is tried if the phases of the case cannot be
+    separated. The numbers of pieces are those of `_PIECES` above the number of rounds, or 2 if
+    there is none. They are tried in order until one is more than `_MIN_GAIN` slower than the
+    previous one. A pipeline replaces the best run only if it is faster by more than `_MIN_GAIN`.
+    Numbers beyond `_MAX_WORK` simulated instructions count as not tried.
     """
     best = min(runs, key=lambda one: one.time_ps)
     simulated, not_tried, work = len(runs), 0, 0
@@ -597,8 +609,10 @@ def _search_pieces(
 
 
 def _estimate_floor_us(case: Case, collective_bytes: int, timing: KernelTiming) -> float:
-    """Estimate the shortest time in us with one protocol: the start time plus the larger of the
-    latencies on the longest chain and the time of the busiest link.
+    """Estimate the shortest time in us with one protocol.
+
+    It is the start plus the latencies on the longest path or the time of the busiest link,
+    whichever is larger.
     """
     depth, _, link_s_per_byte = _shape(case)
     links_us = link_s_per_byte * collective_bytes * timing.wire * 1e6 / timing.link_efficiency
@@ -608,11 +622,12 @@ def _estimate_floor_us(case: Case, collective_bytes: int, timing: KernelTiming) 
 def _promising_variants(
     case: Case, collective_bytes: int, protocols: tuple[str, ...]
 ) -> list[Variant]:
-    """Return each protocol with the instances of its lowest estimate, in order of the protocols.
+    """Return for each protocol the variant with the lowest estimated time.
 
-    Of equal estimates, the fewest instances win. Protocols whose estimate is more than 1.5 times
-    the lowest one are left out. An exchange has NCCL's own number of channels of each peer, without
-    an estimate; nvls has the first protocol and the last possible number of instances.
+    Of equal estimates, the one with the fewest instances is taken. Protocols with an estimate above
+    `_MAX_ESTIMATE_RATIO` times the lowest one are left out. Two kernels need no estimate: exchange
+    has NCCL's number of channels per peer as instances; nvls has the first protocol and the largest
+    possible number of instances.
     """
     if case.kernel == "exchange":
         # NCCL's own number of channels of each peer.
@@ -632,9 +647,11 @@ def _promising_variants(
 
 
 def _possible_instances(case: Case) -> Iterator[int]:
-    """Yield 1, 2, 4 and further powers of two up to the limits of channels and concurrent thread
-    blocks; always at least 1. NVLS copies may share channels, so their limit is almost doubled.
-    Other numbers would divide buffers of usual sizes into parts that runtimes cannot address.
+    """Yield the possible numbers of instances: 1, 2, 4 and further powers of two.
+
+    They are limited by the channels and the concurrent thread blocks; 1 is always yielded. Copies
+    of nvls can share channels, so their limit of channels is almost doubled. Other numbers would
+    divide buffers of usual sizes into parts that runtimes cannot address.
     """
     limit = _channel_limit(case) // _count_channels(case)
     if case.kernel == "nvls":
@@ -648,11 +665,11 @@ def _possible_instances(case: Case) -> Iterator[int]:
 
 
 def _estimate_us(case: Case, collective_bytes: int, protocol: str, instances: int) -> float:
-    """Estimate a time in us from the depth and the longest path in bytes of an algorithm.
+    """Estimate the time of a variant in us without simulating it.
 
-    It is the start plus the larger of two sums: the blocks' transfer of the longest path, whose
-    first slice is hidden by the waits of all levels, and the busiest link with one wait. Instances
-    divide the path, but not the load of links.
+    It is the start plus the larger one of two times. One is the transfer of the longest path by
+    thread blocks, whose first slice is hidden by the waits of all levels; instances divide it. The
+    other is the time of the busiest link and one wait; instances do not change it.
     """
     depth, path_share, link_s_per_byte = _shape(case)
     sizes = case.algorithm.steps.count.max(initial=1) * collective_bytes
@@ -678,10 +695,12 @@ def _unadapted_timing_of(case: Case, protocol: str) -> KernelTiming:
 
 @lru_cache(maxsize=16)
 def _shape(case: Case) -> tuple[float, float, float]:
-    """Return (messages on the longest path, its bytes, time of the busiest link), per byte.
+    """Return the figures of a case from which times are estimated.
 
-    The path is derived from the times of a small and of a large run of one instance; the time of
-    the link is in seconds per byte of the collective at its nominal rate.
+    These are the messages on the longest path, the bytes on that path per byte of the collective,
+    and the time of the busiest link in seconds per byte at its nominal rate. The first two are
+    derived from a small and a large simulated run of one instance. The last sixteen results are
+    cached.
     """
     protocol = PROTOCOLS_OF_KERNEL[case.kernel][0]
     small, large = (

@@ -34,10 +34,12 @@ from hub_core.plugin_api import (
 
 
 def simulate(request: SimulationRequest, options: MachineOptions) -> SimulationResult:
-    """Return the times of ranks and steps on a machine, by default with the fastest protocol.
+    """Simulate an algorithm on a machine and return the times of ranks and steps.
 
-    Raises `UsageError` for an unknown profile, one without constants, or one of another machine
-    than the topology, and for a kernel that does not fit.
+    By default the fastest kernel, protocol and number of instances are used; the number of pieces
+    is then chosen too, but it is 1 if only instances are given. Raises `UsageError` for an unknown
+    profile, a profile without constants or of another machine than the topology, and for a kernel
+    that does not suit the algorithm.
     """
     cases = build_cases(
         request.algorithm, request.topology, request.npus, options.machine, options.kernel
@@ -85,8 +87,9 @@ def _build_result(search: Search, collective_bytes: int) -> SimulationResult:
 
 
 def _list_passes(variant: Variant) -> tuple[tuple[str, Mapping[str, str]], ...]:
-    """Return (pass, options) that build the copies and pieces of a variant: `replicate` for more
-    than one instance, then `pipeline` for more than one piece; empty for a plain variant.
+    """Return the (pass, options) that build the instances and pieces of a variant.
+
+    First `replicate` for more than one instance, then `pipeline` for more than one piece.
     """
     passes: list[tuple[str, Mapping[str, str]]] = []
     if variant.instances > 1:
@@ -102,10 +105,10 @@ def _to_ns(times_ps: Int64Array) -> Int64Array:
 
 
 def _link_loads(best: CaseRun, collective_bytes: int) -> tuple[LinkLoad, ...]:
-    """Return bytes on the wire and busy time (ns) per used link, the busiest first.
+    """Return the bytes and the busy time (ns) of every used link, the busiest first.
 
-    Links of equal busy time are ordered by descending bytes, then by number. Bytes include the
-    overhead of the protocol; both are rounded to whole numbers.
+    Bytes include the overhead of the protocol. Links with equal busy times are ordered by
+    descending bytes, then by number. Both values are rounded.
     """
     case = best.case
     topology = case.topology
@@ -125,8 +128,10 @@ _NETWORK, _BYTES = "switch:2?bandwidth=450GB/s", 64
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
-    """Compile the kernel and store it for later runs, by a small simulation, if `options.warm` is
-    set. The check passes without error; with `warm` it reports the elapsed seconds.
+    """Compile the kernel for later runs if `options.warm` is set; otherwise do nothing.
+
+    It is compiled by a small simulation. The report is always ok; with `warm` it has the elapsed
+    seconds.
     """
     if not options.warm:
         return CheckReport(True)

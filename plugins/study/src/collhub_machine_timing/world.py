@@ -48,13 +48,15 @@ class MessagePaths:
 def find_paths(
     steps: StepTable, topology: Topology, npu_of_rank: Int64Array, groups: SwitchGroups | None
 ) -> tuple[MessagePaths, SwitchGroups | None]:
-    """Find the links of all messages, and the `groups` that switches execute; None for none.
+    """Find the links of all messages, and the groups of messages that switches execute.
 
-    Only switches that the topology declares multicast and reduce. Messages whose route has another
-    switch leave their multicast, and a sum with such a message is none. Within a group, each link
-    counts once; the first message of a multicast has the links of all copies. A message crosses
-    nodes if its ends are in different groups of the topology, and uses plane channel mod planes.
-    Raises `InputError` for ranks without a path.
+    Only switches that the topology declares to multicast or reduce count. Messages whose route has
+    another switch leave their multicast; a sum with such a message is dropped. The second result is
+    None if no group remains.
+
+    Within a group each link counts once, and the first message of a multicast has the links of all
+    copies. A message uses the plane channel modulo the number of planes. It crosses nodes if its
+    ends are in different groups of the topology. Raises `InputError` for ranks without a path.
     """
     rows = np.flatnonzero(steps.sends)
     source, destination = npu_of_rank[steps.rank[rows]], npu_of_rank[steps.peer[rows]]
@@ -105,11 +107,11 @@ def find_paths(
 
 @lru_cache(maxsize=4)
 def _find_card_links(topology: Topology) -> BoolArray:
-    """Return which links within nodes lead to the network only: bool[links].
+    """Return a mask of the links within nodes that lead only to the network: bool[links].
 
-    They are on no route between NPUs of a node, such as PCI links between a GPU and its network
-    card, which do not have the efficiency of NVLinks. Without different rates within nodes, and if
-    NPUs of a node have no path, there are none. The last four results are cached.
+    These are links on no route between NPUs of their node, such as PCI links between a GPU and its
+    network card; they do not have the efficiency of NVLinks. No link is marked if all links within
+    nodes have one rate, or if NPUs of a node have no path. The last four results are cached.
     """
     group = group_of_nodes(topology)
     source_group = group[topology.source]
@@ -141,11 +143,11 @@ def _select_switched(
     row_of_link: Int64Array,
     row_count: int,
 ) -> SwitchGroups | None:
-    """Return the multicasts and sums on routes of which all switches are declared, or None.
+    """Return the multicasts and sums whose routes have only declared switches, or None.
 
-    `links` are the links of all routes and `row_of_link` their rows. A multicast loses the rows
-    that pass an undeclared switch; a sum is dropped as a whole if one of its rows does. Groups of
-    fewer than two rows are dropped; None if no group is left.
+    `links`, `row_of_link`: the links of all routes and their rows. A multicast loses the rows that
+    pass an undeclared switch; a sum with such a row is dropped. Groups of fewer than two rows are
+    dropped. None if no group remains.
     """
     selected = []
     for switches, (members, number) in (
@@ -168,9 +170,7 @@ def _select_switched(
 
 
 def _is_first_use(groups: Int64Array, links: Int64Array) -> BoolArray:
-    """Return whether an entry is the first one, by position, with its pair of group and link:
-    bool[entries].
-    """
+    """Return whether each entry is the first one with its group and link: bool[entries]."""
     order = np.lexsort((links, groups))
     result = np.zeros(len(links), np.bool_)
     result[order[run_mask(groups[order], links[order])]] = True
@@ -178,8 +178,10 @@ def _is_first_use(groups: Int64Array, links: Int64Array) -> BoolArray:
 
 
 def link_rates(topology: Topology, paths: MessagePaths, timing: KernelTiming) -> Float64Array:
-    """Return the attainable rate of every link in bytes per second, float64[links]: its bandwidth
-    times the efficiency of links between nodes, to network cards, or else within nodes.
+    """Return the attainable rate of every link in bytes per second: float64[links].
+
+    It is the bandwidth times an efficiency: that of links between nodes, of links to network cards,
+    or of other links within nodes.
     """
     efficiency = np.where(paths.link_crosses, timing.network_efficiency, timing.link_efficiency)
     efficiency[paths.leads_out] = timing.card_efficiency
@@ -204,14 +206,15 @@ def build_world(
     rounds: int,
     instances: int = 1,
 ) -> BlockWorld:
-    """Build the state of the simulation before the start.
+    """Build the state of the simulation before its start.
 
-    `row_bytes` are the bytes of every step in one round, as float64; steps of equal count have
-    equal bytes. Instruction i of round p has the number p * len(instructions) + i. `instances` are
-    equal copies that share the links, of which one is simulated: the links are busy that many times
-    longer. An instruction waits for its dependencies, the previous one of its block, received data,
-    and a free slot of its connection; those without any of these are the roots. Times are in
-    picoseconds; the links are free from 0 on. The next call may reuse the records of the result.
+    `row_bytes`: bytes of every step in one round; steps with equal counts have equal bytes.
+    Instruction i of round p has the number p * len(instructions) + i. `instances`: number of equal
+    copies, of which one is simulated; links are occupied that many times longer.
+
+    An instruction waits for its dependencies, the previous instruction of its block, received data,
+    and a free slot of its connection; instructions that wait for nothing are the roots. Times are
+    in ps. The records of the result may be reused by the next call.
     """
     total = len(instructions) * rounds
     connected = _find_connected(instructions, paths, rounds, timing.slots)
@@ -260,10 +263,11 @@ class _ConnectedRounds:
 def _find_connected(
     instructions: Instructions, paths: MessagePaths, rounds: int, slots: int
 ) -> _ConnectedRounds:
-    """Return the connected instructions of several rounds; the last ones are cached.
+    """Return the connected instructions of several rounds, from a cache if possible.
 
-    The sizes and protocols of one algorithm need about eight of them alternately. Large ones, which
-    take much memory, are cached less often. Slots beyond the messages of all rounds do not count.
+    About eight results are needed alternately for the sizes and protocols of one algorithm. Larger
+    results are cached in smaller numbers, or not at all. Slots beyond the number of messages of all
+    rounds are ignored, so that equal results share an entry.
     """
     most = int(_find_round_order(instructions).message_count.max(initial=0)) * rounds
     total = len(instructions) * rounds
@@ -278,10 +282,10 @@ def _connect_rounds(
 ) -> _ConnectedRounds:
     """Connect the instructions of several rounds.
 
-    Only one round is sorted. The children of an instruction are, in this order: those of its data
-    and control dependencies in its round, the next instruction of its block, and the send that
-    waits for the slot which its receive frees; the last two may belong to a later round. `slots`
-    is the number of messages in flight on a connection.
+    The children of an instruction are, in this order: its dependents in the same round, the next
+    instruction of its block, and the send that waits for the slot which its receive frees. The last
+    two can be in a later round. `slots`: messages in flight on a connection. Only one round is
+    sorted; the others are derived from it.
     """
     order = _find_round_order(instructions)
     count, total = len(instructions), len(instructions) * rounds
@@ -374,7 +378,10 @@ class _RoundOrder:
 
 @lru_cache(maxsize=8)
 def _find_round_order(instructions: Instructions) -> _RoundOrder:
-    """Sort dependencies, blocks and messages of one round; the last eight results are cached."""
+    """Sort the dependencies, blocks and messages of one round.
+
+    The last eight results are cached.
+    """
     count = len(instructions)
     parents, children = instructions.parents, instructions.children
     messages = instructions.messages
@@ -410,9 +417,11 @@ def _find_round_order(instructions: Instructions) -> _RoundOrder:
 def _slot_edges(
     order: _RoundOrder, count: int, rounds: int, slots: int
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (receives, sends) as numbers of instructions of all rounds: a message waits until the
-    message `slots` before it on its connection, also of an earlier round, is received. Empty if
-    there are no more messages than slots; `count` is the number of instructions of a round.
+    """Return (receives, sends): each send waits for the receive of an earlier message.
+
+    That is the message `slots` before it on its connection, possibly of an earlier round.
+    Instructions are numbered over all rounds. `count`: instructions of a round. Both arrays are
+    empty if there are at most `slots` messages.
     """
     messages = len(order.message_send)
     if slots >= messages * rounds:
@@ -444,12 +453,12 @@ def _compute_times(
     timing: KernelTiming,
     row_bytes: Float64Array,
 ) -> tuple[Float64Array, dict[str, Int64Array]]:
-    """Return the distinct sizes in bytes, ascending, and columns of the instructions of a round.
+    """Return the distinct sizes in bytes, ascending, and the time columns of one round.
 
-    `size_class` is the index of the bytes of an instruction in the sizes; durations, lags and tails
-    are in picoseconds, from the message times of its link kind (network where its path crosses
-    nodes). Receives pay their share only, messages in switches the share stated there. A local step
-    with a stated duration (ns) gets it instead.
+    `size_class` is the index of an instruction's bytes in the sizes. Durations, lags and tails are
+    in ps; they are those of messages between nodes if the path of the instruction crosses nodes. A
+    receive takes only its share of the duration, and a message in a switch its `switched_work`. A
+    local step with a known duration has that one.
     """
     row, first_row, count_class = _classify_counts(instructions, steps)
     sizes, size_of_count = np.unique(row_bytes[first_row], return_inverse=True)
@@ -479,8 +488,10 @@ def _compute_times(
 def _classify_counts(
     instructions: Instructions, steps: StepTable
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return (row of each instruction, a row of each count, index of the count of each
-    instruction). The row is that of the send, else of the receive, else of the local step. The last
+    """Return the row of each instruction, a row of each distinct count, and its index.
+
+    The row of an instruction is that of its send, otherwise of its receive, otherwise of its local
+    step. The third result is, for each instruction, the index of its count in the second. The last
     eight results are cached.
     """
     row = np.where(instructions.send >= 0, instructions.send, instructions.receive)

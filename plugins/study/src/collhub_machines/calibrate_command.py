@@ -158,11 +158,11 @@ class _GivenMachine:
 
 
 def _given_machine(context: CommandContext, request: _Request) -> _GivenMachine:
-    """Return the machine that the user names by `--like` or `--topology`; unknown if by neither.
+    """Return the machine that the user names by `--like` or `--topology`; unknown by default.
 
-    `--like` names a GPU or a profile, whose label is then used. A topology must name a known GPU in
-    its text or name; it also gives the ranks and the nodes (ranks / GPUs per node, rounded up).
-    Raises `UsageError` for both options together and for an unknown GPU.
+    `--like` names a GPU or a shipped profile, whose label is then used. A topology must name a
+    known GPU in its text or its name; it also gives the ranks, and the nodes (ranks / GPUs per
+    node, rounded up). Raises `UsageError` for both options together and for an unknown GPU.
     """
     from collhub_machine_profiles import find_profile, shipped_names
     from collhub_machine_profiles.gpus import GPUS, known_gpu
@@ -232,10 +232,10 @@ def _calibrate(
 
 
 def _refuse_other_gpu(request: _Request, read: MeasurementSet, like: Gpu | None) -> None:
-    """Raise `UsageError` for results of another known GPU than that of the topology.
+    """Raise `UsageError` if results are of another known GPU than that of `--topology`.
 
-    Only the points whose machine contains the text of `--select` (any case) are compared, and
-    machines that name no known GPU are ignored. Nothing is checked without a topology.
+    Only points whose machine contains the text of `--select` (in any case) are compared. Machines
+    without a known GPU are ignored. Nothing is checked without a topology.
     """
     from collhub_machine_profiles.gpus import known_gpu
 
@@ -251,10 +251,11 @@ def _refuse_other_gpu(request: _Request, read: MeasurementSet, like: Gpu | None)
 
 
 def _paths(out: str, machines: Sequence[CalibratedMachine]) -> list[str]:
-    """Return one path per machine: OUT, or OUT with the name of the machine if several.
+    """Return one output path per machine.
 
-    The name is put before the suffix after a hyphen; equal names get numbers from 1. Raises
-    `UsageError` for several machines and standard output (-).
+    For one machine it is `out`. For several, a hyphen and the name of the machine are inserted
+    before the suffix; equal names get numbers from 1. Raises `UsageError` for several machines and
+    standard output (`-`).
     """
     if len(machines) == 1:
         return [out]
@@ -306,7 +307,7 @@ def _create_report(
 
 
 def _create_error_item(error: ErrorEntry) -> HeldOutError:
-    """Return the errors of one predictor, with four digits after the point."""
+    """Return the record of the errors of one predictor, rounded to four decimal places."""
     from collhub_machines.machine_records import HeldOutError
 
     return HeldOutError(

@@ -76,11 +76,11 @@ class CalibratedMachine:
 def calibrate_machines(
     read: MeasurementSet, request: CalibrationRequest
 ) -> list[CalibratedMachine]:
-    """Return one calibrated machine per label, sorted by label.
+    """Calibrate one machine per label, and return them sorted by label.
 
-    The label is that of the machine of a point, else that of the request. Only labels that contain
-    the selection (any case) are calibrated. Raises `InputError` if a point has neither
-    (`no-machine`) and if no point is left (`no-points`).
+    The label is that of the point's machine, otherwise that of the request. Only labels that
+    contain the selection (in any case) are calibrated. Raises `InputError` if a point has neither
+    label (`no-machine`), and if no point remains (`no-points`).
     """
     groups: dict[str, list[Measurement]] = {}
     for point in read.points:
@@ -112,10 +112,10 @@ def gpu_of(label: str, like: Gpu | None) -> Gpu | None:
 
 
 def main_library(points: Iterable[Measurement]) -> Library:
-    """Return the library and version with the largest number of points.
+    """Return the library and version with the most points; variants do not count.
 
-    Ties: NCCL, then the last text in alphabetical order. Variants count with their library. Raises
-    `ValueError` without points.
+    On a tie, NCCL is preferred, then the last one in alphabetical order. Raises `ValueError`
+    without points.
     """
     counts: dict[Library, int] = {}
     for point in points:
@@ -186,10 +186,10 @@ def _calibrate(
 def _model_points(
     gpu: Gpu | None, label: str, points: Sequence[Measurement], library: Library
 ) -> list[Measurement]:
-    """Return the points of the main version, or of an unknown one, to which the model applies.
+    """Return the points of the main version, or of an unknown one, that the model covers.
 
-    They are reduced to one place per series (`one_place`). Empty for an unknown GPU or one whose
-    links are not switched.
+    Of each configuration only one place (in place or out of place) is kept, see `one_place`. The
+    list is empty for an unknown GPU or links that are not switched.
     """
     if gpu is None or not has_switched_links(label):
         return []
@@ -199,9 +199,9 @@ def _model_points(
 
 
 def _without_model(gpu: Gpu | None, label: str, points: Sequence[Measurement]) -> Diagnostic | None:
-    """Return the note `table-only` on why a machine has only tables; None if it gets a model.
+    """Return a note `table-only` why a machine gets only tables; None if it gets a model.
 
-    The first reason that applies: no known GPU, a GPU or links without a model, or fewer than
+    The first reason that applies is given: no known GPU; a GPU or links without a model; fewer than
     `MIN_POINTS` points of one node.
     """
     if gpu is None:
@@ -253,11 +253,10 @@ def _missing_notes(
 
 
 def _version_notes(label: str, points: Sequence[Measurement], library: Library) -> list[Diagnostic]:
-    """Return one warning `mixed-versions` if the points are of several libraries or versions.
+    """Return a warning `mixed-versions` if the points are of several libraries or versions.
 
-    Variants do not distinguish. The warning lists each with its number of points, and states that
-    only `library` is fitted and the others are kept apart as tables. Returns an empty list for one
-    version.
+    Otherwise the list is empty. Variants do not count. The warning lists them with their numbers of
+    points; only `library` is fitted, and the others have separate tables.
     """
     counts: dict[str, int] = {}
     for point in points:
@@ -275,10 +274,10 @@ def _version_notes(label: str, points: Sequence[Measurement], library: Library) 
 
 
 def _model_errors(deviations: Sequence[tuple[Measurement, float]]) -> list[ErrorEntry]:
-    """Return held-out errors of the model by collective, ranks, nodes and library version.
+    """Return the held-out errors of the model, one entry per configuration, sorted.
 
-    Each entry summarizes the absolute values of the deviations (predicted / measured - 1) of its
-    points. The entries are sorted; no deviations give none.
+    A configuration is collective, ranks, nodes and library version. `deviations`: points with
+    predicted / measured - 1; an entry summarizes their absolute values.
     """
     groups: dict[tuple[str, int, int, Library], list[float]] = {}
     for point, deviation in deviations:
@@ -341,9 +340,9 @@ def read_points(
 ) -> MeasurementSet:
     """Read files as `read_measurements` does, and combine the records of the ranks of a call.
 
-    `collective`, `ranks`, `nodes`, `format` and `options` complete what the files do not state.
-    Files of predicted times and of tuner rules raise `InputError` with the reason; other errors of
-    reading are raised unchanged.
+    `collective`, `ranks`, `nodes`, `format` and `options` complete what the files do not contain.
+    Raises `InputError` with a specific reason for files of predicted times and of tuner rules, and
+    the other errors of `read_measurements`.
     """
     try:
         read = read_measurements(
@@ -364,10 +363,10 @@ def read_points(
 
 
 def _refuse_unmeasured(file: str) -> None:
-    """Raise `InputError` if a file that no reader recognises is one of `_NOT_MEASURED`.
+    """Raise `InputError` if a file is of a kind in `_NOT_MEASURED`; otherwise do nothing.
 
-    The first pattern that is found in the first `_SEARCHED_BYTES` bytes gives the message, the cure
-    and the line. Nothing happens otherwise, or if it is no file.
+    The first pattern that occurs in the first `_SEARCHED_BYTES` bytes gives the message, the cure
+    and the line. A path that is not a file is ignored.
     """
     path = Path(file)
     if not path.is_file():

@@ -87,9 +87,10 @@ class FittedNode:
 
 
 def start_prior(gpu: Gpu) -> Prior:
-    """Return the start values and widths of all constants, in the order of `NAMES`, for an
-    architecture: values for it take precedence over general ones. No measurement of a machine has
-    influenced them.
+    """Return the start values and widths of all constants for the architecture of a GPU.
+
+    They are in the order of `NAMES`. Values for the architecture take precedence over general ones.
+    They do not depend on measurements of a machine.
     """
     values = {name: value for name, (value, _) in _STARTS.items()}
     values.update(_BY_ARCHITECTURE[gpu.architecture])
@@ -98,10 +99,10 @@ def start_prior(gpu: Gpu) -> Prior:
 
 
 def machine_prior(gpu: Gpu, *, is_loose: bool = False) -> Prior:
-    """Return the prior of a kind of machine: published constants, with a third of the widths.
+    """Return the prior of a kind of machine: published constants with a third of the widths.
 
-    The start of a call depends on the host and the benchmark: a loose prior leaves it the entire
-    width.
+    A GPU without published constants has those of its sibling. `is_loose`: the constants that
+    depend on the host and the benchmark keep the full width.
     """
     name = SIBLINGS.get(gpu.name, gpu.name)
     loose = _HOST_CONSTANTS if is_loose else frozenset()
@@ -114,10 +115,11 @@ def machine_prior(gpu: Gpu, *, is_loose: bool = False) -> Prior:
 def choose_prior(
     gpu: Gpu, points: Sequence[Measurement], version: str
 ) -> tuple[Prior, list[tuple[Measurement, float]]]:
-    """Return the prior for a machine, and its held-out errors.
+    """Return the prior for a machine, and the held-out errors of the model with it.
 
-    The loose prior is used only if the tight one does not fit: full nodes alone do not separate
-    start and visibility of Simple, so a loose start would drift.
+    The loose prior is used only if the tight one has a median error above `_POOR_MEDIAN` and the
+    loose one a smaller one. Full nodes alone do not separate the start and the visibility of
+    Simple, so a loose start would drift.
     """
     tight, loose = machine_prior(gpu), machine_prior(gpu, is_loose=True)
     errors = held_out_errors(gpu, points, version, tight)
@@ -134,9 +136,9 @@ def _median(errors: Sequence[tuple[Measurement, float]]) -> float:
 def fit_node(gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior) -> FittedNode:
     """Fit all constants to the points of one node by damped, reweighted least squares.
 
-    The result also counts, for each constant, the points whose time it influences by more than
-    `_INFLUENCE` (logarithmic slope), and names the source of the prior. `version` is that of NCCL,
-    whose choices determine the form of each point.
+    `version`: version of NCCL, whose choices determine the formula of each point. The result also
+    has, for each constant, the number of points whose time it influences by more than `_INFLUENCE`
+    (logarithmic slope), and the source of the prior.
     """
     calls = call_columns(gpu, points, version)
     measured = np.log([point.time_us for point in points])
@@ -147,9 +149,11 @@ def fit_node(gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior
 
 
 def fit_constants(calls: CallColumns, measured: FloatArray, prior: Prior) -> FloatArray:
-    """Return the positive constants, in the order of `prior.values`, that fit `measured` times,
-    given as ln(us). The fit is robust against outliers, in the logarithm; the prior's values are
-    the start, and constants that the calls do not determine stay near them.
+    """Return the constants that fit measured times, in the order of `prior.values`.
+
+    `measured`: ln of times in us. The fit is in logarithms, so all constants are positive, and
+    robust against outliers. It starts at the prior; constants that the calls do not determine stay
+    near it.
     """
 
     def model(position: FloatArray) -> FloatArray:
@@ -160,10 +164,10 @@ def fit_constants(calls: CallColumns, measured: FloatArray, prior: Prior) -> Flo
 
 
 def _coupling(position: FloatArray) -> tuple[float, FloatArray]:
-    """Return residual and slopes of the coupling.
+    """Return the residual and the slopes of the coupling between a ring and an exchange.
 
-    A ring of two costs the same as an exchange of two. The coupling separates `b` from `hLL` if
-    only one number of ranks is measured.
+    A ring of two ranks costs the same as an exchange of two. This separates the constants `b` and
+    `hLL` if only one number of ranks is measured. `position`: logarithms of the constants.
     """
     index = {name: number for number, name in enumerate(NAMES)}
     base, hop, exchange, growth = (
@@ -179,10 +183,9 @@ def _coupling(position: FloatArray) -> tuple[float, FloatArray]:
 
 
 def every_second_size(points: Sequence[Measurement]) -> list[bool]:
-    """Return for each point whether hold-out leaves it out: every second size of its series.
+    """Return for each point whether it is held out: it has every second size of its series.
 
-    The sizes of a series count in ascending order; the smallest is kept, and all points of one size
-    are treated alike.
+    The sizes of a series are counted in ascending order; the smallest one is kept.
     """
     series: dict[tuple[object, ...], set[int]] = {}
     for point in points:
@@ -203,9 +206,10 @@ def _series(point: Measurement) -> tuple[object, ...]:
 def held_out_errors(
     gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior
 ) -> list[tuple[Measurement, float]]:
-    """Fit without every second size; return the held-out points with predicted / measured - 1.
+    """Fit without every second size, and predict the points with these sizes.
 
-    Empty if all points are held out or none is. The order of the points is kept.
+    Returns the held-out points with predicted / measured - 1, in the order of `points`. The list is
+    empty if all points are held out or none is.
     """
     held_out = every_second_size(points)
     fitted_points = [point for point, is_held in zip(points, held_out, strict=True) if not is_held]
@@ -239,12 +243,13 @@ def robust_fit(
     widths: FloatArray,
     coupling: Coupling | None = None,
 ) -> FloatArray:
-    """Return the logarithms of the constants that fit `measured`, logarithms of times.
+    """Return the logarithms of the constants that fit measured times.
 
-    The prior of each constant is `start`, also the first guess, with the width `widths`; `coupling`
-    adds terms that relate constants. Levenberg-Marquardt with reweighting, so that outliers count
-    less, at most `_ITERATIONS` steps; it ends when the gain is below 1e-9 of the cost or no step
-    helps. Cost O(iterations x points x constants^2).
+    `measured`: logarithms of the times. `start`: prior and first guess of the logarithms, with the
+    widths `widths`. `coupling`: further terms that relate constants. Method: Levenberg-Marquardt
+    with reweighting, so that outliers count less. It ends after `_ITERATIONS` steps, when the gain
+    is below 1e-9 of the cost, or when no step improves the fit. Cost: O(iterations x points x
+    constants^2).
     """
     position, damping = start.copy(), 1e-3
     fixed, fixed_slopes = _fixed_terms(position, start, widths, coupling)
@@ -274,10 +279,10 @@ def robust_fit(
 
 
 def slopes_of(model: Model, position: FloatArray) -> FloatArray:
-    """Return d ln(time) / d ln(constant) at `position`, shape (points, constants).
+    """Return d ln(time) / d ln(constant) at `position`: float64[points, constants].
 
-    Computed as central differences with the step `_STEP`; `model` maps logarithms of constants to
-    logarithms of times.
+    `model` maps logarithms of constants to logarithms of times. The slopes are central differences
+    with the step `_STEP`.
     """
     columns = []
     for index in range(len(position)):
@@ -300,10 +305,10 @@ def _cost(residual: FloatArray, fixed: FloatArray) -> float:
 def _fixed_terms(
     position: FloatArray, start: FloatArray, widths: FloatArray, coupling: Coupling | None
 ) -> tuple[FloatArray, FloatArray]:
-    """Return residuals and slopes that do not depend on points: priors and the coupling.
+    """Return the residuals and slopes of the priors and the coupling, which need no points.
 
-    A prior contributes (position - start) / width, weighted by `_PRIOR_WEIGHT`. The coupling, if
-    given, appends its residuals and slopes.
+    The residual of a prior is (position - start) / width, weighted by `_PRIOR_WEIGHT`. The residual
+    and slopes of the coupling, if given, are appended.
     """
     residuals = _PRIOR_WEIGHT * (position - start) / widths
     slopes = np.diag(_PRIOR_WEIGHT / widths)
@@ -325,10 +330,10 @@ _NIC_EFFICIENCY, _NIC_EFFICIENCY_WIDTH = 0.905, 0.05
 
 
 def fit_networks(points: Sequence[Measurement]) -> list[NetworkModel]:
-    """Fit one model per library and number of GPUs per node that has enough points.
+    """Fit one network model per library and number of GPUs per node that has enough points.
 
-    Only points between nodes count, and at least `MIN_NETWORK_POINTS` different pairs of nodes and
-    size are enough. The models are sorted by library and GPUs per node.
+    Only points between nodes count; they must have at least `MIN_NETWORK_POINTS` different pairs
+    (nodes, size). The models are sorted by library and GPUs per node.
     """
     groups: dict[tuple[Library, int], list[Measurement]] = {}
     for point in points:
@@ -349,13 +354,14 @@ def fit_network(
 ) -> NetworkModel:
     """Fit the constants of the network to measured all-reduces of several nodes.
 
-    Points that are slower than a larger size of as many nodes are left out, as a table leaves them
-    out (`calls.envelope`). The fit is robust against further outliers. It minimizes deviations of
-    logarithms of times in us, and starts at `_NETWORK_STARTS`. If all points have labels of
-    machines with one and the same nominal rate of the NICs of a node, the rate of large messages
-    has the prior `_NIC_EFFICIENCY` times this rate, because few points do not separate that rate
-    from the time of a hop. The model contains the number of points and the distinct numbers of
-    nodes, ascending. `points` must not be empty.
+    Points that are slower than a larger size on as many nodes are left out. The fit is in
+    logarithms of times in us, starts at `_NETWORK_STARTS`, and is robust against further outliers.
+    If all labels of machines give the same nominal rate of a node's NICs, the prior of the rate of
+    large messages is `_NIC_EFFICIENCY` times this rate, because few points do not separate that
+    rate from the time of a hop.
+
+    The result has the number of points and the distinct numbers of nodes, ascending. `points` must
+    not be empty.
     """
     fitted_points = _without_slow_outliers(points)
     columns = network_columns(fitted_points)
@@ -373,8 +379,9 @@ def fit_network(
 
 
 def _without_slow_outliers(points: Sequence[Measurement]) -> list[Measurement]:
-    """Return the points that are not slower than any point of a larger size on as many nodes, by
-    ascending size; points with equal times are kept.
+    """Return the points that are not slower than any larger size on as many nodes.
+
+    They are sorted by ascending size. Points with equal times are kept.
     """
     fastest_larger_us: dict[int, float] = {}
     kept = []
@@ -389,10 +396,10 @@ def _without_slow_outliers(points: Sequence[Measurement]) -> list[Measurement]:
 def network_deviations(
     points: Sequence[Measurement], held_out: Sequence[bool]
 ) -> list[tuple[Measurement, float]]:
-    """Fit without the points of `held_out`; return those with predicted / measured - 1.
+    """Fit networks without the held-out points, and predict these points.
 
-    `held_out` is parallel to `points`. A held-out point without a model that applies to it is left
-    out.
+    Returns the held-out points with predicted / measured - 1, without those to which no model
+    applies. `held_out`: one entry per point.
     """
     pairs = list(zip(points, held_out, strict=True))
     models = fit_networks([point for point, is_held in pairs if not is_held])

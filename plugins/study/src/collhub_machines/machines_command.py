@@ -58,9 +58,10 @@ def list_machines(context: CommandContext, as_json: bool) -> int:
 
 
 def _create_item(profile: MachineProfile) -> MachineItem:
-    """Summarize a profile for the JSON report: names, origin of the model, number of tables,
-    distinct node counts of its networks in ascending order, errors and sources. `gpu` is None if
-    the profile names none.
+    """Return the record of a profile for the JSON report.
+
+    `gpu` is None if the profile names none. `network_nodes` are the distinct numbers of nodes of
+    all networks, ascending.
     """
     from collhub_machines.machine_records import LibraryItem, MachineItem
 
@@ -78,8 +79,9 @@ def _create_item(profile: MachineProfile) -> MachineItem:
 
 
 def _origin(profile: MachineProfile) -> str:
-    """Return the origin of the constants: the first of fit, sibling and prior that a constant has,
-    else none.
+    """Return the origin of the constants: `fit`, `sibling`, `prior` or `none`.
+
+    It is the first of these that any constant has; `none` without constants.
     """
     sources = {constant.source for constant in profile.constants.values()}
     return next((source for source in ("fit", "sibling", "prior") if source in sources), "none")

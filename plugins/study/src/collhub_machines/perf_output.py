@@ -71,11 +71,11 @@ class _Row:
 
 
 def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> MeasurementSet:
-    """Read all tables of a text as measurements, those of the selected place only.
+    """Read all tables of a text as measurements of the selected place (in or out of place).
 
-    Rows that cannot be used and tables without their summary line give notes, but the usable rows
-    before count. Raises `InputError` if no row is usable: with the notes if there are any, else
-    with the reason that the place has none or that nothing was printed.
+    Rows that cannot be used, and tables without their summary line, give notes; the usable rows are
+    returned. Raises `InputError` if no row is usable: with the notes if there are any, otherwise
+    because the place has no times or nothing was printed (`no-results`).
     """
     text, file = text_of(facts.source), facts.source.name
     skipped: list[Diagnostic] = []
@@ -102,13 +102,13 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
 
 
 def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
-    """Split a text into tests and parse their rows; drop tests without rows and columns.
+    """Split a text into tests and parse their rows; tests without rows and columns are dropped.
 
-    Comment lines may start a new test; rows that begin with a digit belong to the last test once it
-    has columns. Blank lines are ignored, and all others are counted as lines of other programs, in
-    one note at the first of them. `skipped` receives this note, unusable rows, and a finding
-    `wrong-results` for a test whose values are out of bounds. A line "..." in a list of ranks marks
-    it as cut.
+    A comment line (`#`) can start a new test. Lines that begin with a digit are rows of the last
+    test, once it has columns. Blank lines are ignored. All other lines count as lines of other
+    programs and give one note, at the first of them. Notes are appended to `skipped`: this one,
+    unusable rows, and `wrong-results` for a test whose values are out of bounds. A line "..." in
+    the list of ranks marks the list as cut.
     """
     tests = [_Test(first_line=1)]
     noise: list[int] = []
@@ -136,12 +136,13 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
 
 
 def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: str) -> None:
-    """Apply a comment line to the last of `tests`; the start of a test adds one to `tests`.
+    """Apply a comment line to the last test, or start a new test.
 
-    A new test is added only if the last one has rows or columns; it inherits library and version.
-    The line may state name, library with version, parameters, a rank (host, GPU), the order of
-    places, the columns, or the summary, which makes the test complete; all else is ignored. A line
-    that ends with ... in the list of ranks marks it as cut. `_set_header` may raise `InputError`.
+    A new test is appended to `tests` if the line starts one and the last test already has rows or
+    columns; it inherits library and version. The line can give the name, the library with version,
+    parameters, a rank (host, GPU), the order of places, the columns, or the summary, which
+    completes the test. Other lines are ignored. `...` at the end of a line in the list of ranks
+    marks the list as cut. Raises `InputError` for unusable columns.
     """
     test = tests[-1]
     name = _TEST_NAME.match(stripped)
@@ -175,11 +176,10 @@ def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: st
 
 
 def _set_parameters(test: _Test, line: str) -> None:
-    """Keep settings that change the meaning of a time: aggregation, graphs, kernels.
+    """Store the settings that change the meaning of a time: aggregation, graphs, kernels.
 
-    They become the variant of the library, as "agg iters 4, graph 1", without those that have their
-    default (1 and 0). A line with a kernel number is of MSCCL++, whose name replaces the library.
-    Modifies `test`.
+    They become the variant of the library, such as "agg iters 4, graph 1"; defaults (1 and 0) are
+    omitted. A line with a kernel number is from MSCCL++, which becomes the library.
     """
     settings: list[str] = []
     for label, default in (("agg iters", "1"), ("graph", "0"), ("kernel num", "")):
@@ -193,11 +193,11 @@ def _set_parameters(test: _Test, line: str) -> None:
 
 
 def _set_header(test: _Test, line: str, number: int, file: str) -> None:
-    """Read the names of the columns into `test`: prefix columns, then one group per place.
+    """Store the names of the columns: prefix columns, then one group of columns per place.
 
-    Each group begins with a column `time`; columns `timestamp` are dropped. Also sets the positions
-    at which the time columns end in the line. Raises `InputError` for CPU times and for a head
-    without `time`.
+    Each group begins with a column `time`; `timestamp` columns are dropped. The positions at which
+    the time columns end in the line are stored too. Raises `InputError` for CPU times and for a
+    header without `time`.
     """
     names = line.replace("#wrong", " wrong").lstrip().removeprefix("#").split()
     if "cputime" in names:
@@ -215,12 +215,11 @@ def _set_header(test: _Test, line: str, number: int, file: str) -> None:
 
 
 def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagnostic]) -> None:
-    """Append the times of a data row to `test.rows`; note those that cannot be used in `skipped`.
+    """Append the times of a data row, one per place (in or out), to `test.rows`.
 
-    A row has one time per place (in or out). A row that does not fit the columns is skipped as a
-    whole; a time that is no number or has a wrong result is skipped alone; "N/A" is skipped
-    silently. Times are in microseconds; the ratio is bus / algorithm bandwidth, None if unknown.
-    Fields from a date on are not part of the values.
+    Times are in us. A row that does not fit the columns is skipped; so is a single time that is not
+    a number or has a wrong result. Each gives a note in `skipped`; "N/A" gives none. Fields from a
+    date on are not values. The ratio of a row is bus / algorithm bandwidth, None if unknown.
     """
     fields = line.split()
     day = ""
@@ -261,11 +260,11 @@ def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagn
 
 
 def _placed(test: _Test, values: list[str], line: str) -> list[tuple[str, dict[str, str]]] | None:
-    """Return (place, values by column) of a row; None if their number fits no group of columns.
+    """Return (place, values by column) for each place of a row; None if the row does not fit.
 
-    A complete row has the values of all groups in order. A row with one half blank, as in replays
-    and in mscclpp-test, may have one value less than the first group; it belongs to the place whose
-    time column ends nearest to its first value.
+    A complete row has the values of all groups in order. A row with a single half, as in replays
+    and in mscclpp-test, may have one value less than the first group; it is of the place whose time
+    column ends nearest to its first value.
     """
     lengths = [len(group) for group in test.groups]
     complete = sum(lengths)
@@ -289,11 +288,11 @@ def _placed(test: _Test, values: list[str], line: str) -> list[tuple[str, dict[s
 def _points(
     test: _Test, file: str, facts: MeasurementRequest, skipped: list[Diagnostic]
 ) -> Iterator[Measurement]:
-    """Yield the measurements of one test in the order of its rows; nothing for one without rows.
+    """Yield the measurements of one test, in the order of its rows.
 
-    Defective rows are noted in `skipped`. The machine is the device name of the ranks, "" if none
+    Invalid rows give a note in `skipped`. The machine is the device name of the ranks, "" if none
     is printed. Raises `InputError` if the ranks use devices of different names, or if ranks, nodes
-    or collective are neither printed nor given by the user.
+    or the collective are neither printed nor given in `facts`.
     """
     if not test.rows:
         return
@@ -329,10 +328,10 @@ def _dtype(row: _Row) -> str:
 
 
 def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]:
-    """Return the ranks of the first group and the nodes (distinct hosts) they are on.
+    """Return the number of ranks of the first group, and the number of their hosts.
 
-    If the list of ranks is missing or cut, both are those of the request, with 1 node by default;
-    without ranks there, `InputError` is raised.
+    If the list of ranks is missing or cut, both are those of the request (1 node by default).
+    Raises `InputError` (`missing-facts`) if the request has no ranks either.
     """
     first = [rank for rank in test.ranks if rank[0] == test.ranks[0][0]]
     if test.has_cut_ranks or not first:
@@ -347,12 +346,12 @@ def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]
 
 
 def _collective(test: _Test, file: str, facts: MeasurementRequest, ranks: int) -> str:
-    """Return the collective: of the test, of the user, of the file name, of the bandwidths.
+    """Return the collective of a test.
 
-    The first source that states one wins. By bandwidths, the ratio bus / algorithm of the last row
-    with one, within 2 % on more than two ranks, means all-reduce (2 (n - 1) / n) or, with a
-    reduction, reduce-scatter ((n - 1) / n). Raises `InputError` for a test that is no known
-    collective and if nothing decides.
+    The first source that gives one is used: the test, the request, the file name, the bandwidths.
+    The ratio of bus and algorithm bandwidth of the last row means all-reduce for 2 (n - 1) / n,
+    and, for a reduction, reduce-scatter for (n - 1) / n, each within 2 % and on more than two
+    ranks. Raises `InputError` if the test is not a known collective, or if no source gives one.
     """
     if test.name is not None:
         name = collective_name(test.name)
@@ -383,8 +382,10 @@ def _collective(test: _Test, file: str, facts: MeasurementRequest, ranks: int) -
 
 
 def version_text(code: str) -> str:
-    """Return `2.30.7` for NCCL's version code 23007, and 2.8.4 for the older form 2804, which is
-    below 10000. Only the first 9 digits count; raises `ValueError` for a text that is no number.
+    """Return the version for NCCL's version code, such as `2.30.7` for 23007.
+
+    Codes below 10000 have an older form: 2804 is 2.8.4. Only the first 9 characters are used.
+    Raises `ValueError` if they are not a number.
     """
     number = int(code[:9])
     if number >= 10000:

@@ -55,8 +55,10 @@ class CheckedPoint:
         return None if self.model is None else self.model.choice
 
     def create_item(self) -> CheckedPointItem:
-        """Return the point for the JSON report; predictions in us with three digits, None if
-        absent. The fields of the library's choice are None if it is unknown.
+        """Return the point for the JSON report.
+
+        Predictions are in us, rounded to three decimal places, and None if missing. The fields of
+        the library's choice are None if it is unknown.
         """
         choice, point = self.choice, self.point
         return CheckedPointItem(
@@ -83,10 +85,10 @@ class ProfileCheck:
     diagnostics: tuple[Diagnostic, ...]
 
     def compute_errors(self, predictor: str) -> PredictorErrors:
-        """Return median and 90th percentile of |predicted / measured - 1|, rounded to 5 digits.
+        """Return the median and the 90th percentile of |predicted / measured - 1| of a predictor.
 
-        `predictor` is "table"; any other text means the model. Points without a prediction are left
-        out; both are None if no point has one.
+        `predictor`: "table", or any other text for the model. Both are rounded to 5 decimal places.
+        Points without a prediction are left out; both are None if no point has one.
         """
         values = [
             abs(predicted / checked_point.point.time_us - 1)
@@ -118,11 +120,11 @@ class ProfileCheck:
 def check_profile(
     profile: MachineProfile, points: Sequence[Measurement], like: Gpu | None
 ) -> ProfileCheck:
-    """Predict every point of the profile's machine by table and by model; None without either.
+    """Predict every point of the profile's machine by its tables and by its model.
 
-    `_own_points` selects the points and raises `InputError` if there is none. Points of a sibling
-    GPU are predicted without tables and networks, which belong to the measured machine; then no
-    coverage is reported. `like` is the GPU for points that name none.
+    A missing prediction is None. `like`: GPU of points that name none. Points of a sibling GPU are
+    predicted without tables and networks, which belong to the measured machine, and without notes
+    about coverage. Raises `InputError` if there is no point of the machine (see `_own_points`).
     """
     used, diagnostics = _own_points(profile, points, like)
     # The tables belong to the measured machine; the constants also describe its siblings.
@@ -140,12 +142,12 @@ def check_profile(
 def _own_points(
     profile: MachineProfile, points: Sequence[Measurement], like: Gpu | None
 ) -> tuple[list[Measurement], list[Diagnostic]]:
-    """Return the points of this machine, and findings on the others.
+    """Return the points to compare with a profile, and findings about the other points.
 
-    These are the points with the label of the profile. If there are none, they are those of its GPU
-    and those without a machine; if there are none of these either, all points of a sibling GPU,
-    with the warning `sibling`. Points left out are counted in a warning `other-machine`. Raises
-    `InputError` (code `other-machine`) if no point is of any of them.
+    The first of these that is not empty: the points with the label of the profile; the points of
+    its GPU and those without a machine; the points of a sibling GPU, with the warning `sibling`.
+    Omitted points are counted in a warning `other-machine`. Raises `InputError` (`other-machine`)
+    if there is none of them. `like`: GPU of points that name none.
     """
     exact = [point for point in points if machine_label(point.machine) == profile.label]
     used = exact or [
@@ -181,11 +183,11 @@ def _gpu_name(label: str, like: Gpu | None) -> str:
 
 
 def _coverage_notes(profile: MachineProfile, points: Sequence[Measurement]) -> list[Diagnostic]:
-    """Return a warning per configuration without a table, and one on sizes beyond a table.
+    """Return a warning for each configuration without a table, and one about too large sizes.
 
-    A configuration is collective, ranks, nodes and library; its warning `no-table` states its
-    number of points, sorted by name. Points larger than the largest size of their table are counted
-    in one warning `beyond-table`. Returns an empty list if all points are covered.
+    A configuration is collective, ranks, nodes and library; its warning `no-table` has the number
+    of its points. Points above the largest size of their table are counted in one warning
+    `beyond-table`. The list is empty if all points are covered.
     """
     missing: dict[str, int] = {}
     beyond = 0
@@ -224,11 +226,12 @@ def report_check(
     as_json: bool = False,
     max_median: float | None = None,
 ) -> int:
-    """Compare every point with the predictions of a profile; return the exit code.
+    """Compare every point with the predictions of a profile, and print the result.
 
-    `like` is the GPU of points without a machine, `picture` a file to draw. Above `max_median`, the
-    median error of the model (of the table without a model) gives the exit code 1. Raises
-    `UsageError` for a profile of another GPU and `InputError` if no point is of its machine.
+    Returns the exit code. `like`: GPU of points without a machine. `picture`: file for a picture,
+    or None. `max_median`: if the median error of the model (without a model, of the table) exceeds
+    it, the exit code is `ExitCode.INVALID`. Raises `UsageError` if `like` is not the GPU of the
+    profile, and `InputError` if no point is of its machine.
     """
     if like is not None and profile.gpu and like.name != profile.gpu:
         message = f"the profile is of {profile.gpu}, not of {like.name}"
@@ -281,10 +284,10 @@ def _print_check(context: CommandContext, check: ProfileCheck) -> None:
 
 
 def combine_notes(notes: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Combine equal findings on lines of one file into one, at the first line, with their number.
+    """Combine equal findings on several lines of one file into one, with the number of lines.
 
-    Findings are equal if code, cure and file are, and messages up to numbers. The order is that of
-    the first ones; location and message of the first are kept, which gets "(and N more lines)".
+    Findings are equal if file, code, cure and, except for numbers, messages are equal. The first
+    one is kept, at its line and in its order; its message gets "(and N more lines)".
     """
     groups: dict[tuple[object, ...], list[Diagnostic]] = {}
     for note in notes:
@@ -304,13 +307,15 @@ _SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
 
 
 def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
-    """Describe a picture: measurements, table, model and the band of the model's p90 error.
+    """Build the request for a picture of measured and predicted bus bandwidths.
 
-    Each configuration (collective, ranks, library), sorted by name, has its own series of bus
-    bandwidths, one value per size that any point has; None where there is none. A series without a
-    value is left out. The band is drawn as a lower and an upper edge, the model's time multiplied
-    and divided by 1 + p90; without a p90 error, it is left out. Of two points of one size the last
-    counts.
+    Each configuration (collective, ranks, library), in sorted order, has up to five series:
+    measured, table, model, and two edges of the band of the model's 90th percentile error e. The
+    lower edge is the model's bandwidth divided by 1 + e, the upper one multiplied by it; both are
+    missing without such an error.
+
+    A series has one value per size that any point has, None where there is none; series without
+    values are omitted. If several points have one size, the last one counts.
     """
     sizes = tuple(sorted({checked_point.point.size_bytes for checked_point in check.points}))
     groups: dict[str, list[CheckedPoint]] = {}
@@ -353,9 +358,10 @@ def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
 
 
 def bus_bandwidth(call: CollectiveCall, time_us: float | None) -> float | None:
-    """Return the bus bandwidth in bytes per second as nccl-tests define it: size / time, times 2 (n
-    - 1) / n for all-reduce, (n - 1) / n for the collectives in `_SHARED`, 1 for others. None
-    without a time or with time 0.
+    """Return the bus bandwidth in bytes per second, as nccl-tests define it.
+
+    It is size / time times a factor: 2 (n - 1) / n for all-reduce, (n - 1) / n for collectives in
+    `_SHARED`, otherwise 1. Returns None without a time or for time 0.
     """
     if not time_us:
         return None

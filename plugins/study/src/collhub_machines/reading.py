@@ -68,9 +68,9 @@ _WHOLE_NUMBER = re.compile(r"[0-9]{1,19}\Z")
 
 
 def text_of(source: Source) -> str:
-    """Return the text of a source, without a byte order mark.
+    """Return the text of a source without a byte order mark.
 
-    Raises `InputError` with the line of a byte not in UTF-8, and for a file with blanks only.
+    Raises `InputError` with the line if a byte is not UTF-8, and for a file with only white space.
     """
     content = source.content()
     try:
@@ -86,7 +86,9 @@ def text_of(source: Source) -> str:
 
 
 def finite_number(text: str) -> float | None:
-    """Return a decimal number; None for other texts, infinities, NaN and texts of more than 40
+    """Return a text as a decimal number, or None.
+
+    None is returned for texts that are not a number, infinities, NaN, and texts of more than 40
     characters.
     """
     if len(text) > 40 or not _NUMBER.match(text):
@@ -96,7 +98,7 @@ def finite_number(text: str) -> float | None:
 
 
 def whole_number(text: str) -> int | None:
-    """Return a whole number without a sign, at most 2^62; None for other texts."""
+    """Return a text as an integer without a sign, at most 2^62; None for other texts."""
     if not _WHOLE_NUMBER.match(text) or int(text) > MAX_WHOLE:
         return None
     return int(text)
@@ -122,17 +124,20 @@ def refuse(
 
 
 def collective_name(text: str) -> str | None:
-    """Return the hub's name of a collective in any usual spelling, such as `AllReduce`,
-    `all_reduce_perf`; None for another text.
+    """Return the hub's name of a collective in any usual spelling; None for other texts.
+
+    Examples of spellings: `AllReduce`, `all_reduce_perf`.
     """
     kind = standard_kind(text.removesuffix("_perf"))
     return None if kind is None else str(kind)
 
 
 def library_of(text: str) -> Library:
-    """Parse `NCCL 2.27.7 (NVLS from 2 MiB)` or `NCCL 2.27.7, NVLS off`.
+    """Parse the text of a library, such as `NCCL 2.27.7, NVLS off` (name, version, variant).
 
-    A remark in brackets describes the default choice and is dropped; other text is a variant.
+    Remarks in parentheses, as in `NCCL 2.27.7 (NVLS from 2 MiB)`, describe the default choice and
+    are dropped. A text after the name that does not begin with a digit is part of the variant. A
+    missing name becomes "unknown".
     """
     plain = re.sub(r"\s*\([^)]*\)", "", text)[:120].strip()
     head, _, variant = plain.partition(",")
@@ -161,8 +166,9 @@ _PERF_ROWS = """\
 
 
 def _requests(name: str, content: str | bytes) -> Sequence[MeasurementRequest]:
-    """Return one request for this content, which states all facts that a file may lack: all-reduce,
-    8 ranks, one node.
+    """Return one request for this content, with all facts that a file may lack.
+
+    They are all-reduce, 8 ranks and one node.
     """
     data = content if isinstance(content, bytes) else content.encode()
     return [MeasurementRequest(Source.of_bytes(name, data), "all-reduce", 8, 1)]
@@ -240,8 +246,9 @@ def mscclpp_lines() -> Sequence[MeasurementRequest]:
 
 
 def collhub_program() -> Sequence[MeasurementRequest]:
-    """Sample of the output of a generated program: the requests read from one JSON line about an
-    all-reduce of 1 MiB on 8 ranks.
+    """Return one request to read a line of output of a generated program, to test the reader.
+
+    It is an all-reduce of 1 MiB on 8 ranks.
     """
     line = {
         "ok": True, "collective": "all-reduce", "num_ranks": 8, "first_rank": 0,
@@ -262,8 +269,10 @@ def mscclpp_tuned() -> Sequence[MeasurementRequest]:
 
 
 def inspector() -> Sequence[MeasurementRequest]:
-    """Sample of NCCL Inspector: the requests read from records of two ranks about one all-reduce of
-    1 MiB among 8 ranks on one node, 30 and 31 us.
+    """Return one request to read records of the NCCL Inspector, to test the reader.
+
+    They are records of two ranks about one all-reduce of 1 MiB among 8 ranks on one node, 30 and 31
+    us.
     """
     lines = [
         {

@@ -52,9 +52,9 @@ def _whole(value: object) -> int:
 
 
 def _number(value: object) -> float:
-    """Return a finite number as a float, or -1 for anything else.
+    """Return a finite number as a float; -1 for anything else.
 
-    Booleans, texts, infinite values and integers that are too large give -1.
+    Booleans, texts, infinities and too large integers give -1.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     try:
@@ -85,9 +85,10 @@ class _Collector:
         self.skipped: list[Diagnostic] = []
 
     def add(self, point: Measurement, where: str, line: int | None = None) -> None:
-        """Keep a point, or report its defect, if it has one, as a skipped result at `where`.
+        """Store a point, or record it as skipped if it is invalid.
 
-        `line` is that of the report, None if it has none.
+        `where`: location in the file, which precedes the message. `line`: line of the message, None
+        if unknown.
         """
         reason = point.defect()
         if reason is None:
@@ -100,10 +101,10 @@ class _Collector:
         self.skipped.append(note(self.file, line, message, cure))
 
     def result(self, sources: dict[str, dict[str, str]] | None = None) -> MeasurementSet:
-        """Return the points with the notes on skipped ones and the given sources.
+        """Return the stored points with the notes about skipped ones and the given sources.
 
-        Raises `InputError` if there are no points: with message, line and cure of the first skipped
-        one, else because the file holds no measured times.
+        Raises `InputError` (`no-results`) if there are no points: with the message, line and cure
+        of the first skipped one, otherwise because the file has no measured times.
         """
         if not self.points:
             first = self.skipped[0] if self.skipped else None
@@ -115,13 +116,13 @@ class _Collector:
 
 
 def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> MeasurementSet:
-    """Read the file that `-J` of nccl-tests writes; a truncated file gives its whole results.
+    """Read the file that `-J` of nccl-tests writes; a truncated file gives its complete results.
 
-    Collective, ranks (of the first group of devices) and nodes come from the file, else from the
-    request; nodes are 1 if unknown. Halves of a result that are wrong or defective are skipped with
-    a note, missing ones silently. Raises `InputError` without collective or ranks, for times of the
-    CPU, and if nothing is left for the selected place. The environment and the host names in the
-    file are not copied.
+    Collective, ranks (of the first group of devices) and nodes come from the file, otherwise from
+    the request; nodes are 1 if unknown. Wrong or invalid halves of a result (in place, out of
+    place) give a note, missing ones do not. Environment and host names are not copied. Raises
+    `InputError` without collective or ranks, for CPU times, and if no result remains for the
+    selected place.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
@@ -191,7 +192,7 @@ def _json_variant(document: dict[str, Any]) -> str:
 def close_json(text: str) -> str:
     """Return a truncated JSON document, cut after its last complete object or list and closed.
 
-    A complete document is returned unchanged, as is a text whose brackets do not match.
+    A complete document, and a text whose brackets do not match, are returned unchanged.
     """
     closers: list[str] = []
     end, tail = 0, ""
@@ -223,9 +224,9 @@ def _lines(text: str, collector: _Collector) -> Iterator[tuple[int, dict[str, An
 def read_mscclpp_lines(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read JSON lines of mscclpp-test and of MSCCL++'s reference values.
 
-    The time is in microseconds; nodes are ranks / ranksPerNode, and the kernel number is the
-    variant of the library. Lines with an unknown collective, with ranks that are no multiple of
-    ranksPerNode, or with a defective point are skipped with a note.
+    Times are in us. Nodes are ranks / ranksPerNode. The kernel number is the variant of the
+    library. Lines with an unknown collective, with ranks that are not a multiple of ranksPerNode,
+    or with an invalid point give a note. Raises `InputError` if no point remains.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
@@ -248,11 +249,12 @@ def read_mscclpp_lines(facts: MeasurementRequest, options: NoOptions) -> Measure
 
 
 def read_program_lines(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read JSON lines of the program that the writer `nccl` emits.
+    """Read JSON lines of the program that the writer `nccl` generates.
 
-    Each line gives the time of the algorithm, of the library `collhub program`, and the time of
-    NCCL's own collective if the program called it. Lines of runs with wrong results and of other
-    ranks than 0 are skipped. The nodes are those of the request, else 1.
+    Each line gives the time of the algorithm (library `PROGRAM_LIBRARY`) and, if it was measured,
+    that of NCCL's own collective. Lines of ranks other than 0 are ignored; lines with wrong results
+    or an unknown collective give a note. The nodes are those of the request, otherwise 1. Raises
+    `InputError` if no point remains.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
@@ -282,12 +284,12 @@ def read_program_lines(facts: MeasurementRequest, options: NoOptions) -> Measure
 
 
 def read_mscclpp_tuned(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read the tuned configuration of mscclpp_benchmark, in microseconds and bytes.
+    """Read the tuned configuration of mscclpp_benchmark, in us and bytes.
 
-    `scale` of a profile is its number of ranks; if it is missing or 0, it is that of the request.
-    Nodes are those of the request, else 1; the algorithm is the variant of the library. Results of
-    an unknown collective, or with defects such as unknown ranks, are skipped with a note that names
-    the place in the file.
+    The number of ranks is `scale` of the profile, or that of the request if it is missing or 0.
+    Nodes are those of the request, otherwise 1. The algorithm is the variant of the library.
+    Results of an unknown collective and invalid points give a note. Raises `InputError` if no point
+    remains.
     """
     file = facts.source.name
     collector = _Collector(file)
@@ -315,10 +317,10 @@ def read_mscclpp_tuned(facts: MeasurementRequest, options: NoOptions) -> Measure
 def read_inspector(facts: MeasurementRequest, options: InspectorOptions) -> MeasurementSet:
     """Read JSON lines of the Inspector of NCCL or RCCL: calls that the GPU has timed, in us.
 
-    The size in the file is the share of one rank for all-gather and reduce-scatter, and multiplied
-    by the ranks. Calls before the warm-up count are left out silently; sends and receives, calls
-    that the CPU timed, and unknown collectives with a note. Each point keeps its call, so that
-    `merge_calls` can combine ranks of several files. Raises `InputError` if no point is left.
+    For all-gather and reduce-scatter the size in the file is that of one rank and is multiplied by
+    the ranks. Calls before `options.warmup_calls` are ignored. Sends and receives, calls timed by
+    the CPU, and unknown collectives give a note. Each point has its call, so that `merge_calls` can
+    combine the ranks of several files. Raises `InputError` if no point remains.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
@@ -355,12 +357,11 @@ def read_inspector(facts: MeasurementRequest, options: InspectorOptions) -> Meas
 
 
 def read_own_points(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read points in the hub's own form, schema `measured-collectives/1`.
+    """Read points in the hub's own format, schema `measured-collectives/1`.
 
-    Points with an unknown collective, or that `Measurement` finds defective, are skipped with a
-    note that names `points[i]`. `nodes` is 1 if missing; texts that are missing are empty. The
-    licence facts of each named source are kept, names cut to 80 characters. A document without
-    points is left to the collector.
+    Points with an unknown collective and invalid points give a note with `points[i]`. A missing
+    `nodes` is 1, missing texts are empty. The licence data of each source is kept; source names are
+    cut to 80 characters. Raises `InputError` if no point remains.
     """
     file = facts.source.name
     collector = _Collector(file)

@@ -40,12 +40,12 @@ def _finish(points: list[Measurement], skipped: list[Diagnostic], file: str) -> 
 
 
 def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read the output of an OSU collective latency test; it needs `--ranks`.
+    """Read the output of an OSU latency test of a collective; it needs `--ranks`.
 
-    A title line sets library and collective for the rows after it (else MPI and the collective of
-    the request), a header line the columns. Rows that begin with a digit are measurements; an
-    unusable row is skipped with a note of the reason. Other lines are ignored. `_finish` decides
-    about a file without any usable row.
+    A title line gives library and collective of the rows after it (by default MPI and the
+    collective of the request), a header line the columns. Lines that begin with a digit are
+    measurements; unusable ones give a note. Other lines are ignored. Raises the errors of
+    `_osu_point`, and of `_finish` if no point remains.
     """
     lines, file = text_of(facts.source).splitlines(), facts.source.name
     collective, library, header, header_line = facts.collective, "MPI", [""], 1
@@ -83,12 +83,12 @@ def _osu_point(
     collective: str | None,
     library: str,
 ) -> Measurement | str:
-    """Return the point of a row, or the reason why the row has none.
+    """Return the measurement of a row, or a text why the row has none.
 
-    The time (us) is the first column with average latency, else the first with latency. OSU prints
-    bytes per peer for the collectives in `_PER_PEER`, whose size is multiplied by the ranks. Nodes
-    are those of the request, else 1. Raises `InputError` for a bandwidth test, a header without
-    latency, and if collective or ranks are unknown.
+    The time (us) is in the first column of average latency, otherwise in the first latency column.
+    For collectives in `_PER_PEER`, OSU prints bytes per peer, so the size is multiplied by the
+    ranks. Nodes are those of the request, otherwise 1. Raises `InputError` for a bandwidth test,
+    for a header without latency, and if collective or ranks are unknown.
     """
     if any("MB/s" in name for name in header):
         message = "the test measures bandwidth, not the time of a collective"
@@ -116,9 +116,9 @@ def _osu_point(
 def read_sweep(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read the measurements of a tuner sweep (CSV); each row is the time of one forced choice.
 
-    The first line names the columns; empty rows and comments (#) are ignored. Rows without a usable
-    point are skipped with a note. Raises `InputError` for a line that is not CSV; `_finish` decides
-    about a file without any usable row.
+    The first line names the columns. Empty rows and comments (#) are ignored. Unusable rows give a
+    note. Raises `InputError` for a line that is not CSV, and the errors of `_finish` if no point
+    remains.
     """
     file = facts.source.name
     rows = csv.reader(io.StringIO(text_of(facts.source)))
@@ -169,8 +169,8 @@ def _sweep_point(
 def read_aiconfigurator(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read `nccl_perf.parquet` of aiconfigurator as measurements of NCCL.
 
-    `aiconfigurator_points` converts the columns. Raises `InputError` if pyarrow is not installed,
-    if the file is not Parquet, or if columns are missing.
+    Raises `InputError` if pyarrow is not installed, if the file is not Parquet, and the errors of
+    `aiconfigurator_points`.
     """
     file = facts.source.name
     try:
@@ -189,12 +189,12 @@ def read_aiconfigurator(facts: MeasurementRequest, options: NoOptions) -> Measur
 
 
 def aiconfigurator_points(columns: dict[str, list[Any]], file: str) -> MeasurementSet:
-    """Convert columns of aiconfigurator: elements to bytes, milliseconds to microseconds.
+    """Convert columns of aiconfigurator: elements to bytes, milliseconds to us.
 
-    All points are on one node, out of place, of NCCL. Only sums of int8 carry the data type. Rows
-    with an unknown operation or data type, or with invalid numbers, are skipped with a note; the
-    line is the row from 1. Raises `InputError` if required columns are missing; versions and
-    devices are optional.
+    All points are of NCCL, on one node, out of place. The data type is kept only for sums of int8.
+    Rows with an unknown operation or data type, or with invalid numbers, give a note; the line is
+    the row from 1. Raises `InputError` if required columns are missing (version and device are
+    optional), and the errors of `_finish` if no point remains.
     """
     missing = [name for name in _AICONFIGURATOR_COLUMNS if name not in columns]
     if missing:

@@ -36,9 +36,10 @@ class CollapsedNetwork:
     boxes: Mapping[int, int]
 
     def loads(self, loads: Sequence[LinkLoad]) -> list[LinkLoad]:
-        """Return the loads of links between drawn nodes, with the numbers of these nodes, in the
-        same order. Loads inside a collapsed node are left out; loads of parallel links are not
-        united.
+        """Return the loads of links between drawn nodes, with the numbers of the drawn nodes.
+
+        The order is kept. Loads inside a collapsed node are omitted. Loads of parallel links are
+        not added.
         """
         renumbered = (
             replace(
@@ -54,10 +55,10 @@ class CollapsedNetwork:
 def collapse_groups(topology: Topology, num_expanded: int = 0) -> CollapsedNetwork:
     """Replace each group and its switches by one node, except the first `num_expanded` groups.
 
-    The nodes of the result are single NPUs, then one box per group, labelled with name and size,
-    then switches without group, each in the given order. `node_of` maps old to new nodes; `boxes`
-    maps boxes to their number of NPUs. Raises `UsageError` (code `no-groups`) for a network without
-    groups.
+    The nodes of the result are single NPUs, then one box per collapsed group, labelled with name
+    and size, then switches without a collapsed group, each in the given order. `node_of` maps old
+    to new nodes; `boxes` maps boxes to their numbers of NPUs. Raises `UsageError` (`no-groups`) for
+    a network without groups.
     """
     if not topology.groups:
         raise UsageError(
@@ -85,11 +86,12 @@ def collapse_groups(topology: Topology, num_expanded: int = 0) -> CollapsedNetwo
 
 
 def fold_equal_nodes(network: CollapsedNetwork, *, switches: bool) -> CollapsedNetwork:
-    """Merge equal boxes, or with `switches` equal switches, into one node labelled with a count.
+    """Merge equal boxes, or equal switches, into one node each, labelled with their number.
 
-    They are equal if they have the same size and the same links (bandwidth, latency, direction) to
-    the same nodes. The node of the first one remains, in its place; other nodes are kept. `node_of`
-    of the result maps the nodes of the original network; the boxes keep the size of one.
+    `switches`: merge switches instead of boxes. Nodes are equal if they have the same size and the
+    same links (bandwidth, latency, direction) to the same nodes. The position of the first one is
+    kept. `node_of` of the result maps the nodes of the original network; `boxes` has the size of a
+    single box.
     """
     topology = network.topology
     foldable = range(topology.num_npus, topology.num_nodes) if switches else network.boxes
@@ -128,10 +130,10 @@ def fold_equal_nodes(network: CollapsedNetwork, *, switches: bool) -> CollapsedN
 def _build_quotient(
     topology: Topology, node_of: Int64Array, num_npus: int, labels: Sequence[str]
 ) -> Topology:
-    """Return the network of the merged nodes, without links inside a merged node.
+    """Return the network of merged nodes, without links inside a merged node.
 
-    `node_of` maps old to new nodes; parallel links are kept apart. Equal labels are made distinct
-    as names.
+    `node_of`: new node of every node. Parallel links are kept separately. Equal labels are made
+    distinct.
     """
     source, destination = node_of[topology.source], node_of[topology.destination]
     is_external = source != destination
@@ -149,11 +151,11 @@ def _format_box_label(name: str, npus: int) -> str:
 
 
 def _format_folded_label(topology: Topology, members: Sequence[int], npus: int | None) -> str:
-    """Return `node 1-3 (3 x 8 NPUs)`, `rail 0-7 (8 switches)`, or the name of a single node.
+    """Return a label for merged nodes; a single node has its own name.
 
-    `npus` is the size of each box, None for switches. Names of one kind with whole numbers are
-    given as a range; switches of one kind with other numbers as `3 x KIND`; all others as the first
-    name with "..".
+    Examples: `node 1-3 (3 x 8 NPUs)`, `rail 0-7 (8 switches)`. `npus`: size of each box, None for
+    switches. Names with one text and integers are given as a range. Switches with one text and
+    other numbers are given as `3 x TEXT`. Otherwise it is the first name with "..".
     """
     names = [topology.node_name(member) for member in members]
     if len(names) == 1:
@@ -173,8 +175,10 @@ def _format_folded_label(topology: Topology, members: Sequence[int], npus: int |
 
 
 def _make_distinct(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the labels in order, with ` #N` appended to every repetition: the second is "label
-    #2". A result is not compared with other labels that already contain `#`.
+    """Return the labels in order, with ` #N` appended to every repetition.
+
+    The second occurrence becomes "label #2". A result can be equal to a given label that already
+    contains `#`.
     """
     seen: dict[str, int] = {}
     distinct = []

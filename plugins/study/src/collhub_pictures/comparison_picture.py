@@ -92,9 +92,9 @@ class _Plot:
 def draw(request: BandwidthComparison) -> bytes:
     """Draw the comparison as an ASCII SVG document; equal numbers give equal bytes.
 
-    A label at the last point of every curve gives the name and the bandwidth at the largest size.
-    The colours are distinguishable with any colour vision, and markers and dashes differ too. Every
-    point has its numbers as a tooltip. Raises `UsageError` if no algorithm has a bandwidth.
+    The label of a curve has its name and the bandwidth at the largest size. Curves differ in colour
+    (for any colour vision), marker and dash. Every point has a tooltip with its numbers. Raises
+    `UsageError` if no algorithm has a bandwidth.
     """
     plot = _create_plot(request)
     fastest = find_winners(request.series, len(request.sizes))
@@ -121,10 +121,10 @@ def _create_plot(request: BandwidthComparison) -> _Plot:
 
 
 def _write_head(plot: _Plot) -> Iterator[str]:
-    """Write the opening tag, the title above, and the explanation of the markers below.
+    """Yield the opening tag, the title, the background, and the explanation of the markers below.
 
-    The picture is as wide as the labels or the title need; the title is cut to 90 characters. A
-    bound has an explanation of its own if it is drawn. At least one curve must exist.
+    The picture is as wide as the labels or the title need. The visible title is cut to 90
+    characters. There must be at least one curve.
     """
     title = truncate(plot.request.title, 90)
     longest = max(len(_format_label(plot, curve)) for curve in plot.curves)
@@ -142,10 +142,10 @@ def _write_head(plot: _Plot) -> Iterator[str]:
 
 
 def _write_axes(plot: _Plot) -> Iterator[str]:
-    """Write the grid lines with their values, and the names of the axes, as SVG elements.
+    """Yield the grid lines with their values, and the names of the axes, as SVG elements.
 
-    Bandwidths are horizontal lines with labels on the left, sizes vertical lines with labels below,
-    at the ticks of the two scales.
+    Bandwidths are horizontal lines with labels on the left. Sizes are vertical lines with labels
+    below.
     """
     left, right, top, bottom = _LEFT, plot.sizes.end, _TOP, plot.bottom
     for value in plot.bandwidths.ticks:
@@ -165,10 +165,10 @@ def _write_axes(plot: _Plot) -> Iterator[str]:
 
 
 def _write_curve(plot: _Plot, curve: Curve, fastest: Sequence[str]) -> Iterator[str]:
-    """Write a line through all points, interrupted at missing bandwidths, and its markers.
+    """Yield the SVG elements of a curve: its line, interrupted at missing values, and markers.
 
-    `fastest` names the winner of each size: its markers are filled, the others white. Each marker
-    has a tooltip with name, size and bandwidth. The bound is a line without markers.
+    `fastest`: name of the winner at each size; its markers are filled, the others white. Each
+    marker has a tooltip with name, size and bandwidth. The bound is a line without markers.
     """
     dash = f' stroke-dasharray="{curve.look.dash}"' if curve.look.dash else ""
     colour = f'stroke="{curve.look.colour}"'
@@ -188,8 +188,9 @@ def _write_curve(plot: _Plot, curve: Curve, fastest: Sequence[str]) -> Iterator[
 
 
 def _format_course(plot: _Plot, curve: Curve) -> str:
-    """Return the SVG path data of a curve in pixels with one digit, with a new subpath after every
-    size without a value; empty text without values.
+    """Return the SVG path data of a curve in pixels, with one decimal place.
+
+    A new subpath begins after every size without a value. The text is empty without values.
     """
     course, is_drawing = "", False
     for size, value in zip(plot.request.sizes, curve.series.bandwidths, strict=True):
@@ -230,9 +231,9 @@ def _format_label(plot: _Plot, curve: Curve) -> str:
 
 
 def draw_page(request: BandwidthComparison) -> bytes:
-    """Write the picture and a table of its numbers as an ASCII HTML document.
+    """Return the picture and a table of its numbers as an ASCII HTML document.
 
-    Equal numbers give equal bytes. The page loads no other file and runs no script. Raises
+    Equal numbers give equal bytes. The page loads no other file and has no script. Raises
     `UsageError` if no algorithm has a bandwidth.
     """
     title = _escape_text(request.title)
@@ -252,9 +253,10 @@ def draw_page(request: BandwidthComparison) -> bytes:
 
 
 def _write_table(request: BandwidthComparison) -> Iterator[str]:
-    """Write one column per size, one row per algorithm in the picture's order, and the bound.
+    """Yield the rows of the HTML table: one column per size, one row per algorithm.
 
-    Yields rows of HTML. The cell of the winner of each size is marked; the bound never is.
+    Algorithms are in the order of the picture; the bound, if any, is the last row. The cell of the
+    winner of each size is marked; the bound never is.
     """
     sizes = "".join(
         f'<th scope="col">{_escape_text(format_bytes(size))}</th>' for size in request.sizes
@@ -307,9 +309,9 @@ BOUND_LOOK = CurveLook("#000000", "6 4", "")
 
 
 def get_look(index: int) -> CurveLook:
-    """Return the look of the curve at this index (from 0) of the ranking.
+    """Return the look of the curve at an index of the ranking, from 0.
 
-    Colours and markers repeat cyclically; the dash changes after all colours.
+    Colours and markers repeat cyclically. The dash changes after all colours are used.
     """
     colours = len(_COLOURS)
     dash = _DASHES[index // colours % len(_DASHES)]
@@ -333,7 +335,8 @@ class Curve:
 def build_curves(request: BandwidthComparison) -> list[Curve]:
     """Return the bound, then all algorithms, the fastest at the largest size first.
 
-    Series without values are omitted. Raises `UsageError` if no algorithm has a value.
+    Series without values are omitted. Raises `UsageError` (`nothing-to-draw`) if no algorithm has a
+    value.
     """
     ranking = [series for series in rank_series(request.series) if any(series.bandwidths)]
     if not ranking:
@@ -350,9 +353,9 @@ def rank_series(series: Sequence[BandwidthSeries]) -> list[BandwidthSeries]:
 
 
 def find_winners(series: Sequence[BandwidthSeries], count: int) -> list[str]:
-    """Return the fastest series' name at each of `count` sizes; "" for a size without bandwidths.
+    """Return the name of the fastest series at each of `count` sizes.
 
-    Of equal bandwidths the first series wins; a missing one counts as 0.
+    A size without bandwidths has "". Of equal bandwidths the first series wins.
     """
     names = []
     for index in range(count):
@@ -378,8 +381,8 @@ class LogScale:
     def to_pixel(self, value: float) -> float:
         """Return the pixel of a positive value on the logarithmic scale from `start` to `end`.
 
-        Values outside of minimum and maximum lie outside of the scale; if both are equal, every
-        value is in the middle.
+        Values below the minimum or above the maximum are outside the scale. If minimum and maximum
+        are equal, every value is in the middle.
         """
         if self.minimum == self.maximum:
             return (self.start + self.end) / 2
@@ -388,9 +391,10 @@ class LogScale:
 
 
 def create_size_scale(sizes: Sequence[int], start: float, end: float) -> LogScale:
-    """Create the logarithmic axis of ascending sizes from pixel `start` to `end`; of more than
-    `_MAX_TICKS` sizes, every n-th from the first one is labelled. Raises `IndexError` without
-    sizes.
+    """Create the logarithmic axis of ascending sizes from pixel `start` to `end`.
+
+    If there are more than `_MAX_TICKS` sizes, only every n-th one is labelled, from the first on.
+    Raises `IndexError` without sizes.
     """
     step = math.ceil(len(sizes) / _MAX_TICKS)
     ticks = tuple(float(size) for size in sizes[::step])
@@ -398,11 +402,11 @@ def create_size_scale(sizes: Sequence[int], start: float, end: float) -> LogScal
 
 
 def create_value_scale(values: Sequence[float], start: float, end: float) -> LogScale:
-    """Create an axis that contains all values and starts and finishes at round numbers.
+    """Create a logarithmic axis from pixel `start` to `end` that contains all values.
 
-    These are 1, 2 and 5 times powers of ten if the values span fewer than `_DIVIDED_DECADES`
-    decades, else powers of ten, and also the ticks. The values must be positive and not empty; the
-    end is always above the start. `start` and `end` are pixels.
+    It begins and ends at round numbers, which are also its ticks: 1, 2 and 5 times powers of ten if
+    the values span fewer than `_DIVIDED_DECADES` decades, otherwise powers of ten. The values must
+    be positive and not empty.
     """
     minimum, maximum = min(values), max(values)
     is_divided = math.log10(maximum / minimum) < _DIVIDED_DECADES
@@ -414,8 +418,9 @@ def create_value_scale(values: Sequence[float], start: float, end: float) -> Log
 
 
 def _list_round_numbers(minimum: float, maximum: float, factors: Sequence[int]) -> list[float]:
-    """Return factor * 10^k for all `factors`, by ascending k: from below the minimum to above the
-    maximum, which must be positive.
+    """Return factor * 10^k for all `factors`, by ascending k.
+
+    The numbers reach from below `minimum` to above `maximum`, which must be positive.
     """
     decades = range(math.floor(math.log10(minimum)) - 1, math.ceil(math.log10(maximum)) + 2)
     # Powers with integer exponents, so that 1000 is not 999.9999.
@@ -423,10 +428,10 @@ def _list_round_numbers(minimum: float, maximum: float, factors: Sequence[int]) 
 
 
 def place_labels(targets: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
-    """Return label positions near the ascending target pixels, with distances of at least `gap`.
+    """Return positions of labels near the ascending `targets`, at least `gap` pixels apart.
 
-    All positions are between `top` and `bottom` if the labels fit. Labels that would overlap form
-    a block around the mean of their targets. This minimizes the sum of squared displacements (pool
+    All positions are between `top` and `bottom` if the labels fit. Labels that would overlap form a
+    block around the mean of their targets, which minimizes the sum of squared displacements (pool
     adjacent violators, as in isotonic regression; linear in the number of labels).
     """
     blocks: list[tuple[float, int]] = []

@@ -47,12 +47,12 @@ class DrawnLines(ColumnTable):
 
     @classmethod
     def of(cls, topology: Topology, places: Points) -> DrawnLines:
-        """Return the lines of a topology; `places` are node positions, float64[num_nodes, 2].
+        """Return the lines that represent the links of a topology.
 
-        Parallel links of a pair of nodes are one line. Two directions with equal values share one
-        line without arrow, from the lower to the higher node; all other pairs are arrows. Arrows
-        with an unequal line back are bent apart. Each line is a cubic curve with two control
-        points.
+        `places`: float64[num_nodes, 2], node positions. The parallel links of a pair of nodes are
+        one line. Two directions with equal values are one line without an arrowhead, from the lower
+        to the higher node; all other directions are arrows. An arrow with an unequal arrow back is
+        bent. Each line is a cubic curve with two control points.
         """
         pairs = NodePairs(topology)
         has_back = pairs.back >= 0
@@ -85,10 +85,10 @@ class DrawnLines(ColumnTable):
 def _compute_bends(
     places: Points, source: Int64Array, destination: Int64Array, is_one_of_two: BoolArray
 ) -> Float64Array:
-    """Return the bend of each line in pixels, float64[lines].
+    """Return the bend of each line in pixels: float64[lines].
 
-    0 for a line that passes no node and is not one of two opposite lines; otherwise `_MIN_BEND`
-    plus `_BEND_PER_NODE` per passed node, at most `_MAX_BEND`.
+    It is `_MIN_BEND` plus `_BEND_PER_NODE` per node that the line passes, at most `_MAX_BEND`. It
+    is 0 for a line that passes no node and is not one of two opposite arrows.
     """
     passed = _count_nodes_passed(places, source, destination)
     # Straight arrows in both directions between two nodes would overlap.
@@ -99,10 +99,10 @@ def _compute_bends(
 
 
 def _count_nodes_passed(places: Points, source: Int64Array, destination: Int64Array) -> Int64Array:
-    """Count the nodes nearer than `_CLEARANCE` to every straight line, without its end nodes.
+    """Return the number of nodes nearer than `_CLEARANCE` to each straight line: int64[lines].
 
-    Returns int64, one count per line. Compares every line with every node, in blocks that limit the
-    memory.
+    The end nodes of a line do not count. Every line is compared with every node, in blocks of lines
+    that limit the memory.
     """
     # Compares every line with every node: a spatial index would be faster only for pictures that
     # are too large to read. Blocks of lines limit the memory of the table of distances.
@@ -116,10 +116,9 @@ def _count_nodes_passed(places: Points, source: Int64Array, destination: Int64Ar
 
 
 def _compute_distances(places: Points, source: Int64Array, destination: Int64Array) -> Float64Array:
-    """Return distances of nodes from lines, float64[lines, nodes]; infinite for end nodes.
+    """Return the distances of nodes from lines: float64[lines, nodes], infinite for end nodes.
 
-    The distance is that to the nearest point of the straight line between the two ends, not of its
-    extension.
+    It is the distance to the nearest point of the straight line between the two ends.
     """
     start = places[source]
     vector = places[destination] - start
@@ -138,10 +137,10 @@ def _compute_distances(places: Points, source: Int64Array, destination: Int64Arr
 
 
 def _compute_normals(vector: Points, is_arrow: BoolArray) -> Points:
-    """Return the unit vectors in whose direction lines bend, float64[lines, 2].
+    """Return the unit vectors of the directions in which lines bend: float64[lines, 2].
 
-    Symmetric lines bend upwards, vertical ones to the right. Arrows bend to the left of their
-    direction, so that the two directions of a link bend to different sides.
+    Lines without an arrowhead bend upwards, vertical ones to the right. Arrows bend to the left of
+    their direction, so that the two directions of a link bend to different sides.
     """
     length = np.maximum(np.hypot(*vector.T), _MIN_LENGTH)
     across = np.stack([vector[:, 1], -vector[:, 0]], axis=1) / length[:, None]
@@ -169,11 +168,11 @@ class LineLoad:
 def compute_line_loads(
     topology: Topology, lines: DrawnLines, loads: Sequence[LinkLoad], time_ns: int
 ) -> list[LineLoad]:
-    """Return the load of every line, in the order of `lines`; the time `time_ns` is 100 %.
+    """Return the load of every line, in the order of `lines`; `time_ns` is 100 %.
 
-    Parallel links are one line with the sum of their bytes and the maximum of their busy times; a
-    line without arrow has both directions. Raises `UsageError` for a load of a link that the
-    topology lacks.
+    A line of parallel links has the sum of their bytes and the maximum of their busy times. A line
+    without an arrowhead has the loads of both directions. Raises `UsageError` for a load of a link
+    that the topology does not have.
     """
     by_pair: dict[_NodePair, LinkLoad] = {}
     for load in loads:
@@ -194,7 +193,7 @@ def compute_line_loads(
 
 
 def check_loads(topology: Topology, loads: Sequence[LinkLoad]) -> None:
-    """Raise `UsageError` for a load of a link that the topology lacks."""
+    """Raise `UsageError` for a load of a link that the topology does not have."""
     known = set(zip(topology.source.tolist(), topology.destination.tolist(), strict=True))
     for load in loads:
         if (load.source, load.destination) not in known:
@@ -252,8 +251,9 @@ class LineLooks:
 
 
 def format_rate_and_latency(lines: DrawnLines, row: int) -> str:
-    """Return a line's bandwidth and latency, such as `50 GB/s, 500 ns`; the latency is rounded to
-    1e-6 ns.
+    """Return a line's bandwidth and latency, such as `50 GB/s, 500 ns`.
+
+    The latency is rounded to 1e-6 ns.
     """
     # Rounded like the latencies of the topology, so that decimal inputs are reproduced exactly.
     latency_ns = round(float(lines.latency_s[row]) * 1e9, 6)
@@ -262,12 +262,12 @@ def format_rate_and_latency(lines: DrawnLines, row: int) -> str:
 
 
 def create_looks_by_class(lines: DrawnLines) -> LineLooks:
-    """Assign a colour to each pair of bandwidth and latency, by descending bandwidth.
+    """Assign a colour to each class of lines with equal bandwidth and latency.
 
-    Equal bandwidths are ordered by ascending latency. The first classes get `COLOURS` in order, all
-    further ones the colour `_FURTHER_CLASSES`, each class but those with one legend row that states
-    bandwidth, latency and number of links; further classes share one row. A line without arrow
-    counts in both directions. No lines give empty looks.
+    Classes are ordered by descending bandwidth, then ascending latency. The first ones get
+    `COLOURS` in order and a legend row each, with bandwidth, latency and number of links. All
+    further classes share one colour and one row. A line without an arrowhead counts for both
+    directions.
     """
     if not len(lines):
         return LineLooks([], [], [])
@@ -295,11 +295,11 @@ def create_looks_by_class(lines: DrawnLines) -> LineLooks:
 
 
 def create_looks_by_load(lines: DrawnLines, loads: Sequence[LineLoad], time_text: str) -> LineLooks:
-    """Assign colours by the fraction of the time for which a line's busier direction sends.
+    """Assign colours by the fraction of the time for which a line's busier direction is used.
 
-    The fractions form `len(LOAD_COLOURS)` equal classes, unused lines one more; the legend has a
-    row with the count for each class that occurs, busiest first. `time_text`: the time that is 100
-    %, as text.
+    The fractions form `len(LOAD_COLOURS)` equal classes; unused lines are one more class. The
+    legend has a row with the number of lines for each class that occurs, the busiest first.
+    `time_text`: the time that is 100 %.
     """
     quarters = len(LOAD_COLOURS)
     classes = [_find_quarter(load.busy) for load in loads]
@@ -317,7 +317,10 @@ def create_looks_by_load(lines: DrawnLines, loads: Sequence[LineLoad], time_text
 
 
 def _find_quarter(busy: float | None) -> int:
-    """Return the quarter (0 to 3) of a fraction, upper limits included; -1 for unused lines."""
+    """Return the class of a busy fraction, from 0; -1 for unused lines (None).
+
+    There are `len(LOAD_COLOURS)` equal classes; each includes its upper limit.
+    """
     if busy is None:
         return -1
     quarters = len(LOAD_COLOURS)
@@ -325,13 +328,11 @@ def _find_quarter(busy: float | None) -> int:
 
 
 def _compute_widths(lines: DrawnLines) -> Float64Array:
-    """Return the width of every line in pixels, which grows linearly with its bandwidth.
+    """Return the width of every line in pixels, linear in its bandwidth: float64[lines].
 
-    Widths begin at `_MIN_WIDTH` for a bandwidth of 0, and the line with the largest bandwidth has
-    the maximum width. For up to `_FEW_LINES` lines, the maximum is `_MAX_WIDTH`. For n lines that
-    are more than that, it is `_MAX_WIDTH` times the square root of `_FEW_LINES` / n, but at least
-    twice `_MIN_WIDTH`: thinner lines remain distinguishable. The result is float64[lines], empty
-    without lines.
+    It is `_MIN_WIDTH` for bandwidth 0 and the maximum width for the largest bandwidth. The maximum
+    is `_MAX_WIDTH`; for n lines, if n exceeds `_FEW_LINES`, it is multiplied by the square root of
+    `_FEW_LINES` / n, but it is at least twice `_MIN_WIDTH`.
     """
     if not len(lines):
         return np.zeros(0)

@@ -89,12 +89,15 @@ def draw(
 ) -> bytes:
     """Draw the network as an ASCII SVG document.
 
-    Colour and width show bandwidth and latency; every shape has a tooltip with its data. Parallel
-    links are one line with the sum of their bandwidths. With `loads` of a simulation, the colour
-    shows the busy fraction of `time_ns`, or of the busiest link's time if that is None. `collapse`:
-    whether groups are single nodes; AUTO collapses them if the picture is wider than a page, and
-    then merges equal nodes if it is still wider. Wider pictures are scaled down to a page. Raises
-    `UsageError` for a network that is too large, and for loads of links that it lacks.
+    Colour and width of lines show bandwidth and latency. With `loads` of a simulation, the colour
+    shows the busy fraction of `time_ns`, or of the busiest link's time if that is None. Parallel
+    links are one line with the sum of their bandwidths. Every shape has a tooltip with its data.
+    Pictures wider than a page are scaled down.
+
+    `collapse`: whether groups are drawn as single nodes. AUTO does so if the picture would be
+    crowded, and then merges equal nodes if it still is. Raises `UsageError` for a network that is
+    too large, for loads of links that it does not have, and if groups must be collapsed and there
+    are none.
     """
     original = topology
     check_loads(topology, loads)
@@ -116,10 +119,10 @@ def draw(
 def _select_network(topology: Topology, collapse: Collapse) -> CollapsedNetwork:
     """Return the network as given, or with groups as single nodes.
 
-    It is kept with NEVER, and with AUTO if it has no groups or is not crowded. Otherwise groups are
-    collapsed; with AUTO and only equal groups, the first one is expanded as an example if this is
-    not crowded. As long as the result is crowded, equal nodes are folded: first switches, then
-    boxes. With any other choice, a network without groups raises `UsageError`.
+    It is returned as given with NEVER, and with AUTO if it has no groups or is not crowded.
+    Otherwise groups are collapsed. With AUTO and only equal groups, the first group stays expanded
+    as an example, if that is not crowded. While the result is crowded, equal switches, then equal
+    boxes, are merged. Raises `UsageError` for a network without groups, except with NEVER and AUTO.
     """
     is_readable = not topology.groups or not is_crowded(topology)
     if collapse is Collapse.NEVER or (collapse is Collapse.AUTO and is_readable):
@@ -158,10 +161,10 @@ def _too_large_error(topology: Topology, message: str) -> UsageError:
 
 
 def _place_nodes(topology: Topology, boxes: Collection[int]) -> Points:
-    """Return the positions of all nodes in pixels, float64[num_nodes, 2].
+    """Return the positions of all nodes in pixels: float64[num_nodes, 2], rounded to 0.1.
 
-    Networks with regular dimensions are placed by these, others in layers. The left margin has room
-    for half of the widest box. Values are rounded to 0.1, so that platforms give equal bytes.
+    Networks with regular dimensions are placed by their coordinates, others in layers. The left
+    margin has room for half of the widest box. The rounding makes results equal on all platforms.
     """
     is_regular = bool(topology.dimensions)
     relative = (
@@ -177,10 +180,10 @@ def _place_nodes(topology: Topology, boxes: Collection[int]) -> Points:
 
 
 def _write_head(picture: _NetworkPicture) -> Iterator[str]:
-    """Yield the opening tag, the title, the background, the marker of arrows and the legend.
+    """Yield the opening tag, the title, the background, the arrowhead and the legend.
 
-    The title states the number of NPUs and, if the picture is collapsed, the groups; the name is
-    cut to 80 characters. The legend has one row per look of lines, below the lowest node.
+    The title has the name, cut to 80 characters, the number of NPUs and, for a collapsed picture,
+    the number of groups. The legend is below the lowest node, with one row per class of lines.
     """
     topology = picture.original
     title = f"{truncate(topology.name, 80)}: {topology.num_npus} NPUs"
@@ -202,10 +205,10 @@ def _write_head(picture: _NetworkPicture) -> Iterator[str]:
 
 
 def _format_opening_tag(right: float, bottom: float, title: str, legend: list[str]) -> str:
-    """Return a tag with the size of nodes, title and legend; texts use a mean character width.
+    """Return the opening SVG tag with a size for nodes, title and legend.
 
-    `right` and `bottom` are the ends of the nodes in pixels. Pictures wider than `PAGE_WIDTH` are
-    scaled down to it.
+    `right`, `bottom`: ends of the nodes in pixels. The width of texts is estimated by a mean
+    character width. Pictures wider than `PAGE_WIDTH` are scaled down to it.
     """
     longest = len(title)
     for text in legend:
@@ -226,10 +229,9 @@ def _format_stroke(colour: str, width: float) -> str:
 
 
 def _write_paths(picture: _NetworkPicture) -> Iterator[str]:
-    """Write an SVG path for every line, straight or a cubic curve, in the order of the lines.
+    """Yield an SVG path with a tooltip for every line, in the order of the lines.
 
-    The tooltip names both ends, bandwidth and latency, and the load if the picture has loads.
-    Colour and width are those of the look; arrows get a head.
+    The tooltip has both ends, bandwidth and latency, and the load if the picture has loads.
     """
     lines = picture.lines
     for row in range(len(lines)):
@@ -244,10 +246,10 @@ def _write_paths(picture: _NetworkPicture) -> Iterator[str]:
 
 
 def _format_course(picture: _NetworkPicture, row: int) -> str:
-    """Return the SVG path data of a line, with one decimal.
+    """Return the SVG path data of a line, with one decimal place.
 
-    A bent line is a cubic curve with its two control points, another one is straight. An arrow ends
-    at the rim of its destination instead of the centre, so that the node does not hide its head.
+    A bent line is a cubic curve, others are straight. An arrow ends at the rim of its destination
+    instead of the centre, so that the node does not hide its head.
     """
     lines = picture.lines
     start = picture.places[lines.source[row]]
@@ -264,10 +266,7 @@ def _format_course(picture: _NetworkPicture, row: int) -> str:
 
 
 def _format_ends(picture: _NetworkPicture, row: int) -> str:
-    """Return the end nodes as text by name: `0 <-> 1`, or `0 -> 1` for an arrow.
-
-    An arrow leads from the source to the destination.
-    """
+    """Return the names of both ends of a line as text: `0 <-> 1`, or `0 -> 1` for an arrow."""
     source = int(picture.lines.source[row])
     destination = int(picture.lines.destination[row])
     sign = "<->"
@@ -278,8 +277,9 @@ def _format_ends(picture: _NetworkPicture, row: int) -> str:
 
 
 def _find_rim(end: Points, towards: Points) -> Points:
-    """Return the point at distance `NPU_RADIUS` from `end` in the direction of `towards`;
-    float64[2]. For equal positions this is `end`.
+    """Return the point at distance `NPU_RADIUS` from `end` in the direction of `towards`.
+
+    If both positions are equal, it is `end`. Points are float64[2].
     """
     vector = end - towards
     # Avoids a division by zero for two nodes at one position.
@@ -290,10 +290,9 @@ def _find_rim(end: Points, towards: Points) -> Points:
 
 
 def _write_nodes(picture: _NetworkPicture) -> Iterator[str]:
-    """Write every node's shape with its label, and its name as a tooltip, in order of nodes.
+    """Yield the shape of every node with its label, and its name as a tooltip, in order.
 
-    `is_circle` decides between a circle and a box with the name's width; switches have a style of
-    their own.
+    The shape is a circle if `is_circle` says so, otherwise a box. Switches have another style.
     """
     topology = picture.topology
     for node, (x, y) in enumerate(picture.places.tolist()):
@@ -306,16 +305,15 @@ def _write_nodes(picture: _NetworkPicture) -> Iterator[str]:
 
 
 def _format_circle(x: float, y: float) -> str:
-    """Return the SVG circle of an NPU with a short name, centred at (x, y) in pixels, of radius
-    `NPU_RADIUS`.
-    """
+    """Return an SVG circle of radius `NPU_RADIUS` around (x, y), in pixels."""
     centre = f'cx="{x:.1f}" cy="{y:.1f}"'
     return f'<circle {centre} r="{NPU_RADIUS:.0f}"/>'
 
 
 def _format_box(x: float, y: float, name: str) -> str:
-    """Return an SVG rectangle centred at (x, y) in pixels, as wide as the label `name` needs and
-    `BOX_HEIGHT` high.
+    """Return an SVG rectangle around (x, y), in pixels.
+
+    It is as wide as the label of `name` needs, and `BOX_HEIGHT` high.
     """
     width = box_width(name)
     left, top = x - width / 2, y - BOX_HEIGHT / 2
@@ -324,9 +322,9 @@ def _format_box(x: float, y: float, name: str) -> str:
 
 
 def write(drawing: TopologyDrawing, options: NoOptions) -> WriteResult:
-    """Write one SVG file of a network, with link loads if the drawing has them.
+    """Return one SVG file of a network, with link loads if the drawing has them.
 
-    Raises `UsageError` for networks that `draw` refuses.
+    Raises `UsageError` as `draw` does.
     """
     collapse = Collapse(drawing.collapse)
     content = draw(drawing.topology, drawing.link_loads, drawing.time_ns, collapse)

@@ -35,7 +35,7 @@ from hub_core.plugin_api import (
 
 
 def write(timeline: RunTimeline, options: NoOptions) -> WriteResult:
-    """Write the timeline of an algorithm's run, with a note if it is only a summary.
+    """Return the timeline of an algorithm's run, with a note if it is only a summary.
 
     Raises `UsageError` if the run has no times of steps.
     """
@@ -93,15 +93,17 @@ def build_timeline(
     end_ns: Int64Array,
     excerpt: RunExcerpt | None = None,
 ) -> Timeline:
-    """Build a trace with a process per rank, tracks per kind of row, and an arrow per message.
+    """Build a trace of a run in Trace Event format.
 
     `start_ns`, `end_ns`: int64 per row of the table, -1 if a row never started (it is omitted) or
-    never finished (its slice lasts to the end of the run). A receive is shown from the send of its
-    message, a collective of a job from the start of its last member; the time waited before is an
-    argument of the slice. Overlapping rows of one rank are on separate tracks. With more than
-    `MAX_RANKS` ranks or `MAX_EVENTS` events, the trace has counters of the rows running per group
-    of ranks instead. With an `excerpt`, a part of the run that the user selected, all rows of that
-    part are in the trace, however many. Raises `InputError` for times of another table, and
+    never finished (it is shown to the end of the run). The trace has a process per rank, tracks per
+    kind of row, and an arrow per message. A receive is shown from the send of its message on, a
+    collective of a job from the start of its last member on; the time waited before is an argument
+    of the slice. Overlapping rows of a rank are on separate tracks.
+
+    Above `MAX_RANKS` ranks or `MAX_EVENTS` events the trace is a summary: counters of the running
+    rows per group of ranks. With an `excerpt` that selects a part of the run, all rows of that part
+    are in the trace, however many. Raises `InputError` if the times do not fit the table, and
     `UsageError` for an excerpt without rows.
     """
     run = RunTimes.of(subject, start_ns, end_ns)
@@ -113,10 +115,10 @@ def build_timeline(
 
 
 def write_document(events: Iterator[TraceEvent]) -> Iterator[bytes]:
-    """Yield the JSON document in pieces of at most 4096 events, one event per line.
+    """Yield the JSON document in Trace Event format, in pieces of at most 4096 events.
 
-    The document is in Trace Event format, ASCII, and valid also without events. Events are taken
-    from the iterator as pieces are requested.
+    There is one event per line, in ASCII. Events are taken from the iterator only when a piece is
+    requested. Without events the document is valid too.
     """
     yield b'{"displayTimeUnit": "ns", "traceEvents": [\n'
     separator = ""
@@ -139,8 +141,9 @@ def name_process(process: int, name: str) -> Iterator[TraceEvent]:
 
 
 def name_thread(process: int, thread: int, name: str, order: int) -> Iterator[TraceEvent]:
-    """Yield two metadata events: the name of a thread, and `order`, its sort index within its
-    process.
+    """Yield the metadata events of a thread: its name, and its sort index within the process.
+
+    `order`: the sort index.
     """
     yield _metadata("thread_name", process, thread, {"name": name})
     yield _metadata("thread_sort_index", process, thread, {"sort_index": order})
@@ -152,9 +155,9 @@ def to_microseconds(nanoseconds: int) -> float:
 
 
 def get_time(event: TraceEvent) -> float:
-    """Return the time (`ts`) of an event in microseconds, as a sort key.
+    """Return the time (`ts`) of an event in us, as a sort key.
 
-    Raises `KeyError` for metadata, which have none.
+    Raises `KeyError` for metadata events, which have no time.
     """
     time = event["ts"]
     assert isinstance(time, int | float)
@@ -174,9 +177,9 @@ def _metadata(
 
 
 def assign_tracks(run: RunTimes, shown: ShownTimes) -> Int64Array:
-    """Assign a thread id to every row, int64, -1 for rows that did not start.
+    """Assign a thread id to every row: int64, -1 for rows that did not start.
 
-    The k-th track of sort c of n has the id n * k + c.
+    With n kinds of tracks, the k-th parallel track of kind c has the id n * k + c.
     """
     subject = run.subject
     sorts = len(subject.tracks)
@@ -198,9 +201,10 @@ _FINISH = {"ph": "f", "bp": "e"}
 def create_arrows(
     run: RunTimes, shown: ShownTimes, track: Int64Array
 ) -> tuple[Iterator[TraceEvent], Iterator[TraceEvent]]:
-    """Return the starts and the ends of the arrows of all started messages, each sorted by time.
+    """Return the starts and the ends of the arrows of all shown messages, each sorted by time.
 
-    The id of an arrow is the row number of its send. `track`: the thread of every row.
+    The id of an arrow is the row of its send. An arrow ends in the middle of the receive. `track`:
+    thread of every row.
     """
     # The arrow ends in the middle of the receive, so that its end is always inside the slice.
     middle = (shown.begin[shown.receive] + run.end[shown.receive]) // 2
@@ -218,11 +222,11 @@ def _create_arrow_ends(
     time: Int64Array,
     head: dict[str, str],
 ) -> Iterator[TraceEvent]:
-    """Yield one end of every arrow, at `rows` and `time`, sorted by time, equal ones as given.
+    """Yield one end of every arrow, sorted by time; events with equal times keep their order.
 
-    `ids`, `rows` and `time` are int64 columns of equal length; `head` has the fields that
-    distinguish starts from ends. The process is the rank of the row, the thread its track, the time
-    in microseconds.
+    `ids`, `rows`, `time`: int64, one entry per arrow (`time` in ns). `head`: the fields that
+    distinguish starts from ends. The process is the rank of the row, the thread its track; times of
+    events are in us.
     """
     order = np.argsort(time, kind="stable")
     at = rows[order]
@@ -256,9 +260,8 @@ def create_row_events(run: RunTimes) -> Iterator[TraceEvent]:
 def _create_names(run: RunTimes, track: Int64Array) -> Iterator[TraceEvent]:
     """Yield names and sort indices of processes (ranks) and threads (tracks).
 
-    All ranks are named, but only the tracks that a started row uses, sorted by rank and track. The
-    remainder of the track's number selects its sort; further tracks of one sort are numbered from 2
-    and are adjacent.
+    All ranks are named, but only the tracks that a started row uses. The remainder of a track's
+    number gives its kind; parallel tracks of one kind are numbered from 2 and are adjacent.
     """
     table, tracks = run.subject.table, run.subject.tracks
     for rank in range(table.num_ranks):
@@ -276,11 +279,11 @@ def _create_names(run: RunTimes, track: Int64Array) -> Iterator[TraceEvent]:
 
 
 def _create_slices(run: RunTimes, shown: ShownTimes, track: Int64Array) -> Iterator[TraceEvent]:
-    """Yield a slice for every row that started, sorted by start time, equal ones by row.
+    """Yield a slice for every row that started, sorted by shown start, then by row.
 
-    The process is the rank and the thread the track, whose remainder by the number of tracks
-    selects the category. Start and duration are in microseconds; the slice begins where it is shown
-    to begin.
+    The process is the rank, the thread the track. Times are in us. A slice begins where the row is
+    shown to begin; the time waited before is the argument `waited_us`. A row that never ended has
+    `ends: never`.
     """
     subject = run.subject
     order = run.rows[np.argsort(shown.begin[run.rows], kind="stable")]
@@ -313,7 +316,8 @@ _INTERVALS = 500
 def create_load_events(run: RunTimes) -> Iterator[TraceEvent]:
     """Yield counters of concurrently running rows, averaged over at most 500 intervals.
 
-    Each of at most 100 groups of consecutive ranks is one process of the trace.
+    At most 100 groups of consecutive ranks are the processes of the trace. The counters are 0 after
+    the last interval.
     """
     num_ranks = run.subject.table.num_ranks
     groups = min(num_ranks, _GROUPS)
@@ -331,10 +335,9 @@ def create_load_events(run: RunTimes) -> Iterator[TraceEvent]:
 
 
 def _compute_edges(last: int) -> Int64Array:
-    """Return the borders of the intervals in integer nanoseconds from 0 to `last`, int64.
+    """Return the borders of at most `_INTERVALS` nearly equal intervals from 0 to `last`.
 
-    They are nearly equal intervals, at most `_INTERVALS`, and none is empty; a `last` below 1
-    counts as 1.
+    The result is int64 in ns. No interval is empty. A `last` below 1 counts as 1.
     """
     # Distinct borders, so that no interval of a short run is empty.
     end = max(last, 1)
@@ -344,10 +347,10 @@ def _compute_edges(last: int) -> Int64Array:
 
 
 def _count_running(run: RunTimes, ranks: Int64Array, edges: Int64Array) -> Float64Array:
-    """Return the mean number of running rows of consecutive ranks, float64[tracks, intervals].
+    """Return the mean number of running rows of some ranks: float64[tracks, intervals].
 
-    Interval i lies between edges i and i + 1 and must not be empty. Rows that run during a part of
-    it count with this part.
+    `ranks`: consecutive ranks. Interval i is between the edges i and i + 1 and must not be empty. A
+    row that runs during a part of an interval counts with this part.
     """
     # The time that all rows run before an edge is the sum of the times since their starts minus
     # the sum of the times since their ends. Cost: two sorts of the rows.
@@ -365,9 +368,9 @@ def _count_running(run: RunTimes, ranks: Int64Array, edges: Int64Array) -> Float
 
 
 def _sum_elapsed(times: Int64Array, edges: Int64Array) -> Float64Array:
-    """Return for every edge the sum of the differences to all earlier `times`, float64.
+    """Return for every edge the sum of its differences to all earlier `times`: float64.
 
-    Without earlier times it is 0. The order of `times` has no effect.
+    It is 0 without earlier times. `times` need not be sorted.
     """
     ordered = np.sort(times).astype(np.float64)
     total = np.concatenate([[0.0], np.cumsum(ordered)])
@@ -385,8 +388,10 @@ def _format_group_name(ranks: Int64Array) -> str:
 
 
 def _create_counter(subject: Subject, group: int, time: int, levels: Float64Array) -> TraceEvent:
-    """Return the Chrome counter event of process `group` at `time`, in us in the event: one rounded
-    (three digits) level per track, which holds until the next event.
+    """Return the counter event of a process at `time` (ns; us in the event).
+
+    It has one value per kind of track, rounded to three decimal places, which holds until the next
+    event.
     """
     values = zip(subject.tracks, levels.tolist(), strict=True)
     return {

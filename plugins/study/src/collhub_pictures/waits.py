@@ -68,8 +68,8 @@ def write(request: WaitForGraph, options: NoOptions) -> WriteResult:
 def draw(request: WaitForGraph) -> bytes:
     """Draw the graph as an ASCII SVG document; equal graphs give equal bytes.
 
-    At most `MAX_BOXES` boxes, the first by position, and `MAX_ARROWS` waits between these are
-    drawn; a line below states how many are not. An empty graph gives a picture without boxes.
+    At most `MAX_BOXES` boxes, the first by position, and `MAX_ARROWS` waits between them are drawn;
+    a line below gives the numbers of omitted ones. An empty graph gives a picture without boxes.
     """
     groups, arrows = _group_ranks(request)
     boxes = _place_boxes(groups, arrows, frozenset(request.culprits))
@@ -90,12 +90,12 @@ def draw(request: WaitForGraph) -> bytes:
 
 
 def _group_ranks(request: WaitForGraph) -> tuple[list[tuple[int, ...]], list[_Arrow]]:
-    """Return ranks with equal waits as boxes, and the waits between boxes as arrows.
+    """Return groups of ranks with equal waits (boxes), and the waits between them (arrows).
 
-    Ranks share a box if both or none are culprits and they wait and are awaited in the same waits
-    of the request. Boxes contain ascending ranks and are ordered by their first rank. An arrow per
-    ordered pair of different boxes (waiting, awaited), sorted, names each operation once. Ranks
-    without waits appear only if they are culprits.
+    Ranks are in one box if they wait, and are awaited, in the same waits of the request, and if all
+    or none of them are culprits. Ranks in a box are ascending; boxes are ordered by their first
+    rank. There is one arrow per pair (waiting box, awaited box), sorted, with each operation once;
+    waits within a box have no arrow. Ranks without waits have a box only if they are culprits.
     """
     signs: dict[int, list[tuple[int, bool]]] = {rank: [] for rank in request.culprits}
     for number, wait in enumerate(request.waits):
@@ -124,11 +124,11 @@ def _group_ranks(request: WaitForGraph) -> tuple[list[tuple[int, ...]], list[_Ar
 def _place_boxes(
     groups: Sequence[tuple[int, ...]], arrows: Sequence[_Arrow], culprits: frozenset[int]
 ) -> dict[int, _Box]:
-    """Place boxes in columns by the number of waits from the culprits; keys are group numbers.
+    """Place boxes in columns by their number of waits from the culprits; keys are group numbers.
 
-    Without culprits, the distance is that from boxes that do not wait; if all wait, from the first
-    box. Boxes that do not lead there are placed in a last column. Within a column, rows follow the
-    order of the groups.
+    Without culprits, the distance is from boxes that do not wait; if all wait, from the first box.
+    Boxes without a path are in an additional last column. The rows of a column follow the order of
+    the groups.
     """
     waiting_of: dict[int, list[int]] = {}
     for arrow in arrows:
@@ -163,11 +163,10 @@ def _draw_parts(
     arrows: Sequence[_Arrow],
     omitted: tuple[int, int],
 ) -> Iterator[str]:
-    """Yield the SVG elements in order: title, explanation, arrows with labels, boxes.
+    """Yield the SVG elements: title, explanation, arrows with labels, boxes.
 
-    `boxes` maps the numbers in `arrows` to placed boxes. A text on the omitted boxes and waits
-    follows below if one of the counts is not 0. The title is cut to 90 characters; a box of one
-    rank is labelled "rank N", another one with its ranks.
+    `boxes`: placed boxes by number. `omitted`: numbers of omitted boxes and waits, which a text
+    below reports unless both are 0. The title is cut to 90 characters.
     """
     title = escape_svg_text(truncate(request.title, 90))
     yield f'<text class="t" x="{_LEFT:g}" y="26">{title}</text>'
@@ -192,11 +191,11 @@ def _draw_parts(
 
 
 def _draw_arrow(waiting: _Box, awaited: _Box, arrow: _Arrow, number: int) -> Iterator[str]:
-    """Yield a curve from the waiting box to the awaited one, and its label.
+    """Yield a curve from the waiting box to the awaited box, and its label.
 
-    It runs from the left side to the right side; waits within a column or to a column further right
-    are bows to the right, of four widths by `number`. The label is the first operation, cut to
-    `_LABEL_LENGTH`, with the number of further ones.
+    The curve goes from the left side of the first to the right side of the second. Waits within a
+    column or to a column further right are bows on the right, in four widths by `number`. The label
+    is the first operation, cut to `_LABEL_LENGTH`, with the number of further ones.
     """
     middle = _BOX_HEIGHT / 2
     x0, y0, x1, y1 = waiting.x, waiting.y + middle, awaited.x + _BOX_WIDTH, awaited.y + middle

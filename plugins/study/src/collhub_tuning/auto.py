@@ -110,11 +110,12 @@ class _Search:
     fitted: _Candidate | None = None
 
     def list_in_order(self, objective: str) -> list[_Candidate]:
-        """Return the candidates by ascending time, but first the one that wins.
+        """Return the candidates, first the winner, then the others by ascending time.
 
-        With the objective `time`, that is the fastest one. Otherwise it is the one that was chosen
-        for a runtime, or the one with the fewest messages within 1 % of the best time; the fastest
-        one if a result in this range is partial, since its number of messages is unknown.
+        With the objective `time`, the winner is the fastest candidate. Otherwise it is the
+        candidate fitted to the runtime, if there is one, or the best by `choose_best` within `TIE`
+        of the shortest time. If any of these is a partial result, whose number of messages is
+        unknown, it is the fastest one.
         """
         rows = self.sort_by_time()
         if objective == "time":
@@ -134,12 +135,15 @@ class _Search:
 
 
 def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResult:
-    """Return the best algorithm of all suitable synthesizers whose contents are correct.
+    """Return the best algorithm of all suitable synthesizers that verification accepts.
 
-    Its statistics name the winner, its bounds are the best of all candidates, and warnings come
-    before its own diagnostics. Ctrl-C and limits stop the search, which then returns the best
-    algorithm so far; Ctrl-C without any is raised. Raises `InputError` if no synthesizer fits
-    (`nothing-fits`) or finishes (`limit-reached`), `UsageError` for unknown candidates.
+    Its statistics name the winner, its bounds are the best of all candidates, and warnings of the
+    search precede its own diagnostics. Limits and Ctrl-C end the search, and the best algorithm so
+    far is returned; without any, Ctrl-C is raised. If the last candidates are all rejected or only
+    one exists, it is returned with warnings (see `_select_best`).
+
+    Raises `InputError` if no synthesizer supports the request (`nothing-fits`) or none finishes
+    (`limit-reached`), and `UsageError` for unknown candidates.
     """
     registry = request.hub or run_registry()
     search = _Search(
@@ -185,10 +189,10 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
 def _fit_candidates(search: _Search) -> None:
     """Replace the candidates by those that the runtime of the request executes, fitted to it.
 
-    In ascending order of time, at most three, until no further one can be within 1 % of the fastest
-    fitted one, or within 5 % if all of these exceed the preferred limits of the runtime. Modifies
-    `search`, whose `fitted` becomes the best of them (`choose_best`). Partial results are kept.
-    Raises `InputError` with the first reason if the runtime executes none.
+    At most `_MAX_FITTED` candidates are fitted, in order of their times, until no further one can
+    be within the tolerance of the fastest fitted one (1 %, or 5 % if all of these exceed the
+    preferred limits of the runtime). Partial results are kept unchanged. `search.fitted` becomes
+    the best of them. Raises the first `InputError` if the runtime executes none of them.
     """
     fitted: list[_Candidate] = []
     reason: InputError | None = None
@@ -223,9 +227,9 @@ def _sort_by_worst_failure(
 ) -> list[_Candidate]:
     """Sort the candidates by their largest time over failures of single links, then by time.
 
-    Fills `failures` by name of the candidate. A candidate that is slower on the complete network
-    than the best largest time so far cannot be better and is not evaluated. Such candidates, and
-    those without an evaluation, whose reason becomes a warning, are the last.
+    `failures` is filled by candidate name. Candidates that are partial, that are slower on the
+    complete network than the best largest time so far, or whose evaluation fails (a warning) come
+    last.
     """
     # Imported here: only this objective needs routes and repairs.
     from collhub_tuning.variations import evaluate_failures
@@ -255,12 +259,12 @@ def _sort_by_worst_failure(
 
 
 def _select_best(search: _Search, candidates: Sequence[_Candidate]) -> _Candidate:
-    """Return the first candidate that verification accepts, else the first one.
+    """Return the first candidate that verification accepts; if none is accepted, the first one.
 
-    A partial result, which cannot be verified, is accepted unchecked. Adds a warning for each
-    rejected candidate: `not-checked` if it is too large, else `wrong-candidate`. There must be a
-    candidate. A single candidate is returned unchecked: the caller of a synthesizer verifies the
-    result, which takes most of the time for thousands of NPUs.
+    A partial result cannot be verified and is accepted. A single candidate is returned without
+    verification, because the caller verifies it and this takes most of the time for thousands of
+    NPUs. Each rejected candidate gives a warning: `not-checked` if it is too large, otherwise
+    `wrong-candidate`. There must be a candidate.
     """
     if len(candidates) == 1:
         return candidates[0]
@@ -281,10 +285,10 @@ def _select_best(search: _Search, candidates: Sequence[_Candidate]) -> _Candidat
 
 
 def _merge_bounds(best: _Candidate, candidates: Sequence[_Candidate]) -> dict[str, int]:
-    """Return the largest bound of each name over all candidates.
+    """Return the largest bound of each name over all candidates, in ns.
 
-    Bounds for messages of one size are taken from the winner only. All other bounds hold for every
-    algorithm: the caller reports a bound above the winner's time as a defect.
+    Bounds for messages of one size are taken only from `best`. All other bounds hold for every
+    algorithm.
     """
     bounds: dict[str, int] = {}
     for candidate in candidates:
@@ -295,11 +299,11 @@ def _merge_bounds(best: _Candidate, candidates: Sequence[_Candidate]) -> dict[st
 
 
 def _format_reasons(failures: dict[str, str]) -> str:
-    """Format the reasons by descending frequency, each with the synthesizers that reported it.
+    """Return the reasons for failures as one text, separated by "; ".
 
-    Reasons that differ only in the leading name of the synthesizer are one; of equally frequent
-    ones the first comes first. At most `_MAX_NAMES` names per reason and `_MAX_REASONS` reasons are
-    shown, with the number of others. The result is one text, separated by "; ".
+    The most frequent reasons come first, each with the synthesizers that reported it. Reasons that
+    differ only in the leading name of the synthesizer are one. At most `_MAX_NAMES` names per
+    reason and `_MAX_REASONS` reasons are shown, with the number of others.
     """
     groups: dict[str, list[str]] = {}
     for name, reason in failures.items():
@@ -315,11 +319,10 @@ def _format_reasons(failures: dict[str, str]) -> str:
 
 
 def _parse_candidates(text: str, registry: Registry) -> list[str]:
-    """Parse the candidates: names separated by commas, or `all`.
+    """Return the names of the candidates: those in `text`, separated by commas, or `all`.
 
-    `all` means all synthesizers but the portfolio and those that are used only by name. The order
-    is kept, and repeated names are too. Raises `UsageError` for unknown names and for the portfolio
-    itself.
+    `all` means all synthesizers except this portfolio and those that are used only by name. Order
+    and repetitions are kept. Raises `UsageError` for unknown names and for the portfolio itself.
     """
     if text == "all":
         return [
@@ -337,12 +340,15 @@ def _parse_candidates(text: str, registry: Registry) -> list[str]:
 
 
 def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> None:
-    """Try each synthesizer that supports the collective, lowest estimate first, until a limit.
+    """Try the synthesizers that support the collective, lowest estimate first, until a limit.
 
-    Modifies `search`: candidates are added, unsupported and failed synthesizers get a reason in
-    `failures`, and those left at a limit one in `not_tried`. Without a candidate, a reached limit
-    of work does not end the search, but a reached limit of time does. The findings of a
-    `PluginError` also become warnings.
+    Results are added to `search.candidates`. Synthesizers that do not support the collective or
+    fail get a reason in `search.failures`; those that are left out or left at a limit get one in
+    `search.not_tried`. The findings of a `PluginError` also become warnings.
+
+    Without a candidate, the limit of work does not end the search; the limit of time does. On large
+    networks the search also ends near the lower bound, and synthesizers with a long search or an
+    unknown time are left out.
     """
     kind = request.collective.kind
     supporting = []
@@ -400,12 +406,12 @@ def _get_first_message(error: HubError) -> str:
 
 
 def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Search) -> None:
-    """Add the result of one synthesizer to `search.candidates`; `HubError` if it fails.
+    """Add the result of one synthesizer to `search.candidates`.
 
-    If it has the option to stay within a time, it gets the best time so far as the limit. A
-    complete result is simulated for its time in nanoseconds, which reuses a simulation that the
-    synthesizer made itself; if the work limit forbids it, or the result is partial, the candidate
-    has the time that the result states.
+    If the synthesizer has the option to stay within a time, it gets the best time so far as the
+    limit. A complete result is simulated; a simulation that the synthesizer made itself is reused.
+    If the result is partial or the work limit forbids it, the time in the result is used. Raises
+    `HubError` if the synthesizer fails.
     """
     # Reuses the simulation if the synthesizer has simulated its result itself.
     stopwatch = Stopwatch(request.simulate)
@@ -434,15 +440,16 @@ def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Sear
 
 
 def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRequest) -> list[str]:
-    """Sort the names by estimated time, which is the order of the trials.
+    """Return the names in the order in which the synthesizers are tried: by estimated time.
 
-    Fixed patterns have the estimate of their offer, by the alpha-beta model on the links of the
-    topology. Synthesizers that adapt to the links have the core's lower bound; among equal
-    estimates, synthesizers with the option `within` are later. Patterns whose estimate is unknown
-    here are later than all estimates, and patterns without an estimator are the last. On large
-    networks, synthesizers with `within` may need minutes and are tried after all others. On still
-    larger ones, fixed patterns precede all synthesizers that adapt to the links; without switches,
-    only those whose estimate is within `_FAR_FROM_BOUND` of the bound.
+    The estimate of a synthesizer that adapts to the links is the lower bound of the core; that of a
+    fixed pattern comes from its offer, by the alpha-beta model. At equal estimates, synthesizers
+    without an estimator and those with the option `within` are later. Unknown estimates are
+    infinite.
+
+    On large networks, synthesizers with `within` come after all others. On still larger ones, also
+    those that adapt to the links come last; without switches, so do patterns whose estimate exceeds
+    `_FAR_FROM_BOUND` times the bound.
     """
     topology = request.topology
     is_large = _is_large(topology)
@@ -452,11 +459,11 @@ def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRe
     bound_ns = lower_bound_ns(request.collective, topology, size, request.npus) or 0.0
 
     def rank(name: str) -> tuple[bool, float, bool, bool]:
-        """Return the sort key (late, time in ns, no estimate, takes a time).
+        """Return the sort key (is late, time in ns, has no estimate, has a time option).
 
-        Late are synthesizers with a time option if the problem is large. If it is beyond the
-        search, those that adapt are late, and without switches patterns far from the bound. The
-        time of those that adapt is the bound.
+        A synthesizer with a time option is late if the network is large. If it is beyond the
+        search, synthesizers that adapt are late, and, on networks without switches, patterns far
+        from the bound. The time of those that adapt is the bound.
         """
         takes_a_time = _has_within_option(name, registry)
         offer = registry.find(Synthesizer, name).offer
@@ -488,17 +495,18 @@ def _is_beyond_search(topology: Topology) -> bool:
 
 
 def _is_searched_if_far(topology: Topology) -> bool:
-    """Return whether searches are tried if patterns are far from the bound: up to
-    `_MAX_DIRECT_PAIRS`, without switches.
+    """Return whether searches are tried if fixed patterns are far from the bound.
+
+    This is so on networks without switches with up to `_MAX_DIRECT_PAIRS` pairs.
     """
     is_direct = topology.num_nodes == topology.num_npus
     return is_direct and _count_pairs(topology) <= _MAX_DIRECT_PAIRS
 
 
 def _estimate_ns(name: str, registry: Registry, request: SynthesisRequest) -> float:
-    """Estimate the time of a synthesizer's result in nanoseconds; infinite if unknown.
+    """Return the estimated time of a synthesizer's result in ns; infinite if unknown.
 
-    It is unknown for synthesizers without an estimate and if estimating fails; the reason is
+    It is unknown without an estimator and if the estimate fails; the reason for a failure is
     reported when the synthesizer is tried.
     """
     try:
@@ -515,11 +523,11 @@ def _has_within_option(name: str, registry: Registry) -> bool:
 
 
 def _collect_statistics(best: _Candidate, search: _Search) -> dict[str, JsonValue]:
-    """Return the winner, its lead, the number of candidates, and the winner's statistics.
+    """Return the winner, its lead, the number of candidates, and the winner's own statistics.
 
-    The lead is that over the next candidate that is not faster, in percent of the winner's time; it
-    is absent without one. A faster candidate with more messages is named with its lead.
-    `interrupted` is present only after Ctrl-C. The winner's own statistics replace equal names.
+    The lead is over the next candidate that is not faster, in percent of the winner's time; it is
+    missing if there is none. A faster candidate with more messages is mentioned. `interrupted` is
+    present only after Ctrl-C. The winner's own statistics replace entries of the same name.
     """
     slower = [
         row for row in search.sort_by_time() if row is not best and row.time_ns >= best.time_ns

@@ -41,13 +41,13 @@ Baselines = Mapping[int, Baseline]
 
 
 def find_baselines(outcome: ComparisonOutcome) -> Baselines:
-    """Predict NCCL's algorithm, protocol and time in us for each size of the question.
+    """Predict NCCL's algorithm, protocol and time for each size of the comparison.
 
-    The machine is the profile that the simulator's option `machine` names (`outcome.timing`), else
-    the one that the topology names. Sizes without a predicted time are missing. So the result is
-    empty if the machine is unknown, if NCCL lacks the collective, and if neither the profile nor
-    NCCL's cost model covers these ranks. `ComparisonOutcome.baselines` calls this once and keeps
-    the result.
+    The machine is the profile that the simulator's option `machine` names (`outcome.timing`),
+    otherwise the one that the topology names. Sizes without a predicted time are missing; the
+    result is empty if the machine is unknown, NCCL does not have the collective, or neither the
+    profile nor NCCL's cost model covers these ranks. `ComparisonOutcome.baselines` calls this once
+    and caches the result.
     """
     question = outcome.question
     profile = find_timed_profile(outcome.timing.options)
@@ -65,8 +65,9 @@ def models_machines(outcome: ComparisonOutcome) -> bool:
 
 
 def is_within_error(outcome: ComparisonOutcome, baseline: Baseline, gain: float) -> bool:
-    """Whether a gain is at most the sum of the held-out errors of both times, so that it does not
-    decide which one is faster. An unknown error counts as 0.
+    """Return whether a gain is not larger than the held-out errors of both times together.
+
+    Then it does not decide which one is faster. An unknown error counts as 0.
     """
     simulated_error = held_out_error(outcome.timing) or 0.0
     return abs(gain) <= simulated_error + (baseline.median_error or 0.0)
@@ -81,11 +82,11 @@ def compute_gain(baseline: Baseline, time_ns: int | None) -> float | None:
 
 
 def baseline_rows(outcome: ComparisonOutcome) -> list[list[str]]:
-    """Return one row of texts per size with a baseline; without a gain for nominal links.
+    """Return one row of texts per size with a baseline.
 
     The columns are size, name, channels ("" without a choice), time, origin and gain. The gain is
-    that of the fastest algorithm of the size, "" if no algorithm has a time or the timing does not
-    model machines.
+    that of the fastest algorithm at this size; "" if no algorithm has a time or the timing does not
+    model a machine.
     """
     has_gains = models_machines(outcome)
     rows = []
@@ -111,12 +112,11 @@ def _format_judged_gain(outcome: ComparisonOutcome, baseline: Baseline, gain: fl
 
 
 def tuned_baseline_rows(tuned: Sequence[TunedCollective]) -> list[list[str]]:
-    """Return one row per window with a baseline: NCCL's choices and the range of gains.
+    """Return one row of texts per window that has a size with a baseline.
 
     The columns are collective, range of sizes, algorithm, distinct baselines in order of sizes, and
-    gain. Windows without a size that has a baseline get no row. The gain is the smallest and
-    largest of the known gains (one text if they are equal), empty if none is known or the timing
-    does not model machines.
+    gains. The gains are the smallest and the largest known one (a single text if equal), "" if none
+    is known or the timing does not model a machine.
     """
     rows = []
     for collective in tuned:
@@ -148,11 +148,11 @@ def tuned_baseline_rows(tuned: Sequence[TunedCollective]) -> list[list[str]]:
 def list_baselines(
     outcome: ComparisonOutcome, times_ns: Mapping[int, int | None]
 ) -> list[BaselineItem | None]:
-    """Return the baseline of each size of the question for reports, None without a baseline.
+    """Return the baseline of each size of the comparison for reports, None without a baseline.
 
-    `times_ns` has the times that the gains refer to, by size. A gain is a fraction, rounded to 4
-    digits, None without a time and on nominal links; so is the statement whether it is within the
-    errors. A baseline without a choice has None as algorithm, protocol and channels.
+    `times_ns`: times by size to which the gains refer. A gain is a fraction, rounded to 4 decimal
+    places. Without a time, or if the timing does not model a machine, the gain and `within_errors`
+    are None. A baseline without a choice has None as algorithm, protocol and channels.
     """
     has_gains = models_machines(outcome)
     items: list[BaselineItem | None] = []
@@ -182,9 +182,9 @@ def list_baselines(
 
 
 def format_origin(baseline: Baseline) -> str:
-    """Return method, machine and error of a time: `interpolated, h100, error 3.1 %`.
+    """Return the method, machine and error of a time, such as `interpolated, h100, error 3.1 %`.
 
-    The machine is left out if it is empty, the median error if it is unknown or 0.
+    An empty machine, and a median error that is unknown or 0, are omitted.
     """
     parts = [baseline.method]
     if baseline.machine:
@@ -216,9 +216,10 @@ class TimeBand:
 
     @classmethod
     def of(cls, time_us: float, error: float | None) -> TimeBand:
-        """Return the band of a time in us with a relative error e: time / (1 + e) to time / (1 -
-        e), without upper limit from e = 1 on. `error` 0: measured; None: unknown, from 0 to
-        infinity.
+        """Return the range of a time in us with a relative error: time / (1 + e) to time / (1 - e).
+
+        For e of 1 or more, there is no upper limit. Error 0 means measured. None means unknown:
+        from 0 to infinity.
         """
         if error is None:
             return cls(time_us, 0.0, math.inf)
@@ -258,10 +259,10 @@ class SizeDecision:
 
     @property
     def kind(self) -> str:
-        """`undecided`, or the kind of the winner's time: `measured`, `simulated`, `predicted`.
+        """Return `undecided`, or the kind of the winner's time.
 
-        The winner None is undecided. A named algorithm is measured or simulated; the empty name
-        means the library's default, which is measured or predicted.
+        A winner of None is undecided. A named algorithm is `measured` or `simulated`. The winner ""
+        is the library's default, which is `measured` or `predicted`.
         """
         if self.winner is None:
             return "undecided"
@@ -274,10 +275,9 @@ class SizeDecision:
 def find_default_time(outcome: ComparisonOutcome, size: int) -> DefaultTime | None:
     """Return the time of the runtime's default at a size in bytes; None if it is not known.
 
-    It is that of the fastest measured library, without error. Without a measurement it is NCCL's
-    predicted time (`ComparisonOutcome.baselines`), if the times of the comparison are those of a
-    machine; its known error counts as at least `REPEAT_ERROR`, that of NCCL's cost model on one
-    node is `NCCL_COST_ERROR`.
+    It is that of the fastest measured library, without error. If none was measured and the times of
+    the comparison model a machine, it is NCCL's predicted time. The error of a prediction is its
+    known error, at least `REPEAT_ERROR`; for NCCL's cost model on one node it is `NCCL_COST_ERROR`.
     """
     fastest = None if outcome.measured is None else outcome.measured.fastest(size)
     if fastest is not None:
@@ -296,10 +296,10 @@ def find_default_time(outcome: ComparisonOutcome, size: int) -> DefaultTime | No
 
 
 def find_candidate_bands(outcome: ComparisonOutcome, size: int) -> dict[str, TimeBand]:
-    """Return the time bands of the algorithms at a size, the shortest time first.
+    """Return the time ranges of the algorithms at a size, the shortest time first.
 
-    A measured time of an algorithm replaces its simulated one and has no error; simulated ones have
-    the held-out error of the timing. Empty if no algorithm has a time.
+    A measured time of an algorithm replaces its simulated one and has no error. Simulated times
+    have the held-out error of the timing. The result is empty if no algorithm has a time.
     """
     error = held_out_error(outcome.timing)
     measured = {} if outcome.measured is None else outcome.measured.algorithms
@@ -315,11 +315,11 @@ def find_candidate_bands(outcome: ComparisonOutcome, size: int) -> dict[str, Tim
 
 
 def decide_size(outcome: ComparisonOutcome, size: int) -> SizeDecision | None:
-    """Decide at a size between the default and the algorithms; None if neither has a time.
+    """Decide at a size between the library's default and the algorithms.
 
-    An algorithm wins if it is certainly faster than the default; among several, a simulated one
-    overrides a measured one only beyond its error. The default wins if it is certainly not slower
-    than any algorithm, and without algorithms.
+    The winner is the first algorithm of `find_winners`; "" (the default) if its range is not above
+    that of any algorithm, or without algorithms; otherwise None (undecided). Returns None if
+    neither the default nor an algorithm has a time.
     """
     default, candidates = find_default_time(outcome, size), find_candidate_bands(outcome, size)
     if default is None:
@@ -334,9 +334,10 @@ def decide_size(outcome: ComparisonOutcome, size: int) -> SizeDecision | None:
 
 
 def find_winners(default: DefaultTime, candidates: Mapping[str, TimeBand]) -> list[str]:
-    """Return the algorithms that certainly beat the default, the shortest time first.
+    """Return the algorithms that are certainly faster than the default, the shortest time first.
 
-    Simulated ones that do not certainly beat the fastest measured one among them are left out.
+    Ranges must not overlap to be certain. Simulated algorithms that are not certainly faster than
+    the fastest measured one of them are left out.
     """
     winners = {
         name: band for name, band in candidates.items() if band.high_us < default.band.low_us

@@ -52,7 +52,8 @@ def select_roots(
 ) -> dict[str, int | None]:
     """Return the root of each collective, None for collectives without one.
 
-    Raises `UsageError` if the root is no NPU, or if no collective has a root.
+    The default root is 0. Raises `UsageError` if the root is not an NPU of the topology, or if a
+    root is given and no collective has one.
     """
     rooted = [kind for kind in kinds if CollectiveKind(kind).traits.is_rooted]
     if root is not None and not rooted:
@@ -63,12 +64,12 @@ def select_roots(
 
 
 def select_algorithms(names: Sequence[str], registry: Registry) -> list[ComparedAlgorithm]:
-    """Return the named synthesizers and files; by default all synthesizers but those only by name.
+    """Return the named synthesizers and files; by default the synthesizers for general use.
 
-    The portfolio is no default either, because it returns the result of another synthesizer.
-    Repeated names count once, in the order of the first. The name of a synthesizer other than the
-    portfolio wins over a file. Raises `HubError` for names that are neither, and `UsageError` if
-    there is nothing to compare.
+    The default omits synthesizers that are used only by name, and the portfolio, because it returns
+    the result of another synthesizer. Repeated names count once. A name is a synthesizer (except
+    the portfolio) if there is one with this name, otherwise a file. Raises `HubError` for names
+    that are neither, and `UsageError` if there is nothing to compare.
     """
     from collhub_tuning.auto import NAME as PORTFOLIO
     from collhub_tuning.questions import ComparedAlgorithm
@@ -92,8 +93,9 @@ def select_algorithms(names: Sequence[str], registry: Registry) -> list[Compared
 
 
 def _is_file(name: str) -> bool:
-    """Whether a file or folder of this name exists, or a set of rank files with this prefix
-    (`NAME.0.et`).
+    """Return whether a file or folder with this name exists, or a set of rank files.
+
+    A set of rank files has a file `NAME.0.et`.
     """
     path = Path(name)
     return path.exists() or path.with_name(f"{path.name}.0.et").exists()
@@ -146,8 +148,9 @@ _OPTIONS = (
 
 
 def comparison_options(function: Function) -> Function:
-    """Decorator that adds the options `--backend` to `--no-cache`, in the order of the help text;
-    `open_comparisons` evaluates them.
+    """Add the options `--backend` to `--no-cache` to a command (decorator).
+
+    They are in the order of the help text. `open_comparisons` evaluates their values.
     """
     for option in reversed(_OPTIONS):
         function = option(function)
@@ -157,11 +160,11 @@ def comparison_options(function: Function) -> Function:
 def choose_comparison_timing(
     context: CommandContext, arguments: Mapping[str, Any], topology: Topology
 ) -> TimingSource:
-    """Return the timing of a comparison: machine, backend and nominal links as the arguments say.
+    """Return the timing of a comparison: machine, backend or nominal links.
 
-    By default it is the known machine of the network, but not if the links are varied. On a
-    machine, every algorithm is tried with all protocols and numbers of instances, as runtimes do.
-    Raises `UsageError` for a machine together with varied links.
+    By default it is the known machine of the network, unless links are varied. On a machine, every
+    algorithm is tried with all protocols and numbers of instances. Raises `UsageError` for a
+    machine together with varied links. `arguments`: values of the command's options.
     """
     from hub_core import choose_timing
 
@@ -193,8 +196,9 @@ def assign_options(
 ) -> OptionsBySide:
     """Assign the options `-O` to the engine, the readers of `--measured` and the `further` sides.
 
-    The side `READERS` gets an option that any reader of measurements declares. Raises `UsageError`
-    for an option that no side declares.
+    `--scheduler` becomes an option of the engine. The side `READERS` has the options that any
+    reader of measurements declares, if there are measured files. Raises `UsageError` for an option
+    that no side declares, and for `--scheduler` if the engine does not have it.
     """
     name = arguments["engine"]
     declared = context.options_of(Engine, name)
@@ -222,11 +226,12 @@ def open_comparisons(
 ) -> Iterator[Compare]:
     """Yield a function that compares the algorithms for a question on a network.
 
-    Its last argument is the measured curves of the question, None without `--measured`. The
-    function takes results from the cache and measures the others; a cached time below a proven
-    bound is measured again. `arguments`: values of `comparison_options`. `timing`: simulator and
-    machine of the times. At the end of the `with` block, the workers are stopped and a cache that
-    cannot be written is reported. Raises `HubError` for a missing engine.
+    Its last argument is the measured curves of the question, None without `--measured`. Results are
+    taken from the cache, and missing ones are measured. A cached time below a proven bound is
+    measured again. `arguments`: values of `comparison_options`. `timing`: simulator and machine.
+
+    At the end of the `with` block the workers are stopped, and the user is told if the cache could
+    not be written. Raises `HubError` for a missing engine.
     """
     # Imported here, because the help of the commands does not need numpy.
     import hub_core
@@ -275,11 +280,11 @@ def open_comparisons(
 def _create_measuring(
     context: CommandContext, arguments: Mapping[str, Any], count: int, options: OptionsBySide
 ) -> Measuring:
-    """Create the measuring of `count` algorithms on the engine `arguments["engine"]`.
+    """Create the object that measures `count` algorithms on the engine of the arguments.
 
-    The default engine uses `--jobs` processes, else one per CPU, but never more than algorithms.
-    Another engine is started at the first need with its own options and gets `--jobs` tasks, else
-    one per algorithm. Raises `HubError` for an engine that does not exist.
+    The default engine uses as many processes as `--jobs`, by default one per CPU. Another engine is
+    started when it is first needed, with its own options, and gets `--jobs` tasks, by default one
+    per algorithm. Neither has more than one per algorithm. Raises `HubError` for an unknown engine.
     """
     import hub_core
     from collhub_tuning.sweep import Measuring
@@ -303,10 +308,9 @@ def _create_measuring(
 
 
 def _create_scheduler_error(context: CommandContext, engine: str) -> UsageError:
-    """Return the error for an engine without a cluster; its cure names engines with one.
+    """Return the error for `--scheduler` with an engine that does not have this option.
 
-    These are the installed engines with the option `_SCHEDULER`; the cure says so if there are
-    none.
+    Its cure names the installed engines that have it, or says that there is none.
     """
     engines = [
         provided.name

@@ -201,10 +201,10 @@ def _print_baseline(context: CommandContext, outcome: ComparisonOutcome) -> None
 
 
 def _require_collective(arguments: dict[str, Any]) -> None:
-    """Raise `UsageError` if a required option is missing, or one is given that only jobs have.
+    """Check the options of a comparison of a collective, and store its topology.
 
-    Required are collective, one topology and size; several networks and --baseline are for jobs.
-    Sets `arguments["topology_text"]` to the one topology.
+    Raises `UsageError` if collective, topology or size is missing, and for several topologies or
+    `--baseline`, which are for jobs. `arguments["topology_text"]` becomes the single topology.
     """
     needed = {"--collective": "kind", "--topology": "topology_texts", "--size": "sizes_text"}
     for option, name in needed.items():
@@ -235,12 +235,13 @@ def _compare_job(
 ) -> int:
     """Compare candidates and networks for the job `arguments["job"]`, and print the result.
 
-    The networks are those of `--topology`, followed by the variations of each (other bandwidth or
-    latency, failed links). Prints JSON with `as_json`, else a table, then notes and failures, and
-    writes a page to `view_out`.
-    Returns `ExitCode.INVALID` if no candidate could be timed, else `DONE`. Raises `UsageError` for
-    an option that only single collectives have, such as `--measured`, a machine other than none or
-    an output, and for variations without a network.
+    The networks are those of `--topology`, each followed by its variations (bandwidth, latency,
+    failed links). Prints JSON with `as_json`, otherwise a table; then notes and failures; and
+    writes a page to `view_out`, if given.
+
+    Returns `ExitCode.INVALID` if no candidate has a time, otherwise `DONE`. Raises `UsageError` for
+    an option that is only for collectives, such as `--measured`, a machine or an output, and for
+    variations without a network.
     """
     from collhub_tuning import job_comparison as report
     from hub_core import TimingSource
@@ -269,8 +270,8 @@ def _create_networks_of_job(
 ) -> list[Topology]:
     """Return the networks of `--topology`, followed by the variations of each.
 
-    Raises `UsageError` for options that only single collectives have, for `outputs` that are not
-    None, and for variations without a network.
+    Raises `UsageError` for options that are only for collectives, for `outputs` that are not None,
+    and for variations without a network.
     """
     used_options = {option: arguments[name] for option, name in _NOT_OF_JOBS.items()} | outputs
     used_options["--measured"] = arguments["measured_files"] or None
@@ -298,11 +299,11 @@ def _compare_seeds(
     outputs: dict[str, str | None],
     as_json: bool,
 ) -> int:
-    """Compare for every seed of `--seeds`, and print the bands of all candidates.
+    """Compare for every seed of `--seeds`, and print the range of times of all candidates.
 
-    `outputs`: options that write a comparison of one seed, which are refused. Returns
-    `ExitCode.INVALID` if no candidate could be timed, else `DONE`. Raises `UsageError` also for
-    variations of the network of a single collective.
+    Returns `ExitCode.INVALID` if no candidate has a time, otherwise `DONE`. Raises `UsageError` for
+    `outputs` that are not None, and, for a collective, for variations of the network and measured
+    files.
     """
     from collhub_tuning import seed_bands as bands
 
@@ -343,9 +344,9 @@ def _compare_seeds(
 def _run_seed_of_job(
     context: CommandContext, arguments: dict[str, Any], seed: int
 ) -> tuple[Mapping[Candidate, int | None], list[str]]:
-    """Compare the job of one seed, which is inserted into the job's specification.
+    """Compare the job for one seed, which is inserted into the job's text.
 
-    Return the time in ns by candidate (size None; time None after a failure), and one line per
+    Returns the time in ns by candidate (with size None), None after a failure; and one line per
     failure.
     """
     from collhub_tuning import job_comparison as report
@@ -368,8 +369,8 @@ def _run_seed_of_collective(
 ) -> tuple[Mapping[Candidate, int | None], list[str]]:
     """Compare the collective with the counts of one seed.
 
-    Return the time in ns by candidate (algorithm, topology, size; None after a failure), and one
-    line per failure. Overwrites `arguments["counts"]` with the text of this seed.
+    Returns the time in ns by candidate (algorithm, topology, size), None after a failure; and one
+    line per failure. `arguments["counts"]` is replaced by the text for this seed.
     """
     from collhub_tuning import comparison_report as report
     from collhub_tuning.seed_bands import Candidate, seeded_text
@@ -385,9 +386,9 @@ def _run_seed_of_collective(
 
 
 def _create_variations(topology: Topology, arguments: dict[str, Any]) -> list[Variation]:
-    """Create the variations of a network from the options in `_VARYING`; empty if none is given.
+    """Create the variations of a network from the options in `_VARYING`; [] without them.
 
-    Raises `UsageError`.
+    Raises `UsageError` for invalid options.
     """
     from collhub_tuning.variations import create_variations
 
@@ -397,9 +398,10 @@ def _create_variations(topology: Topology, arguments: dict[str, Any]) -> list[Va
 def _print_sensitivity(
     context: CommandContext, outcome: ComparisonOutcome, varied: Sequence[VariedOutcome]
 ) -> None:
-    """Print each size's winner on every network, and the slowdown of the base network's winner.
+    """Print the winner of each size on every network, then how robust the winners are.
 
-    A table of sizes comes first, then one line per size on robustness, each after an empty line.
+    The first is a table. Then there is one line per size about the slowdown of the base network's
+    winner on the other networks. An empty line precedes each.
     """
     from collhub_tuning import variations as sensitivity
 
@@ -414,12 +416,12 @@ def _print_sensitivity(
 def _run_comparisons(
     context: CommandContext, arguments: dict[str, Any]
 ) -> tuple[ComparisonOutcome, list[VariedOutcome]]:
-    """Compare the algorithms on the network as given, then on every variation of it.
+    """Compare the algorithms on the given network, then on every variation of it.
 
-    Returns the outcome of the given network and those of the variations in order. Measured times of
-    libraries are used for the given network only. The outcome of the given network also contains
-    what was cut by a limit of the search on variations. All variations are created before the first
-    measurement, so that an invalid one raises `UsageError` early.
+    Returns the outcome of the given network and those of the variations in order. Measured times
+    are used only for the given network. The outcome of the given network also lists what a limit of
+    the search cut on variations. All variations are created first, so that an invalid one raises
+    `UsageError` before the first measurement.
     """
     # Imported here: the help of the command needs no numpy.
     from collhub_tuning.measured_curves import read_measured_files

@@ -78,10 +78,11 @@ class ComparisonOutcome:
 
     @cached_property
     def bounds(self) -> Mapping[int, ProvenBound | None]:
-        """The best offered lower bound by size; None for sizes without a bound.
+        """Return the best proven lower bound by size, None for sizes without one.
 
-        The bounds are those of all plugins for the network that the timing bounds, with thorough
-        methods; the best time of each size (ps) tells them where further effort has no use.
+        Bounds of all plugins are computed with thorough methods for the network that the timing
+        uses. The best time of each size (ps) is passed to them, so that they can stop when a
+        further effort has no use. The result is cached.
         """
         sizes = self.question.sizes
         rankings = [self.ranking(size) for size in sizes]
@@ -108,16 +109,16 @@ class ComparisonOutcome:
         return find_baselines(self)
 
     def ratio(self, measurement: Measurement) -> float | None:
-        """Compute time divided by bound in picoseconds; None if one of them is missing."""
+        """Return time divided by bound, computed in ps; None if one of them is missing."""
         bound = self.bounds[measurement.size]
         return None if bound is None else bound.ratio(measurement.time_ps, measurement.slack_ps)
 
     @cached_property
     def defects_by_algorithm(self) -> Mapping[str, Sequence[Diagnostic]]:
-        """Findings for measurements that beat the bound of their size, by algorithm.
+        """Return the findings about measurements below the bound of their size, by algorithm.
 
-        `beaten_bound` decides from the time in picoseconds and its slack. Algorithms without such a
-        measurement are absent; sizes without a bound give none.
+        `beaten_bound` decides by the time in ps and its slack. Algorithms without such a
+        measurement are not in the result. The result is cached.
         """
         defects: dict[str, list[Diagnostic]] = {}
         for measurement in self.measurements:
@@ -137,11 +138,10 @@ class ComparisonOutcome:
         return [defect for defects in self.defects_by_algorithm.values() for defect in defects]
 
     def ranking(self, size: int) -> list[Measurement]:
-        """Return the measurements at a size, without those that failed: the winner, then the others
-        by ascending time.
+        """Return the successful measurements at a size: first the winner, then by ascending time.
 
-        The winner has the fewest messages within 1 % of the best time (`choose_best`). Equally fast
-        ones keep the order of measuring; empty if none has a time.
+        The winner has the fewest messages within 1 % of the best time (`choose_best`). Measurements
+        with equal times keep their order. The list is empty if none has a time.
         """
         timed = [
             measurement
@@ -165,30 +165,30 @@ def comparison_rows(outcome: ComparisonOutcome) -> list[list[str]]:
 
 
 def comparison_header(outcome: ComparisonOutcome) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the headings of the columns of `comparison_rows`, and those of the numbers."""
+    """Return the headings of `comparison_rows`, and those of the columns with numbers."""
     measured = measured_header(outcome)
     return (*HEADER, *measured), (*RIGHT, *measured[:-1])
 
 
 def find_unserved_reason(outcome: ComparisonOutcome) -> str | None:
-    """Return why a runtime does not serve a size with an algorithm, with the nearest served sizes.
+    """Return why a runtime does not serve a size with an algorithm; None if that did not happen.
 
-    It is the reason of the first such measurement, such as `executor does not serve 4 KiB: ...`;
-    None if no measurement failed for this reason.
+    It is the reason of the first such measurement, with the nearest sizes that are served, such as
+    `executor does not serve 4 KiB: ...`.
     """
     failures = (measurement.failure for measurement in outcome.measurements)
     return next((reason for reason in failures if _UNSERVED_REASON.fullmatch(reason)), None)
 
 
 def comparison_failures(outcome: ComparisonOutcome, *, only_unserved: bool = False) -> list[str]:
-    """Return one line per reason for which algorithms have no time, with its sizes.
+    """Return one line per reason why algorithms have no time, with the sizes.
 
-    `only_unserved`: only reasons for which a runtime does not serve a size.
-    Algorithms with the same reason and the same failed sizes share a line; a leading name of the
-    algorithm in the reason does not distinguish. Sizes that a runtime does not serve for the same
-    reason share a line with the nearest sizes of the first one. Sizes are left out if all sizes of
-    the question failed. Lines follow the order of the measurements; without failures the list is
-    empty.
+    `only_unserved`: only reasons why a runtime does not serve a size.
+
+    Algorithms with the same reason and the same sizes share a line; a leading name of the algorithm
+    in the reason is ignored for this. Sizes that a runtime does not serve for the same reason share
+    a line, with the nearest served sizes of the first one. Sizes are omitted if all sizes failed.
+    The order is that of the measurements.
     """
     sizes: dict[tuple[str, str], list[int]] = {}
     first_reasons: dict[tuple[str, str], str] = {}
@@ -225,11 +225,10 @@ def create_comparison_report(
 ) -> CompareReport:
     """Return the JSON report of a comparison.
 
-    The lists `sizes` (bytes), `bounds_ns`, `bound_methods` and `winners` are parallel. The winner
-    is the first of the ranking of a size, None if no algorithm has a time there. `results` has one
-    entry per measurement of an algorithm at a size; `is_partial` states that a limit of the search
-    cut something, `cut` what. The members `variations` and `robustness` are absent without
-    variations.
+    `sizes` (bytes), `bounds_ns`, `bound_methods` and `winners` have one entry per size. A winner is
+    None if no algorithm has a time. `results` has one entry per algorithm and size. `is_partial` is
+    True if a limit of the search cut anything; `cut` lists it. `variations` and `robustness` are
+    absent without variations.
     """
     question = outcome.question
     rankings = [outcome.ranking(size) for size in question.sizes]
@@ -268,8 +267,9 @@ def list_results(outcome: ComparisonOutcome) -> list[ComparedResult]:
 
 
 def comparison_csv(outcome: ComparisonOutcome) -> bytes:
-    """Return CSV in UTF-8: a header, then a line for every algorithm and size in the order of
-    measuring. Unknown values are empty.
+    """Return the measurements as CSV in UTF-8, with a header.
+
+    There is one line per algorithm and size, in the order of measuring. Unknown values are empty.
     """
     text = io.StringIO()
     writer = csv.DictWriter(text, _CSV_COLUMNS, lineterminator="\n")
@@ -299,9 +299,10 @@ def _format_row(outcome: ComparisonOutcome, size: int) -> list[str]:
 
 
 def _format_lead(ranking: Sequence[Measurement]) -> str:
-    """Return by how much longer the next algorithm takes than the winner, and its name: `12.3 %
-    (ring)`. Faster ones, which have more messages, do not count; empty text if there is no other.
-    Zero times count as 1 ns.
+    """Return by how much the next algorithm is slower than the winner: `12.3 % (ring)`.
+
+    Faster algorithms, which have more messages, do not count. The text is empty if there is no
+    other algorithm. Times of 0 count as 1 ns.
     """
     first = ranking[0].time_ns or 1
     slower = [one for one in ranking[1:] if (one.time_ns or 1) >= first]
@@ -311,8 +312,9 @@ def _format_lead(ranking: Sequence[Measurement]) -> str:
 
 
 def list_message_notes(outcome: ComparisonOutcome) -> list[str]:
-    """Return a line for every size whose winner is not the fastest algorithm, but has fewer
-    messages within 1 % of the best time.
+    """Return a line for every size whose winner is not the fastest algorithm.
+
+    Such a winner has fewer messages and a time within 1 % of the best.
     """
     lines = []
     for size in outcome.question.sizes:
@@ -335,10 +337,10 @@ def _format_bandwidth(value: float | None) -> str:
 
 
 def create_result(outcome: ComparisonOutcome, measurement: Measurement) -> ComparedResult:
-    """Return the record of a measurement in reports; bandwidths as nccl-tests define them.
+    """Return the record of a measurement in reports.
 
-    Times are in nanoseconds, bandwidths in bytes/s; bandwidths are None without a time or with the
-    time 0. An empty protocol or failure becomes None. `ratio_to_bound` is that of `outcome.ratio`.
+    Times are in ns. Bandwidths are in bytes/s, as nccl-tests define them; they are None without a
+    time or for time 0. An empty protocol or failure becomes None.
     """
     collective, size = outcome.question.collective, measurement.size
     time_s = measurement.time_ns / 1e9 if measurement.time_ns else None
@@ -359,10 +361,10 @@ def create_result(outcome: ComparisonOutcome, measurement: Measurement) -> Compa
 
 
 def check_picture(out: str, registry: Registry) -> None:
-    """Refuse a picture file without a writer before the comparison, which may take hours.
+    """Check before a comparison, which may take hours, that its picture can be written.
 
-    Raises `PluginError` (code `not-available`) if no plugin draws comparisons, `UsageError` (code
-    `picture-format`) if the name ends with none of their suffixes; upper case counts as different.
+    Raises `PluginError` (`not-available`) if no plugin draws comparisons, and `UsageError`
+    (`picture-format`) if the file name has none of their suffixes (case matters).
     """
     offers = [provided.offer for provided in registry.all(ReportWriter)]
     suffixes = [
@@ -384,11 +386,11 @@ def check_picture(out: str, registry: Registry) -> None:
 
 
 def create_picture_request(outcome: ComparisonOutcome) -> BandwidthComparison:
-    """Collect the bus bandwidths of all algorithms that have one, and of the bound.
+    """Build the request for a picture: the bus bandwidths of all algorithms, and of the bound.
 
-    Each series has one value in bytes/s per size of the question, None where no time is known.
-    Algorithms without any value are left out; the others keep the order of their first measurement.
-    The series of the bound always exists.
+    Each series has one value in bytes/s per size of the comparison, None where no time is known.
+    Algorithms without any value are omitted; the others are in the order of their first
+    measurement. The series of the bound always exists.
     """
     question = outcome.question
     times: dict[str, dict[int, int | None]] = {}

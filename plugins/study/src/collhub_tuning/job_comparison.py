@@ -72,9 +72,9 @@ class JobComparison:
     baseline: JobMeasurement
 
     def speedup(self, measurement: JobMeasurement) -> float | None:
-        """Return the time of the baseline divided by the time: above 1 if faster than the baseline.
+        """Return the baseline's time divided by the measurement's time: above 1 if it is faster.
 
-        None if one of them is missing.
+        None if either time is missing.
         """
         if self.baseline.time_ns is None or not measurement.time_ns:
             return None
@@ -82,7 +82,7 @@ class JobComparison:
 
     @property
     def fastest(self) -> JobMeasurement | None:
-        """The first measurement with the minimum time; None without times."""
+        """Return the first measurement with the shortest time; None if none has a time."""
         timed = [
             measurement for measurement in self.measurements if measurement.time_ns is not None
         ]
@@ -99,10 +99,12 @@ def compare_job(
 ) -> JobComparison:
     """Simulate the job of `source` with all candidates on all networks.
 
-    `topologies`: empty for the network that the job declares. `candidates`: `native`, a synthesizer
-    or file for all collectives that have algorithms, or rules joined by `;`. `baseline`: a
-    candidate, by default the first one; on the first network. `arguments`: values of
-    `comparison_options`. Raises `HubError` for an unreadable job and an invalid candidate.
+    `topologies`: if empty, the network that the job declares is used. `candidates`: `native`, a
+    synthesizer or file for all collectives that have algorithms, or rules joined by `;`; by default
+    `native`. `baseline`: a candidate, by default the first one; its measurement on the first
+    network is the baseline. `arguments`: values of `comparison_options`. Raises `HubError` for an
+    unreadable job or network and an invalid option; a candidate that fails gives a measurement with
+    the reason.
     """
     opened = context.open_input(source)
     backend = arguments["backend"]
@@ -149,12 +151,12 @@ def _measure(
     backend: str,
     options: Mapping[str, str],
 ) -> JobMeasurement:
-    """Simulate the job with one candidate on one network; never raises `HubError`.
+    """Simulate the job with one candidate on one network; a failure becomes the result.
 
-    The rules of the candidate `name` are applied first, if it has any. Times are in nanoseconds;
-    the exposed one is the maximum over ranks. A `HubError` gives a result without times whose
-    failure is the first message and its cure in one line; a job that never finishes gives the first
-    diagnostic and the finish times of the ranks.
+    `name`: the candidate, whose rules are applied to the job first. Times are in ns; the exposed
+    time is the maximum over ranks. After a `HubError` the result has no times; its failure is the
+    first message with its cure, in one line. For a job that never finishes it is the first
+    diagnostic, and the finish times of the ranks are kept.
     """
     try:
         job = _apply_candidate(context, workload, name, network)
@@ -176,8 +178,9 @@ def _measure(
 def _apply_candidate(
     context: CommandContext, workload: Workload, name: str, network: Topology
 ) -> Workload:
-    """Return the job with the algorithms of the candidate `name` on a network; the job itself if
-    the candidate has no rules (`native`).
+    """Return the job with the algorithms of a candidate on a network.
+
+    The candidate `native` has no rules; the job itself is returned.
     """
     rules = [*_create_rules(workload, name)]
     return apply_rules(context, workload, rules, network) if rules else workload
@@ -186,10 +189,10 @@ def _apply_candidate(
 def create_page_subjects(
     context: CommandContext, comparison: JobComparison
 ) -> tuple[PageSubject, ...]:
-    """Return the comparison, then the runs of the baseline and of the fastest candidate.
+    """Return the subjects of a page: the comparison, the baseline's run, and the fastest run.
 
-    A run without a time is left out; if both are the same measurement, there is one run. The job is
-    simulated again for each run.
+    Runs without a time are omitted. If the baseline is the fastest, there is a single run. The job
+    is simulated again for each run.
     """
     # The folder of a file would fill the page.
     title = Path(comparison.source).name or comparison.source
@@ -220,9 +223,9 @@ def create_page_subjects(
 def _create_rules(workload: Workload, name: str) -> Iterator[str]:
     """Yield the rules (`collective=algorithm`) of a candidate; none for `native`.
 
-    If all parts of the name are rules, separated by `_SEPARATOR`, these are yielded. Otherwise the
-    name is that of an algorithm, with one rule per kind that the job calls on devices (not on the
-    host), in the order of `_KINDS`, followed by the uneven kinds.
+    If all parts of the name, separated by `_SEPARATOR`, are rules, these are yielded. Otherwise the
+    name is an algorithm, and there is one rule per kind of collective that the job calls on
+    devices, in the order of `_KINDS`, then of the uneven kinds.
     """
     if name == NATIVE:
         return
@@ -244,9 +247,9 @@ def _create_rules(workload: Workload, name: str) -> Iterator[str]:
 
 
 def _is_rule(text: str) -> bool:
-    """Check if a text is a rule, which begins with a kind of collective.
+    """Return whether a text is a rule, which begins with a kind of collective or `*`.
 
-    An `=` is not sufficient, because options of a synthesizer contain it too.
+    An `=` does not suffice, because options of a synthesizer contain it too.
     """
     kind = text.partition("=")[0].partition("@")[0].partition("/")[0]
     return "=" in text and kind in {"*", *map(str, STANDARD_KINDS), *map(str, UNEVEN_KINDS)}
@@ -285,9 +288,10 @@ def comparison_failures(comparison: JobComparison) -> list[str]:
 
 
 def create_job_report(comparison: JobComparison) -> CompareJobReport:
-    """Return the JSON report of the comparison of a job: baseline, fastest (None if no measurement
-    is the fastest), and all results in order with times in ns. `failure` is None for a measurement
-    that succeeded.
+    """Return the JSON report of the comparison of a job.
+
+    It has the baseline, the fastest candidate (None without times) and all results in order, with
+    times in ns. `failure` is None for a measurement without a failure.
     """
     fastest = comparison.fastest
     return CompareJobReport(

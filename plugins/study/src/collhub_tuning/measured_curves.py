@@ -58,17 +58,18 @@ class MeasuredCurves:
 
     @property
     def with_algorithms(self) -> MeasuredCurves:
-        """Curves of libraries and algorithms in one list, for comparisons of all of them.
+        """Return the curves with those of the algorithms among them, for comparing all of them.
 
-        The curves of the algorithms follow those of the libraries; each has its algorithm's name in
-        place of a library's, and `algorithms` of the result is empty.
+        The curves of the algorithms follow those of the libraries; each has the algorithm's name as
+        the library. `algorithms` of the result is empty.
         """
         named = (MeasuredCurve(Library(name), times) for name, times in self.algorithms.items())
         return MeasuredCurves((*self.curves, *named), self.ignored)
 
     def fastest(self, size: int) -> tuple[Library, float] | None:
-        """Return the library of the shortest time at a size, and this time in us; the first library
-        in the order of curves wins ties. None without a measurement.
+        """Return the library with the shortest time at a size, and this time in us.
+
+        On a tie, the first one in the order of the curves wins. None without a measurement.
         """
         times = [
             (curve.times_us[size], curve.library) for curve in self.curves if size in curve.times_us
@@ -113,10 +114,11 @@ class MeasuredFiles:
     algorithms: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
 
     def curves(self, kind: str, mode: str) -> MeasuredCurves:
-        """Return the curves of a collective: times out of place, in place for `mode` `in-place`.
+        """Return the curves of a collective for calls of a mode.
 
-        Without a measurement at the place, the time at the other place is used. Several times of an
-        algorithm at a size, such as those of two versions of a library, count as the shortest one.
+        Times are those out of place, or in place for `mode` `in-place`; if a size was not measured
+        there, the other place is used. If an algorithm has several times at a size, for example of
+        two versions of a library, the shortest counts.
         """
         curves = tuple(
             MeasuredCurve(library, times_us)
@@ -132,9 +134,9 @@ class MeasuredFiles:
 
     @property
     def note(self) -> str:
-        """One line that counts the ignored measurements; "" if all are used.
+        """Return one line with the number of ignored measurements, in total and per reason.
 
-        It states the total, then the number for each reason in their order.
+        It is "" if none is ignored.
         """
         if not self.ignored:
             return ""
@@ -154,14 +156,16 @@ def read_measured_files(
     algorithms: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
 ) -> MeasuredFiles | None:
-    """Read the files of `--measured`, and print notes on skipped and ignored measurements.
+    """Read the files of `--measured`, and print notes about skipped and ignored measurements.
 
-    `NAME=FILE` with the name of one of the compared `algorithms` has times of this algorithm; if it
-    is output of a program that `collhub` wrote, its times of NCCL are those of the library.
-    `options`: options of the readers. Returns None without files. A file that does not state its
-    ranks or nodes has those of the topology; with one kind also its collective. Raises `InputError`
-    for a file that cannot be read, `UsageError` for an option that no reader of the files declares,
-    for measurements of another machine and if no measurement matches.
+    `files`: `FILE`, or `NAME=FILE` for times of the algorithm NAME of `algorithms`. In the output
+    of a program that `collhub` wrote, times of NCCL are those of the library. Ranks and nodes that
+    a file does not give are those of the topology; with a single kind, so is the collective.
+    `options`: options of the readers.
+
+    Returns None without files. Raises `InputError` for a file that cannot be read, and `UsageError`
+    for an option that no reader declares, for measurements of another machine, and if no
+    measurement matches.
     """
     if not files:
         return None
@@ -200,8 +204,9 @@ def read_measured_files(
 def _make_curves(
     points: Sequence[Measurement], kind: str, mode: str
 ) -> Iterator[tuple[Library, Mapping[int, float]]]:
-    """Yield each library and its times in us by size in bytes, for calls of the collective `kind`
-    in a mode. Where only the other mode was measured, its times are used.
+    """Yield each library with its times in us by size in bytes, for a collective in a mode.
+
+    If only the other mode (in place, out of place) of a library was measured, its times are used.
     """
     other_place = "out" if mode == "in-place" else "in"
     for table in make_tables([point for point in points if point.collective == kind], other_place):
@@ -219,9 +224,9 @@ def find_timed_profile(options: Mapping[str, str]) -> MachineProfile | None:
 def _refuse_other_machines(
     points: Sequence[Measurement], timing: TimingSource, topology: Topology
 ) -> None:
-    """Raise `UsageError` for the first point of another machine than that of the times.
+    """Raise `UsageError` for the first point of another machine than that of the comparison.
 
-    Points that name no known GPU are accepted, and so are all points for an unknown machine.
+    Points that name no known GPU are accepted, and so are all points if the machine is unknown.
     """
     profile = find_timed_profile(timing.options) or find_profile(topology)
     gpu = known_gpu(topology.name) if profile is None else profile.known_gpu
@@ -251,11 +256,11 @@ def _select_points(
     kinds: Sequence[str],
     sizes: Sequence[int],
 ) -> tuple[list[Measurement], dict[str, int]]:
-    """Return the points of the comparison, and the numbers of others by the first reason.
+    """Return the points that the comparison uses, and the numbers of ignored points by reason.
 
-    The reasons in order of the checks are: other collectives, other numbers of ranks, of nodes
-    (`communicator` has both), sums of 8-bit integers, and other sizes. The counts are sorted by
-    reason; the order of the points is kept.
+    `communicator`: (ranks, nodes). The first of these reasons counts: other collective, other
+    number of ranks, other number of nodes, sum of 8-bit integers, other size. Points keep their
+    order; the reasons are sorted.
     """
     used: list[Measurement] = []
     ignored: Counter[str] = Counter()
@@ -278,11 +283,11 @@ def _select_points(
 def _create_no_match_error(
     points: Sequence[Measurement], communicator: tuple[int, int], kinds: Sequence[str]
 ) -> UsageError:
-    """Return the error for files without a matching measurement; its cure names what they have.
+    """Return the error that no measurement matches; its cure names what the files contain.
 
-    If points of these collectives on this (ranks, nodes) exist, only the sizes differ: the cure
-    lists the measured sizes, ascending, at most `_MAX_LISTED_SIZES`, the largest always. Otherwise
-    it names the configurations of the files.
+    If the files have points of these collectives on these (ranks, nodes), the cure lists their
+    sizes: at most `_MAX_LISTED_SIZES`, ascending, including the largest. Otherwise it lists the
+    configurations of the files.
     """
     matching = sorted(
         {
@@ -322,10 +327,10 @@ def maximum_winning_time_ns(measured_us: float, error: float | None) -> float:
 def decide(outcome: ComparisonOutcome, size: int) -> Decision | None:
     """Decide between the fastest simulated and the fastest measured time at a size.
 
-    None without a measurement; the library wins if no algorithm has a time. An algorithm wins if
-    its time is below that measured by more than the held-out error of the simulation, the library
-    if it is above by more than the error; in between, and with an unknown error, nothing is decided
-    (`UNDECIDED`).
+    None without a measurement. The library wins if no algorithm has a time. Let e be the held-out
+    error of the simulation. An algorithm wins if its time is shorter by more than e; the library
+    wins if the algorithm's time exceeds the measured one by more than the fraction e. Otherwise,
+    and if e is unknown, the decision is `UNDECIDED`.
     """
     fastest = None if outcome.measured is None else outcome.measured.fastest(size)
     if fastest is None:
@@ -344,15 +349,16 @@ def decide(outcome: ComparisonOutcome, size: int) -> Decision | None:
 
 
 def measured_header(outcome: ComparisonOutcome) -> tuple[str, ...]:
-    """Return the headings of the measured columns of a table; empty without measurements."""
+    """Return the headings of the measured columns of a table; () without measurements."""
     if outcome.measured is None:
         return ()
     return (*(f"measured: {curve.library}" for curve in outcome.measured.curves), "decision")
 
 
 def measured_cells(outcome: ComparisonOutcome, size: int) -> list[str]:
-    """Return the cells of a size: one measured time per curve (empty text if not measured), then
-    the decision. Empty list if the comparison has no measurements.
+    """Return the cells of a size: one measured time per curve, then the decision.
+
+    A time that was not measured is "". The list is empty if the comparison has no measurements.
     """
     if outcome.measured is None:
         return []
@@ -362,9 +368,7 @@ def measured_cells(outcome: ComparisonOutcome, size: int) -> list[str]:
 
 
 def format_decision(decision: Decision | None) -> str:
-    """Return `WINNER (KIND)` of a decision, only its kind if there is no winner, or "" without a
-    decision.
-    """
+    """Return a decision as text: `WINNER (KIND)`, only the kind without a winner, "" for None."""
     if decision is None:
         return ""
     if decision.winner is None:
@@ -373,12 +377,11 @@ def format_decision(decision: Decision | None) -> str:
 
 
 def create_measured_item(outcome: ComparisonOutcome) -> MeasuredItem | None:
-    """Return the measured curves and the decisions for reports; None without measured times.
+    """Return the measured curves and the decisions for reports; None without measurements.
 
-    Each curve has the library's name, version and variant and one time in nanoseconds per size of
-    the question (None where not measured). `decisions` has one entry per size, in the order of the
-    question, or None where the comparison decides nothing. `ignored` gives the measurements that
-    are not used.
+    Each curve has one time in ns per size of the comparison, None where not measured. `decisions`
+    has one entry per size, None where nothing was measured. `ignored` has the numbers of ignored
+    measurements by reason.
     """
     measured = outcome.measured
     if measured is None:

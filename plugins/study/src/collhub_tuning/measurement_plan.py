@@ -76,12 +76,12 @@ class PlannedRun:
 def plan_measurements(
     tuned: Sequence[TunedCollective], *, has_msccl: bool = False
 ) -> list[PlannedRun]:
-    """Return the smallest set of runs for all undecided sizes, in the order of the collectives.
+    """Return the runs that measure all undecided sizes, in the order of the collectives.
 
-    Rings, trees and parallel aggregated trees run in nccl-tests with NCCL_ALGO; other algorithms
-    run as a program for NCCL, or with `has_msccl` as MSCCL program in nccl-tests. Both kinds of
-    calls (in place, out of place) share their runs. Empty if every size is decided. Uneven
-    collectives have no runs: nccl-tests has no test with a table of counts.
+    Algorithms that NCCL has itself are runs of nccl-tests with NCCL_ALGO; others are a program for
+    NCCL, or, with `has_msccl`, an MSCCL program in nccl-tests. Calls in place and out of place
+    share their runs. The list is empty if every size is decided. Uneven collectives have no runs,
+    because nccl-tests has no such test.
     """
     runs: dict[tuple[str, str], PlannedRun] = {}
     for one in tuned:
@@ -97,10 +97,10 @@ def plan_measurements(
 
 
 def find_missing_measurements(tuned: TunedCollective) -> dict[str, list[int]]:
-    """Return the sizes to measure: of `DEFAULT` first, then by algorithm; {} if all are decided.
+    """Return the sizes to measure, by algorithm; `DEFAULT` first; {} if all are decided.
 
-    Sizes with a winner are decided. The default is to be measured where it is not yet, and so is
-    each possible winner of an undecided size. Sizes have the order of the decisions.
+    Sizes with a winner are decided. At an undecided size the runtime's default is to be measured
+    unless it already is, and so is each possible winner. Sizes are in the order of the decisions.
     """
     missing: dict[str, list[int]] = {DEFAULT: []}
     for decision in tuned.decisions.values():
@@ -114,10 +114,10 @@ def find_missing_measurements(tuned: TunedCollective) -> dict[str, list[int]]:
 
 
 def find_possible_winners(decision: SizeDecision) -> list[str]:
-    """Return the algorithms without a measurement that may be the fastest choice.
+    """Return the algorithms without a measurement that may be the fastest.
 
-    Their band begins below the end of all other bands. If the error of the simulated times is not
-    known, it is the one with the shortest time.
+    Their time range begins below the ends of all other ranges. If the error of simulated times is
+    unknown, it is only the one with the shortest time.
     """
     simulated = [name for name, band in decision.candidates.items() if not band.is_measured]
     if not simulated:
@@ -131,9 +131,10 @@ def find_possible_winners(decision: SizeDecision) -> list[str]:
 
 
 def plan_lines(plan: Sequence[PlannedRun]) -> list[str]:
-    """Return the plan as lines of a shell script: a comment with the numbers of measurements and
-    undecided sizes, a comment and commands for each run, and a comment with the arguments of the
-    next call of `tune`. Empty without runs.
+    """Return the plan as lines of a shell script; [] without runs.
+
+    A comment gives the numbers of measurements and undecided sizes. Each run has a comment and its
+    commands. A last comment gives the arguments for the next call of `tune`.
     """
     if not plan:
         return []
@@ -156,11 +157,11 @@ def _plan_run(
 ) -> PlannedRun:
     """Return the run that measures an algorithm, or the runtime's default, at ascending sizes.
 
-    The default, and algorithms that NCCL has itself, are runs of the NCCL tests, the latter with
-    NCCL_ALGO; Tree counts only for `_TREES_OF`, PAT only with one rank per node. Other algorithms
-    are MSCCL programs (XML) if `has_msccl`, else an emitted NCCL program that is built with make
-    and called once per size. Programs are created for the largest size. The environment is shown
-    separately on one node only; on several nodes the commands contain it.
+    The default, and algorithms that NCCL has itself, are runs of nccl-tests, the latter with
+    NCCL_ALGO. NCCL's tree counts only for the collective `_TREES_OF`, PAT only with one rank per
+    node. Other algorithms are MSCCL programs (XML) with `has_msccl`; otherwise they are a generated
+    NCCL program that is built with make and called once per size. Programs are created for the
+    largest size. On several nodes the commands contain the environment; on one node it is separate.
     """
     question = tuned.outcome.question
     kind, ranks = question.kind, question.num_npus
@@ -203,11 +204,11 @@ def _test_commands(
     environment: Mapping[str, str],
     output: str,
 ) -> Iterator[str]:
-    """Yield a command of nccl-tests for each longest series of sizes that doubles.
+    """Yield commands of nccl-tests, one for each longest series of sizes that doubles.
 
-    On one node one process uses all GPUs, and the environment is not part of the command; on
+    On one node a single process uses all GPUs, and the environment is not part of the command. On
     several nodes mpirun starts one process per GPU and passes the environment. The first command
-    overwrites `output`, the others append. A root other than 0 is passed as -r.
+    overwrites `output`, the others append to it. A root other than 0 is passed with -r.
     """
     question = tuned.outcome.question
     ranks = question.num_npus
@@ -231,10 +232,9 @@ def _test_commands(
 def _creation_command(
     tuned: TunedCollective, subject: str, size: int, out: str, format: str
 ) -> str:
-    """Return the command that writes an algorithm: synthesized for a size, or read from a file.
+    """Return the shell command that writes an algorithm to `out` in a format.
 
-    A file is converted, whatever the size. Names and paths of users are quoted for the shell; the
-    size is in bytes.
+    A synthesizer is executed for `size` bytes; a file is converted. Names and paths are quoted.
     """
     question = tuned.outcome.question
     if any(one.name == subject and one.is_file for one in tuned.algorithms):
@@ -247,8 +247,9 @@ def _creation_command(
 
 
 def _file_stem(subject: str) -> str:
-    """Return a name for files: the last component of a path, with `-` in place of characters other
-    than letters, digits, `-` and `_`.
+    """Return a file name for an algorithm: the last component of its name or path.
+
+    Characters other than letters, digits, `-` and `_` become `-`.
     """
     name = subject.replace("\\", "/").rstrip("/").rpartition("/")[2]
     return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)

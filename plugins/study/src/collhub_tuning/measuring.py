@@ -37,10 +37,10 @@ class Stopwatch:
         self._fastest: tuple[int, Algorithm] | None = None
 
     def time_ns(self, algorithm: Algorithm) -> int | None:
-        """Return the time of an algorithm in ns, None if it never finishes.
+        """Return the time of an algorithm in ns; None if it never finishes.
 
-        If it has the same schedule as the fastest one so far, the stored time is returned without a
-        simulation. A faster one is stored. Raises the errors of the simulator.
+        If it has the same schedule as the fastest algorithm so far, the stored time is returned
+        without a simulation. Raises the errors of the simulator.
         """
         if self._fastest is not None and _is_same_schedule(algorithm, self._fastest[1]):
             return self._fastest[0]
@@ -51,8 +51,9 @@ class Stopwatch:
 
 
 def _is_same_schedule(first: Algorithm, second: Algorithm) -> bool:
-    """Return whether two algorithms share the same step table (the identical object), and have
-    equal collectives and placements.
+    """Return whether two algorithms have the identical step table object, and equal collectives.
+
+    Their placements must be equal too.
     """
     if first.steps is not second.steps or first.collective != second.collective:
         return False
@@ -76,11 +77,12 @@ def measured(
 ) -> list[Measurement]:
     """Measure the algorithm at every size of the question.
 
-    `network`: used instead of the network that the question names. `algorithm`: the result of
-    `read_file`, if the file is not accessible here. A size fails if its algorithm cannot be
-    created, is wrong, or never finishes. The function may run in a separate process; `registry`
-    (the plugins of the run, by default `run_registry`) is passed there as settings. `budget`:
-    limits of the search; their cuts are in the first measurement.
+    `network`: used instead of the network that the question names. `algorithm`: result of
+    `read_file`, for files that this process cannot read. `registry`: plugins of the run, by default
+    `run_registry()`. `budget`: limits of the search; the first measurement lists what they cut. The
+    function may be executed in another process.
+
+    A size whose algorithm cannot be created, is wrong or never finishes gives a failed measurement.
     """
     budget = budget or SearchBudget()
     registry = registry or run_registry()
@@ -129,10 +131,11 @@ def create_verified_algorithm(
     pieces: int = 1,
     served_sizes: tuple[int, ...] = (),
 ) -> Algorithm:
-    """Create and verify the algorithm for one size, as in the measurement. Raises `HubError`.
+    """Create and verify the algorithm for one size, as the measurement does.
 
-    `instances`: number of its copies, each with a part of the data, which it divides into `pieces`.
-    `served_sizes`: further sizes that it must serve on the runtimes of the question.
+    `instances`: number of copies, each with a part of the data. `pieces`: number of pieces into
+    which each copy divides its data. `served_sizes`: further sizes that the algorithm must serve on
+    the runtimes of the question. Raises `HubError` if it cannot be created or is wrong.
     """
     simulations = _Simulations(topology, question, registry, served_sizes, needs_times=True)
     algorithm = _create_source(compared, question, simulations, SearchBudget())(size)
@@ -216,7 +219,8 @@ class _Simulations:
     ) -> int | None:
         """Return the simulated time in ns at a size in bytes; None if a rank never finishes.
 
-        Times are cached for the current size only; another size discards them. Raises `HubError`.
+        Times are cached only for the size of the last call. Raises `HubError` if the simulation
+        fails.
         """
         if self._at is None or self._at[0] != size:
             self._at = size, Stopwatch(lambda each: self._simulate_ns(each, size))
@@ -224,10 +228,11 @@ class _Simulations:
         return self._at[1].time_ns(algorithm)
 
     def judge_ns(self, algorithm: Algorithm, size: int) -> int | None:
-        """Return the time by which synthesizers judge their trials. Raises `HubError`.
+        """Return the time in ns by which synthesizers judge their trials.
 
-        That of nominal links, also if times are those of a machine: trials of one synthesizer
-        differ in their use of links, and a machine tries several variants of each.
+        It is that of nominal links, also if the times of the comparison are those of a machine:
+        trials of a synthesizer differ in their use of links, and a machine would try several
+        variants of each. Raises `HubError` if the simulation fails.
         """
         if not self.options:
             return self.time_ns(algorithm, size)
@@ -235,7 +240,7 @@ class _Simulations:
         return result.time_ns
 
     def exact(self, algorithm: Algorithm, size: int, time_ns: int | None) -> ExactTime:
-        """Return the time in picoseconds with its slack; None as time if lower bounds do not apply.
+        """Return the time in ps with its slack; the time is None if lower bounds do not apply.
 
         They apply only if the timing shares links among messages. Raises `HubError` if the
         simulation fails.
@@ -253,9 +258,9 @@ class _Simulations:
         )
 
     def variant(self, algorithm: Algorithm) -> tuple[int, int, str]:
-        """Return instances, pieces and protocol of the last time of an algorithm.
+        """Return the instances, pieces and protocol with which an algorithm was last timed.
 
-        1, 1 and "" if they are not known.
+        They are 1, 1 and "" if unknown.
         """
         details = self._details.get(id(algorithm.steps), {})
         instances, protocol = details.get("instances"), details.get("protocol")
@@ -288,11 +293,12 @@ class _Timed:
     time_ns: int
 
     def scales_to(self, size: int, time_ns: int | None) -> bool:
-        """Check if the time decreases in proportion to a smaller size, within the tolerance.
+        """Return whether a time at a smaller size is in proportion to the sizes.
 
-        No algorithm is faster there: the minimum time of a fraction f of the bytes is at least f
-        times the minimum time of all bytes. Otherwise the faster algorithm, with all bandwidths
-        and latencies slowed down by 1/f, would transfer all bytes in less than their minimum time.
+        A tolerance is permitted; a time of None gives False. If it is in proportion, no algorithm
+        is faster there: the minimum time of a fraction f of the bytes is at least f times the
+        minimum time of all bytes. Otherwise the faster algorithm, with all bandwidths and latencies
+        slowed down by 1/f, would transfer all bytes in less than their minimum time.
         """
         limit = _MAX_SCALING_SLOWDOWN * self.time_ns * size
         return time_ns is not None and time_ns * self.size <= limit
@@ -305,14 +311,16 @@ def _measure_sizes(
     algorithm_at: Callable[[int], Algorithm],
     budget: SearchBudget,
 ) -> Iterator[Measurement]:
-    """Yield one measurement per size, largest size first; reuse an algorithm while it scales.
+    """Yield one measurement per size, the largest size first; reuse an algorithm while it scales.
 
-    An algorithm created for a size is scaled to the next smaller sizes as long as its scaled time
-    is accepted (`scales_to`) and the runtimes serve them; otherwise `algorithm_at` creates one for
-    the size. Created algorithms are verified unless their steps equal those verified last. If a new
-    algorithm does not scale to the very next size, none is scaled any more; the algorithm of a file
-    never is. A `HubError` becomes a failed measurement of its size. A reached limit of `budget`
-    yields its reason for all remaining sizes and ends the search.
+    An algorithm is used for the next smaller size if its time is in proportion (`scales_to`) and
+    the runtimes serve that size. Otherwise `algorithm_at` creates a new one. If a new algorithm
+    does not scale to the very next size, none is reused any more. The algorithm of a file is never
+    reused in this way. Created algorithms are verified, unless their steps equal those verified
+    last.
+
+    A `HubError` gives a failed measurement of its size. A reached limit of `budget` gives failed
+    measurements of all remaining sizes.
     """
     verified: Algorithm | None = None
     previous: _Timed | None = None
@@ -364,11 +372,11 @@ def _create_measurement(
     time_ns: int | None,
     made_for: int | None,
 ) -> Measurement:
-    """Create the measurement of an algorithm whose time is `time_ns`, with picoseconds and variant.
+    """Create the measurement of an algorithm with the time `time_ns`.
 
-    A time of None means the failure that a rank never finishes. `made_for` is the size for which
-    the algorithm was created, None for a file. Raises `HubError` if the exact time cannot be
-    determined.
+    None means that a rank never finishes, which becomes the failure. The time in ps and the variant
+    (instances, pieces, protocol) are added. `made_for`: size for which the algorithm was created,
+    None for a file. Raises `HubError` if the exact time cannot be determined.
     """
     exact = simulations.exact(algorithm, size, time_ns)
     instances, pieces, protocol = simulations.variant(algorithm)
@@ -393,8 +401,10 @@ def _create_source(
     simulations: _Simulations,
     budget: SearchBudget,
 ) -> Callable[[int], Algorithm]:
-    """Return a function from size in bytes to algorithm: a file, read now and fitted to the
-    question, or a synthesizer, which runs per size. Raises `HubError` for an unsuitable file.
+    """Return a function that gives the algorithm for a size in bytes.
+
+    A file is read now and fitted to the question. A synthesizer is executed at each call. Raises
+    `HubError` for an unsuitable file.
     """
     if compared.is_file:
         algorithm = _read(compared.name, simulations.registry)
@@ -405,11 +415,10 @@ def _create_source(
 def _synthesize_by_size(
     name: str, question: ComparisonQuestion, simulations: _Simulations, budget: SearchBudget
 ) -> Callable[[int], Algorithm]:
-    """Return a function that synthesizes for a size in bytes, because chunks depend on it.
+    """Return a function that synthesizes an algorithm for a size in bytes.
 
-    Each call synthesizes anew, with a part of the budget; the time of the simulations judges
-    variants. The call raises `HubError` if the synthesis fails or its result cannot be called as
-    asked.
+    Each call executes the synthesizer again, with a part of the budget. It raises `HubError` if the
+    synthesis fails or its result does not support the mode of the question.
     """
 
     def synthesize(size: int) -> Algorithm:
@@ -432,11 +441,11 @@ def _read(name: str, registry: Registry) -> Algorithm:
 def _fit_file(
     name: str, algorithm: Algorithm, question: ComparisonQuestion, simulations: _Simulations
 ) -> Callable[[int], Algorithm]:
-    """Check that an algorithm of a file answers the question; return it as a function of the size.
+    """Check that the algorithm of a file answers the question; return it as a function of the size.
 
-    Without runtimes, the function ignores the size. With runtimes, it returns the fastest form of
-    the algorithm that they execute at this size in bytes, and raises `InputError` if there is none.
-    Raises `UsageError` as `_check_collective`.
+    Without runtimes, the function returns the algorithm for every size. With runtimes, it returns
+    the fastest form of the algorithm that they execute at this size in bytes, and raises
+    `InputError` if there is none. Raises the errors of `_check_collective`.
     """
     _check_collective(name, algorithm, question)
 
@@ -448,12 +457,11 @@ def _fit_file(
 
 
 def _check_collective(name: str, algorithm: Algorithm, question: ComparisonQuestion) -> None:
-    """Check that an algorithm of a file answers the question. `name`: the file, for messages.
+    """Check that the algorithm of a file answers the question. `name`: the file, for messages.
 
-    Raises `UsageError` with code `other-collective` if the kind of the collective, the number of
-    ranks, the root or the counts differ from those of the question; with code `other-mode` if the
-    question asks for calls in place or out of place, and the algorithm does not claim to support
-    them.
+    Raises `UsageError` (`other-collective`) if the kind, the number of ranks, the root or the
+    counts differ. Raises `UsageError` (`other-mode`) if the algorithm does not support the mode of
+    the question.
     """
     required, actual = question.collective, algorithm.collective
     if (actual.kind, actual.num_ranks, actual.root) != (
@@ -472,10 +480,9 @@ def _check_collective(name: str, algorithm: Algorithm, question: ComparisonQuest
 
 
 def _check_modes(name: str, algorithm: Algorithm, question: ComparisonQuestion) -> None:
-    """Raise `UsageError` (code `other-mode`) for an algorithm that lacks a requested call.
+    """Raise `UsageError` (`other-mode`) if an algorithm does not support the question's mode.
 
-    Calls in place and out of place that the question requires must be claimed; in place is checked
-    first. Nothing is checked if the question is of any mode.
+    In place is checked first. Nothing is checked if the question has any mode.
     """
     if question.mode == ANY_MODE:
         return
@@ -489,9 +496,9 @@ def _check_modes(name: str, algorithm: Algorithm, question: ComparisonQuestion) 
 
 
 def _verify(algorithm: Algorithm) -> None:
-    """Verify the claimed modes.
+    """Verify the modes that an algorithm supports.
 
-    Raises `UsageError` (`not-verified`) with the first diagnostic of an incorrect algorithm.
+    Raises `UsageError` (`not-verified`) with the first diagnostic if it is incorrect.
     """
     report = verify_input(VerificationInput(algorithm), claimed_only=True)
     if not report.ok:

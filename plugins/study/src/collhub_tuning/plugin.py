@@ -95,6 +95,9 @@ def collhub_engines() -> Sequence[Engine]:
 
 @hookimpl
 def collhub_checks() -> Sequence[RuleSet]:
-    """Describe the rules of comparisons, compositions, the zoo and pages."""
+    """Return the rules of the findings in comparisons and tuned folders.
+
+    The plugin system calls this function.
+    """
     rules = "collhub_tuning.rules:list_rules"
     return [RuleSet("study", "findings in comparisons and tuned folders", rules)]

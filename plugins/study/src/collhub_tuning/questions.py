@@ -46,10 +46,10 @@ class ComparisonQuestion:
 
     @property
     def collective(self) -> Collective:
-        """The collective that synthesizers get: one unit per part that the collective requires.
+        """Return the collective that synthesizers get, with one unit per part that it requires.
 
-        It claims calls in place unless the mode is out-of-place, and out of place unless it is
-        in-place; any other mode claims both.
+        It supports in-place calls unless the mode is `out-of-place`, and out-of-place calls unless
+        the mode is `in-place`.
         """
         kind = CollectiveKind(self.kind)
         counts = self._unit_counts()
@@ -65,7 +65,7 @@ class ComparisonQuestion:
         return "" if self.runtime == IDEAL else self.runtime.replace(",", " and ")
 
     def _unit_counts(self) -> UnitCounts | None:
-        """Return the table of counts of an unequal collective; None if no counts are given.
+        """Return the table of counts of an uneven collective; None if no counts are given.
 
         Raises the error of `UnitCounts.from_flat` if they do not fit the number of NPUs.
         """
@@ -103,6 +103,9 @@ class Measurement:
 
     @property
     def merit(self) -> Merit:
-        """Time and messages, by which the best measurement of a size is chosen; it has a time."""
+        """Return the time and the messages, by which the best measurement of a size is chosen.
+
+        Raises `AssertionError` without a time.
+        """
         assert self.time_ns is not None
         return Merit(self.time_ns, self.messages)

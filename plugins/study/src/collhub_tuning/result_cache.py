@@ -36,9 +36,10 @@ _Row = tuple[int, int | None, str, int | None, int | None, int, int, str, int, i
 
 
 def find_cache_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return `$XDG_CACHE_HOME/collhub/compare`, by default below `~/.cache`; None without a home.
+    """Return the folder of the cache: `$XDG_CACHE_HOME/collhub/compare`.
 
-    A relative `$XDG_CACHE_HOME` is ignored, as the XDG Base Directory Specification requires.
+    If the variable is not set or relative (as the XDG Base Directory Specification requires), it is
+    `~/.cache/collhub/compare`. None if the user has no home.
     """
     base = environment.get("XDG_CACHE_HOME", "")
     if base and Path(base).is_absolute():
@@ -66,8 +67,9 @@ class ResultCache:
         self._used: set[ComparedAlgorithm] = set()
 
     def distrust(self, names: Collection[str]) -> bool:
-        """Ignore from now on the cached results that were used for these algorithms; return whether
-        there are any.
+        """Ignore from now on the cached results of these algorithms that were used.
+
+        Returns whether there are any.
         """
         suspects = {compared for compared in self._used if compared.name in names}
         self._distrusted |= suspects
@@ -79,8 +81,8 @@ class ResultCache:
     ) -> list[Measurement] | None:
         """Return the cached measurements of an algorithm, one per size; None without an entry.
 
-        An entry counts only if its sizes are those of the question in order. Without a folder, and
-        for algorithms that are distrusted, there is none. The algorithm is remembered as used.
+        An entry counts only if its sizes are those of the question, in order. None without a folder
+        and for algorithms that `distrust` excluded. The algorithm is recorded as used.
         """
         if self._folder is None or compared in self._distrusted:
             return None
@@ -106,10 +108,10 @@ class ResultCache:
         question: ComparisonQuestion,
         measurements: Sequence[Measurement],
     ) -> None:
-        """Store measurements on disk if the folder is writable; errors are kept in `defect`.
+        """Store measurements on disk.
 
-        Only the first error is kept, and after one nothing more is stored. Results of a search that
-        a limit has cut are not stored.
+        The first error is stored in `defect`; after it nothing more is written. Nothing is stored
+        without a folder, and if a limit cut the search.
         """
         if self._folder is None or any(measured.cuts for measured in measurements):
             return
@@ -137,8 +139,8 @@ class ResultCache:
 def _identify(compared: ComparedAlgorithm) -> list[str]:
     """Return the identity of an algorithm: its name, or the SHA-256 digests of its files.
 
-    The files are all those below a folder, the file itself, or those that begin with its name and a
-    dot, sorted by path. Without such a file the list is empty.
+    For a folder these are all files in it, otherwise the file itself, or all files that begin with
+    its name and a dot; sorted by path. The list is empty if there is no such file.
     """
     if not compared.is_file:
         return [compared.name]
@@ -153,18 +155,19 @@ def _identify(compared: ComparedAlgorithm) -> list[str]:
 
 
 def _digest(path: Path, rows: Sequence[Sequence[object]]) -> str:
-    """Return the SHA-256, in hexadecimal, of an entry's file name, which identifies its question,
-    and its rows.
+    """Return the SHA-256 of an entry in hexadecimal digits.
+
+    It covers the rows and the file name, which identifies the question.
     """
     text = json.dumps([path.name, [list(row) for row in rows]])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _read_rows(path: Path) -> list[_Row]:
-    """Read the rows of a file of the cache; empty if it is missing or damaged.
+    """Return the rows of an entry of the cache; [] if its file is missing or damaged.
 
-    It is damaged if it is no JSON, has a wrong row, or another digest than that of its rows and
-    path.
+    It is damaged if it is not JSON, has an invalid row, or its digest differs from that of its path
+    and rows.
     """
     try:
         document = json.loads(path.read_bytes())
@@ -178,9 +181,8 @@ def _read_rows(path: Path) -> list[_Row]:
 def _check_row(*values: object) -> _Row:
     """Check the ten values of one row of an entry, and return them as a row.
 
-    Raises `ValueError` for wrong types, and for a time or slack that is negative or above
-    `_MAX_TIME_NS`; times and `made_for` may be None. Another number of values is a `ValueError`
-    too.
+    Times and `made_for` may be None. Raises `ValueError` for wrong types or another number of
+    values, and for a time or slack that is negative or above `_MAX_TIME_NS`.
     """
     size, time_ns, failure, made_for, time_ps, slack_ps, instances, protocol, pieces = values[:9]
     (messages,) = values[9:]
@@ -204,11 +206,11 @@ def _check_row(*values: object) -> _Row:
 
 
 def _write_rows(path: Path, rows: Sequence[_Row]) -> str:
-    """Write an entry with its digest to `path`; return the reason if that failed, else "".
+    """Write an entry with its digest to a file; return the reason if that failed, otherwise "".
 
-    Creates the folder and replaces an existing entry at once, through a file with the suffix
-    .unfinished, which is removed after an error. Of two processes that write at the same time,
-    either may win. Only `OSError` becomes a reason; other errors are raised.
+    The folder is created if needed. An existing entry is replaced at once, by renaming a file with
+    the suffix .unfinished, which is removed after an error. Of two processes that write at the same
+    time, either may win. Only `OSError` becomes a reason.
     """
     document = {"schema": _SCHEMA, "digest": _digest(path, rows), "results": rows}
     # A fixed name, so that the next process overwrites the file of a killed one. If two processes
@@ -238,10 +240,10 @@ _CORE = {"collhub": "hub_core"}
 
 
 def collect_versions(registry: Registry) -> dict[str, str]:
-    """Return the versions of Python and of all distributions that may affect a result, by name.
+    """Return the versions of Python and of all distributions that may affect results, by name.
 
-    The version of a package that is installed from a checkout is followed by a digest of its
-    sources, which may change without the version.
+    The version of a distribution of the hub that is used from a checkout is followed by a digest of
+    its sources, which may change without the version.
     """
     versions = {plugin.distribution: plugin.version for plugin in registry.plugins}
     versions["python"] = platform.python_version()
@@ -257,10 +259,10 @@ def collect_versions(registry: Registry) -> dict[str, str]:
 
 
 def _sources_digest(name: str) -> str:
-    """Return `+` and a digest of a distribution's sources in a checkout; empty if installed.
+    """Return `+` and a digest of a distribution's sources if it is used from a checkout.
 
-    It has 16 hexadecimal digits and covers path and content of all Python files. It is also empty
-    if the package is not found.
+    The digest has 16 hexadecimal digits and covers path and content of all Python files. Otherwise,
+    and if the package is not found, the text is empty.
     """
     spec = importlib.util.find_spec(_CORE.get(name, name.replace("-", "_")))
     folders = [] if spec is None else [Path(path) for path in spec.submodule_search_locations or ()]

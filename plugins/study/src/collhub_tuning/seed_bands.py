@@ -63,10 +63,12 @@ class SeedTimes:
     by_seed: list[Mapping[Candidate, int | None]] = field(default_factory=list)
 
     def list_bands(self) -> list[SeedBand]:
-        """Return one band per candidate, in the order of their first occurrence: lower median,
-        minimum and maximum in ns over the seeds with a time (None without any). `times_ns` has one
-        entry per seed, None if unknown. `fastest_for` counts the seeds with the best time for the
-        same topology and size; candidates with equal times all count.
+        """Return one band per candidate, in the order of their first occurrence.
+
+        A band has the lower median, minimum and maximum in ns over the seeds with a time, None
+        without any. `times_ns` has one entry per seed, None if unknown. `fastest_for` is the number
+        of seeds for which the candidate has the best time of its topology and size; all candidates
+        with equal times count.
         """
         best = [self._find_best(times) for times in self.by_seed]
         candidates = dict.fromkeys(each for times in self.by_seed for each in times)
@@ -97,9 +99,7 @@ class SeedTimes:
     def _find_best(
         times: Mapping[Candidate, int | None],
     ) -> Mapping[tuple[str, int | None], int]:
-        """Return the minimum time in ns by (topology, size); pairs for which every time is None are
-        absent.
-        """
+        """Return the shortest time in ns by (topology, size); pairs without times are missing."""
         best: dict[tuple[str, int | None], int] = {}
         for candidate, time_ns in times.items():
             place = candidate.topology, candidate.size
@@ -109,10 +109,10 @@ class SeedTimes:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Parse `0..9` (both included) or a list such as `1,5,7`; the order is kept.
+    """Parse seeds: a range such as `0..9` (both included) or a list such as `1,5,7`.
 
-    Raises `UsageError` for other texts, negative seeds, an empty range, a repeated seed, and more
-    than `_MAX_SEEDS` seeds.
+    The order is kept. Raises `UsageError` for other texts, negative seeds, an empty range, a
+    repeated seed, and more than `_MAX_SEEDS` seeds.
     """
     low, dots, high = text.partition("..")
     try:
@@ -129,8 +129,8 @@ def parse_seeds(text: str) -> list[int]:
 def seeded_text(option: str, text: str | None, seed: int) -> str:
     """Return the name of a job, or a text of counts, for one seed.
 
-    `{seed}` is replaced; the counts of a generator without a seed get it. Raises `UsageError` for a
-    text that does not depend on the seed; `option` is its name in the message.
+    `{seed}` is replaced by the seed. Counts of a generator without a seed get it appended. Raises
+    `UsageError` (`seeds`) for another text. `option`: name of the option for the message.
     """
     if text is not None and PLACEHOLDER in text:
         return text.replace(PLACEHOLDER, str(seed))

@@ -51,10 +51,10 @@ class Stretch:
 
     @property
     def defect(self) -> str:
-        """The defect as one clause; empty without a defect.
+        """Return a text about the defect of these sizes; "" if there is none.
 
-        The first that applies: several servers (overlap), a declared one but none (gap), or another
-        one than declared, or one where the runtime was to serve (changed).
+        The first that applies: several servers (overlap); a declared server but none (gap); another
+        server than the declared one, or a server where the runtime was declared (changed).
         """
         if len(self.servers) > 1:
             return f"overlap: {' and '.join(self.servers)} both serve them"
@@ -72,9 +72,11 @@ class Stretch:
 def compare_coverage(
     declared: Sequence[ServedCalls], actual: Sequence[ServedCalls]
 ) -> list[Stretch]:
-    """Divide all sizes from 0 on into stretches with the same declared and actual servers, for
-    every collective and mode that either side serves. Sorted by collective, in place first, then by
-    size; empty if nothing is served.
+    """Divide all sizes into stretches with equal declared and equal actual servers.
+
+    This is done from 0 bytes on, for every collective and mode that either side serves. The
+    stretches are sorted by collective, in place first, then by size. The list is empty if nothing
+    is served.
     """
     rows = [*declared, *actual]
     calls = [(row.kind, mode) for row in rows for mode in (True, False) if _has(row, mode)]
@@ -87,9 +89,10 @@ def compare_coverage(
 
 
 def format_sizes(min_bytes: int, max_bytes: int | None) -> str:
-    """Format a range: `below 16 KiB`, `16 KiB to below 1 MiB`, `from 1 MiB`, `all sizes`.
+    """Return a range of sizes as text, with both limits included.
 
-    `up to 16 KiB` includes its last size, which is a multiple of 1 KiB.
+    Examples: `below 16 KiB`, `16 KiB to below 1 MiB`, `from 1 MiB`, `all sizes`. If the maximum is
+    a multiple of 1 KiB, the text is like `up to 16 KiB`.
     """
     if max_bytes is None:
         return f"from {format_bytes(min_bytes)}" if min_bytes else "all sizes"
@@ -101,8 +104,9 @@ def format_sizes(min_bytes: int, max_bytes: int | None) -> str:
 
 
 def format_server(calls: ServedCalls) -> str:
-    """Return the server of calls, followed by the condition on their sizes in brackets if they must
-    be multiples: `ring (multiples of 8 elements)`.
+    """Return the server of calls with the condition on their sizes, if there is one.
+
+    Example: `ring (multiples of 8 elements)`.
     """
     conditions = [
         f"multiples of {number} {unit}"
@@ -127,10 +131,10 @@ def _divide(
     kind: CollectiveKind,
     mode: bool,
 ) -> Iterator[Stretch]:
-    """Yield the stretches of sizes between all borders of both lists, ascending from 0 bytes.
+    """Yield the stretches of sizes between all limits of both lists, ascending from 0 bytes.
 
-    Each stretch is inclusive at both ends; the last has no end (None). It names the first declared
-    server that covers it ("" if none) and all actual ones in their order.
+    Both ends of a stretch are included; the last one has no end (None). It has the first declared
+    server that covers it, or "", and all actual servers in their order.
     """
     rows = [*declared, *actual]
     borders = {0, *(row.min_bytes for row in rows)}
@@ -149,10 +153,9 @@ def _covers(calls: ServedCalls, size: int) -> bool:
 
 
 def _merge(pieces: Iterable[Stretch]) -> list[Stretch]:
-    """Merge adjacent stretches whose declared server and actual servers are equal, in order.
+    """Merge adjacent stretches with equal declared and equal actual servers; keep the order.
 
-    The merged one has the minimum of the first and the maximum of the last. The pieces must be of
-    one collective and mode and follow each other without gaps.
+    The pieces must be of one collective and mode, and adjacent without gaps.
     """
     merged: list[Stretch] = []
     for piece in pieces:
@@ -167,9 +170,8 @@ def _merge(pieces: Iterable[Stretch]) -> list[Stretch]:
 def parse_served_calls(document: object) -> ServedCalls:
     """Parse one object of served calls in a document `report-tune-1`.
 
-    `max_bytes` may be null, which means no limit; `byte_multiple` is 1 if it is missing, as in
-    folders of earlier releases. Raises `TypeError` if it is no object, `KeyError` for a missing
-    field, and `ValueError` or `TypeError` for a wrong value.
+    `max_bytes` null means no limit. A missing `byte_multiple` is 1. Raises `TypeError` if it is not
+    an object, `KeyError` for a missing field, and `ValueError` or `TypeError` for a wrong value.
     """
     if not isinstance(document, dict):
         raise TypeError("no object")
@@ -236,9 +238,10 @@ def check_files(
 
 
 def create_file_rows(checked: Sequence[CheckedFile]) -> list[list[str]]:
-    """Return rows (file, format, collective, sizes, server), one per range of sizes with the same
-    server, by file in the given order. A file that serves no call has one row with the collective
-    `none`.
+    """Return the rows (file, format, collective, sizes, server) of checked files.
+
+    There is one row per range of sizes, by file in the given order. A file that serves no call has
+    one row with the collective `none`.
     """
     rows = []
     for one in checked:
@@ -301,10 +304,10 @@ def _read(file: str) -> bytes:
 
 
 def _choose_format(context: CommandContext, file: str, content: bytes) -> str:
-    """Return the only format of a file of tuner rules, by its content and name.
+    """Return the format of a file of tuner rules, by its content and name.
 
-    Raises `UsageError` (code `unreadable`) if it is the output of a measurement, if several formats
-    fit, or if none does; the cure names what to give instead.
+    Raises `UsageError` (`unreadable`) if it is the output of a measurement, if several formats fit,
+    or if none does; the cure says what to do instead.
     """
     known = ", ".join(_format_names(context))
     for provided in context.registry().all(MeasurementReader):

@@ -86,13 +86,13 @@ class Measuring:
         question: ComparisonQuestion,
         network: Topology | None,
     ) -> Iterator[_Done]:
-        """Yield each algorithm with its measurements or the reason, in order of completion.
+        """Yield each algorithm with its measurements, or with a reason, in order of completion.
 
-        Without a timeout and an own executor, and with one job or one algorithm, the measurements
-        run in this process; otherwise in workers, which are created once and kept. Files are read
-        here if the workers do not share them; an unreadable one yields its failures at once. After
-        the timeout, the workers are stopped and each algorithm left is yielded with the reason of
-        the budget.
+        The measurements run in this process if there is no timeout, no other executor, and only one
+        job or algorithm. Otherwise they run in workers, which are created once. If the workers do
+        not share files, files are read here; an unreadable file is yielded with its failed
+        measurements at once. After the timeout the workers are stopped, and each remaining
+        algorithm is yielded with the reason of the budget.
         """
         arguments = (question, network, None, self._registry, self._budget)
         # Tasks are stopped after the time limit and a grace period.
@@ -154,10 +154,10 @@ def compare_algorithms(
 ) -> list[Measurement]:
     """Return all measurements, in the order of the algorithms, then of the sizes.
 
-    `network`: used instead of the network that the question names; the cache belongs to it. Cached
-    results are used, and new ones stored; failures of a process or a time limit become failed
-    measurements that are not stored. `progress` gets the finished fraction and the name of each
-    measured algorithm.
+    `network`: used instead of the network that the question names; the cache must belong to it.
+    Cached results are used, and new ones stored. A failed process or a time limit gives failed
+    measurements that are not stored. `progress` is called with the finished fraction and the name
+    of each measured algorithm.
     """
     results: dict[ComparedAlgorithm, list[Measurement]] = {}
     for algorithm in algorithms:
@@ -179,8 +179,9 @@ def compare_algorithms(
 def _create_failures(
     algorithm: ComparedAlgorithm, question: ComparisonQuestion, reason: str, is_over: bool
 ) -> list[Measurement]:
-    """Create one failed measurement per size, in order; if `is_over` (the time limit is reached),
-    the first one also records a cut of all sizes.
+    """Create one failed measurement per size, in the order of sizes.
+
+    `is_over`: the time limit is reached, so the first one also records a cut of all sizes.
     """
     cuts = (SearchCut(algorithm.name, 0, reason, "all sizes"),) if is_over else ()
     first, *later = (Measurement(algorithm.name, size, None, reason) for size in question.sizes)
@@ -219,10 +220,10 @@ class TaskProcesses(Executor):
         return self._threads.submit(self._run, fn, args, kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Stop the processes when all tasks are done; with `cancel_futures`, immediately.
+        """Stop the processes when all tasks are finished, or immediately with `cancel_futures`.
 
-        With it, waiting tasks are cancelled and running processes are killed. Always waits for the
-        threads, whatever `wait` states, and then kills all processes. It may be repeated.
+        With `cancel_futures`, waiting tasks are cancelled and running processes are killed. `wait`
+        is ignored: the method always waits for its threads. It may be called repeatedly.
         """
         if cancel_futures:
             self._threads.shutdown(wait=False, cancel_futures=True)
@@ -247,15 +248,18 @@ class _TaskProcess:
     """A process that is started for its first task, and restarted after it has died."""
 
     def __init__(self, timeout_s: float | None) -> None:
-        """Start no process yet; `timeout_s`: maximum time of a task in seconds, None: no limit."""
+        """Prepare a process, which the first task starts.
+
+        `timeout_s`: maximum time of a task in seconds, None for no limit.
+        """
         self._timeout_s = timeout_s
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
 
     def run(self, function: Callable[..., T], args: object, kwargs: object) -> T:
-        """Run the function in the process; return its result or raise its error.
+        """Execute the function in the process; return its result or raise its exception.
 
-        Starts the process if there is none. Raises `TimeoutError` after the timeout, and
+        The process is started if there is none. Raises `TimeoutError` after the timeout, and
         `BrokenExecutor` if the process dies; in both cases it is killed, and the next call starts
         another one.
         """
@@ -275,9 +279,9 @@ class _TaskProcess:
         return result
 
     def kill(self) -> None:
-        """Kill the process, if one is running, and wait for its end; it may be repeated.
+        """Kill the process, if one is running, and wait for its end.
 
-        The next task starts another process.
+        The next task starts another process. It may be called repeatedly.
         """
         # Another thread may be in `run`, where its connection then raises EOFError.
         process, self._process, self._connection = self._process, None, None
@@ -300,10 +304,10 @@ class _TaskProcess:
 
 
 def _serve(connection: Connection) -> None:
-    """Run tasks until the parent closes the connection.
+    """Execute tasks until the parent closes the connection.
 
-    First sends None, to report that it is ready; then receives (function, args, kwargs) and sends
-    the outcome of `_call` for each. Ignores Ctrl-C, because the parent stops this process.
+    First sends None to report that it is ready. Then it receives (function, args, kwargs) and sends
+    the result of `_call` for each. Ctrl-C is ignored, because the parent stops this process.
     """
     # A terminal sends Ctrl-C to all processes; the parent stops this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -331,10 +335,10 @@ def _call(
 
 @contextmanager
 def _use_safe_path() -> Iterator[None]:
-    """Prevent processes started in this context from importing from the working folder.
+    """Context manager in which started processes do not import from the working directory.
 
-    Sets the variable `_SAFE_PATH` of this process to 1, and restores or removes it at the end, also
-    after an error.
+    It sets the environment variable `_SAFE_PATH` to 1, and restores or removes it at the end, also
+    after an exception.
     """
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"

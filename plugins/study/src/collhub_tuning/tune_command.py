@@ -69,10 +69,10 @@ def _complete_kinds(context: click.Context, parameter: click.Parameter, begun: s
 
 
 def _parse_percent(context: click.Context, parameter: click.Parameter, text: str) -> float:
-    """Parse a percentage such as `2%` to a fraction such as 0.02.
+    """Parse a percentage such as `2%` as a fraction such as 0.02.
 
-    Raises `click.BadParameter` without the sign %, for no number, and outside 0 to
-    `_MAX_TOLERANCE_PERCENT`.
+    Raises `click.BadParameter` without the sign %, for a text that is not a number, and outside 0
+    to `_MAX_TOLERANCE_PERCENT`.
     """
     try:
         percent = float(text.removesuffix("%"))
@@ -204,9 +204,10 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
 def _write_page(
     context: CommandContext, outcome: TuningOutcome, paths: Sequence[Path], out: str
 ) -> None:
-    """Write a page to `out` with the comparison of every collective and the text of the files in
-    `paths`, and report it. Titles name in-place or out-of-place mode if a collective was tuned more
-    than once. Bytes that are not UTF-8 are replaced.
+    """Write a page with the comparison of every collective and the text of files, and report it.
+
+    `out`: the page. `paths`: the files; bytes that are not UTF-8 are replaced. Titles name the mode
+    if a collective was tuned more than once.
     """
     from collhub_tuning.comparison_report import create_comparison_report
     from hub_core.reports import to_json
@@ -243,11 +244,11 @@ def _print_baseline(context: CommandContext, outcome: TuningOutcome) -> None:
 
 
 def _check(context: CommandContext, path: str, arguments: dict[str, Any], as_json: bool) -> int:
-    """Check a folder of the tuning, or all files if the path is not a folder, and print the result.
+    """Check a tuned folder, or tuner files if the path is not a folder, and print the result.
 
-    Prints JSON or a table, then the findings. Returns `ExitCode.DONE` if all formats are in order,
-    else `INVALID`. Raises `UsageError` for options of tuning such as topology, sizes or out, and
-    for formats or further files beside a folder.
+    Prints JSON or a table, then the findings. Returns `ExitCode.DONE` if there is no defect,
+    otherwise `INVALID`. Raises `UsageError` for options of tuning, such as topology, sizes or
+    output, and, for a folder, for formats or further files.
     """
     from collhub_tuning.tuned_folder import (
         check_folder,
@@ -277,10 +278,11 @@ def _check(context: CommandContext, path: str, arguments: dict[str, Any], as_jso
 def _check_files(
     context: CommandContext, files: Sequence[str], format: str | None, as_json: bool
 ) -> int:
-    """Check tuner files in one format, by default in that of each file, and print the result.
+    """Check tuner files, and print the result.
 
-    Prints JSON with `as_json`, else a table, then the findings. Returns `ExitCode.DONE` if all
-    files are in order, else `INVALID`.
+    `format`: format of all files, by default that of each file. Prints JSON with `as_json`,
+    otherwise a table, then the findings. Returns `ExitCode.DONE` if there is no defect, otherwise
+    `INVALID`.
     """
     from collhub_tuning.served_calls import (
         FILES_HEADER,
@@ -309,9 +311,8 @@ def _create_outcome(
 ) -> TuningOutcome:
     """Compare every collective, and create the files of every format in memory.
 
-    Nothing is written to disk. Without a window of any collective, that is if no algorithm is
-    selected, no format is created. The plan lists measurements for undecided sizes, with MSCCL
-    programs if msccl is among the formats.
+    No format is created if no algorithm is selected for any collective. The plan lists the
+    measurements for undecided sizes; they use MSCCL programs if `msccl` is among the formats.
     """
     from collhub_tuning.measurement_plan import plan_measurements
     from collhub_tuning.tuned_collectives import create_selection
@@ -335,14 +336,13 @@ def _run_comparisons(
     formats: Sequence[str],
     options: OptionsBySide,
 ) -> list[TunedCollective]:
-    """Compare the algorithms for every collective and mode of call; return one result for each.
+    """Compare the algorithms for every collective and mode; return one result for each.
 
-    Collectives come in the order of the roots, each with its modes by `--mode`. Sizes, collectives,
-    network, root, algorithms, timing and measured files are read from `arguments` once and shared
-    by all comparisons. Algorithms are built for the runtimes of --for, by default for those of the
-    formats that can express the collective. If none of these algorithms serves all sizes, a note
-    says so, and algorithms are chosen without limits of runtimes. Invalid arguments raise
-    `UsageError` or `InputError` before the first comparison.
+    Collectives are in the order of the options, each with its modes by `--mode`. Algorithms are
+    built for the runtimes of `--for`, by default for those of the formats that can express the
+    collective. If none of these algorithms serves all sizes, this is printed, and algorithms are
+    chosen without limits of runtimes. Invalid arguments raise `UsageError` or `InputError` before
+    the first comparison.
     """
     from collhub_tuning.comparison_report import find_unserved_reason
     from collhub_tuning.measured_curves import read_measured_files
@@ -417,10 +417,10 @@ def _run_comparisons(
 def _tune_modes(
     kind: str, mode: str, tuned: Callable[[str, str], TunedCollective]
 ) -> list[TunedCollective]:
-    """Tune a collective by `tuned(kind, mode)`.
+    """Tune a collective by calling `tuned(kind, mode)`; return one or two results.
 
-    If mode `both` gives no times, tune in place and out of place separately, and return these two
-    if either serves a range of sizes; otherwise return only the first result.
+    If mode `both` gives no times, in place and out of place are tuned separately. These two results
+    are returned if either has windows, otherwise the first one.
     """
     combined = tuned(kind, mode)
     if combined.has_times or mode != "both":
@@ -430,10 +430,9 @@ def _tune_modes(
 
 
 def _parse_kinds(names: Sequence[str], registry: Registry) -> list[str]:
-    """Parse the requested collectives, each once in order; by default `_DEFAULT_KINDS`.
+    """Return the requested collectives by their standard names, each once, in order.
 
-    Other spellings become the standard name. Raises `UsageError` with the closest match for an
-    unknown one.
+    The default is `_DEFAULT_KINDS`. Raises `UsageError` with the closest match for an unknown name.
     """
     kinds = []
     for name in names or _DEFAULT_KINDS:
@@ -453,10 +452,10 @@ def _check_counts(kinds: Sequence[str], counts: str | None) -> None:
 
 
 def _parse_formats(context: CommandContext, arguments: dict[str, Any]) -> list[str]:
-    """Parse the requested formats, separated by commas, each once; empty without a folder.
+    """Return the requested formats, each once, in order; [] without an output folder.
 
-    With a folder, the default is all formats of selections. Names are not checked here. Raises
-    `UsageError` for --to without a folder.
+    By default these are all formats of selections. Names are not checked here. Raises `UsageError`
+    for `--to` without an output folder.
     """
     if arguments["out"] is None:
         if arguments["formats"]:

@@ -94,12 +94,13 @@ class MeasuredTimes:
     def _divide(
         self, names: Collection[str] | None
     ) -> Iterator[tuple[str | None, int, int | None, tuple[int, ...]]]:
-        """Yield algorithm (None: the runtime's default), bounds and measured sizes of all windows.
+        """Yield (algorithm, minimum, maximum, measured sizes) of all windows of sizes.
 
-        Only the algorithms in `names` take part (None: all). Within the tolerance, the windows are
-        as few as possible, and borders then move down while the later algorithm is faster. The
-        first window begins at 0 bytes, the last one is open (None), and there are no gaps; bounds
-        are inclusive. Without a decided size there are no windows.
+        `names`: the algorithms that take part, None for all. The algorithm None is the runtime's
+        default. The windows are as few as possible within the tolerance; borders then move down
+        while the later algorithm is better. Limits are in bytes and included. The first window
+        begins at 0, the last one has no maximum (None), and there are no gaps. Nothing is yielded
+        without a decided size.
         """
         times = {
             name: self._winning_times(name)
@@ -131,10 +132,10 @@ class MeasuredTimes:
             yield name, min_bytes, max_bytes, tuple(self.sizes[index] for index in run)
 
     def _winning_times(self, name: str) -> list[int | None]:
-        """Return the times of an algorithm, None at sizes at which a measured time may be less.
+        """Return the times of an algorithm by size, None where it cannot win.
 
-        At a size with stated winners, it must be one of them; else its time must be below the limit
-        of the size, if that has one.
+        At a size with given winners, the algorithm must be one of them. At others, its time must be
+        below the limit of the size, if there is one.
         """
         times_ns: list[int | None] = []
         for size, time_ns in zip(self.sizes, self.times_ns[name], strict=True):
@@ -153,9 +154,10 @@ class MeasuredTimes:
         return {*self.limits_ns, *self.winners}
 
     def _default_indices(self, times: Times, decided: Sequence[int]) -> set[int]:
-        """Return the indices of measured sizes at which no algorithm wins, and of sizes between.
+        """Return the indices of sizes that keep the runtime's default.
 
-        A size without a measurement is included if both measured neighbours are.
+        These are the measured sizes at which no algorithm wins, and the sizes between two such
+        neighbours.
         """
         measured = [index for index in decided if self.sizes[index] in self._reference_sizes]
         defaults = {index for index in measured if _find_best_time(times, index) is None}
@@ -165,10 +167,10 @@ class MeasuredTimes:
         return defaults
 
     def slowdowns(self, sizes: Collection[int]) -> dict[str, float]:
-        """Compute each algorithm's mean ratio of its time to the fastest time, sorted ascending.
+        """Return each algorithm's mean ratio of its time to the fastest time, ascending.
 
-        Only `sizes` that were measured count, each equally. Algorithms without a time at one of
-        them are omitted; equal ratios keep the order of the algorithms.
+        `sizes`: only these count, each equally. Algorithms without a time at one of them are left
+        out. Equal ratios keep the order of the algorithms.
         """
         indices = [index for index, size in enumerate(self.sizes) if size in sizes]
         means: dict[str, float] = {}
@@ -195,12 +197,12 @@ _Run = tuple[str, list[int]]
 def _find_longest_runs(
     times: Times, indices: Sequence[int], tolerance: float, messages: Messages
 ) -> list[_Run]:
-    """Return (algorithm, its size indices) for consecutive parts of `indices`, in order.
+    """Return (algorithm, size indices) for consecutive parts of `indices`, in order.
 
-    Greedily, each part is the longest one from its start that some algorithm serves within the
-    tolerance (`_count_tolerable`). Of several algorithms with this length, the one with the fewest
-    messages wins whose mean slowdown is within 1 % of the least (`choose_best`), of equal ones the
-    first in `times`. Some algorithm must be tolerable at each index; no indices give no runs.
+    Each part is the longest one from its start that some algorithm serves within the tolerance
+    (`_count_tolerable`), which gives the minimum number of parts. Of several such algorithms, the
+    one with the fewest messages within 1 % of the smallest mean slowdown wins (`choose_best`); of
+    equal ones the first in `times`. At each index, some algorithm must have a time.
     """
     runs: list[_Run] = []
     start = 0
@@ -224,8 +226,10 @@ def _find_longest_runs(
 
 
 def _count_tolerable(times: Times, name: str, indices: Sequence[int], tolerance: float) -> int:
-    """Count the consecutive sizes, from the first of `indices` on, at which an algorithm takes at
-    most 1 + `tolerance` times the best time. A size without a time ends the count.
+    """Return the number of consecutive sizes at which an algorithm is within the tolerance.
+
+    Counting begins at the first of `indices`. The algorithm may take at most 1 + `tolerance` times
+    the best time. A size without a time ends the count.
     """
     for number, index in enumerate(indices):
         ratio = _compute_slowdown(times[name][index], _find_best_time(times, index))
@@ -235,12 +239,12 @@ def _count_tolerable(times: Times, name: str, indices: Sequence[int], tolerance:
 
 
 def _move_borders(runs: list[_Run], times: Times, messages: Messages) -> list[_Run]:
-    """Give sizes at the end of each run to the next run while its algorithm is better there.
+    """Move sizes at the end of each run to the next run while its algorithm is better there.
 
     Within 1 % of the time, the one with fewer messages is better (`choose_best`). `runs`:
-    (algorithm, indices of its sizes, ascending) in ascending order of size. Every run keeps at
-    least one size, equal algorithms do not move a border, and a size at which one of the two
-    algorithms has no time ends the move. Changes the lists of `runs`, and returns them.
+    (algorithm, ascending indices of its sizes), in order of size. Every run keeps at least one
+    size. If the algorithms are equal, or one of them has no time at a size, the border does not
+    move further. The lists are changed and returned.
     """
     for (name, run), (later, next_run) in pairwise(runs):
         while len(run) > 1 and _is_better(times, messages, later, name, run[-1]):
@@ -290,9 +294,9 @@ class TunedCollective:
 
     @property
     def label(self) -> str:
-        """The kind of collective, and after a comma whether all calls are in place or out of place.
+        """Return the kind of collective, with the mode if only one is supported.
 
-        Only the kind, if the collective serves both.
+        For example `all-gather` or `all-gather, in place`.
         """
         question = self.outcome.question
         is_both = question.collective.in_place and question.collective.out_of_place
@@ -300,11 +304,11 @@ class TunedCollective:
 
     @cached_property
     def times(self) -> MeasuredTimes:
-        """Times in ns of all algorithms, by size: measured ones, else simulated ones.
+        """Return the times in ns of all algorithms by size: measured ones, or simulated ones.
 
-        They come from the bands of the candidates of each size; an algorithm without a band has
-        None there. The winners of the sizes whose decision has a library default are those of
-        `find_winners`.
+        A measured time takes precedence. An algorithm without a time at a size has None there.
+        Sizes at which the time of the library's default is known have the winners of
+        `find_winners`. The result is cached.
         """
         sizes = self.outcome.question.sizes
         times_ns: dict[str, tuple[int | None, ...]] = {}
@@ -334,12 +338,16 @@ class TunedCollective:
 
     @cached_property
     def decisions(self) -> dict[int, SizeDecision]:
-        """Decisions between the algorithms and the runtime's default, by size with any time."""
+        """Return the decisions between the algorithms and the runtime's default, by size.
+
+        Sizes without any time are missing. The result is cached.
+        """
         decisions = (decide_size(self.outcome, size) for size in self.outcome.question.sizes)
         return {decision.size: decision for decision in decisions if decision is not None}
 
     def ratio(self, algorithm: str, size: int) -> float | None:
-        """Return time divided by bound of the first measurement of an algorithm at a size in bytes;
+        """Return time divided by bound of an algorithm at a size in bytes.
+
         None if there is no measurement, time or bound.
         """
         ratios = (
@@ -368,8 +376,8 @@ class TunedCollective:
         """Return the selection of this collective for writers.
 
         It has the windows of sizes with their algorithms, the slowdowns, a function that
-        synthesizes an algorithm (each once, on request, because some formats contain none), and one
-        that returns the protocol of an algorithm at a size, "" if unknown.
+        synthesizes an algorithm (on request, each once), and a function that returns the protocol
+        of an algorithm at a size, "" if unknown.
         """
         question, topology = self.outcome.question, self.outcome.topology
         # Synthesized on request, because some formats contain no algorithms.
@@ -388,8 +396,9 @@ class TunedCollective:
 
 
 def create_selection(tuned: Sequence[TunedCollective], registry: Registry) -> Selection:
-    """Create the selection of all collectives that serve a range of sizes, in order; the topology
-    is that of the first collective. Raises `IndexError` for an empty sequence.
+    """Create the selection of all collectives that have windows of sizes, in order.
+
+    The topology is that of the first collective. Raises `IndexError` for an empty sequence.
     """
     topology = tuned[0].outcome.topology
     selected = [collective.selected(registry) for collective in tuned if collective.windows]
@@ -400,12 +409,12 @@ def create_selection(tuned: Sequence[TunedCollective], registry: Registry) -> Se
 def _create_synthesis(
     tuned: TunedCollective, topology: Topology, registry: Registry
 ) -> Callable[[str, int], Algorithm]:
-    """Return a function that creates the verified algorithm of a name and size, each once.
+    """Return a function that creates the verified algorithm for a name and size, each once.
 
-    The size at which it is created, and its instances and pieces, are those of the measurement of
-    that name and size; without one, the size itself, 1 and 1. With runtimes, it serves all measured
-    sizes of the window of that size. An unknown name raises `KeyError`, a
-    failed creation `HubError`.
+    The algorithm is created for the size, with the instances and pieces, of the measurement of that
+    name and size; without a measurement, for the size itself, with 1 and 1. With runtimes, it must
+    serve all measured sizes of the window. The function raises `KeyError` for an unknown name and
+    `HubError` if the creation fails.
     """
     by_name: Mapping[str, ComparedAlgorithm] = {
         algorithm.name: algorithm for algorithm in tuned.algorithms

@@ -65,9 +65,10 @@ class CheckedFormat:
 
     @property
     def findings(self) -> tuple[Diagnostic, ...]:
-        """Diagnostics of the format, followed by one finding per stretch of sizes with a defect.
+        """Return the diagnostics of the format, then one finding per stretch with a defect.
 
-        The code of such a finding is the text of the defect before its first colon.
+        A stretch is a range of sizes. The code of such a finding is the text of the defect before
+        its first colon.
         """
         defects = [
             Diagnostic(
@@ -87,10 +88,10 @@ class CheckedFormat:
 def create_format(
     context: CommandContext, selection: Selection, name: str, options: Mapping[str, str]
 ) -> WrittenFormat:
-    """Create the files of a format in memory and read them back like the runtime.
+    """Create the files of a format in memory, and read them back as the runtime does.
 
-    Returns them with the calls that they serve. Raises `InputError` with the errors of reading
-    them, and the `HubError` of the writer.
+    The result has the files and the calls that they serve. Raises `InputError` with the errors of
+    reading them, and the `HubError` of the writer.
     """
     folders = context.selection_folders()
     result = folders.files(selection, name, options)
@@ -105,11 +106,11 @@ def create_format(
 def write_folder(
     context: CommandContext, folder: str, outcome: TuningOutcome, *, force: bool
 ) -> list[Path]:
-    """Write all files or none, and remove files that only the previous report names.
+    """Write all files or none; return their paths.
 
-    Files are removed only with `force`, without which existing files are an error of writing.
-    Returns the paths of the written files. Raises `UsageError` if an old file cannot be removed;
-    the new ones are then in place.
+    With `force`, existing files are replaced, and files that only the previous report of the folder
+    names are removed. Without it, existing files are an error. Raises `UsageError` if an old file
+    cannot be removed; the new files are then written.
     """
     target = Path(folder)
     stale = _list_declared_files(target) if force else set()
@@ -139,8 +140,8 @@ def check_folder(context: CommandContext, folder: str) -> list[CheckedFormat]:
 def read_declared_formats(folder: Path) -> list[DeclaredFormat]:
     """Read the formats that a folder's report `REPORT_FILE` declares.
 
-    Raises `InputError` (code `not-a-tuned-folder`) if the report cannot be read, is no JSON, or is
-    not of the schema `SCHEMA`.
+    Raises `InputError` (`not-a-tuned-folder`) if the report cannot be read, is not JSON, or does
+    not have the schema `SCHEMA`.
     """
     file = folder / REPORT_FILE
     try:
@@ -174,9 +175,9 @@ def _parse_formats(document: object) -> list[DeclaredFormat]:
 
 
 def _check_name(name: object) -> str:
-    """Return a relative path that stays inside its folder.
+    """Return a name unchanged if it is a relative path that stays inside its folder.
 
-    Raises `ValueError` for other types, an empty text, and paths with empty components, `.` or
+    Raises `ValueError` for other types, an empty text, and paths with the components "", `.` or
     `..`.
     """
     if not isinstance(name, str) or not name or set(name.split("/")) & {"", ".", ".."}:
@@ -286,7 +287,7 @@ def _create_getter(content: bytes) -> Callable[[], bytes]:
 
 
 def _add_folder(finding: Diagnostic, folder: Path) -> Diagnostic:
-    """Prefix the file of a finding with the folder; readers only know names inside of it."""
+    """Return a finding whose file is prefixed with the folder; without a file it is unchanged."""
     if finding.location.file is None:
         return finding
     location = replace(finding.location, file=str(folder / finding.location.file))
@@ -294,10 +295,10 @@ def _add_folder(finding: Diagnostic, folder: Path) -> Diagnostic:
 
 
 def create_check_rows(checked: Sequence[CheckedFormat]) -> list[list[str]]:
-    """Return one row per stretch with its server; equal rows of both modes are merged.
+    """Return one row per stretch of sizes with its server.
 
-    Rows are equal if all but the mode is; they have the place of the first. The order is that of
-    the formats and stretches.
+    Rows of both modes that are otherwise equal are merged; they have the position of the first. The
+    order is that of the formats and stretches.
     """
     rows = []
     for form in checked:
@@ -311,8 +312,8 @@ def create_check_rows(checked: Sequence[CheckedFormat]) -> list[list[str]]:
 def _format_row(name: str, stretch: Stretch, modes: Sequence[bool]) -> list[str]:
     """Return the cells of a stretch: format, collective, calls, sizes, servers.
 
-    `modes`: True for in place, False for out of place; two modes give `all`. Without servers the
-    last cell is `nobody` for a declared stretch, else `RUNTIME`.
+    `modes`: True for in place, False for out of place; two modes give `all`. Without servers, the
+    last cell is `nobody` if a server was declared, otherwise `RUNTIME`.
     """
     calls = "in place" if modes[0] else "out of place"
     return [

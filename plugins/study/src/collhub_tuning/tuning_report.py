@@ -75,10 +75,10 @@ class TuningOutcome:
 
 
 def create_tuning_rows(outcome: TuningOutcome) -> list[list[str]]:
-    """Return one row per window, also for sizes of the runtime's default, by ascending sizes.
+    """Return one row per window of sizes, including those with the runtime's default.
 
-    Collectives come in the order of the outcome. A collective without windows has one row with "all
-    sizes" and "none" as algorithm.
+    The order is that of the collectives, then of the sizes. A collective without windows has one
+    row with "all sizes" and "none".
     """
     rows = []
     for tuned in outcome.tuned:
@@ -94,12 +94,12 @@ def create_tuning_rows(outcome: TuningOutcome) -> list[list[str]]:
 
 
 def create_tuning_notes(outcome: TuningOutcome) -> list[str]:
-    """Return lines on failed algorithms, cut searches, defaults, losses and warnings.
+    """Return lines about failed algorithms, cut searches, default sizes, losses and warnings.
 
-    Per collective there is one line with the runtimes for which algorithms are built, one that
-    names all algorithms without a time at some size, one per reason for which a runtime does not
-    serve a size, one per cut, and one per reason for which sizes keep the default; then, per
-    format, its losses and those notes that begin with "warning: ".
+    For each collective: the runtimes for which algorithms are built, the algorithms without a time
+    at some size, one line per reason why a runtime does not serve a size, one per cut, and one per
+    reason why sizes keep the default. Then, for each format: its losses and its notes that begin
+    with "warning: ".
     """
     lines = []
     for tuned in outcome.tuned:
@@ -125,8 +125,8 @@ def create_tuning_notes(outcome: TuningOutcome) -> list[str]:
 def create_tuning_report(outcome: TuningOutcome) -> TuneReport:
     """Return the JSON report, which `collhub tune` also writes to the file `REPORT_FILE`.
 
-    Topology, timing, backend and sizes are those of the first tuned collective. `is_partial` is
-    true if a limit cut any collective short. Raises `IndexError` without a tuned collective.
+    Topology, timing, backend and sizes are those of the first collective. `is_partial` is True if a
+    limit cut the search of any collective. Raises `IndexError` without a collective.
     """
     first = outcome.tuned[0].outcome
     return TuneReport(
@@ -160,10 +160,10 @@ def create_tuning_report(outcome: TuningOutcome) -> TuneReport:
 def tuning_page(outcome: TuningOutcome) -> str:
     """Return the report as Markdown that ends with a line feed.
 
-    The head and the table of chosen algorithms always exist. The sections on NCCL's choice, on
-    sizes that keep the default, on measurements to run and on what was left out exist only if they
-    have content; one section per written format follows. `outcome.tuned` must not be empty:
-    network, sizes and timing in the head are those of its first element.
+    It has a head and a table of the chosen algorithms. Sections about NCCL's choice, sizes that
+    keep the default, measurements to run, and omitted algorithms follow if they have content, then
+    one section per written format. Network, sizes and timing in the head are those of the first
+    collective; there must be one.
     """
     first = outcome.tuned[0].outcome
     sizes = first.question.sizes
@@ -199,11 +199,11 @@ def tuning_page(outcome: TuningOutcome) -> str:
 
 
 def _format_row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:
-    """Return the row of a window, with times and ratios at its first and last measured size.
+    """Return the row of a window: collective, sizes, algorithm, times, ratios, slowdown.
 
-    The columns are collective, sizes, algorithm, times, ratios to the bound (known ones, three
-    decimals) and the slowdown in percent, "" if 0. A window of one size has one time; a missing
-    time is shown as 0.
+    Times and ratios to the bound are those at the first and the last measured size; a window of one
+    size has one each. A missing time is shown as 0, missing ratios are omitted. The slowdown is in
+    percent, "" if it is 0.
     """
     sizes = dict.fromkeys((window.sizes[0], window.sizes[-1]))
     times = [tuned.times.time_ns(window.algorithm, size) or 0 for size in sizes]
@@ -221,8 +221,10 @@ def _format_row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:
 
 
 def _format_default_row(tuned: TunedCollective, window: DefaultWindow) -> list[str]:
-    """Return the row (label, sizes, default, times, two empty cells) of sizes with the runtime's
-    default. Times are those at the first and the last size of the window, each only if it is known.
+    """Return the row of sizes with the runtime's default: collective, sizes, default, times.
+
+    Two empty cells follow. The times are those at the first and the last size of the window, if
+    known.
     """
     sizes = dict.fromkeys((window.sizes[0], window.sizes[-1]))
     defaults = [tuned.decisions[size].default for size in sizes if size in tuned.decisions]
@@ -232,10 +234,10 @@ def _format_default_row(tuned: TunedCollective, window: DefaultWindow) -> list[s
 
 
 def _default_notes(tuned: TunedCollective) -> list[str]:
-    """Return one line per reason for which sizes keep the runtime's default, in order of sizes.
+    """Return one line per reason why sizes keep the runtime's default, in the order of sizes.
 
-    The reason is the kind of an open decision, a default that is faster than the candidates, or
-    that no algorithm fits. Sizes without a decision or without a default are not mentioned.
+    The reasons are: the decision is open (its kind), the default is faster than the algorithms, or
+    no algorithm fits. Sizes without a decision or without a known default are not mentioned.
     """
     sizes: dict[str, list[str]] = {}
     for window in tuned.default_windows:
@@ -258,10 +260,10 @@ def _default_notes(tuned: TunedCollective) -> list[str]:
 
 
 def _list_decisions(tuned: TunedCollective) -> list[DefaultDecision]:
-    """Return one record per decided size: the winner and the bands of both sides in ns.
+    """Return one record per decided size, with the winner and the times of both sides in ns.
 
-    The winner is None while undecided and "default" for the library's default. `fastest` is the
-    first candidate. Missing sides are None.
+    The winner is None while undecided, and "default" for the library's default. `fastest` is the
+    first candidate. A missing side is None.
     """
     decisions = []
     for decision in tuned.decisions.values():
@@ -281,7 +283,7 @@ def _list_decisions(tuned: TunedCollective) -> list[DefaultDecision]:
 
 
 def _to_nanoseconds(band: TimeBand) -> tuple[int, int | None, int | None]:
-    """Return time and limits of a band in ns; None for a limit that is not known."""
+    """Return the time and the limits of a range in ns; both limits are None if unknown."""
     time_ns = round(band.time_us * 1e3)
     if not math.isfinite(band.high_us):
         return time_ns, None, None
@@ -338,11 +340,10 @@ def _create_window_item(tuned: TunedCollective, window: SelectedWindow) -> Windo
 
 
 def _write_format_section(written: WrittenFormat) -> list[str]:
-    """Return Markdown lines of a format: runtimes, servers of its calls, then notes and losses.
+    """Return the Markdown lines of a format: runtimes, served calls, notes and losses.
 
-    Runtimes are those that read the files, if they are known. The table has one row per served
-    calls with collective, sizes, mode (both, in place or out of place) and server. Notes and losses
-    are list items.
+    Runtimes are those that read the files, if known. The table has one row per served calls with
+    collective, sizes, mode and server.
     """
     rows = [
         [

@@ -60,12 +60,13 @@ def create_variations(
     failures: Sequence[str],
     slow_links: Sequence[str] = (),
 ) -> list[Variation]:
-    """Create one network for every value of all ranges, every failure, every set of slow links.
+    """Create one network for every value of all ranges, every failure and every set of slow links.
 
-    `ranges`: as `bandwidth=10GB/s..100GB/s`, each value twice the previous one, both limits
-    included. `failures`: links that fail together, as `3-4` (both directions) or `3->4,5-6`.
-    `slow_links`: links with a fraction of their bandwidth at the same time, as `3-4=0.5,5-6=0.25`.
-    Raises `UsageError` for other texts, and for failures that disconnect the network.
+    `ranges`: such as `bandwidth=10GB/s..100GB/s`; each value is twice the previous one, both limits
+    are included. `failures`: links that fail together, such as `3-4` (both directions) or
+    `3->4,5-6`. `slow_links`: links that have a fraction of their bandwidth together, such as
+    `3-4=0.5,5-6=0.25`. Repeated ones count once. Raises `UsageError` for other texts, and for
+    failures that disconnect the network.
     """
     variants = [variant for text in ranges for variant in _create_from_range(topology, text)]
     for text in failures:
@@ -98,10 +99,10 @@ def _create_variation(topology: Topology, name: str) -> Variation:
 
 
 def _parse_range(text: str, parse: Callable[[str], float]) -> list[float]:
-    """Parse a value, or a range `A..B` into values that double from A on, then B.
+    """Parse a value, or a range `A..B` into values that double from A on, and B.
 
-    B is always the last value and not repeated; A..A is one value. Raises `UsageError` if the range
-    ends below its start or begins at 0; `parse` converts the texts and may raise too.
+    B is always the last value; A..A is a single value. `parse` converts the texts and may raise.
+    Raises `UsageError` if the range ends below its start or begins at 0.
     """
     first, dots, last = text.partition("..")
     values = [parse(first)]
@@ -118,10 +119,10 @@ def _parse_range(text: str, parse: Callable[[str], float]) -> list[float]:
 
 
 def _scale_bandwidths(topology: Topology, bytes_per_s: float) -> Topology:
-    """Scale all bandwidths by one factor so that the fastest link has this bandwidth.
+    """Return the topology with all bandwidths scaled so that the fastest link has `bytes_per_s`.
 
-    The bandwidths of the topology's dimensions are scaled by the same factor. Returns a new
-    topology. At least one link must have a bandwidth above 0.
+    The bandwidths of the dimensions are scaled by the same factor. At least one link must have a
+    bandwidth above 0.
     """
     fastest = float(topology.bandwidth_bytes_per_s.max(initial=0.0))
 
@@ -137,10 +138,10 @@ def _scale_bandwidths(topology: Topology, bytes_per_s: float) -> Topology:
 
 
 def _scale_latencies(topology: Topology, latency_s: float) -> Topology:
-    """Scale all latencies so that the maximum is this latency; if all are 0, set all to it.
+    """Return the topology with all latencies scaled so that the largest is `latency_s` (seconds).
 
-    The latencies of the topology's dimensions are treated in the same way. `latency_s`: in seconds.
-    Returns a new topology.
+    If all are 0, all become `latency_s`. The latencies of the dimensions are changed in the same
+    way.
     """
     slowest = float(topology.latency_s.max(initial=0.0))
     latencies: Float64Array = np.full(topology.num_links, latency_s)
@@ -188,10 +189,9 @@ def evaluate_robustness(
 ) -> Robustness | None:
     """Evaluate the winner of a size on all variations; None if no algorithm has a time there.
 
-    It counts the variations that the winner wins as well (slowdown exactly 1), and states its
-    largest slowdown relative to the fastest one of a variation, with the name of the first such
-    variation (1.0 and "" if it always wins). Variations without a time for it are listed as
-    missing.
+    The result has the number of variations on which it is the fastest too, its largest slowdown
+    compared with the fastest algorithm of a variation, and the first variation with this slowdown
+    (1.0 and "" if it always wins). Variations on which it has no time are listed as missing.
     """
     ranking = base.ranking(size)
     if not ranking:
@@ -220,8 +220,8 @@ def sensitivity_header(varied: Sequence[VariedOutcome]) -> list[str]:
 def sensitivity_rows(base: ComparisonOutcome, varied: Sequence[VariedOutcome]) -> list[list[str]]:
     """Return one row per size: the winner on the base network, then on every variation.
 
-    The winner is the first of the ranking, "none" without one; the cells of variations are those of
-    `_find_winner`, which knows the winner on the base network.
+    A size without a time has "none". On a variation, the winner of the base network is preferred if
+    it is equally fast (`_find_winner`).
     """
     rows = []
     for size in base.question.sizes:
@@ -233,9 +233,10 @@ def sensitivity_rows(base: ComparisonOutcome, varied: Sequence[VariedOutcome]) -
 
 
 def sensitivity_lines(base: ComparisonOutcome, varied: Sequence[VariedOutcome]) -> list[str]:
-    """Return one line per size.
+    """Return one line per size about how robust its winner is.
 
-    For example `1 MiB: ring wins in 4 of 5, at most 12.0 % behind (latency=10.00 us)`.
+    For example `1 MiB: ring wins in 4 of 5, at most 12.0 % behind (latency=10.00 us)`. Sizes
+    without a winner have no line.
     """
     rows = [evaluate_robustness(base, varied, size) for size in base.question.sizes]
     return [_format_line(row, len(varied)) for row in rows if row is not None]
@@ -246,8 +247,8 @@ def list_variations(
 ) -> list[VariationItem]:
     """Return the record of every variation for reports.
 
-    Each has its name, its results, and, parallel to the sizes of the base comparison, bounds in
-    nanoseconds and winners (the first of the ranking; None without one).
+    It has the name, the results, and, for each size of the base comparison, the bound in ns and the
+    winner (None without a time).
     """
     items = []
     for variation in varied:
@@ -267,8 +268,9 @@ def list_variations(
 def list_robustness(
     base: ComparisonOutcome, varied: Sequence[VariedOutcome]
 ) -> list[RobustnessItem | None]:
-    """Return the robustness of the winner of every size, in the order of the sizes; None for a size
-    without a winner. `worst_variation` is None if no variation is the worst.
+    """Return how robust the winner of every size is; None for a size without a winner.
+
+    `worst_variation` is None if the winner is the fastest everywhere.
     """
     rows = [evaluate_robustness(base, varied, size) for size in base.question.sizes]
     return [
@@ -297,7 +299,7 @@ def _format_line(row: Robustness, total: int) -> str:
 
 
 def _compute_slowdown(outcome: ComparisonOutcome, size: int, name: str) -> float | None:
-    """Compute an algorithm's time divided by the best time of a size; 1.0 for the best.
+    """Return an algorithm's time divided by the best time of a size; 1.0 for the best.
 
     None if the algorithm has no time there, or if a time is 0.
     """
@@ -309,8 +311,9 @@ def _compute_slowdown(outcome: ComparisonOutcome, size: int, name: str) -> float
 
 
 def _find_winner(outcome: ComparisonOutcome, size: int, chosen: str) -> str:
-    """Return the fastest algorithm at a size; `chosen`, the base network's winner, if it is equally
-    fast. `none` if no algorithm has a time.
+    """Return the fastest algorithm at a size; `none` if no algorithm has a time.
+
+    If `chosen`, the winner on the base network, has the best time too, it is returned.
     """
     if _compute_slowdown(outcome, size, chosen) == 1.0:
         return chosen
@@ -337,8 +340,10 @@ class FailureTimes:
     is_complete: bool = True
 
     def describe(self) -> str:
-        """Return one line: worst time and the failed link, or that no failure is slower; numbers of
-        simulated and of all failures; number of failures that separate NPUs, if any.
+        """Return one line about the failures of links.
+
+        It has the worst time with the failed link (or that no failure is slower), the numbers of
+        simulated and of all failures, and the number of failures that separate NPUs, if any.
         """
         worst = f"{format_time(self.worst_ns)} without {self.worst_link}"
         if not self.worst_link:
@@ -354,12 +359,12 @@ def evaluate_failures(
     time_ns: int,
     limit_ns: int | None = None,
 ) -> FailureTimes:
-    """Simulate an algorithm without each link of the network of a request, repaired if necessary.
+    """Simulate an algorithm without each link of the network, repaired if needed.
 
-    Of failures that an automorphism of the network with the bytes and messages of the algorithm on
-    every link maps to one another, the first one is simulated. Failures of unused links have
-    the time on the complete network, `time_ns`. The evaluation ends after a time above `limit_ns`.
-    Raises `HubError` if the algorithm cannot be repaired or simulated.
+    Of failures that are equal by a symmetry of the network, which also keeps the bytes and messages
+    of the algorithm on every link, only the first is simulated. Failures of unused links have the
+    time on the complete network, `time_ns`. The evaluation ends after a time above `limit_ns`, if
+    given. Raises `HubError` if the algorithm cannot be repaired or simulated.
     """
     topology, size = request.topology, request.collective_bytes
     messages = MessageRoutes.of(algorithm, topology)

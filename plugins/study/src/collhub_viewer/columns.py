@@ -55,18 +55,20 @@ class ColumnLines:
         return self._size / self._budget
 
     def reset(self, num_lines: int) -> None:
-        """Remove all lines from number `num_lines` (from 0) on, release their bytes of the budget,
-        and clear the list of omitted columns.
+        """Remove all lines from number `num_lines` (from 0) on, and clear the omitted columns.
+
+        Their bytes are available again in the budget.
         """
         self._size -= sum(map(len, self.lines[num_lines:]))
         del self.lines[num_lines:]
         self.omitted.clear()
 
     def add(self, values: npt.ArrayLike, *, is_delta: bool = False) -> Reference:
-        """Compress a column and return its reference for the index.
+        """Compress a column, append it as a line, and return its reference for the index.
 
-        `is_delta`: store the differences of consecutive values (the first one from 0), which
-        compress better if values ascend. Integers beyond 48 bits become float64.
+        `is_delta`: store the differences of consecutive values (the first from 0), which compress
+        better if values ascend. A column of few different integers is stored as a table of values
+        and indices. Integers beyond 48 bits become float64.
         """
         column = np.asarray(values)
         table = None if is_delta else _find_table(column)
@@ -101,9 +103,10 @@ class ColumnLines:
     def add_optional(
         self, name: str, values: npt.ArrayLike | None, *, is_delta: bool = False
     ) -> Reference | None:
-        """Add a column and return its reference; None if `values` is None or the total would exceed
-        the budget. In the second case the column is not stored, and `name` is appended to
-        `omitted`.
+        """Add a column and return its reference; None if it is omitted.
+
+        It is omitted if `values` is None, or if the total would exceed the budget; in the second
+        case `name` is appended to `omitted`.
         """
         if values is None or self._size > self._budget:
             if values is not None:
@@ -118,10 +121,10 @@ class ColumnLines:
 
 
 def encode_text(data: bytes) -> bytes:
-    """Return text of 91 printable characters: each pair has 13 bits, the lowest ones first.
+    """Return the data as text of 91 printable characters, of which a pair encodes 13 bits.
 
-    Data is padded with zero bytes to full groups of 13 bytes, which take 16 characters; empty data
-    gives empty text.
+    The lowest bits come first. Data is padded with zero bytes to groups of 13 bytes, which become
+    16 characters. Empty data gives empty text.
     """
     groups = -(-len(data) // _GROUP_BYTES)
     padded = np.zeros(groups * _GROUP_BYTES, np.uint8)
@@ -156,7 +159,8 @@ def _read_pieces(column: npt.NDArray[np.generic], is_delta: bool) -> Iterator[In
 def _choose_type(column: npt.NDArray[np.generic], is_delta: bool) -> tuple[str, int]:
     """Return the type of a column and the number of bytes per value.
 
-    Types: `uint`; `int`, the sign in the lowest bit (2v, or -2v - 1 if negative); `f64`.
+    The types are `uint`; `int`, with the sign in the lowest bit (2v, or -2v - 1 if negative); and
+    `f64` for floats and for integers beyond `_MAX_WIDTH` bytes.
     """
     if column.dtype.kind == "f":
         return "f64", 8
@@ -170,9 +174,11 @@ def _choose_type(column: npt.NDArray[np.generic], is_delta: bool) -> tuple[str, 
 
 
 def _find_table(column: npt.NDArray[np.generic]) -> npt.NDArray[np.generic] | None:
-    """Return the sorted values of a column of integers if they are few and need two bytes or more.
+    """Return the sorted distinct values of an integer column if a table of them is useful.
 
-    The bytes of such a value depend on each other, which byte planes would hide.
+    It is if there are at most `_TABLE_SIZE` values, at most half as many as entries, and they are
+    not all in 0..`_TABLE_SIZE` - 1. Otherwise returns None. Byte planes would hide that the bytes
+    of such a value depend on each other.
     """
     if column.dtype.kind == "f" or not len(column):
         return None
@@ -204,9 +210,11 @@ class StepColumns:
         return self.lines.add(compute_gaps(start, end, first))
 
     def add_partners(self, peer: Int64Array) -> Reference | str | None:
-        """Add the matching steps and return their reference; `IN_ORDER` without a column if the
-        order determines them. Mutual partners are stored as distance at the first of both; others
-        in full. None if the column exceeds the budget.
+        """Add the matching steps, and return their reference.
+
+        If the order of messages determines them, no column is added and `IN_ORDER` is returned. If
+        all partners are mutual, only their distance at the first of both is stored, otherwise all.
+        None if the column exceeds the budget.
         """
         if np.array_equal(self._match_in_order(peer), self.partner):
             return IN_ORDER
@@ -220,7 +228,10 @@ class StepColumns:
         return self.lines.add_optional("matching steps", self.partner, is_delta=True)
 
     def add_awaited(self, awaited: Int64Array, peer: Int64Array) -> Reference | None:
-        """Add the awaited ranks of waits as differences from the peers of the waiting steps."""
+        """Add the ranks for which waits wait, as differences from the peers of the waiting steps.
+
+        None if the column exceeds the budget.
+        """
         difference = (awaited - np.append(peer[1:], -1))[self.is_wait]
         return self.lines.add_optional("awaited ranks", difference)
 
@@ -233,10 +244,12 @@ class StepColumns:
         has_partners: bool,
         is_required: bool = False,
     ) -> Reference | None:
-        """Add values of all steps; `has_partners`: the page knows the matching steps.
+        """Add a column with values of all steps, and return its reference.
 
-        The reference states which steps are left out: waits, steps without message (if their
-        values are all equal), and the second steps of messages.
+        Values that the page can infer are not stored, which the reference states: those of waits
+        that equal the next step, those of steps without a message if all are equal, and, with
+        `has_partners` (the page knows the matching steps), those of the second step of a message.
+        If the column exceeds the budget, None is returned, unless `is_required`.
         """
         kept = np.ones(len(values), bool)
         waits = np.flatnonzero(self.is_wait)
@@ -260,8 +273,10 @@ class StepColumns:
         return None if reference is None else reference | marks
 
     def _match_in_order(self, peer: Int64Array) -> Int64Array:
-        """Return the partner of every step, int64: the k-th receive from a in b for the k-th send
-        from a to b, and vice versa; -1 for other steps and surplus sends or receives.
+        """Return the partner of every step if messages match in order: int64, -1 without one.
+
+        The k-th receive of rank b from rank a is matched with the k-th send of a to b. Other steps
+        and surplus sends or receives have -1.
         """
         partner = np.full(len(peer), -1, np.int64)
         ranks = int(max(self.rank.max(initial=0), peer.max(initial=0))) + 1
@@ -282,9 +297,10 @@ class StepColumns:
 
 
 def compute_gaps(start: Int64Array, end: Int64Array, first: Int64Array) -> Int64Array:
-    """Return for every entry its start minus the end of the previous entry of its lane; for the
-    first one of a lane, its start. `first`: position of each lane's first entry, and the number of
-    entries at the end.
+    """Return for every entry its start minus the end of the previous entry of its lane.
+
+    For the first entry of a lane it is the start. `first`: position of each lane's first entry, and
+    the number of entries at the end.
     """
     before = np.zeros_like(start)
     before[1:] = end[:-1]

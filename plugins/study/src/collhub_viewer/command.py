@@ -118,8 +118,7 @@ def _group_rank_files(
 ) -> list[tuple[str, tuple[str, ...]]]:
     """Return (IN, further files of its set) for each IN.
 
-    If all files are ranks of one set, they form a single IN; otherwise each is one without further
-    files.
+    If all files are ranks of one set, they are a single IN. Otherwise no IN has further files.
     """
     if len(sources) > 1 and are_ranks_of_one(sources, context.registry()):
         return [(sources[0], sources[1:])]
@@ -129,11 +128,12 @@ def _group_rank_files(
 def _read_subjects(
     context: CommandContext, source: str, more: tuple[str, ...], request: _ViewRequest
 ) -> list[PageSubject]:
-    """Read one IN: a report or a tuned folder, a network, or an algorithm or job, which is
-    simulated. Order: folder with `report.json`, report file, topology description such as `ring:8`
-    (only without `--from`, further files, or a file of this name), model file, and last a network
-    file. If all fail, raises the error of the model reader; for a description with a colon, that of
-    the topology.
+    """Read one IN: a report, a network, or an algorithm or job, which is simulated.
+
+    The first of these that applies: a folder with `report.json` (a tuned folder); a report file; a
+    topology text such as `ring:8` (only without `--from`, further files, or a file with this name);
+    an algorithm or job; a network file. If none can be read, raises the error of reading an
+    algorithm or job; for a text with a colon, that of the topology.
     """
     from collhub_viewer.report_inputs import read_report, read_tuned_folder
 

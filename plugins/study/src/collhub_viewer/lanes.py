@@ -63,11 +63,12 @@ class LanedSteps:
 def arrange_steps(
     run: RunTimes, sort: Int64Array, excerpt: RunExcerpt, max_steps: int = MAX_STEPS
 ) -> LanedSteps:
-    """Arrange the rows of a run in lanes; concurrent rows of a rank and sort get further lanes.
+    """Arrange the rows of a run in lanes; concurrent rows of a rank and kind get further lanes.
 
-    `sort`: int64 per row, such as its kind or thread block. A receive begins when its message is
-    sent, a collective when its last member begins; the time from its own start until then, as far
-    as its lane is free, becomes a wait. Raises `UsageError` if nothing would be shown.
+    `sort`: int64 per row, the number of its kind or thread block. A receive begins when its message
+    is sent, a collective when its last member begins. The time from the row's own start until then,
+    as far as its lane is free, becomes a wait. At most `max_steps` steps are kept (see
+    `_limit_steps`). Raises `UsageError` if nothing would be shown.
     """
     begin = ShownTimes.of(run).begin
     rank = run.subject.table.rank.astype(np.int64)
@@ -110,10 +111,10 @@ def arrange_steps(
 def _limit_steps(
     rows: Int64Array, start: Int64Array, begin: Int64Array, max_steps: int
 ) -> tuple[Int64Array, int, int]:
-    """Limit rows to `max_steps` steps; a row that waits before its start counts twice.
+    """Limit rows to `max_steps` steps; a row that waits before it begins counts twice.
 
-    Return the ascending rows that begin first (ties in the given order), the number of the other
-    rows, and the begin of the first of these; 0 and 0 if all fit.
+    Returns the rows that begin first, ascending; the number of omitted rows; and the begin of the
+    first omitted row. The last two are 0 if all fit. Ties are in the given order.
     """
     waits = np.count_nonzero(begin[rows] > start[rows])
     if len(rows) + waits <= max_steps:
@@ -128,10 +129,10 @@ def _limit_steps(
 def find_chunks(algorithm: Algorithm) -> Int64Array | None:
     """Return the first unit that every step moves: int64 per row, -1 if unknown.
 
-    Units are those of the full buffer; of an all-to-all, unit u of the buffer of rank r has the
-    number r * unit_count + u. A region of INPUT or OUTPUT determines its unit. A receive has the
-    unit of its message, and a row that reads SCRATCH that of the row which wrote the region and on
-    which it depends. None for a custom collective and for unknown regions.
+    Units are those of the full buffer; in an all-to-all, unit u of rank r has the number r *
+    unit_count + u. A region in INPUT or OUTPUT determines the unit. A receive has the unit of its
+    send. A row that reads SCRATCH has the unit of the row on which it depends and which wrote the
+    region. Returns None for a custom collective and for steps without contents.
     """
     steps, collective = algorithm.steps, algorithm.collective
     if collective.kind is CollectiveKind.CUSTOM or not algorithm.has_contents:
@@ -164,9 +165,12 @@ def _number_units(
     *,
     is_input: bool,
 ) -> Int64Array:
-    """Return the collective's numbers of units at `offset` of INPUT (`is_input`) or OUTPUT, for the
-    rows of `mask`. Units of kinds that split by source and target are numbered by source rank
-    first; parts of ranks by rank; otherwise the offset is the number.
+    """Return the collective's numbers of units at offsets of INPUT or OUTPUT, for some rows.
+
+    `mask`: the rows. `offset`: offset of every row. `is_input`: the offsets are in INPUT, otherwise
+    in OUTPUT. In collectives split by source and target, units are numbered by source rank first.
+    Where a buffer has only the part of its rank, the parts are numbered by rank. Otherwise the
+    offset is the number.
     """
     collective, traits = algorithm.collective, algorithm.collective.kind.traits
     rank, at = algorithm.steps.rank[mask].astype(np.int64), offset[mask]
@@ -181,10 +185,11 @@ def _number_units(
 
 
 def _find_sources(algorithm: Algorithm) -> tuple[Int64Array, Int64Array]:
-    """Return by row the row from which its data comes, -1 for none, and the offset in its region.
+    """Return for each row the row from which its data comes (-1 for none), and the offset in it.
 
-    The source of a receive is its send; that of a row that reads is the last row on which it
-    depends and which wrote the first unit that it reads.
+    The source of a receive is its send. The source of another row is the last row on which it
+    depends and which wrote the first unit that it reads. The offset is in units of the written
+    region.
     """
     steps = algorithm.steps
     source, shift = np.full(len(steps), -1, np.int64), np.zeros(len(steps), np.int64)
@@ -212,10 +217,12 @@ def list_critical_path(
     laned: LanedSteps,
     is_local: BoolArray,
 ) -> dict[str, object] | None:
-    """Return the steps that determine the end of the run, in order of time: their numbers (`steps`)
-    and `entries` with reason, start, duration and text. Reasons: `message` (or a collective),
-    `compute` for local work after a step of the same rank, else `order`. Steps outside the shown
-    part are omitted, as are those after the first `MAX_LISTED`; None if no step remains.
+    """Return the steps that determine the end of the run, in order of time; None without any.
+
+    The result has their numbers (`steps`) and `entries` with reason, start, duration and text. The
+    reason is `message` (or a collective), `compute` for local work after a step of the same rank,
+    otherwise `order`. Steps outside the shown part, and those after the first `MAX_LISTED`, are
+    omitted.
     """
     started_by = subject.partners(run.start, run.end)
     is_receive = subject.is_message & (partner >= 0) & (started_by != np.arange(len(partner)))
@@ -247,10 +254,11 @@ def list_critical_path(
 def compute_rank_totals(
     run: RunTimes, is_computation: BoolArray, lines: ColumnLines
 ) -> dict[str, object]:
-    """Add columns with the times of every rank, and return their references: `compute`,
-    `communication`, its `exposed` part, and `idle`. Rows of a rank that overlap count once.
-    Communication is exposed while its rank does not compute. Waiting for a message is idle, as is
-    the time until the end of the run.
+    """Add columns with the times of every rank, and return their references by name.
+
+    They are `compute`, `communication`, its `exposed` part (while the rank does not compute), and
+    `idle`. Overlapping rows of a rank count once. Waiting for a message is idle, and so is the time
+    until the end of the run.
     """
     from collhub_drawing.subjects import ShownTimes
 
@@ -276,10 +284,12 @@ def compute_rank_totals(
 def list_collectives(
     workload: Workload, run: RunTimes, laned: LanedSteps
 ) -> list[dict[str, object]] | None:
-    """Return at most `_MAX_COLLECTIVES` calls of collectives by exposed time, largest first; None
-    without collectives. Times are in the unit of the run. Exposed time: the part of a member not
-    covered by device computation of its rank; that of a call is the maximum over its members. A
-    call lasts from the first start to the last end of its members.
+    """Return the calls of collectives with the largest exposed times; None without collectives.
+
+    At most `_MAX_COLLECTIVES` are returned, the largest first. Times are in the unit of the run.
+    The exposed time of a member is the part during which its rank's device does not compute; that
+    of a call is the maximum over its members. A call lasts from the first start to the last end of
+    its members.
     """
     nodes = workload.nodes
     last = run.subject.partners(run.start, run.end)

@@ -15,9 +15,10 @@ MAX_DRAWN_NODES = 4096
 
 
 def index_topology(topology: Topology) -> dict[str, object] | None:
-    """Return `nodes` (name, kind, x, y) and `links` (end nodes, name, bandwidth in bytes/s, latency
-    in ns). Positions are rounded to 0.1, regular if the topology has dimensions. None for more than
-    `MAX_DRAWN_NODES` nodes.
+    """Return the nodes and links of a network for the page; None above `MAX_DRAWN_NODES` nodes.
+
+    A node has name, kind and position (rounded to 0.1), a link its end nodes, name, bandwidth
+    (bytes/s) and latency (ns).
     """
     if topology.num_nodes > MAX_DRAWN_NODES:
         return None
@@ -57,10 +58,11 @@ def index_topology(topology: Topology) -> dict[str, object] | None:
 def index_links(
     topology: Topology, result: SimulationResult, position: Int64Array, lines: ColumnLines
 ) -> dict[str, object] | None:
-    """Return the links with their transfers, sorted by link and start, times in ns and capacity in
-    bytes/s. None if the simulator does not report transfers or the network has more than
-    `MAX_DRAWN_NODES` nodes. `position`: step of every row, -1 for rows that are not shown, whose
-    transfers are omitted. Adds the columns to `lines`.
+    """Return the links with their transfers, sorted by link and start, and add their columns.
+
+    Times are in ns, the capacity in bytes/s. `position`: step of every row, -1 for rows that are
+    not shown, whose transfers are omitted. Returns None if the simulator does not report transfers,
+    or above `MAX_DRAWN_NODES` nodes.
     """
     transfers = result.transfers
     if transfers is None or topology.num_nodes > MAX_DRAWN_NODES:

@@ -32,10 +32,10 @@ _BOUND = "bound"
 
 
 def read_report(path: Path) -> PageSubject | None:
-    """Read a JSON report of the hub; None for any other file.
+    """Read a JSON report of the hub; return None for any other file.
 
-    Raises `InputError` for a report that violates its schema, and `UsageError` for a report that a
-    page cannot show.
+    Raises `InputError` for invalid JSON and for a report that violates its schema, and `UsageError`
+    for a report that a page cannot show.
     """
     try:
         with path.open("rb") as file:
@@ -71,10 +71,12 @@ def read_report(path: Path) -> PageSubject | None:
 
 
 def read_tuned_folder(folder: Path) -> list[PageSubject]:
-    """Return the comparisons of the folder's `report.json`, then its files as UTF-8 text (invalid
-    bytes are replaced): `report.md` first, then by path. At most `_MAX_FILES` files are shown, each
-    cut after `_MAX_FILE_BYTES` with a note. Symbolic links are left out. Raises `InputError` for an
-    invalid report, `OSError` for an unreadable file.
+    """Return the comparisons of a tuned folder, then its files as text.
+
+    `report.md` is the first file, the others are sorted by path. At most `_MAX_FILES` files are
+    shown, each cut after `_MAX_FILE_BYTES` with a note. Bytes that are not UTF-8 are replaced.
+    Symbolic links are omitted. Raises `InputError` for an invalid report, and `OSError` for an
+    unreadable file.
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     paths.sort(key=lambda path: path.name != "report.md")
@@ -90,10 +92,11 @@ def read_tuned_folder(folder: Path) -> list[PageSubject]:
 
 
 def _read_tuned_report(path: Path) -> list[PageSubject]:
-    """Return the report of a tuned folder as one comparison per collective, of its selected
-    algorithms. The title has the mode if there are several collectives. Empty for a report without
-    the schema of `collhub tune`. Raises `InputError` for a report that violates this schema, and
-    `OSError` for an unreadable file.
+    """Return the report of a tuned folder as one comparison per collective.
+
+    They have the selected algorithms. Titles have the mode if there are several collectives. The
+    list is empty for a report of another schema. Raises `InputError` for a report that violates the
+    schema, and `OSError` for an unreadable file.
     """
     with path.open("rb") as file:
         document: Any = parse_json_object(file.read(_MAX_REPORT_BYTES), str(path))
@@ -111,9 +114,10 @@ def _read_tuned_report(path: Path) -> list[PageSubject]:
 
 
 def _compare_selected(document: Any, collective: Any) -> dict[str, Any]:
-    """Return a collective of a tuning report as a report of `collhub compare`: one result per size
-    with a selected algorithm, by size. The bound is the time divided by its ratio, None if unknown;
-    sizes without an algorithm have the winner `_DEFAULT`.
+    """Return a collective of a tuning report as a report of `collhub compare`.
+
+    It has one result per size with a selected algorithm. The bound is the time divided by its
+    ratio, None if unknown. Sizes without an algorithm have the winner `_DEFAULT`.
     """
     sizes = document["sizes"]
     selected = {
@@ -152,10 +156,10 @@ def _compare_selected(document: Any, collective: Any) -> dict[str, Any]:
 
 
 def index_waits(graph: WaitForGraph) -> dict[str, object]:
-    """Return the ranks of a hung job and an edge from every rank to each rank that it waits for.
+    """Return the ranks of a hung job, and edges from every rank to the ranks for which it waits.
 
-    At most `_MAX_WAITS` edges are listed. States: `culprit`, `waiting` (has a listed edge), else
-    `unknown`; ranks are in ascending order.
+    At most `_MAX_WAITS` edges are listed. The state of a rank is `culprit`, `waiting` (it has an
+    edge), or `unknown`. Ranks are ascending.
     """
     edges: list[dict[str, object]] = []
     ranks = set(graph.culprits)
@@ -176,8 +180,10 @@ def index_waits(graph: WaitForGraph) -> dict[str, object]:
 
 
 def index_bandwidths(comparison: BandwidthComparison) -> dict[str, object]:
-    """Return the page's comparison of bus bandwidths over size in bytes: one curve per series, then
-    one for the bound if there is one. Times of all curves are None and `winners` is empty.
+    """Return the page's data of a comparison of bus bandwidths over size in bytes.
+
+    There is one curve per series, then one for the bound, if there is one. The times of all curves
+    are None, and `winners` is empty.
     """
     bound = () if comparison.bound is None else (comparison.bound,)
     series = [*comparison.series, *bound]
@@ -200,10 +206,10 @@ def index_bandwidths(comparison: BandwidthComparison) -> dict[str, object]:
 
 
 def index_report(report: ReportDocument) -> tuple[str, dict[str, object]]:
-    """Return the list of the page's index to which a report belongs, and its entry.
+    """Return the list of the page's index to which a report belongs, and the entry for it.
 
-    `report`: a valid report of `collhub compare --json`, for a collective or for a job. Raises
-    `UsageError` for another report.
+    `report`: output of `collhub compare --json`, for a collective or for a job. Raises `UsageError`
+    for another report.
     """
     schema = report.document.get("schema")
     if schema == COMPARISON_SCHEMA:
@@ -218,10 +224,10 @@ def index_report(report: ReportDocument) -> tuple[str, dict[str, object]]:
 
 
 def _index_job_comparison(report: ReportDocument) -> dict[str, object]:
-    """Return title, facts and rows of a job's comparison.
+    """Return the page's data of a job's comparison: title, facts and rows.
 
-    One row per result, in the report's order: algorithms, network, times in ns, speedup, failure,
-    and whether it is the baseline (equal algorithms and network).
+    There is one row per result, in the order of the report, with times in ns. `is_baseline` is True
+    for the algorithms and network of the baseline.
     """
     document: Mapping[str, Any] = report.document
     baseline = document["baseline"]
@@ -242,10 +248,11 @@ def _index_job_comparison(report: ReportDocument) -> dict[str, object]:
 
 
 def _index_comparison(report: ReportDocument) -> dict[str, object]:
-    """Return the page's comparison: curves of time in ns over size, and the fastest algorithm by
-    range of sizes. Curves: algorithms in the order of the results (None for a size without time),
-    then the lower bound, measured curves and the library's choice, each only if the report has
-    values of it.
+    """Return the page's data of a comparison: curves of time in ns over size, and winners.
+
+    First the curves of the algorithms, in the order of the results, with None for a size without a
+    time. Then the lower bound, the measured curves and the library's choice, each only if the
+    report has it. Winners are listed by range of sizes.
     """
     document: Mapping[str, Any] = report.document
     sizes: list[int] = document["sizes"]
@@ -295,9 +302,10 @@ def _create_curve(number: int, kind: str, times: Sequence[float | None]) -> dict
 
 
 def _list_facts(results: Sequence[Mapping[str, Any]], name: str) -> list[list[str]]:
-    """Return [label, text] facts about an algorithm: protocols, numbers of copies above 1, and
-    reasons of missing times, each without repetitions in order of occurrence. Facts without values
-    are left out.
+    """Return [label, text] facts about an algorithm; facts without values are omitted.
+
+    They are the protocols, the numbers of copies above 1, and the reasons of missing times, each
+    without repetitions in the order of the results.
     """
     rows = [row for row in results if row["algorithm"] == name]
     failures = dict.fromkeys(row["failure"] for row in rows if row["failure"])
@@ -312,8 +320,10 @@ def _add_measured_curves(
     algorithms: list[dict[str, object]],
     curves: list[dict[str, object]],
 ) -> None:
-    """Append the measured curves of the report (times in ns) to `curves`, and their names (library,
-    version, variant) to `algorithms`. A report without measurements changes neither.
+    """Append the measured curves of the report (times in ns), and their names.
+
+    A name is appended to `algorithms`: library, version and variant. Nothing is appended without
+    measurements.
     """
     measured = document["measured"]
     for curve in measured["curves"] if measured is not None else ():
@@ -329,9 +339,10 @@ def _list_winners(
     names: Sequence[str],
     times: Mapping[str, Mapping[int, int | None]],
 ) -> list[dict[str, object]]:
-    """Return ranges of consecutive sizes with the same fastest algorithm, as bytes from and to,
-    number in `names` (None for no winner or an unknown name) and a text. The text gives the time of
-    the first size of the range.
+    """Return ranges of consecutive sizes with the same winner.
+
+    Each has its sizes in bytes, the number of the winner in `names` (None without a winner or for
+    an unknown name), and a text with the time at the first size of the range.
     """
     bands: list[dict[str, object]] = []
     for size, winner in zip(sizes, winners, strict=True):

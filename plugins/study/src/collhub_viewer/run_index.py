@@ -66,11 +66,11 @@ class IndexedRun:
 
 
 def index_run(timeline: RunTimeline | JobTimeline, lines: ColumnLines) -> IndexedRun:
-    """Describe a run and add its columns to `lines`.
+    """Describe a run for the page, and add its columns to `lines`.
 
-    If the columns that a page needs exceed the budget, the run is indexed again with fewer steps,
-    so that later steps are omitted, but not with fewer than `_MIN_STEPS`. Raises `UsageError` if
-    the run has no times of steps (`no-step-times`), if no step started, or if the excerpt is empty.
+    If the required columns exceed the budget, the run is indexed again with fewer steps, which
+    omits later steps, as long as at least `_MIN_STEPS` are permitted. Raises `UsageError` if the
+    run has no times of steps (`no-step-times`), no step started, or the excerpt is empty.
     """
     subject: AlgorithmSteps | JobNodes
     if isinstance(timeline, RunTimeline):
@@ -108,10 +108,11 @@ def _index_steps_until(
     lines: ColumnLines,
     max_steps: int,
 ) -> IndexedRun:
-    """Describe at most `max_steps` steps of a run, those that begin first, and add their columns to
-    `lines`. Jobs get `collectives`, runs without names of sorts get `blocks`. The topology is
-    included if known, link loads only with a simulation result; other entries are None. The notes
-    of the result state omissions.
+    """Describe the steps of a run that begin first, at most `max_steps`, and add their columns.
+
+    Jobs also have `collectives`, and algorithms whose lanes are thread blocks `blocks`. The
+    topology is included if it is known, link loads only with a simulation result. Other entries are
+    None. The notes of the result say what is omitted.
     """
     sort, sort_names = _sort_rows(subject)
     laned = arrange_steps(run, sort, timeline.excerpt, max_steps)
@@ -153,10 +154,10 @@ def _index_steps_until(
 
 
 def _sort_rows(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, Sequence[str] | None]:
-    """Return the sort of every row and the names of sorts; None: sorts are thread blocks.
+    """Return the kind of every row, and the names of the kinds; None if they are thread blocks.
 
-    Steps are sorted by thread block if most have one, others by their kind of work. The sort of a
-    step without thread block is the number of thread blocks.
+    If most steps of an algorithm have a thread block, it is the kind; steps without one have the
+    number after the last block. Otherwise rows are divided by their kind of work.
     """
     if isinstance(subject, AlgorithmSteps) and len(subject.table):
         lane = subject.table.lane.astype(np.int64)
@@ -192,8 +193,10 @@ def _index_lanes(
 
 
 def _number_kinds(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, list[Index]]:
-    """Return the kind of every row, int64, and the kinds with name and class; the last one is the
-    wait. Nodes of a job that belong to a named collective have a kind of this collective.
+    """Return the kind of every row (int64), and the list of kinds with name and class.
+
+    The last kind is the wait. Nodes of a job with a known collective have the kind of that
+    collective.
     """
     kinds: list[Index] = [{"name": name, "class": sort} for name, sort in _list_classes(subject)]
     kind = subject.table.kind.astype(np.int64)
@@ -205,10 +208,10 @@ def _number_kinds(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, list[
 
 
 def _list_classes(subject: AlgorithmSteps | JobNodes) -> list[tuple[str, str]]:
-    """Return (name, class) of every kind, in the order of the kinds' numbers.
+    """Return (name, class) of every kind, in the order of their numbers.
 
-    Steps: the kinds of steps; jobs: the kinds of nodes, then the collectives. The last one is the
-    wait.
+    For an algorithm these are the kinds of steps, for a job the kinds of nodes, then the
+    collectives. The last one is the wait.
     """
     if isinstance(subject, AlgorithmSteps):
         return [*_STEP_CLASSES.values(), (_WAIT, "wait")]
@@ -218,9 +221,10 @@ def _list_classes(subject: AlgorithmSteps | JobNodes) -> list[tuple[str, str]]:
 
 
 def _mirror_partners(run: RunTimes) -> Int64Array:
-    """Return the matching row of every row, int64: of a receive its send, of a send its receive; -1
-    for rows without one. Members of a collective of a job refer to the member that began last,
-    which has -1.
+    """Return the matching row of every row: int64, -1 without one.
+
+    It is the send of a receive, and the receive of a send. A member of a job's collective has the
+    member that began last, which itself has -1.
     """
     partner = run.subject.partners(run.start, run.end)
     rows = np.flatnonzero(partner != np.arange(len(partner)))
@@ -239,10 +243,11 @@ def _index_steps(
     partner: Int64Array,
     lines: ColumnLines,
 ) -> tuple[Index, Index | None]:
-    """Add the columns of the steps, in the order of their use, to `lines`; return the index of the
-    steps and that of the chunks. `kind` and `partner` are indexed by table row. The chunks are None
-    for jobs and for algorithms without recognized chunks; labels exist only for jobs. A wait has no
-    partner; `waits_for` gives the rank of its step's partner, else -1.
+    """Add the columns of the steps to `lines`; return the index of the steps and of the chunks.
+
+    `kind`, `partner`: by row of the table. The chunks are None for jobs and for algorithms whose
+    chunks are unknown. Only jobs have labels. A wait has no partner; its `waits_for` is the rank of
+    its step's partner, otherwise -1.
     """
     rows, table = laned.row, subject.table
     named_classes = _list_classes(subject)
@@ -297,10 +302,11 @@ def _index_steps(
 
 
 def _name_chunks(timeline: RunTimeline) -> Index:
-    """Return `count` and `names`; names are empty for more than `_MOST_NAMED_CHUNKS` chunks.
+    """Return the number of chunks (`count`) and their names.
 
-    Kinds that split data by source and target have one chunk per rank and unit, ordered by rank;
-    others one per unit. A name includes the size: collective bytes divided by units.
+    Collectives split by source and target have one chunk per rank and unit, ordered by rank; others
+    one per unit. A name includes the size of a chunk. Above `_MOST_NAMED_CHUNKS` chunks there are
+    no names.
     """
     collective = timeline.algorithm.collective
     traits, units = collective.kind.traits, collective.unit_count
@@ -326,9 +332,10 @@ def _index_blocks(
     laned: LanedSteps,
     lines: ColumnLines,
 ) -> Index:
-    """Describe thread blocks: the channel of each (that of its first step), and the source line of
-    every step. The lines are None if no step has one, or if the column exceeds the budget of
-    `lines`. `source` is the file's name without folder, None if unknown.
+    """Describe the thread blocks: the channel of each, and the source line of every step.
+
+    The channel is that of the block's first step. The source lines are None if no step has one, or
+    if the column exceeds the budget. `source` is the file name without folder, None if unknown.
     """
     assert isinstance(timeline, RunTimeline)
     steps = subject.table
@@ -347,14 +354,14 @@ def _index_blocks(
 
 
 def _find_local_work(subject: AlgorithmSteps | JobNodes) -> BoolArray:
-    """Return the mask of rows that do not communicate, also those of the host."""
+    """Return a mask of the rows that do not communicate, including those of the host."""
     if isinstance(subject, AlgorithmSteps):
         return ~subject.is_message
     return ~(subject.is_message | subject.table.is_kind(NodeKind.COLLECTIVE))
 
 
 def _find_computations(subject: AlgorithmSteps | JobNodes) -> BoolArray:
-    """Return the mask of rows that compute: local steps, or COMPUTE nodes of devices."""
+    """Return a mask of the rows that compute: local steps, or COMPUTE nodes of devices."""
     if isinstance(subject, AlgorithmSteps):
         return ~subject.is_message
     nodes = subject.table

@@ -48,9 +48,9 @@ _ESCAPES = str.maketrans(
 
 
 def write(page: InteractivePage, options: NoOptions) -> WriteResult:
-    """Write the page of all subjects as one HTML artifact; its notes state which data it omits.
+    """Write the page of all subjects as one HTML file.
 
-    Raises `UsageError` if there is nothing to show.
+    Its notes say which data is omitted. Raises `UsageError` if there is nothing to show.
     """
     lines = ColumnLines(MAX_BYTES - RESERVED_BYTES)
     index = build_index(page, lines)
@@ -61,11 +61,11 @@ def write(page: InteractivePage, options: NoOptions) -> WriteResult:
 
 
 def build_index(page: InteractivePage, lines: ColumnLines) -> dict[str, object]:
-    """Build the index of a page and add its columns to `lines`.
+    """Build the index of a page, and add its columns to `lines`.
 
-    Runs, jobs and networks are in `runs`; notes name columns that were omitted for the size limit.
-    Of several wait graphs or sets of files, the last is shown. Raises `UsageError` if there is
-    nothing to show.
+    Runs, jobs and networks are in `runs`. Notes name the columns that were omitted because of the
+    size limit. Of several wait graphs, or several sets of files, only the last is shown. Raises
+    `UsageError` if there is nothing to show.
     """
     runs: list[object] = []
     notes: list[str] = []
@@ -110,7 +110,7 @@ def build_index(page: InteractivePage, lines: ColumnLines) -> dict[str, object]:
 
 
 def _shorten_title(page: InteractivePage) -> str:
-    """Return the title; of a page that is named after a run, without the folder of the run."""
+    """Return the title; if it is that of a run, without the folder of the run's file."""
     runs = [one.title for one in page.subjects if isinstance(one, RunTimeline | JobTimeline)]
     return (Path(page.title).name or page.title) if page.title in runs else page.title
 

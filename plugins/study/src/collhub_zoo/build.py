@@ -58,9 +58,9 @@ class BuildRequest:
 
 
 def choose_machines(catalogue: Catalogue, *, is_small: bool) -> tuple[str, ...]:
-    """Return the texts of the standard machines, then those of the cards, each once.
+    """Return the topology texts of the standard machines, then those of the cards, each once.
 
-    With `is_small`: only the standard machines that are marked as small.
+    `is_small`: only the standard machines that are marked as small.
     """
     standard = [one.topology for one in catalogue.machines if one.small or not is_small]
     named = [] if is_small else [t for entry in catalogue.entries for t in entry.card.topologies]
@@ -73,10 +73,11 @@ def build_index(
     registry: Registry,
     progress: Progress,
 ) -> tuple[ZooBuildReport, dict[str, bytes]]:
-    """Evaluate all entries; return the index, and the files for runtimes by path.
+    """Evaluate all requested entries; return the index, and the files for runtimes by path.
 
     Failures of entries and of worker processes are listed in the index. The order of the results
-    does not depend on the number of jobs. `previous`: index whose times are compared.
+    does not depend on the number of jobs. `previous`: an earlier index; curves that became worse
+    are listed. `progress` is called after each machine and collective.
     """
     catalogue = request.catalogue
     groups = list_requests(
@@ -131,9 +132,10 @@ def draw_views(
 ) -> tuple[dict[str, ViewItem], dict[str, bytes]]:
     """Draw an interactive page of one run of every entry; return the pages and their files.
 
-    The run is the one with the fewest steps, of the first collective of the card that has results,
-    at the largest size on nominal links. An entry whose results all have more than 4000 steps has
-    no page, nor has any entry if no loaded plugin writes pages.
+    The run is of the first collective of the card that has results, of these the result with the
+    fewest steps, at the largest size on nominal links. An entry has no page if all its results have
+    more than `MAX_FILE_STEPS` steps, or if creating, simulating or drawing fails (for example
+    without a plugin for pages).
     """
     views: dict[str, ViewItem] = {}
     files: dict[str, bytes] = {}
@@ -179,9 +181,10 @@ def draw_views(
 def create_output(
     report: ZooBuildReport, request: BuildRequest, files: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """Return all files of the output by path: index, pages, `files` for runtimes, copies of the
-    requested entries and of the list of machines (only if there are any). Raises errors of entries
-    whose files cannot be read.
+    """Return all files of the output by path.
+
+    These are the index, the pages, `files` for runtimes, and copies of the requested entries and of
+    the list of machines, if any. Raises the errors of entries whose files cannot be read.
     """
     from collhub_zoo.pages import create_pages
 
@@ -204,11 +207,11 @@ def create_output(
 def compare_indexes(
     previous: Mapping[str, object], current: Mapping[str, object]
 ) -> Iterator[WorseCurve]:
-    """Yield the curves of a previous index that became worse, by entry, machine and collective.
+    """Yield the curves that became worse since a previous index, by entry, machine and collective.
 
-    A curve became worse if its time at some size that both have increased by more than 0.1 %. A
-    result became worse if it is missing or no longer correct; its curves are then not compared.
-    Only machines and entries of the current index count.
+    A curve is worse if its time at some common size increased by more than 0.1 %. A result is worse
+    if it is missing or no longer correct; its curves are then not compared. Only machines and
+    entries of the current index count.
     """
     before, after = _index_results(previous), _index_results(current)
     machines = {_get(machine, "topology") for machine in _list(current.get("machines"))}
@@ -236,10 +239,10 @@ def compare_indexes(
 def _run_groups(
     groups: Sequence[GroupRequest], jobs: int, registry: Registry
 ) -> Iterator[tuple[int, GroupOutcome]]:
-    """Yield the position and the outcome of each group, in order of completion.
+    """Yield the position and the outcome of each group, in the order of completion.
 
-    One job or at most one group runs in this process in order; otherwise `jobs` workers. A
-    `HubError`, and in workers also a crash or lack of memory, becomes an outcome with a failure.
+    With one job or at most one group, this process evaluates them; otherwise `jobs` workers do. A
+    `HubError`, and in workers also a crash or lack of memory, becomes an outcome with failures.
     """
     if jobs <= 1 or len(groups) <= 1:
         for position, group in enumerate(groups):
@@ -263,8 +266,9 @@ def _run_groups(
 
 
 def _create_failure(group: GroupRequest, reason: str) -> GroupOutcome:
-    """Return an outcome with one failure for every entry of the group; line breaks in the reason
-    become spaces.
+    """Return an outcome with one failure for every entry of the group.
+
+    Line breaks in the reason become spaces.
     """
     failures = [
         SkippedItem(
@@ -297,8 +301,10 @@ def _index_results(
 def _list_slower(
     old: Mapping[str, object], new: Mapping[str, object], member: str
 ) -> Iterator[str]:
-    """Yield `SIZE B: OLD to NEW ns` for every size whose `member` increased by more than 0.1 %, in
-    the old order. Sizes without an integer in both reports are left out.
+    """Yield `SIZE B: OLD to NEW ns` for every size whose time increased by more than 0.1 %.
+
+    `member`: name of the time in both results. Sizes without an integer in both are skipped. The
+    order is that of the old result.
     """
     times = {_get(point, "size"): _get(point, member) for point in _list(new.get("points"))}
     for point in _list(old.get("points")):

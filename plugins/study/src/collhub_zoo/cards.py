@@ -139,11 +139,11 @@ class CardCommand:
 
 
 def parse_card(content: bytes, path: str, name: str | None = None) -> Card:
-    """Parse and check a card; `name`: name of its folder, which the card must repeat.
+    """Parse and check a card. `name`: name of its folder, which the card must repeat; None for any.
 
-    Raises `InputError` with `path` for invalid YAML, unknown, missing and invalid keys, another
-    name, a command that is not allowed, an invalid file name, more than one of command, file and
-    fetch, and a card with none of these and without figures.
+    Raises `InputError` with `path` for invalid YAML, keys that violate the schema, another name, a
+    command that is not allowed, an invalid file name, more than one of command, file and fetch, and
+    a card with none of these and without figures.
     """
     card = _parse(content, path, Card)
     if name is not None and card.name != name:
@@ -166,7 +166,7 @@ def parse_card(content: bytes, path: str, name: str | None = None) -> Card:
 def parse_machines(content: bytes, path: str) -> tuple[MachineCard, ...]:
     """Parse the standard machines of a catalogue, in order.
 
-    Raises `InputError` for a document that violates the schema, and for two machines with the same
+    Raises `InputError` for a document that violates the schema, and if two machines have the same
     topology text.
     """
     machines = tuple(_parse(content, path, MachinesCard).machines)
@@ -178,12 +178,15 @@ def parse_machines(content: bytes, path: str) -> tuple[MachineCard, ...]:
 
 
 def parse_command(card: Card, path: str) -> CardCommand | None:
-    """Parse the command or the file of a card; None for a card that needs a download or has none.
+    """Parse the command or the file of a card; None for a card that has neither.
 
-    A file takes precedence over a command. Raises `InputError` for another verb, an invalid name of
-    a synthesizer, a file that is not in the folder of the card, options other than `-O`, the
-    options `sandbox` and `arguments`, values that are paths, and arguments after `--` for a
-    synthesizer.
+    A file takes precedence over a command. Raises `InputError` for these defects of a command:
+
+    - another verb than `synthesize` and `convert`
+    - an invalid name of a synthesizer, or a file name that is not of the card's folder
+    - options other than `-O KEY=VALUE`, the keys `sandbox` and `arguments`, and values that are
+      paths
+    - arguments after `--` for a synthesizer
     """
     if card.file is not None:
         return CardCommand(file=card.file)
@@ -234,9 +237,9 @@ def _check_file_name(name: str, path: str) -> None:
 
 
 def _parse(content: bytes, path: str, kind: type[C]) -> C:
-    """Parse a YAML document, check it by the published schema of `kind` and return it as `kind`.
+    """Parse a YAML document, check it by the schema of `kind`, and return it as `kind`.
 
-    Raises `InputError` for the first violation, with its line if found.
+    Raises `InputError` for the first violation, with its line if known.
     """
     document = document_of(Source.of_bytes(path, content), _CODE).raw
     schema = f"{get_schema_name(kind).removeprefix('collhub/')}.json"
@@ -250,8 +253,10 @@ def _parse(content: bytes, path: str, kind: type[C]) -> C:
 
 
 def _find_line(content: bytes, where: str) -> int | None:
-    """Return the line (from 1) of the top-level key of a path such as `$.origin.url`: the first
-    line that begins with `origin:`. None if the path or the text has no such key.
+    """Return the line (from 1) of the top-level key of a path such as `$.origin.url`.
+
+    It is the first line that begins with `origin:`. None if the path has no key or no line begins
+    with it.
     """
     key = re.match(r"\$\.([a-z0-9_]+)", where)
     if key is None:

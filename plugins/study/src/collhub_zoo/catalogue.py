@@ -66,9 +66,9 @@ class Entry:
     read: Callable[[str], bytes]
 
     def hash_files(self) -> dict[str, str]:
-        """Return the SHA-256, in hexadecimal, of the card and of the files next to it, by name.
+        """Return the SHA-256 of the card and of the files next to it, by name, in hexadecimal.
 
-        Reads (or downloads) all of them.
+        All of them are read, or downloaded.
         """
         names = (CARD_FILE, *self.files)
         return {name: hashlib.sha256(self.read(name)).hexdigest() for name in names}
@@ -90,8 +90,8 @@ class Catalogue:
     def find(self, name: str) -> Entry:
         """Return the entry with exactly this name.
 
-        Raises `UsageError` (`unknown-entry`) whose cure suggests the closest name, if one is
-        similar.
+        Raises `UsageError` (`unknown-entry`) if there is none; its cure suggests the closest name,
+        if one is similar.
         """
         for entry in self.entries:
             if entry.card.name == name:
@@ -110,12 +110,12 @@ class Catalogue:
 
 
 def open_catalogue(source: str | None, fetch: Fetch | None = None) -> Catalogue:
-    """Open a catalogue: None for the installed one, a folder, or an https address.
+    """Open a catalogue: the installed one (None), a folder, or an https address.
 
-    Invalid cards of a folder are listed in `errors`. `fetch`: function for downloads from the
-    address, given the URL and the maximum number of bytes; by default `download`. Raises
-    `UsageError` for a folder without entries and for another kind of address, `InputError` for an
-    invalid index or download.
+    Invalid cards of a folder are listed in `errors`. `fetch`: function for downloads, called with
+    the URL and the maximum number of bytes; by default `download`. Raises `UsageError` if the
+    folder does not exist or for another kind of address, and `InputError` for an invalid index or
+    download.
     """
     if source is None:
         return _read_folder("installed", importlib.resources.files("collhub_zoo") / COPY_FOLDER)
@@ -140,8 +140,8 @@ def open_catalogue(source: str | None, fetch: Fetch | None = None) -> Catalogue:
 def parse_index(content: bytes, path: str) -> dict[str, object]:
     """Parse the index of a build as a JSON object.
 
-    Raises `InputError` if it is no JSON object, or its `schema` is not that of the builds; the
-    other members are not checked.
+    Raises `InputError` if it is not a JSON object or has another `schema`. Its other members are
+    not checked.
     """
     document = parse_json_object(content, path)
     if document.get("schema") != "collhub/report-zoo-build-1":
@@ -153,8 +153,8 @@ def parse_index(content: bytes, path: str) -> dict[str, object]:
 def download(url: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Download a file by https, without credentials.
 
-    Raises `UsageError` for another protocol, `InputError` if the server does not answer in time,
-    redirects to another protocol, or sends more than `max_bytes`.
+    Raises `UsageError` for another protocol. Raises `InputError` if the download fails or does not
+    finish in time, if the server redirects to another protocol, or for more than `max_bytes`.
     """
     # Imported here: the only command that needs the network imports its library.
     import urllib.error
@@ -190,9 +190,9 @@ def download(url: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 
 def check_sha256(content: bytes, expected: str, path: str) -> bytes:
-    """Return the content unchanged if it has this SHA-256 (hexadecimal, lower case).
+    """Return the content unchanged if it has the expected SHA-256 (hexadecimal, lower case).
 
-    Raises `InputError` for `path` otherwise.
+    Otherwise raises `InputError` for `path`.
     """
     actual = hashlib.sha256(content).hexdigest()
     if actual != expected:
@@ -236,9 +236,11 @@ def _read_entry(folder: Traversable, path: str) -> Entry:
 
 
 def _read_address(address: str, fetch: Fetch) -> Catalogue:
-    """Read the index at an address, with or without the name of the index file; entries are sorted
-    by name and download their files when they are used. Raises `InputError` if the list of entries
-    is missing or has more than `_MAX_ENTRIES`. Machines have only their topology, also as title.
+    """Read the catalogue at an address, with or without the name of the index file.
+
+    Entries are sorted by name; their files are downloaded when they are used. Machines have their
+    topology text as title. Raises `InputError` if the list of entries is missing or has more than
+    `_MAX_ENTRIES`, and for an invalid card.
     """
     base = address.removesuffix(INDEX_FILE).rstrip("/")
     url = f"{base}/{INDEX_FILE}"
@@ -256,9 +258,9 @@ def _read_address(address: str, fetch: Fetch) -> Catalogue:
 
 
 def _read_listed(item: object, base: str, url: str, fetch: Fetch) -> Entry:
-    """Return an entry of an index: its card is part of the index and checked as one of a file.
+    """Return an entry of an index; its card is part of the index and is checked.
 
-    Names of files that are invalid are ignored; the others are downloaded when read and must have
+    Invalid file names are ignored. The other files are downloaded when they are read, and must have
     the SHA-256 of the index. Raises `InputError` for an invalid card.
     """
     item = item if isinstance(item, dict) else {}
@@ -332,8 +334,9 @@ class AlgorithmSource:
         return self._command is not None and bool(self._command.synthesizer)
 
     def refusal(self, kind: CollectiveKind, topology: Topology) -> str:
-        """Return the reason why the card excludes a collective on a network, or an empty text: the
-        collective is not listed, or the card lists ranks without the number of NPUs.
+        """Return why the card excludes a collective on a network; "" if it does not.
+
+        It does if it does not list the collective, or if it lists ranks without the number of NPUs.
         """
         card, ranks = self._entry.card, topology.num_npus
         if kind.value not in card.collectives:
@@ -343,11 +346,12 @@ class AlgorithmSource:
         return ""
 
     def create(self, kind: CollectiveKind, topology: Topology, size: int) -> Algorithm:
-        """Create the algorithm for `size` bytes; it is not verified.
+        """Create the algorithm for `size` bytes, without verifying it.
 
-        A file is read once per number of ranks, and its algorithm serves all sizes. Raises
-        `UsageError` if the card excludes the call, needs a download, or its file has another
-        collective or number of ranks, and `HubError` if the synthesis or the reading fails.
+        A file is read once per number of ranks, and its algorithm is used for all sizes. Raises
+        `UsageError` if the card excludes the call, needs a download that is missing, or its file
+        has another collective or number of ranks. Raises `HubError` if the synthesis or the reading
+        fails.
         """
         card = self._entry.card
         if reason := self.refusal(kind, topology):
@@ -386,9 +390,11 @@ class AlgorithmSource:
         ).algorithm
 
     def _read_file(self, ranks: int) -> Algorithm:
-        """Read the card's file or its download from a temporary folder, where its reader finds the
-        suffix. `RANKS` in the arguments of the command is replaced by `ranks`; findings of the
-        reader are discarded. Raises `HubError` if it cannot be read.
+        """Read the card's file, or its download, as an algorithm.
+
+        It is written to a temporary folder, where its reader finds the suffix. The word `RANKS` in
+        the arguments of the command is replaced by `ranks`. Findings of the reader are discarded.
+        Raises `HubError` if it cannot be read.
         """
         command = self._command
         if command is None:

@@ -95,9 +95,10 @@ class _Place:
 
 
 def evaluate_group(request: GroupRequest, registry: Registry) -> GroupOutcome:
-    """Evaluate all entries of a request for its collective and topology (root 0 if rooted), and
-    rank them. Errors of entries become failures or skipped entries of the outcome. Raises
-    `HubError` if the catalogue, an entry's name or the topology cannot be read.
+    """Evaluate all entries of a request for its collective and topology, and rank them.
+
+    A collective with a root has the root 0. Errors of entries become failures or skipped entries.
+    Raises `HubError` if the catalogue or the topology cannot be read, or an entry does not exist.
     """
     catalogue = open_catalogue(request.source)
     outcome = GroupOutcome()
@@ -137,9 +138,10 @@ def list_requests(
     names: Sequence[str],
     downloads: tuple[tuple[str, bytes], ...],
 ) -> list[GroupRequest]:
-    """Return a request per machine and collective that at least one entry in `names` is intended
-    for: by machine in the given order, then in the order of `CollectiveKind`. `sizes` are in bytes;
-    every request has all `downloads`.
+    """Return one request per machine and collective that has at least one of the entries.
+
+    The order is that of `machines`, then that of `CollectiveKind`. `names`: the entries to use.
+    `sizes`: bytes. Every request has all `downloads`.
     """
     requests = []
     for machine in machines:
@@ -163,8 +165,9 @@ def _evaluate_entry(
 ) -> None:
     """Add the result of an entry, or the reason why it has none, to the outcome.
 
-    Skipped: refused collective or topology, no file, or input and usage errors of a synthesizer.
-    Other errors are failures; an incorrect algorithm has both a result and a failure.
+    The entry is skipped if its card excludes the collective or network, if it has no file, or for
+    input and usage errors of its synthesizer. Other errors are failures. An incorrect algorithm has
+    both a result and a failure.
     """
     name, request = entry.card.name, place.request
 
@@ -201,12 +204,12 @@ def _evaluate_entry(
 def _create_result(
     entry: Entry, source: AlgorithmSource, place: _Place
 ) -> tuple[ResultItem, dict[str, bytes]]:
-    """Create, verify and time the algorithm at all sizes; return the result and its files by name.
+    """Create, verify and time the algorithm at all sizes; return its result, and files by path.
 
-    It is verified again only if its steps differ from the previous size; it is correct only if
-    every verification is. A deadlock at a FIFO capacity of `_FIFO_CAPACITY` transfers is recorded
-    in `fifo` and does not make it incorrect. Steps, runtimes and certificate are those of the last
-    size.
+    It is verified again only if its steps differ from those of the previous size, and it is correct
+    only if every verification succeeds. A deadlock that occurs only with connections of
+    `_FIFO_CAPACITY` transfers is recorded in `fifo` and does not make it incorrect. Steps, runtimes
+    and certificate are those of the last size.
     """
     points = []
     verified: Algorithm | None = None
@@ -259,10 +262,11 @@ def _time_algorithm(
     latency_ns: int | None,
     place: _Place,
 ) -> PointItem:
-    """Simulate on nominal links and on the machine; the ratio to the bound is that of picoseconds.
+    """Simulate an algorithm on nominal links and on the machine, at one size in bytes.
 
-    A ratio is null without a bound, and for a time below it by more than the rounding error.
-    `latency_ns`: time with messages of one byte, which the point repeats.
+    The ratio to the bound is computed in ps. It is None without a bound, and for a time below the
+    bound by more than the rounding error. `latency_ns`: time with messages of one byte, which the
+    result repeats.
     """
     topology, registry = place.topology, place.registry
     simulated = hub_core.simulate(algorithm, topology, size, registry=registry)
@@ -295,8 +299,9 @@ def _time_algorithm(
 
 
 def _check_certificate(algorithm: Algorithm, registry: Registry) -> str:
-    """Return the verdict `ok` or `wrong` of the first certificate check that applies to the
-    algorithm; `none` if no check applies.
+    """Return the verdict `ok` or `wrong` of the first certificate check that applies.
+
+    It is `none` if no check applies to the algorithm.
     """
     for check in registry.all(Check):
         if check.offer.subject is Subject.CERTIFICATE:
@@ -310,12 +315,12 @@ def _check_certificate(algorithm: Algorithm, registry: Registry) -> str:
 def _check_runtimes(
     entry: Entry, algorithm: Algorithm, place: _Place
 ) -> tuple[list[RuntimeItem], dict[str, bytes], int | None]:
-    """Write one file for each runtime and check it by the rules of each range of versions.
+    """Write one file for each runtime, and check it by the rules of each range of versions.
 
-    Returns the verdicts, the files that some version uses, by path, and the maximum number of
-    thread blocks of a rank in the file for the executor of MSCCL (None without this file). A format
-    that cannot express the algorithm for a runtime has no verdicts; algorithms of more than
-    `MAX_FILE_STEPS` steps have none at all.
+    Returns the verdicts, the files that some version uses by path, and the maximum number of thread
+    blocks of a rank in the file for the executor of MSCCL (None without this file). A runtime whose
+    format cannot express the algorithm has no verdicts. Algorithms of more than `MAX_FILE_STEPS`
+    steps have none at all.
     """
     if len(algorithm.steps) > MAX_FILE_STEPS:
         return [], {}, None
@@ -358,9 +363,9 @@ def _check_runtimes(
 
 
 def _run_check(check: Check, request: CheckRequest) -> CheckReport:
-    """Run a check with its default options and return its report.
+    """Execute a check with its default options and return its report.
 
-    Raises `HubError` if the check does.
+    Raises the `HubError` of the check.
     """
     report = resolve(check.run)(request, check.options())
     assert isinstance(report, CheckReport)
@@ -389,8 +394,8 @@ def _write_file(
 def _create_group(place: _Place, results: Sequence[ResultItem]) -> GroupItem:
     """Rank the correct results at every size, and add the bounds and the measured times.
 
-    Order: simulated time, then entry name; results with no time or 0 ns are left out, and a size
-    without results has no item in `best`. A bound without value has time None.
+    The order is by simulated time, then by entry name. Results without a time or with 0 ns are left
+    out, and a size without results is not in `best`. An unknown bound has the time None.
     """
     best = []
     for position, size in enumerate(place.request.sizes):
@@ -438,10 +443,10 @@ def _create_group(place: _Place, results: Sequence[ResultItem]) -> GroupItem:
 def explain_difference(slower: PointItem, best: PointItem) -> str:
     """Return the part of the simulated time that differs the most between two algorithms.
 
-    The parts add up to the time: the latency, that is the time with messages of one byte; the time
-    for which the busiest link is occupied; and the rest (`waits`), in which links wait for data. It
-    is negative if messages overlap with latencies. `equal` for equal times; of equal differences,
-    the first part counts.
+    The parts add up to the time. `latency`: time with messages of one byte. `link`: time for which
+    the busiest link is occupied. `waits`: the rest, in which links wait for data; it is negative if
+    messages overlap with latencies. At equal differences, the first part counts. `equal` if the
+    times are equal.
     """
     if slower.time_ns == best.time_ns:
         return "equal"
@@ -454,8 +459,10 @@ def explain_difference(slower: PointItem, best: PointItem) -> str:
 
 
 def _list_measured(place: _Place) -> list[MeasuredItem]:
-    """Return the measured times in ns of libraries in the shipped profile of the machine: tables of
-    this collective, all ranks of the topology and no particular dtype. Empty without a profile.
+    """Return the measured times (ns) of libraries in the shipped profile of the machine.
+
+    These are the tables of this collective on all ranks of the topology, without a data type. The
+    list is empty without a profile.
     """
     profile = find_profile(place.topology)
     if profile is None:

@@ -19,8 +19,10 @@ _REASONS = (
 
 
 def create_pages(report: ZooBuildReport) -> dict[str, str]:
-    """Return the Markdown texts by path: `index.md`, `collectives/KIND.md` for kinds with a group,
-    and `entries/NAME.md` for all entries. Links between them are relative.
+    """Return the Markdown pages by path.
+
+    These are `index.md`, `collectives/KIND.md` for collectives with results, and `entries/NAME.md`
+    for all entries. Links between them are relative.
     """
     pages = {"index.md": _create_overview(report)}
     for kind in dict.fromkeys(group.collective for group in report.groups):
@@ -31,8 +33,10 @@ def create_pages(report: ZooBuildReport) -> dict[str, str]:
 
 
 def _create_overview(report: ZooBuildReport) -> str:
-    """Return the Markdown overview: per collective a table of the best entry and its ratio to the
-    bound by machine and size, then tables of entries and machines, and failures if any.
+    """Return the Markdown overview.
+
+    For each collective it has a table with the best entry and its ratio to the bound, by machine
+    and size. Tables of entries and machines follow, then failures and worse curves, if any.
     """
     lines = [
         "# Zoo of algorithms",
@@ -88,8 +92,10 @@ def _describe_best(group: GroupItem, sizes: Sequence[int]) -> Iterator[str]:
 
 
 def _create_collective_page(report: ZooBuildReport, kind: str) -> str:
-    """Return the Markdown page of a collective `kind`: per machine, ranked entries with their times
-    by size, the lower bound (`unknown` without one), and measured times if any.
+    """Return the Markdown page of a collective.
+
+    For each machine it has the entries with their times by size, the fastest at the largest size
+    first; the lower bound (`unknown` without one); and measured times, if any.
     """
     lines = [f"# {kind}", "", "[All collectives](../index.md)", "", _REASONS, ""]
     sizes = [format_bytes(size) for size in report.sizes]
@@ -139,9 +145,9 @@ def _describe_points(result: ResultItem, group: GroupItem) -> Iterator[str]:
 
 
 def _create_entry_page(report: ZooBuildReport, card: Card) -> str:
-    """Return the Markdown page of an entry: its card, verdicts, runtimes, times and published
-    figures. Sections without data, and links to a download or an interactive page that do not
-    exist, are left out.
+    """Return the Markdown page of an entry: card, verdicts, runtimes, times, published figures.
+
+    Sections without data, and links to a download or page that does not exist, are omitted.
     """
     origin = card.origin
     name = _escape(origin.paper or origin.project or "source")
@@ -224,8 +230,9 @@ def _describe_point(point: object) -> str:
 
 
 def _list_problems(report: ZooBuildReport) -> Iterator[str]:
-    """Yield the Markdown lines of the sections on failures and on curves that became worse, each
-    with a table. A section without rows is left out.
+    """Yield the Markdown lines about failures and about curves that became worse.
+
+    Each section has a table and is omitted without rows.
     """
     if report.failures:
         yield from ("## Failures", "")

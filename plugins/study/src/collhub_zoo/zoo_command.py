@@ -323,7 +323,8 @@ def build(
 def _read_downloads(catalogue: Catalogue, pairs: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
     """Read the files of `--fetched NAME=FILE` as (entry name, bytes), in order.
 
-    Raises `UsageError` for another form or an unknown entry.
+    Raises `UsageError` for another form and for an unknown entry, and the error of a file that
+    cannot be read.
     """
     downloads = []
     for pair in pairs:
@@ -336,9 +337,9 @@ def _read_downloads(catalogue: Catalogue, pairs: tuple[str, ...]) -> tuple[tuple
 
 
 def _open(context: CommandContext, source: str | None) -> Catalogue:
-    """Open a catalogue; print the errors of its invalid cards, which are left out.
+    """Open a catalogue; print the errors of its invalid cards, which are omitted.
 
-    `source` None: the shipped catalogue.
+    `source` None means the installed catalogue.
     """
     from collhub_zoo.catalogue import open_catalogue
 
@@ -377,8 +378,9 @@ def _describe_source(card: Card) -> str:
 
 
 def _choose_machine(context: CommandContext, catalogue: Catalogue, card: Card) -> str:
-    """Return the first intended network with a number of ranks that the card allows; a card without
-    ranks allows any. Raises `UsageError` (`no-machine`) if no network fits.
+    """Return the first network of the card whose number of ranks the card allows.
+
+    A card without ranks allows any. Raises `UsageError` (`no-machine`) if no network fits.
     """
     for text in catalogue.topologies_of(card):
         if not card.ranks or context.read_topology(text).num_npus in card.ranks:

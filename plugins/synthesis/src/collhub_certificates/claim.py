@@ -52,8 +52,10 @@ class Claim:
 
     @property
     def is_collecting(self) -> bool:
-        """True if data flow up the trees: to a root, or to the rank whose part is reduced
-        (reduce-scatter).
+        """Return whether data flow towards the roots of the trees.
+
+        True for collectives that end at a root (reduce, gather) and for the reduce-scatter, where
+        the root of a tree is the rank whose part is reduced. An all-reduce gives False.
         """
         traits = self.kind.traits
         return traits.to_root or (traits.reduces and traits.is_split)
@@ -81,12 +83,15 @@ class Claim:
         return None
 
     def check_ranks(self, algorithm: Algorithm | None) -> None:
-        """Raise `FlawError` for ranks that are no NPUs, and for another collective.
+        """Raise `FlawError` if the ranks, the root or the collective of the claim are invalid.
 
-        The ranks must be at least two different NPUs of the claimed network, and the root of a
-        rooted collective must be one of them. `algorithm`: the algorithm that carries the
-        certificate, None to skip the comparison. Unless it is custom, it must have the same kind,
-        the ranks 0, 1, ... in this order, and no root or the same one.
+        Checked in this order:
+
+        - Ranks (code `ranks`): at least two, all different, none above the last NPU of the claimed
+          network.
+        - Root (code `ranks`): the root of a rooted collective is one of the ranks.
+        - Collective (code `collective`): `algorithm`, unless it is None or custom, has the same
+          kind, the ranks 0, 1, ... in this order, and the same root or no root.
         """
         last = self.document["network"]["npus"] - 1
         distinct = set(self.ranks)
@@ -112,10 +117,11 @@ class Claim:
                     raise FlawError("collective", message)
 
     def carrying_planes(self) -> dict[int, CertifiedPlane]:
-        """Return the entries of all planes that carry data, by number; empty for a single plane.
+        """Return the certificate's entry of every plane by plane number; {} if there is one plane.
 
-        Planes are independent networks. Raises `FlawError` unless the shares of the entries add up
-        to exactly 1 and their planes exist; if a plane has several entries, the last one counts.
+        A plane is an independent network that carries a share of the data. If a plane has several
+        entries, the last one counts. Raises `FlawError` (`planes`) unless the shares of the entries
+        add up to exactly 1 and all their planes exist.
         """
         if len(self.planes) == 1:
             return {}
@@ -131,10 +137,12 @@ class Claim:
 def read_capacities(
     certificate: Certificate, topology: Topology | None
 ) -> list[dict[tuple[int, int], Fraction]]:
-    """Return bytes per second by link for every plane; the first of parallel links counts.
+    """Return the capacity of every link in bytes/s, as one dict per plane.
 
-    The links are those of the topology, if given, else those of the certificate. Raises `FlawError`
-    for a topology of another certificate, and if neither specifies the links.
+    The keys are (source, destination). Of parallel links only the first counts. Links without a
+    plane are on plane 0. The links are those of the topology, else those of the certificate. Raises
+    `FlawError` (`topology`) if the topology is not that of the certificate, if neither lists the
+    links, and if plane numbers do not first appear in the order 0, 1, 2, ...
     """
     network = _check_network(certificate["network"], topology)
     planes: list[dict[tuple[int, int], Fraction]] = [{}]
@@ -150,9 +158,10 @@ def read_capacities(
 
 
 def add_planes(planes: Sequence[LinkCapacities]) -> dict[tuple[int, int], Fraction]:
-    """Add up the capacities of all planes by link; a link that a plane lacks counts as 0 there.
+    """Return the capacity of every link summed over all planes.
 
-    Bounds of this network also hold for algorithms whose data change planes on their route.
+    A plane without the link adds nothing. Bounds on this combined network also hold for algorithms
+    whose data change planes on their route.
     """
     total: dict[tuple[int, int], Fraction] = {}
     for plane in planes:
@@ -162,12 +171,13 @@ def add_planes(planes: Sequence[LinkCapacities]) -> dict[tuple[int, int], Fracti
 
 
 def _check_network(declared: CertifiedNetwork, topology: Topology | None) -> CertifiedNetwork:
-    """Return the network with its links, after a check of the topology and the digest.
+    """Return the description of the network with its links, after a comparison of all its facts.
 
-    With a topology, its digest must be the declared one, and all declared facts except the name
-    must be those of the topology; its own description is returned. Without, the certificate must
-    state the links and its digest must fit. The name is not covered by the digest. Raises
-    `FlawError` otherwise.
+    With a topology, the declared digest and all declared facts except the name must be those of the
+    topology, and multicasting or reducing switches must not be left out. The description of the
+    topology is returned. Without a topology, the certificate must list its links and its digest
+    must be the one computed from them; `declared` is returned. The digest does not cover the name.
+    Raises `FlawError` (`topology`) otherwise.
     """
     if topology is not None:
         actual = cast(CertifiedNetwork, network_object(topology))
@@ -211,10 +221,11 @@ def check_same_collective(
     algorithm: Algorithm,
     document_name: str,
 ) -> None:
-    """Raise `FlawError` if a document is for another size, kind, root or ranks than an algorithm.
+    """Raise `FlawError` (`collective`) if a document is for another collective than an algorithm.
 
-    Ranks of the document must be 0, 1, ... in order. `document_name`: for the message. An algorithm
-    without size, or without root, fits any; of a custom algorithm only the size is compared.
+    Size, kind, ranks and root are compared; the ranks of the document must be 0, 1, ... in order.
+    An algorithm without a size, or without a root, fits any. For a custom algorithm only the size
+    is compared. `document_name` is used in the message.
     """
     actual = algorithm.collective
     is_same = algorithm.collective_bytes in (None, document["collective_bytes"])
@@ -229,10 +240,10 @@ def check_same_collective(
 
 
 def check_claimed_time(document: Mapping[str, Any], proved_ns: Fraction, proof: str) -> int:
-    """Return the claimed bound in ns, the field `lower_bound_ns` of a document.
+    """Return the field `lower_bound_ns` of a document: the claimed lower bound of the time.
 
-    Raises `FlawError` unless it is an integer from 0 to `proved_ns`; `proof`: subject of the
-    message.
+    Raises `FlawError` (`bound`) unless it is an integer from 0 to `proved_ns`. `proof` is the
+    plural subject of the message, for example "the prices".
     """
     claimed = document["lower_bound_ns"]
     if not isinstance(claimed, int) or isinstance(claimed, bool) or claimed < 0:

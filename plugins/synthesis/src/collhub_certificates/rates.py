@@ -69,11 +69,13 @@ class DirectedTree:
 
 
 def direct_tree(tree: CertifiedTree, claim: Claim) -> list[DirectedTree]:
-    """Return one directed tree, or two if an all-reduce collects by another tree (`up`).
+    """Return the directed trees of a certified tree.
 
-    The tree of an all-reduce without `up` is used in both directions. Raises `FlawError` unless the
-    root is a rank (for a rooted collective its root) and every target is connected to it. Targets
-    are all ranks, or for a path of a scatter or gather its only target.
+    A collective other than an all-reduce has one tree, down from the root or up to it. An
+    all-reduce has one tree that is used in both directions, or two trees if the certificate lists a
+    separate one for the reduction (`up`). Targets are all ranks, or the only target of a path of a
+    scatter or gather. Raises `FlawError` (`tree`) if the root is not a rank, or not the root of a
+    rooted collective, if a target is not a rank, and if a target is not connected to the root.
     """
     only = _get_only_target(tree, claim)
     targets = claim.ranks if only is None else [only]
@@ -99,9 +101,9 @@ def direct_tree(tree: CertifiedTree, claim: Claim) -> list[DirectedTree]:
 
 
 def _get_only_target(tree: CertifiedTree, claim: Claim) -> int | None:
-    """Return the only target of a tree in a scatter or gather; None for a tree to all ranks.
+    """Return the only target of a path of a scatter or gather.
 
-    None also for other collectives.
+    None if the tree reaches all ranks, and for all other collectives.
     """
     if claim.may_serve_one:
         return tree.get("target")
@@ -117,12 +119,13 @@ def _build_directed_tree(
     is_down: bool,
     is_up: bool,
 ) -> DirectedTree:
-    """Build the directed tree of `direction`; root, weight and target are those of `tree`.
+    """Build the directed tree with the parents and routes of `direction`.
 
-    `is_down`, `is_up`: whether data flow away from and to the root. The served rank is the only
-    target, or the root if the tree reaches all ranks. Raises `FlawError` for a cycle, a target or
-    node without path to the root, a parent of the root, another number of parents than NPUs, and
-    routes of nodes without parent.
+    Root, weight and target are those of `tree`. `is_down` and `is_up` say whether data flow away
+    from the root and to it; both can be true. The served rank is the only target, or the root for a
+    tree to all ranks. Raises `FlawError` (`tree`) if the root has a parent, if a target or a node
+    with a parent is not connected to the root, if the list of parents does not have one entry per
+    NPU, and if a node without a parent has a route.
     """
     root = tree["root"]
     npus = claim.document["network"]["npus"]
@@ -169,10 +172,11 @@ def check_traffic(
     plane: int,
     num_planes: int,
 ) -> None:
-    """Raise `FlawError` unless the ranks send exactly the data of a plane's trees to each other.
+    """Raise `FlawError` (`traffic`) unless the algorithm sends exactly the data of a plane's trees.
 
-    Compared is the fraction of the data by (sender, receiver), on this plane only, exactly.
-    `data_per_rate`: fraction of the data per unit of weight. The first pair that differs is named.
+    For each pair (sender, receiver) the fractions of the data on this plane are compared exactly.
+    `data_per_rate`: fraction of the data per unit of a tree's weight. The message names the lowest
+    pair that differs.
     """
     planned: dict[NodePair, Fraction] = {}
     for tree in directed_trees:
@@ -187,12 +191,11 @@ def check_traffic(
 
 
 def _measure_traffic(algorithm: Algorithm, plane: int, num_planes: int) -> dict[NodePair, Fraction]:
-    """Return the data that ranks send to each other on a plane, by (sending rank, its peer).
+    """Return the data sent on a plane by (sending rank, receiving rank), as fractions of all data.
 
-    A value is the sum of the units of all SEND steps of the pair, divided by the units of the
-    entire collective; it may exceed 1. Channel c belongs to plane c modulo `num_planes`. Pairs
-    without a SEND on the plane are missing. Peers are not checked: an invalid one remains a pair of
-    its own.
+    A fraction is the sum of the units of all SEND steps of the pair divided by the units of the
+    collective; it may exceed 1. Channel c belongs to plane c modulo `num_planes`. Pairs that send
+    nothing on the plane are missing. Peers are not checked: an invalid peer gives a separate pair.
     """
     steps = algorithm.steps
     # A message on channel c takes links of plane c modulo the number of planes.
@@ -217,12 +220,12 @@ def _measure_traffic(algorithm: Algorithm, plane: int, num_planes: int) -> dict[
 
 
 def compute_carried_rate(claim: Claim, algorithm: Algorithm | None) -> Fraction:
-    """Compute the bytes of the collective per second that the trees of all planes carry.
+    """Return the rate of the trees of all planes: bytes of the collective per second.
 
-    It is the sum over the planes; of several planes those without trees and without a claimed share
-    are skipped. Raises `FlawError` for an overloaded link, for unequal parts of ranks, a tree on a
-    missing plane, and if the traffic of `algorithm` (None: not compared) differs from that of the
-    trees.
+    If the network has several planes, planes without trees and without an entry in the certificate
+    are skipped. Every other plane is checked by `_compute_plane_rate`, whose `FlawError`s are
+    passed on. Also raises `FlawError` (`planes`) if a tree is on a plane that the network does not
+    have. `algorithm`: its traffic must be that of the trees; None skips this check.
     """
     carrying = claim.carrying_planes()
     trees = claim.document["trees"]
@@ -245,12 +248,13 @@ def _compute_plane_rate(
     carrying: Mapping[int, CertifiedPlane],
     algorithm: Algorithm | None,
 ) -> Fraction:
-    """Compute the rate of the trees of one plane; raise `FlawError` unless it is the claimed one.
+    """Return the rate of the trees of one plane, after a comparison with the claimed rate.
 
-    `entries`: the certificate's trees of the plane; `carrying`: planes that carry data, empty for a
-    single plane, whose rate is not compared here. Trees on a plane that is not among several
-    carrying ones are refused. With an algorithm, its traffic on the plane must be exactly the
-    plane's share of the data.
+    `entries`: the certificate's trees of the plane. `carrying`: the certificate's entries of
+    planes, {} for a network of one plane, whose rate is not compared here. Raises `FlawError`
+    (`planes`) if the rate is not the claimed one, or if `carrying` has entries but none for this
+    plane. With an algorithm, its traffic on the plane must be exactly the plane's share of the data
+    (`traffic`).
     """
     directed_trees: list[DirectedTree] = []
     for tree in entries:
@@ -275,13 +279,13 @@ def _compute_packed_rate(
     directed_trees: Sequence[DirectedTree],
     capacities: LinkCapacities,
 ) -> Fraction:
-    """Return the rate of trees, the sum of their weights, after checks of loads and parts.
+    """Return the rate of the trees of a plane, in bytes of the collective per second.
 
-    `capacities`: bytes per second by (source, destination), 0 for links that are missing there. If
-    the claim may serve one rank only (scatter or gather), the root's own part, which is not sent,
-    is added: the sum is multiplied by n / (n - 1) for n ranks. Raises `FlawError` for the first
-    link with more load than capacity, if the trees carry nothing, and if the trees that serve each
-    rank do not carry exactly 1/n of the rate.
+    It is the sum of the trees' weights. In a scatter or gather of n ranks it is multiplied by n /
+    (n - 1), because the root's part is not sent. `capacities`: bytes/s by (source, destination); a
+    missing link has 0. Raises `FlawError` for the first link whose load exceeds its capacity
+    (`load`), if the weights add up to 0 (`rate`), and, if every rank has a part, unless the trees
+    that serve each rank carry exactly 1/n of the rate (`parts`).
     """
     for link, load in sorted(_add_loads(directed_trees).items()):
         # Links that the network does not have get capacity 0.

@@ -49,10 +49,9 @@ class CertificateReport:
 
     @property
     def is_optimal(self) -> bool:
-        """True if the certificate is valid and its rate equals the bound: no algorithm has a higher
-        rate.
+        """Return whether the certificate is valid and its rate equals the bound.
 
-        False if the rate was not recomputed.
+        Then no algorithm has a higher rate. False if the rate was not recomputed.
         """
         # Two unknown numbers are not equal.
         if self.rate is None:
@@ -68,11 +67,12 @@ def check_certificate(
     algorithm: Algorithm | None = None,
     topology: Topology | None = None,
 ) -> CertificateReport:
-    """Recompute all claims of a certificate.
+    """Recompute all claims of a certificate and report the flaws.
 
-    With `topology`, the certificate must be for this network; without, for the links that it lists.
-    With `algorithm`, its traffic between ranks must be that of the trees. Only the topology is
-    trusted. docs/certificates.md describes the document.
+    With `topology`, the certificate must be for this network; otherwise the network is the list of
+    links in the certificate. With `algorithm`, its traffic between ranks must be that of the trees.
+    A document that violates the schema is reported with the code `certificate-form`, without rate
+    and bound. docs/certificates.md describes the document.
     """
     violations = schema_violations(certificate, _SCHEMA_FILE)
     if violations:
@@ -122,12 +122,13 @@ def _try_compute(compute: Callable[[], Fraction], findings: list[Diagnostic]) ->
 
 
 def check_packing(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Recompute the certificate of an algorithm, for the given topology if there is one.
+    """Check the certificate of an algorithm by recomputing all its claims.
 
-    An algorithm without a certificate gives a report that does not apply and is not ok. The facts
-    state whether the rate is optimal, rate and bound as fractions in text (JSON has no other exact
-    form), and the sorted names of claims that were not proved; the details are the same for people.
-    Flaws become diagnostics and are not raised.
+    Uses the topology of the request, if there is one. Flaws become diagnostics and are not raised.
+    An algorithm without a certificate gives a report with `ok` and `is_applicable` False.
+
+    The facts are `is_optimal`, `rate` and `bound` (exact fractions as text), and `not_proved`: the
+    sorted names of claims that were not proved. The details give the same for people.
     """
     assert request.algorithm is not None
     certificate = find_certificate(request.algorithm)
@@ -159,13 +160,18 @@ def compare_numbers(
     bound: Fraction | None,
     algorithm: Algorithm | None = None,
 ) -> None:
-    """Raise `FlawError` for the first claimed number of a certificate that is wrong.
+    """Raise `FlawError` for the first wrong number of a certificate.
 
-    In this order: rate, bound, size (if certificate and algorithm both state one), lower bound of
-    the time, number of trees, depth of every tree, a rate above the bound, and whether the rate is
-    optimal, which means exactly equal to the bound. `rate`, `bound`: recomputed bytes of the
-    collective per second; None for one that was not recomputed, whose claims are skipped. Without a
-    rate a certificate that lists trees is not compared further after the lower bound.
+    `rate` and `bound` are the recomputed values in bytes of the collective per second. None means
+    that the value was not recomputed; claims that need it are skipped. The checks, in order:
+
+    - the claimed rate and the claimed bound
+    - the size, if certificate and algorithm both have one
+    - the lower bound of the time
+    - the number of trees; skipped, with all that follows, if trees are listed but `rate` is None
+    - the depth of every tree
+    - the rate is not above the bound
+    - `is_optimal` is true exactly if the rate equals the bound
     """
     _check_equal("rate", document["rate"], rate)
     _check_equal("bound", document["bound"]["rate"], bound)
@@ -205,10 +211,11 @@ def compare_numbers(
 
 
 def compute_allowed_rate(claim: Claim) -> Fraction:
-    """Compute the bytes of the collective per second that the bound allows over all planes.
+    """Return the highest rate that the claimed bound allows over all planes together.
 
-    The bound of each plane is compared with its claimed rate. Raises `FlawError` for a wrong rate,
-    and for sets of nodes that prove no bound.
+    The unit is bytes of the collective per second. The bound of each plane is recomputed and
+    compared with its claimed rate. Raises `FlawError` (`bound`) if they differ, and if the nodes of
+    a bound prove nothing.
     """
     for plane, declared in claim.carrying_planes().items():
         claimed = Fraction(declared["bound"]["rate"])
@@ -219,11 +226,11 @@ def compute_allowed_rate(claim: Claim) -> Fraction:
 
 
 def list_unproved_claims(document: Certificate, rate: Fraction | None) -> dict[str, str]:
-    """Return the claims that no check proves: a description of the value by the field's path.
+    """Return the claims that no check proves: a description by the path of the field.
 
-    `rate`: the recomputed rate, None if the certificate has no trees; then rate, optimality, number
-    of trees and the shares of planes are not proved either. Always listed are the network's name,
-    and lower limit, reason and status of the number of trees.
+    Always listed are the name of the network, and of the tree count `at_least`, `reason` and
+    `status`; `unit` only if present. `rate`: the recomputed rate. If it is None (no trees), rate,
+    optimality, number of trees, and share and rate of planes are listed too.
     """
     count = document["tree_count"]
     unproved = {"network.name": f"the network's name {document['network']['name']!r:.60}"}
@@ -244,10 +251,12 @@ def list_unproved_claims(document: Certificate, rate: Fraction | None) -> dict[s
 
 
 def _format_verdict(report: CertificateReport) -> str:
-    """Return the verdict as text; the first that applies counts.
+    """Return the verdict of a report as text; the first case that applies counts.
 
-    Wrong (not ok), optimal, valid as far as it was checked (rate or bound is unknown), or the
-    factor from rate to bound, by which the rate may still be improved.
+    - not ok: wrong
+    - rate equals bound: no algorithm has a higher rate
+    - rate or bound unknown: valid as far as it was checked
+    - otherwise: by which factor (bound / rate, four digits) the rate may still be improved
     """
     if not report.ok:
         return "wrong"
@@ -272,13 +281,14 @@ def _format_rate(rate: Fraction | None) -> str:
 def _compute_bound_rate(
     claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
 ) -> Fraction:
-    """Compute the bytes of the collective per second that a bound allows on these links.
+    """Return the rate that a bound allows on these links, in bytes of the collective per second.
 
-    A partition is possible for an all-reduce only, otherwise it must be a cut of the kind for the
-    collective (`ingress-cut` if all ranks have parts, else `cut`) with ranks on both sides, and
-    with the root inside. The result is the capacity of the links across the cut (into it for
-    collected data, else out of it) times the bytes of the collective per byte that must cross.
-    Raises `FlawError` for any other bound, repeated or invalid nodes.
+    A bound of kind `partition` is computed by `_compute_partition_rate`; only an all-reduce can
+    have it. Any other bound must be a cut: `ingress-cut` if every rank has a part and the
+    collective is not a scatter or gather, else `cut`. A cut must have ranks on both sides and
+    contain the root, if there is one. Its rate is the capacity of the links across it (into it if
+    data are collected, else out of it) times the bytes of the collective per crossing byte. Raises
+    `FlawError` (`bound`) for another kind, and for repeated or invalid nodes.
     """
     # Only an all-reduce has a bound by partition; a cut bounds every collective.
     if claim.kind is CollectiveKind.ALL_REDUCE:
@@ -307,11 +317,11 @@ def _compute_bound_rate(
 def _compute_partition_rate(
     claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
 ) -> Fraction:
-    """Compute `partition_rate` of the declared blocks on the capacities of the links.
+    """Return the rate that a partition of the ranks into blocks allows on these links.
 
-    Raises `FlawError` unless there are at least two blocks with at least one rank each, every rank
-    is in exactly one, all names are nodes, and no switch multicasts or reduces. Other nodes may be
-    in any number of blocks.
+    Raises `FlawError` (`bound`) if a switch multicasts or reduces, if there are fewer than two
+    blocks, if a rank is not in exactly one block, if a block has no rank, and if a number is not a
+    node. Other nodes may be in any number of blocks.
     """
     blocks = declared.get("blocks", [])
     named: list[int] = []
@@ -405,9 +415,10 @@ def _check_equal(name: str, claimed_text: str, computed: Fraction | None) -> Non
 
 
 def _check_lower_bound(document: Certificate, bound: Fraction) -> None:
-    """Raise `FlawError` for a claimed time that is longer than size / bound.
+    """Raise `FlawError` (`bound`) if the claimed minimum time exceeds size / bound.
 
-    A claimed time without a size is refused too; without a time nothing is checked.
+    `bound`: bytes of the collective per second. A claimed time without a size is an error too.
+    Without a claimed time nothing is checked.
     """
     claimed = document.get("lower_bound_ns")
     if claimed is None:
@@ -422,11 +433,13 @@ def _check_lower_bound(document: Certificate, bound: Fraction) -> None:
 
 
 def _check_tree_count(document: Certificate) -> None:
-    """Raise `FlawError` for numbers of trees that contradict each other, the trees, or their unit.
+    """Raise `FlawError` (`trees`) if the claimed number of trees contradicts other claims.
 
-    The listed trees, if any, must be as many as claimed; the lower limit `at_least` must not exceed
-    the number, and must equal it if the number is called optimal. Every weight must be a multiple
-    of the unit, if there is one. The claim that no packing has fewer trees is not proved again.
+    - Listed trees, if any, must be as many as claimed.
+    - `at_least` must not exceed the number, and must equal it if its status is optimal.
+    - Every weight must be a multiple of the unit, if there is one.
+
+    That no packing has fewer trees is not checked.
     """
     count = document["tree_count"]
     trees = document.get("trees")
@@ -448,9 +461,10 @@ def _check_tree_count(document: Certificate) -> None:
 
 
 def _compute_depth(parents: Sequence[int]) -> int:
-    """Return the maximum number of hops from a node to the root (parent -1); 0 for a root only.
+    """Return the depth of a tree: the maximum number of hops from a node to the root.
 
-    The parents must be those of a checked tree.
+    `parents[node]` is negative for the root and for NPUs outside the tree. It must have no cycle.
+    The depth of a root alone is 0.
     """
     hops: dict[int, int] = {}
     for node in range(len(parents)):

@@ -48,19 +48,18 @@ Latencies = Mapping[tuple[int, int], Fraction]
 
 
 def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check that the prices of an algorithm's flow certificate prove the bound that it claims.
+    """Check that the link prices in an algorithm's flow certificate prove its claimed lower bound.
 
-    Non-negative prices of links bound the time of any algorithm: for every byte from s to t, the
-    sum of price divided by bandwidth over its links is at least the distance of s and t, and no
-    link transfers more than its bandwidth (weak duality of the multicommodity flow). So the proved
-    time is the bytes of a pair, times the sum of the distances of all pairs, divided by the sum of
-    prices. In an all-to-all-v, the distance of a pair counts as often as the pair has units.
+    By weak duality of the multicommodity flow, non-negative prices of links bound the time of any
+    algorithm. The length of a link is price / bandwidth. The proved time is (bytes of a part) times
+    (sum of the shortest distances of all pairs) divided by (sum of prices). In an all-to-all-v, the
+    distance of a pair counts once per unit of the pair.
 
-    The check passes if the claimed `lower_bound_ns` is at most the proved time, and reports the
-    claimed one; the name of the network is not proved. It fails with a finding for an unreadable
-    certificate, prices that are negative, all zero or of unknown links, another network, collective
-    or size, a rank that is not reached, and a claimed bound above the proved one. It is not
-    applicable without a flow certificate.
+    The check passes if `lower_bound_ns` is at most the proved time, and reports the claimed value;
+    the name of the network is not proved. It fails with one finding if the certificate cannot be
+    read, if prices are negative, all zero or for unknown links, if network, collective, size or
+    counts differ, if a rank is unreachable, and if the claimed bound is too high. An algorithm
+    without a flow certificate gives a report that is not applicable.
     """
     assert request.algorithm is not None
     document = find_document(request.algorithm, _FLOW_KEY)
@@ -93,12 +92,16 @@ def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Recount the messages across the cut in time that an algorithm carries.
+    """Check an algorithm's lower bound of the time by counting messages across its cut in time.
 
-    Node v is after the cut from the time `since_ps[v]` on. Data of nodes that are after the cut at
-    time 0, needed by nodes that are before it until the end, cross it: some message starts at a
-    node after the cut and arrives at a node before it. If the links can transfer fewer such
-    messages than must cross, no algorithm finishes before the end of the cut.
+    Node v is after the cut from time `since_ps[v]` (picoseconds) on. Data of nodes that are after
+    the cut at time 0 must reach nodes that are before it until the end of the cut. So some message
+    starts at a node after the cut and arrives at a node before it. If the links can transfer fewer
+    such messages than must cross, no algorithm finishes before the end of the cut.
+
+    A flaw gives a report that is not ok, with one diagnostic. An algorithm without such a
+    certificate gives a report that is not applicable. Without a topology, the latencies of the
+    links are reported as not proved.
     """
     assert request.algorithm is not None
     document = find_document(request.algorithm, _CUT_KEY)
@@ -134,12 +137,13 @@ def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _list_pairs(document: Mapping[str, Any]) -> list[tuple[int, dict[int, int]]]:
-    """Return (NPU that sends, parts for each of its receivers) of a collective with pairs.
+    """Return (sending NPU, number of parts for each receiver) of a collective between pairs.
 
-    Senders are in the order of the ranks (only the root for a scatter), receivers too, without the
-    sender itself; each gets one part, or its count in an all-to-all-v. Raises `ValueError` for
-    other kinds, repeated ranks, another number of parts than ranks (or than the sum of counts), and
-    counts that are no table.
+    Senders and receivers are in the order of the ranks, without the sender itself. Only the root
+    sends in a scatter, and only the root receives in a gather. A receiver gets one part; in an
+    all-to-all-v it gets its count, and receivers of 0 are left out. Raises `ValueError` for other
+    kinds, for repeated ranks, for invalid counts, and if `parts` is not the number of ranks
+    (all-to-all-v: the sum of all counts).
     """
     ranks = [int(npu) for npu in document["ranks"]]
     kind = CollectiveKind(document["collective"])
@@ -261,12 +265,13 @@ class _TimeCut:
         return max(0, math.ceil(window / self.busy[link]))
 
     def count_required(self) -> int:
-        """Count the messages of one unit that must cross the cut in time.
+        """Return the number of one-unit messages that must cross the cut before its end.
 
-        They go from ranks that are before the cut at time 0 to ranks that are behind it at the end;
-        for a rooted collective only the root counts as sender or receiver. Gathers need a share per
-        giver, scatters per taker, an all-to-all per pair, all others one share. 0 if there are no
-        ranks on one of the sides.
+        Senders are the ranks that are after the cut at time 0, receivers those that are before it
+        until the end. In a rooted collective only the root counts as sender, or as receiver if data
+        go to the root. Each of these needs `share` units: every sender of an all-gather or gather,
+        every receiver of a reduce-scatter or scatter, every pair of an all-to-all. All other
+        collectives need `share` once. 0 without senders or receivers.
         """
         givers = [npu for npu in self.ranks if self.since[npu] <= 0]
         takers = [npu for npu in self.ranks if self.since[npu] >= self.end]
@@ -288,12 +293,13 @@ class _TimeCut:
 
 
 def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCut:
-    """Parse the document of a cut, with the links' times in picoseconds for a message of one unit.
+    """Parse the document of a cut in time, with link times in picoseconds for a one-unit message.
 
-    A link is occupied until arrival with the occupancy ALPHA_BETA, else for the sending time only.
-    The size of a unit is rounded down, to at least 1 byte. Without a topology the links are those
-    of the document. Raises `FlawError` for an invalid form, another network than `topology`, a
-    missing time of a node, and ranks that are not different nodes.
+    The size of a unit is collective bytes / units rounded down, at least 1 byte. With the occupancy
+    ALPHA_BETA a link is busy until arrival, else only while sending. Without a topology the links
+    are those of the document. Raises `FlawError` (`form`) if a field is missing or invalid, if not
+    every node has a time, if units do not divide evenly among the parts, and for a custom
+    collective; (`ranks`) if the ranks are not different nodes; (`topology`) for another network.
     """
     try:
         (capacities,) = read_capacities(cast(Certificate, document), topology)
@@ -324,11 +330,11 @@ def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCu
 
 
 def _read_latencies(document: Mapping[str, Any], topology: Topology | None) -> Latencies:
-    """Return the latency of every link in seconds, as exact fractions by (source, destination).
+    """Return the latency of every link in seconds as exact fractions by (source, destination).
 
-    They are those of the topology if it is given, else those of the document; the first of parallel
-    links counts. Raises `FlawError` if both are given and differ, `ValueError` without a topology
-    if the numbers of links and latencies differ.
+    The latencies are those of the topology, else those of the document. Of parallel links the first
+    counts. With both, raises `FlawError` (`topology`) if they differ; a document may omit them.
+    Without a topology, raises `ValueError` if the numbers of links and latencies differ.
     """
     declared = [Fraction(latency) for latency in document.get("latencies_s", ())]
     if topology is None:
@@ -349,10 +355,10 @@ def _read_latencies(document: Mapping[str, Any], topology: Topology | None) -> L
 
 
 def _check_count(cut: _TimeCut) -> int:
-    """Return the number of messages that can cross the cut.
+    """Return the number of messages that can cross the cut in time.
 
-    Raises `FlawError` unless it is smaller than the number that must cross: otherwise the cut
-    proves nothing.
+    Raises `FlawError` (`bound`) if it is not smaller than the number that must cross, because then
+    the cut proves nothing.
     """
     possible, required = cut.count_possible(), cut.count_required()
     if possible < required:

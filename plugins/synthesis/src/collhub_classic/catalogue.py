@@ -43,9 +43,9 @@ class DirectedPlanner(Protocol):
 
 
 def _build_planner(plan_of: PlanOf, cost_of: CostOf) -> Planner:
-    """Build a planner for algorithms whose plan and cost depend only on the number of ranks.
+    """Return a planner for algorithms whose plan and cost depend only on the number of ranks.
 
-    `plan_of`, `cost_of`: functions of the number of ranks. The planned algorithm has no details.
+    `plan_of` and `cost_of` take the number of ranks. The planned algorithm has no details.
     """
 
     def plan(task: ClassicTask) -> PlannedAlgorithm:
@@ -66,12 +66,13 @@ def _build_gathering_planners(plan_of: PlanOf, cost_of: CostOf) -> dict[Collecti
 def build_gathering_planners(
     gather: Planner, mirrored_gather: Planner | None = None
 ) -> dict[CollectiveKind, Planner]:
-    """Build the planners of all-gather, reduce-scatter and all-reduce from that of the all-gather.
+    """Return planners of all-gather, reduce-scatter and all-reduce, built from an all-gather.
 
-    `mirrored_gather`: the all-gather whose reverse is the reduce-scatter, at the same cost; by
-    default `gather`. Reversing changes the direction of every message, so rings pass the all-gather
-    in the opposite direction: both halves of their all-reduce then send over the same links, as in
-    NCCL.
+    The reduce-scatter reverses the all-gather `mirrored_gather` (default: `gather`) at the same
+    cost. The all-reduce is this reduce-scatter followed by `gather`; the costs add up. Reversing
+    changes the direction of every message. Rings therefore pass the all-gather in the opposite
+    direction as `mirrored_gather`, so that both halves of the all-reduce send over the same links,
+    as in NCCL.
     """
     reversed_gather = mirrored_gather or gather
 
@@ -103,18 +104,17 @@ def _build_ring_planners(gather: DirectedPlanner) -> dict[CollectiveKind, Planne
 def _build_rooted_planners(
     broadcast: Planner, cost_of: Callable[[ClassicTask], AlphaBetaCost] | None = None
 ) -> dict[CollectiveKind, Planner]:
-    """Build the planners of broadcast and of reduce, its reverse.
+    """Return planners of broadcast and reduce; the reduce is the reversed broadcast.
 
-    `cost_of`: cost of the reduce; by default that of the broadcast. Only the senders' ports count:
-    a root that receives from several ranks at once does not wait.
+    `cost_of`: cost of the reduce, by default that of the broadcast. The cost can differ because
+    only the ports of senders count: a root that receives from several ranks at once does not wait.
     """
 
     def plan_reduce(task: ClassicTask) -> PlannedAlgorithm:
-        """Plan a reduce by reversing the broadcast, with every transfer reducing.
+        """Plan a reduce as the reversed broadcast, in which every message is reduced.
 
-        The details are those of the broadcast. The cost is `cost_of(task)` if the enclosing
-        function got `cost_of`, else the cost of the broadcast. Errors of the broadcast's planner
-        are passed on.
+        The details are those of the broadcast. The cost is that of `cost_of`, or of the broadcast
+        without it.
         """
         planned = broadcast(task)
         cost = planned.cost if cost_of is None else cost_of(task)
@@ -144,9 +144,11 @@ def _build_scatter_planners(
 
 
 def _plan_chain(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan a chain with chunks.
+    """Plan a broadcast along a chain, with the vector split into c chunks.
 
-    The cost (n - 2 + c) (alpha + m beta / c) is minimal for c = sqrt((n - 2) m beta / alpha).
+    The number of chunks is the option `chunks`, or else the one of minimum cost. The cost (n - 2 +
+    c) (alpha + m beta / c) for n ranks and m bytes is minimal for c = sqrt((n - 2) m beta / alpha).
+    The detail `chunks` reports c.
     """
     chunks = _choose_chunks(task, max(1, task.num_ranks - 2))
     plan = exchanges.plan_chain_broadcast(task.num_ranks, chunks)
@@ -158,8 +160,8 @@ def _plan_chain(task: ClassicTask) -> PlannedAlgorithm:
 def _plan_double_tree(task: ClassicTask) -> PlannedAlgorithm:
     """Plan an all-reduce on NCCL's two trees.
 
-    The number of chunks is chosen for 2 ceil(log2 n) hops, at least 2, and is reported as the
-    detail `chunks`.
+    The number of chunks per tree is the option `chunks`, or else the one of minimum cost for 2
+    ceil(log2 n) hops, at least 2. The detail `chunks` reports it.
     """
     chunks = _choose_chunks(task, 2 * max(1, (task.num_ranks - 1).bit_length()), trees=2)
     plan = exchanges.plan_double_tree_all_reduce(task.num_ranks, chunks)
@@ -168,11 +170,12 @@ def _plan_double_tree(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _choose_chunks(task: ClassicTask, hops: int, trees: int = 1) -> int:
-    """Return the requested number of chunks, or the one of minimum cost for a pipeline.
+    """Return the number of chunks per tree: the option `chunks` if it is not 0, else the best.
 
-    The minimum is sqrt(hops * time of all data / alpha), limited to 1.._MAX_CHUNKS and to one byte
-    per chunk. `trees`: number of trees, each with this number of chunks, of which the units of the
-    task must allow the total.
+    The best is sqrt(hops * time of all data / alpha), rounded and limited to 1.._MAX_CHUNKS and to
+    the number of bytes; with an alpha of 0 it is the limit. If the task restricts the units, the
+    allowed number that fits `trees` trees is taken; if none is allowed, the unrestricted number is
+    returned and a later check reports the reason.
     """
     requested = cast("ChunkedOptions", task.options).chunks
     if requested:
@@ -220,12 +223,11 @@ def _compute_tree_reduce_cost(task: ClassicTask) -> AlphaBetaCost:
 
 
 def _plan_pat(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan PAT's all-gather for any number of ranks.
+    """Plan PAT's all-gather for any number of ranks, with its cost and the detail `aggregation`.
 
-    Returns the plan with its cost and the aggregation that is used. Option `aggregation`: number of
-    blocks that are sent at once; 0 means the largest, which is half of the smallest power of two of
-    at least the number of ranks, and at least 1. Raises `UsageError` for an aggregation that is no
-    power of two or above the largest.
+    The option `aggregation` is the number of blocks that are sent at once. 0 means the maximum:
+    half of the smallest power of two that is at least the number of ranks, but at least 1. Raises
+    `UsageError` (`option-range`) if it is not a power of two or exceeds the maximum.
     """
     largest = logarithmic.find_largest_aggregation(task.num_ranks)
     requested = cast("PatOptions", task.options).aggregation
@@ -246,9 +248,10 @@ def _plan_pat(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _plan_neighbour_exchange(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan an all-gather by neighbour exchange, with its cost.
+    """Plan an all-gather by neighbour exchange, with its cost and without details.
 
-    Raises `UsageError` for an odd number of ranks, since neighbours exchange in pairs.
+    Raises `UsageError` (`odd-ranks`) for an odd number of ranks, because neighbours exchange in
+    pairs.
     """
     if task.num_ranks % 2:
         raise UsageError(
@@ -271,14 +274,20 @@ def _check_power_of_two(task: ClassicTask) -> None:
 
 
 def _plan_halving(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan a reduce-scatter by halving. Raises `UsageError` unless the ranks are a power of two."""
+    """Plan a reduce-scatter by recursive halving, the reversed all-gather by doubling.
+
+    Raises `UsageError` unless the number of ranks is a power of two.
+    """
     _check_power_of_two(task)
     plan = logarithmic.plan_doubling_all_gather(task.num_ranks).backwards(reduces=True)
     return PlannedAlgorithm(plan, logarithmic.compute_doubling_all_gather_cost(task.num_ranks), {})
 
 
 def _plan_swing(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan Swing's all-gather. Raises `UsageError` unless the ranks are a power of two."""
+    """Plan Swing's all-gather, with its cost and without details.
+
+    Raises `UsageError` unless the number of ranks is a power of two.
+    """
     _check_power_of_two(task)
     cost = logarithmic.compute_doubling_all_gather_cost(task.num_ranks)
     return PlannedAlgorithm(logarithmic.plan_swing_all_gather(task.num_ranks), cost, {})

@@ -41,9 +41,11 @@ AxisCost = Callable[[int], AlphaBetaCost]
 
 
 def plan_ring_all_gather(num_ranks: int, stride: int = 1) -> MessagePlan:
-    """Plan a ring all-gather: in round k rank r sends block r - k * stride to rank r + stride.
+    """Plan a ring all-gather among n ranks in n - 1 rounds.
 
-    Reversed, it is a reduce-scatter whose messages are sent from rank r to rank r - stride.
+    In round k = 0, 1, ... rank r sends block r - k * stride to rank r + stride (both modulo n).
+    Reversed, it is a reduce-scatter in which rank r sends to rank r - stride. `stride` must have no
+    common divisor with n.
     """
     builder = PlanBuilder(num_ranks, num_ranks)
     rank = np.arange(num_ranks)
@@ -59,9 +61,9 @@ def compute_ring_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def plan_chain_broadcast(num_ranks: int, chunks: int) -> MessagePlan:
-    """Plan a broadcast along a chain: in round k rank r sends chunk k - r to rank r + 1.
+    """Plan a broadcast from rank 0 along the chain 0, 1, 2, ..., in n - 2 + `chunks` rounds.
 
-    Rank 0 is the root.
+    In round k rank r sends chunk k - r to rank r + 1, if such a chunk exists.
     """
     builder = PlanBuilder(num_ranks, chunks)
     for k in range(num_ranks - 2 + chunks):
@@ -72,7 +74,10 @@ def plan_chain_broadcast(num_ranks: int, chunks: int) -> MessagePlan:
 
 
 def compute_chain_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
-    """Compute the cost (n - 2 + c) (alpha + m beta / c) of a chain with c chunks."""
+    """Return the cost (n - 2 + c) (alpha + m beta / c) of a chain broadcast with c chunks.
+
+    n: number of ranks; m: bytes of the vector.
+    """
     rounds = num_ranks - 2 + chunks
     return AlphaBetaCost(rounds, Fraction(rounds, chunks))
 
@@ -80,8 +85,9 @@ def compute_chain_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
 def plan_neighbour_all_gather(num_ranks: int) -> MessagePlan:
     """Plan an all-gather by neighbour exchange among an even number of ranks.
 
-    The partners are alternately the left and the right neighbour. A rank first sends its block,
-    then its pair of blocks, then the pair that it received last.
+    Each rank exchanges with the partner rank ^ 1 first, then alternately with its other neighbour
+    on the ring and with rank ^ 1. It sends its own block first, then the two blocks of its pair,
+    then always the two blocks that it received last.
     """
     builder = PlanBuilder(num_ranks, num_ranks)
     rank = np.arange(num_ranks)
@@ -114,9 +120,9 @@ def plan_direct_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def plan_direct_all_to_all(num_ranks: int) -> MessagePlan:
-    """Plan an all-to-all in one round: every rank sends every other rank its block.
+    """Plan an all-to-all in one round: every rank sends each other rank its block.
 
-    Block source * n + destination; if ranks share links, the network orders the messages.
+    The block for destination d from source s has the number s * n + d.
     """
     source, destination = _list_pairs(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
@@ -151,8 +157,10 @@ def plan_direct_scatter(num_ranks: int) -> MessagePlan:
 
 
 def plan_pairwise_all_to_all(num_ranks: int) -> MessagePlan:
-    """Plan an all-to-all in n - 1 rounds: in round k every rank r sends rank r + k (mod n) its
-    block.
+    """Plan an all-to-all in n - 1 rounds.
+
+    In round k = 1, 2, ... every rank r sends rank (r + k) mod n its block, which has the number r *
+    n + target.
     """
     rank = np.arange(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
@@ -194,10 +202,12 @@ def compute_pairwise_cost(num_ranks: int) -> AlphaBetaCost:
 def plan_grid_all_gather(
     sizes: Sequence[int], axes: Sequence[int], plan_of: Sequence[AxisPlan]
 ) -> MessagePlan:
-    """Plan to gather along `axes` in this order; `plan_of[axis]` gathers among the ranks of a line.
+    """Plan an all-gather on a grid: gather along each of `axes` in this order.
 
-    Rank r has the coordinates of r in the mixed radix of `sizes`, the first axis fastest. In place
-    of one block of the line's plan, a rank sends all blocks gathered before.
+    `plan_of[axis]` takes the size of an axis and plans the all-gather among the ranks of one line.
+    Instead of one block of that plan, a rank sends all blocks that it gathered along the previous
+    axes. The coordinates of a rank are its digits in the mixed radix of `sizes`, the first axis
+    fastest.
     """
     ranks = int(np.prod(sizes))
     coordinate = np.stack(np.unravel_index(np.arange(ranks), tuple(sizes), order="F"))
@@ -214,9 +224,10 @@ def plan_grid_all_gather(
 def compute_grid_cost(
     sizes: Sequence[int], axes: Sequence[int], cost_of: Sequence[AxisCost]
 ) -> AlphaBetaCost:
-    """Sum the costs along the axes, which are gathered in this order.
+    """Return the sum of the costs of a grid all-gather along `axes`, in the order of gathering.
 
-    The data of an axis is the total divided by the sizes of all axes after it.
+    `cost_of[axis]` takes the size of the axis. The data of an axis are all data divided by the
+    sizes of all later axes, so the last axis carries all data.
     """
     total = AlphaBetaCost(0, Fraction(0))
     fraction = Fraction(1)
@@ -229,9 +240,10 @@ def compute_grid_cost(
 
 
 def plan_knomial_broadcast(num_ranks: int, radix: int) -> MessagePlan:
-    """Plan a broadcast from rank 0 on a k-nomial tree.
+    """Plan a broadcast from rank 0 on a k-nomial tree, with k = `radix`.
 
-    In each round, each informed rank sends the vector to radix - 1 new ranks.
+    In each round, each rank that has the vector sends it to up to k - 1 new ranks. With i ranks
+    informed before the round, rank r sends to r + i, r + 2 i, ...
     """
     builder = PlanBuilder(num_ranks, 1)
     for informed in _list_informed_counts(num_ranks, radix):
@@ -243,9 +255,10 @@ def plan_knomial_broadcast(num_ranks: int, radix: int) -> MessagePlan:
 
 
 def compute_knomial_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
-    """Compute the cost of a k-nomial broadcast: one round per power of the radix below n.
+    """Return the cost of a k-nomial broadcast among n ranks, with k = `radix`.
 
-    The root sends radix - 1 times per round, in the last round only as often as ranks are left.
+    There is one round per power of k below n. The root sends k - 1 times in a round, but never more
+    often than there are remaining ranks for it: (n - 1) // informed ranks.
     """
     times = [
         min(radix - 1, (num_ranks - 1) // informed)
@@ -255,9 +268,10 @@ def compute_knomial_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
 
 
 def compute_knomial_reduce_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
-    """Compute the cost d (alpha + m beta) of a k-nomial reduce, with d the depth of the tree.
+    """Return the cost d (alpha + m beta) of a k-nomial reduce, with d the depth of the tree.
 
-    The first rank at depth d is the one whose d digits to the radix are 1.
+    k is `radix`. Depth d is reached if the number whose d digits to base k are all 1 is below the
+    number of ranks; d is 0 for one rank.
     """
     depth, first = 0, 0
     while first * radix + 1 < num_ranks:
@@ -266,9 +280,10 @@ def compute_knomial_reduce_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
 
 
 def plan_binomial_scatter(num_ranks: int) -> MessagePlan:
-    """Plan a scatter from rank 0 on a binomial tree.
+    """Plan a scatter from rank 0 on a binomial tree, the largest subtrees first.
 
-    Each rank sends the shares of the upper half of its subtree. The largest subtrees come first.
+    In each round a rank sends the upper half of the blocks of its subtree to the first rank of that
+    half. There are ceil(log2 n) rounds for n ranks.
     """
     builder = PlanBuilder(num_ranks, num_ranks)
     for bit in reversed(range((num_ranks - 1).bit_length())):
@@ -296,9 +311,10 @@ def compute_binomial_gather_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def _count_shares_on_slowest_path(num_ranks: int) -> int:
-    """Count the shares that pass the slowest path to the root of a binomial gather of n ranks.
+    """Return the number of blocks that pass the slowest path to the root of a binomial gather.
 
-    It leads through the largest complete subtree, or through the incomplete one; 0 for one rank.
+    The path leads through the largest complete subtree or through the incomplete one; the larger
+    count is returned. 0 for fewer than two ranks.
     """
     if num_ranks < 2:
         return 0
@@ -334,9 +350,10 @@ def plan_double_tree_all_reduce(num_ranks: int, chunks: int) -> MessagePlan:
 
 
 def compute_double_tree_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
-    """Compute the cost 2 D alpha + (2 D + c - 1) m beta / 2 c, with D the depth of the deeper tree.
+    """Return the cost 2 D alpha + (2 D + c - 1) m beta / (2 c) of NCCL's double-tree all-reduce.
 
-    c: chunks per tree. Exact as long as the trees do not send over the same link at once.
+    D: depth of the deeper tree; c: chunks per tree; m: bytes. The cost is exact if the trees never
+    send over the same link at the same time.
     """
     parents = find_tree_parents(num_ranks), find_second_tree_parents(num_ranks)
     depth = max(int(_compute_depths(parent).max()) for parent in parents)
@@ -344,10 +361,11 @@ def compute_double_tree_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
 
 
 def _plan_reduce_and_broadcast(parent: Int64Array, chunks: int) -> MessagePlan:
-    """Plan a reduce to the root of a tree and a broadcast from it.
+    """Plan a pipelined all-reduce on a tree: a reduce to its root and a broadcast from it.
 
-    A rank of depth d sends chunk k to its parent in round k + D - d, where D is the depth of the
-    tree; a parent sends it to children of depth d in round k + D + d - 1, when it is complete.
+    `parent`: int64[ranks], negative for the root. D is the depth of the tree. A rank of depth d
+    sends chunk k to its parent in round k + D - d. The parent sends the reduced chunk to a child of
+    depth d in round k + D + d - 1. There are 2 D + chunks - 1 rounds.
     """
     depth = _compute_depths(parent)
     last = int(depth.max())
@@ -379,10 +397,10 @@ def _compute_depths(parent: Int64Array) -> Int64Array:
 
 
 def _list_pairs(num_ranks: int) -> tuple[Int64Array, Int64Array]:
-    """List all (source, destination) pairs of different ranks, sorted by source.
+    """Return the sources and destinations of all pairs of different ranks, sorted by source.
 
-    The destinations of rank r are r + 1, r + 2, ... (mod n), so that ranks do not all begin with
-    one.
+    The destinations of rank r are r + 1, r + 2, ... (mod n) in this order, so that ranks start with
+    different destinations.
     """
     rank = np.repeat(np.arange(num_ranks), num_ranks - 1)
     step = np.tile(np.arange(1, num_ranks), num_ranks)
@@ -396,10 +414,9 @@ def _plan_along_axis(
     coordinate: Int64Array,
     gathered_blocks: Int64Array,
 ) -> MessagePlan:
-    """Apply the plan of one line to all lines of an axis at once.
+    """Return the rank that acts for each virtual rank; int64[virtual].
 
-    `coordinate`: int64[axes, ranks]; `gathered_blocks`: the blocks that each rank has so far,
-    int64[ranks, blocks], all of which replace its one block in the plan.
+    It is the odd rank of a pair, or the only rank.
     """
     ranks, width = gathered_blocks.shape
     rank_at = _find_lines(axis, sizes, coordinate)

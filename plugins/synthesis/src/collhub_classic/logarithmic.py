@@ -56,9 +56,9 @@ class Fold:
 
     @property
     def first_of(self) -> Int64Array:
-        """The lowest rank that each virtual rank represents, int64.
+        """Return the lowest rank that each virtual rank represents; int64[virtual].
 
-        The first `extra` virtual ranks represent pairs, the others one rank.
+        The first `extra` virtual ranks represent pairs of ranks, all others one rank.
         """
         v = np.arange(self.virtual)
         return np.where(v < self.extra, 2 * v, v + self.extra)
@@ -78,8 +78,9 @@ class Fold:
 def extend_all_reduce(fold: Fold, inner: MessagePlan) -> MessagePlan:
     """Extend an all-reduce of the virtual ranks of a fold to all ranks.
 
-    Before it, the even rank of each pair sends all blocks to the odd one, which adds them; after
-    it, the odd one sends the result back. Without pairs nothing is added.
+    One round before it, the even rank of each pair sends all blocks to the odd rank, which reduces
+    them. One round after it, the odd rank sends the result back. Without pairs, the ranks are only
+    renumbered.
     """
     plan = inner.renamed(fold.rank_of, np.arange(inner.num_blocks))
     if not fold.extra:
@@ -100,10 +101,11 @@ def compute_fold_cost(fold: Fold) -> AlphaBetaCost:
 
 
 def extend_all_gather(fold: Fold, inner: MessagePlan) -> MessagePlan:
-    """Extend an all-gather of virtual ranks to all ranks.
+    """Extend an all-gather of the virtual ranks of a fold to all ranks.
 
-    Before it, the even rank of each pair sends its block to the odd one; virtual ranks exchange the
-    blocks of all ranks that they represent; after it, the odd ranks send the missing blocks back.
+    Before it, the even rank of each pair sends its block to the odd rank. The virtual ranks then
+    exchange the blocks of all ranks that they represent. Finally each odd rank sends all blocks
+    except its partner's own back. Without pairs there are no extra rounds.
     """
     plan = inner.expanded(fold.first_of, fold.size_of, fold.ranks)
     plan = plan.renamed(fold.rank_of, np.arange(fold.ranks))
@@ -120,18 +122,21 @@ def extend_all_gather(fold: Fold, inner: MessagePlan) -> MessagePlan:
 
 
 def plan_doubling_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan an all-gather by recursive doubling, by folding for any number of ranks.
+    """Plan an all-gather by recursive doubling; a fold serves numbers that are no power of two.
 
-    At distances 1, 2, 4, ... each rank sends its partner all its blocks.
+    At the distances 1, 2, 4, ... each virtual rank sends its partner all its blocks.
     """
     fold = Fold(num_ranks)
     return extend_all_gather(fold, _plan_all_gather(fold.virtual))
 
 
 def compute_doubling_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute the cost: alpha log2 n + m beta (n - 1) / n for powers of two, else with the fold.
+    """Return the cost of an all-gather by recursive doubling among n ranks, for m bytes.
 
-    The virtual ranks that represent pairs have the lowest numbers: they are the slowest.
+    For a power of two it is alpha log2 n + m beta (n - 1) / n. Otherwise there is one round more
+    before and one after the exchange of the virtual ranks, with m / n and m (n - 1) / n bytes. The
+    cost of a round is that of the virtual ranks with the most ranks: those with the lowest numbers,
+    which represent pairs.
     """
     fold = Fold(num_ranks)
     shares = [
@@ -143,9 +148,9 @@ def compute_doubling_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def plan_doubling_all_reduce(num_ranks: int) -> MessagePlan:
-    """Plan an all-reduce by recursive doubling, by folding for any number of ranks.
+    """Plan an all-reduce by recursive doubling; a fold serves numbers that are no power of two.
 
-    At distances 1, 2, 4, ... partners exchange their full vectors and add them.
+    At the distances 1, 2, 4, ... partners exchange their full vectors and reduce them.
     """
     fold = Fold(num_ranks)
     builder = PlanBuilder(fold.virtual, 1)
@@ -157,17 +162,18 @@ def plan_doubling_all_reduce(num_ranks: int) -> MessagePlan:
 
 
 def compute_doubling_all_reduce_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute the cost (log2 p + 2 f) (alpha + m beta) of p virtual ranks; f = 1 with a fold, else
-    0.
+    """Return the cost of an all-reduce by recursive doubling: (log2 p + 2 f) (alpha + m beta).
+
+    p: number of virtual ranks; m: bytes; f: 1 if ranks are folded into pairs, else 0.
     """
     fold = Fold(num_ranks)
     return sum_rounds(*[1] * len(_list_powers(fold.virtual))) + compute_fold_cost(fold)
 
 
 def plan_halving_all_reduce(num_ranks: int) -> MessagePlan:
-    """Plan an all-reduce by halving and doubling, by folding for any number of ranks.
+    """Plan an all-reduce by halving and doubling; a fold serves numbers that are no power of two.
 
-    A reduce-scatter by halves of the vector, then an all-gather by doubling.
+    It is a reduce-scatter by halves of the vector, followed by an all-gather by doubling.
     """
     fold = Fold(num_ranks)
     gather = _plan_all_gather(fold.virtual)
@@ -175,9 +181,10 @@ def plan_halving_all_reduce(num_ranks: int) -> MessagePlan:
 
 
 def compute_halving_all_reduce_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute the cost 2 alpha log2 p + 2 m beta (p - 1) / p + 2 f (alpha + m beta).
+    """Return the cost of an all-reduce by halving and doubling.
 
-    p: virtual ranks; f = 1 with a fold, else 0.
+    It is 2 alpha log2 p + 2 m beta (p - 1) / p + 2 f (alpha + m beta), where p is the number of
+    virtual ranks, m the bytes, and f is 1 if ranks are folded into pairs, else 0.
     """
     fold = Fold(num_ranks)
     shares = [Fraction(distance, fold.virtual) for distance in _list_powers(fold.virtual)]
@@ -185,10 +192,10 @@ def compute_halving_all_reduce_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def plan_swing_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan Swing's all-gather among a power of two ranks, distant partners first.
+    """Plan Swing's all-gather among n ranks, a power of two; the most distant partners come first.
 
-    In step s = L - 1, ..., 0 (L = log2 n) each rank sends all its blocks to its partner: (1 -
-    (-2)^(s + 1)) / 3 ahead for an even rank, the same distance back for an odd rank.
+    In step s = log2 n - 1, ..., 0 each rank sends all its blocks to its partner. The partner of an
+    even rank r is r + (1 - (-2)^(s + 1)) / 3 modulo n; an odd rank subtracts this distance.
     """
     builder = PlanBuilder(num_ranks, num_ranks)
     rank = np.arange(num_ranks)
@@ -202,9 +209,9 @@ def plan_swing_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def plan_swing_all_reduce(num_ranks: int) -> MessagePlan:
-    """Plan an all-reduce by Swing's all-gather, reversed and then forwards.
+    """Plan an all-reduce by Swing: its all-gather reversed with reductions, then the all-gather.
 
-    For any number of ranks by folding.
+    A fold serves numbers of ranks that are no power of two.
     """
     fold = Fold(num_ranks)
     gather = plan_swing_all_gather(fold.virtual)
@@ -212,10 +219,10 @@ def plan_swing_all_reduce(num_ranks: int) -> MessagePlan:
 
 
 def plan_bruck_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan Bruck's all-gather: at distance d = 1, 2, 4, ... rank r sends blocks r, r + 1, ... to
-    rank r - d.
+    """Plan Bruck's all-gather for any number of ranks n.
 
-    d blocks per message, in the last round only the missing ones.
+    At distance d = 1, 2, 4, ... below n, rank r sends the d consecutive blocks r, r + 1, ... to
+    rank r - d. The last round sends only the n - d missing blocks. All numbers are modulo n.
     """
     builder = PlanBuilder(num_ranks, num_ranks)
     rank = np.arange(num_ranks)
@@ -234,10 +241,11 @@ def compute_bruck_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def plan_bruck_all_to_all(num_ranks: int) -> MessagePlan:
-    """Plan Bruck's all-to-all: at distance d = 1, 2, 4, ... blocks whose offset has bit d move d
-    ranks on.
+    """Plan Bruck's all-to-all for any number of ranks n.
 
-    The offset of a block from rank s to rank s + i is i; its bits are processed from the lowest on.
+    The offset of the block from rank s to rank s + i is i. At distance d = 1, 2, 4, ... below n,
+    all blocks whose offset contains the bit d move from their current rank r to rank r + d (modulo
+    n).
     """
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
     rank = np.arange(num_ranks)
@@ -283,9 +291,10 @@ def _list_distances(num_ranks: int) -> list[int]:
 def plan_pat_all_gather(num_ranks: int, aggregation: int) -> MessagePlan:
     """Plan PAT's all-gather (parallel aggregated trees) for any number of ranks.
 
-    `aggregation`: maximum number of blocks that are sent at once, a power of two. Distances halve
-    from the largest power of two below the number of ranks; at small distances, blocks beyond the
-    aggregation are sent in separate rounds, in depth-first order.
+    `aggregation`: maximum number of blocks in a message, a power of two. Distances are halved,
+    starting with the largest power of two below the number of ranks. While a message has at most
+    `aggregation` blocks, a distance takes one round. The remaining small distances are sent in
+    several rounds, ordered by a depth-first traversal of a binomial tree.
     """
     power = 1 << (num_ranks - 1).bit_length()
     depth = power // aggregation
@@ -303,10 +312,10 @@ def plan_pat_all_gather(num_ranks: int, aggregation: int) -> MessagePlan:
 
 
 def compute_pat_cost(num_ranks: int, aggregation: int) -> AlphaBetaCost:
-    """Compute the cost (log2 A + D - 1) alpha + m beta (n - 1) / n of PAT with aggregation A.
+    """Return the cost of PAT among n ranks: (log2 A + D - 1) alpha + m beta (n - 1) / n.
 
-    D = P / A with P the power of two >= n, but at most n: trees of ranks that do not exist take no
-    rounds.
+    A is the aggregation. D = min(P / A, n), where P is the smallest power of two that is at least
+    n; nodes of the tree that are no ranks take no rounds.
     """
     power = 1 << (num_ranks - 1).bit_length()
     rounds = aggregation.bit_length() - 1 + min(power // aggregation, num_ranks) - 1
@@ -321,7 +330,10 @@ def find_largest_aggregation(num_ranks: int) -> int:
 
 
 def plan_sparbit_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan SparBit's all-gather: PAT with the largest aggregation and all directions reversed."""
+    """Plan SparBit's all-gather: PAT with the maximum aggregation and all directions reversed.
+
+    Rank and block r of PAT become -r modulo the number of ranks.
+    """
     mirrored = -np.arange(num_ranks) % num_ranks
     return plan_pat_all_gather(num_ranks, find_largest_aggregation(num_ranks)).renamed(
         mirrored, mirrored
@@ -329,10 +341,9 @@ def plan_sparbit_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def _send_round(builder: PlanBuilder, num_ranks: int, distance: int, blocks: range) -> None:
-    """Add a round: every rank r sends to rank r - distance the blocks r + offset, for the given
-    offsets.
+    """Add a round in which every rank r sends the blocks r + offset to rank r - distance.
 
-    All numbers are modulo the number of ranks; `blocks`: the offsets.
+    `blocks` lists the offsets. Ranks and blocks are modulo the number of ranks.
     """
     rank = np.arange(num_ranks)
     builder.next_round()
@@ -376,10 +387,10 @@ def _list_powers(virtual: int) -> list[int]:
 
 
 def _find_partners(num_ranks: int, step: int) -> Int64Array:
-    """Return Swing's partner of every rank in a step, at distances 1, -1, 3, -5, ... for even
-    ranks.
+    """Return Swing's partner of every rank in a step; int64[ranks].
 
-    Odd ranks have the opposite distance, so that partners are mutual.
+    The distance in step 0, 1, 2, 3, ... is 1, -1, 3, -5, ... for even ranks and the opposite for
+    odd ranks, so that partners are mutual. Ranks are modulo `num_ranks`.
     """
     rank = np.arange(num_ranks)
     distance = (1 - (-2) ** (step + 1)) // 3

@@ -61,10 +61,11 @@ class MessagePlan(ColumnTable):
         return np.diff(self.indptr)
 
     def backwards(self, *, reduces: bool) -> MessagePlan:
-        """Reverse all messages, last round first, so that data that was spread is collected.
+        """Return the plan with all messages reversed in direction and in the order of rounds.
 
-        Within a round messages keep their order, and channels and blocks remain. `reduces`: whether
-        receivers add the blocks, in all messages.
+        Data that were distributed are then collected. Messages of a round keep their order, and all
+        messages their blocks and channels. `reduces`: whether the receivers of all messages reduce
+        the blocks.
         """
         order = np.argsort(-self.round, kind="stable")
         reversed_plan = self._select_rows(order)
@@ -77,8 +78,9 @@ class MessagePlan(ColumnTable):
         )
 
     def then(self, next_plan: MessagePlan) -> MessagePlan:
-        """Append another plan on the same blocks: its rounds begin after the last round of this
-        one.
+        """Return this plan followed by another plan on the same blocks.
+
+        The rounds of the next plan start after the last round of this one.
         """
         later = replace(next_plan, round=next_plan.round + self.num_rounds)
         return _join_plans([self, later], self.num_blocks)
@@ -103,10 +105,10 @@ class MessagePlan(ColumnTable):
         )
 
     def expanded(self, first: Int64Array, count: Int64Array, num_blocks: int) -> MessagePlan:
-        """Replace block b by the `count[b]` consecutive blocks from `first[b]` on, in every
-        message.
+        """Return the plan in which each block b is replaced by `count[b]` consecutive blocks.
 
-        `num_blocks`: the new number of blocks.
+        They start at `first[b]`. `num_blocks` is the new number of blocks. All other columns are
+        unchanged.
         """
         sizes = count[self.blocks]
         bounds = row_pointer(sizes)
@@ -136,9 +138,10 @@ class MessagePlan(ColumnTable):
 
 
 def combine_in_parallel(plans: Sequence[MessagePlan]) -> MessagePlan:
-    """Combine plans of the same ranks and blocks in parallel, each on a part of every block.
+    """Combine k plans for the same ranks and blocks so that each carries one part of every block.
 
-    Block b of plan j of k becomes block b * k + j, on channel j.
+    Block b of plan j becomes block b * k + j, and its messages are on channel j. Messages of equal
+    rounds keep the order of the plans.
     """
     parts = len(plans)
     plan_parts = []
@@ -152,9 +155,9 @@ class PlanBuilder:
     """Collects the messages of a plan round by round."""
 
     def __init__(self, num_ranks: int, num_blocks: int) -> None:
-        """Start a plan without messages, before its first round.
+        """Create a builder of a plan without messages.
 
-        Call `next_round` before the first message.
+        Call `next_round` before the first message is added.
         """
         self._num_ranks = num_ranks
         self._num_blocks = num_blocks
@@ -175,9 +178,10 @@ class PlanBuilder:
         *,
         reduces: bool = False,
     ) -> None:
-        """Send row i of `blocks`, modulo their number, from `source[i]` in the current round.
+        """Add messages to the current round, from `source[i]` to `destination[i]`.
 
-        `blocks`: int64[messages, blocks per message], or [messages] for one block each.
+        `blocks`: int64[messages, blocks per message], or [messages] for one block each; numbers are
+        taken modulo the number of blocks. `reduces`: whether the receivers reduce the blocks.
         """
         rows = np.size(source)
         table = np.asarray(blocks, np.int64).reshape(rows, -1 if rows else 1)
@@ -195,9 +199,9 @@ class PlanBuilder:
     ) -> None:
         """Add messages of consecutive blocks to the current round.
 
-        Message i sends `count[i]` blocks from `first[i]` on, modulo the number of blocks, from
-        `source[i]` to `destination[i]`; `reduces`: the receiver adds them. Numbers apply to all
-        messages.
+        Message i sends the `count[i]` blocks from `first[i]` on, modulo the number of blocks, from
+        `source[i]` to `destination[i]`. A single number as `first` or `count` holds for all
+        messages. `reduces`: whether the receivers reduce the blocks.
         """
         counts = np.broadcast_to(np.asarray(count, np.int64), np.shape(source))
         starts = np.broadcast_to(np.asarray(first, np.int64), np.shape(source))
@@ -232,9 +236,10 @@ class PlanBuilder:
         blocks: Int64Array,
         reduces: bool,
     ) -> None:
-        """Append messages of the current round; blocks are taken modulo the number of blocks.
+        """Append messages to the current round.
 
-        `counts`: blocks per message; `blocks`: the blocks of all messages, one after the other.
+        `counts`: number of blocks per message. `blocks`: the blocks of all messages, concatenated;
+        they are taken modulo the number of blocks.
         """
         new_columns = {
             "round": np.full(len(counts), self._round),
@@ -364,11 +369,13 @@ def compute_mean_link(topology: Topology, npus: Sequence[int]) -> tuple[float, f
 
 
 def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None = None) -> int:
-    """Estimate the time in ns, rounded up, if all ranks finished every round together.
+    """Estimate the time of a plan in ns, at least 1, as the sum of the times of its rounds.
 
-    A message takes, link by link, the latency and the time of all messages of its round on the
-    link, which is an upper limit. `max_messages`: approximate number of messages that are routed,
-    evenly spaced in the plan, as a sample; None for all.
+    All ranks are assumed to finish a round together. A round takes as long as its slowest message.
+    A message takes, on each link of its route, the latency and the time of all messages of its
+    round on this link, which is an upper limit. The sum is rounded up. `max_messages`: with a
+    number, about this many evenly spaced messages are routed and the result is scaled; None for
+    all.
     """
     npu_of = np.asarray(task.npus, np.int64)
     is_square = task.kind is CollectiveKind.ALL_TO_ALL
@@ -396,11 +403,11 @@ def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None =
 
 
 def _join_plans(plans: Sequence[MessagePlan], num_blocks: int) -> MessagePlan:
-    """Join the messages of several plans into one, sorted by round.
+    """Join the messages of several plans into one plan, sorted by round.
 
-    Messages of equal rounds keep the order of the plans and, within a plan, their order. The result
-    has the largest number of ranks of the plans, and `num_blocks` blocks; numbers of rounds,
-    channels and blocks are not shifted.
+    Messages of equal rounds keep the order of the plans, then their order in the plan. The numbers
+    of rounds, channels and blocks are not changed. The result has the largest number of ranks of
+    the plans and `num_blocks` blocks.
     """
     joined = MessagePlan(
         max(plan.num_ranks for plan in plans),

@@ -63,13 +63,17 @@ _MAX_TREE_CHUNKS = 256
 
 
 def synthesize(request: SynthesisRequest, options: NestedOptions) -> SynthesisResult:
-    """Synthesize a collective in the levels of the network, or those of the option `sizes`.
+    """Synthesize a nested collective on the levels of the network or those of the option `sizes`.
 
-    All-gather, reduce-scatter, all-reduce, and the broadcast on trees, which uses levels only on a
-    torus. The statistics state the sizes, the closest level first, and the cost. Raises
-    `InputError` for other collectives, and for requests in which not every NPU is a rank;
-    `UsageError` for sizes that do not multiply to the number of ranks, a single rank, and less than
-    a byte per unit.
+    Supports all-gather, reduce-scatter, all-reduce and broadcast (on trees). Candidates with more
+    and more chunks are simulated until one is not faster than the best; a keyboard interrupt ends
+    the search with the best so far. Without a simulated time the estimate is used. The statistics
+    contain the sizes of the levels (closest first) and the cost.
+
+    Raises `InputError` for other collectives (`collective-unsupported`) and unless the ranks are
+    all NPUs in order (`subset-unsupported`). Raises `UsageError` for a single rank (`one-rank`),
+    sizes that do not multiply to the number of ranks (`option-range`), and units below one byte
+    (`size-too-small`).
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     if kind not in NESTED_KINDS:
@@ -176,7 +180,11 @@ def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Itera
 
 
 def _generate_broadcasts(request: SynthesisRequest, options: NestedOptions) -> Iterator[_Candidate]:
-    """Yield the candidates of a broadcast on trees, as `_generate_nested`."""
+    """Yield the candidates of a broadcast on trees as (collective, steps, 0, statistics).
+
+    The chunk counts are those of `_choose_broadcast_chunks`. Raises `UsageError` (`size-too-small`)
+    if there are more units than bytes.
+    """
     parents = _find_trees(request.topology, options.sizes, request.collective.root or 0)
     trees, depth = len(parents), compute_depth(parents)
     for chunks, grains in _choose_broadcast_chunks(request, options, trees, depth):
@@ -200,13 +208,16 @@ def _generate_broadcasts(request: SynthesisRequest, options: NestedOptions) -> I
 def _choose_broadcast_chunks(
     request: SynthesisRequest, options: NestedOptions, trees: int, depth: int
 ) -> list[tuple[int, Int64Array | None]]:
-    """Return numbers of chunks per tree, each with the chunks of every message (None: one).
+    """Return the candidates: (chunks per tree, array of the chunks of every message or None for 1).
 
-    The number of chunks per tree is that of the option, or sqrt(depth m beta / (trees alpha)), at
-    which (depth - 1 + c) (alpha + m beta / (trees c)) is smallest, limited by the steps. On large
-    tori without the option and without a runtime, there is a candidate with as many chunks as the
-    steps allow, of which messages to ranks far from the root have several (`choose_grains`). It is
-    the only one if the other one has more than `_MAX_TRIED_STEPS` steps.
+    - With the option `chunks`, its number is the only candidate.
+    - Otherwise the first candidate is c = sqrt(depth m beta / (trees alpha)), which minimizes
+      (depth - 1 + c) (alpha + m beta / (trees c)). It is limited to at least 1, by
+      `_MAX_TREE_CHUNKS`, by the number of steps and by the minimum size of a unit.
+    - On tori of at least `_FEW_RANKS` ranks, without a target runtime, a second candidate has as
+      many chunks as depth and bytes allow, if that is more. Its messages to distant ranks contain
+      several chunks (`choose_grains`). It replaces the first candidate if that has more than
+      `_MAX_TRIED_STEPS` steps.
     """
     if options.chunks:
         return [(options.chunks, None)]
@@ -230,10 +241,12 @@ def _choose_broadcast_chunks(
 
 
 def estimate(request: SynthesisRequest, options: NestedOptions) -> int:
-    """Estimate the time in ns from the cost that the statistics state.
+    """Estimate the time of the nested collective in ns, rounded up, at least 1.
 
-    Latency and time per byte are those of the links of a torus, else the means of the routes from
-    the first rank. Raises `UsageError` as `synthesize` does for the option `sizes`.
+    It is the cost in the statistics for one chunk. For a broadcast it is the depth times the
+    latency plus the time of the data of one tree. Latency and time per byte are those of a torus's
+    slowest dimension, else the means of the routes from the first rank. Raises `UsageError` as
+    `synthesize` does for the option `sizes`.
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     size = request.collective_bytes
@@ -250,7 +263,11 @@ def estimate(request: SynthesisRequest, options: NestedOptions) -> int:
 
 
 def _compute_cost(shape: NestedShape) -> tuple[int, int]:
-    """Return the latencies of a phase, and the links that every rank uses at the same time."""
+    """Return (latencies of a phase, links that every rank uses at the same time) of a shape.
+
+    A ring of k ranks needs k // 2 latencies, any other level 1. If units are moved, k // 2 for
+    every level is added. The links are one per order of the levels, twice that with rings.
+    """
     rounds = [
         size // 2 if is_ring else 1
         for size, is_ring in zip(shape.sizes, shape.is_ring, strict=True)
@@ -263,7 +280,11 @@ def _compute_cost(shape: NestedShape) -> tuple[int, int]:
 
 
 def _find_link(request: SynthesisRequest) -> tuple[float, float]:
-    """Return latency in s and time per byte in s of the links of the levels."""
+    """Return the latency in s and the time per byte in s of the links of the levels.
+
+    On a torus these are the largest latency and the smallest bandwidth of its dimensions, else the
+    means of `compute_mean_link`.
+    """
     topology = request.topology
     if find_rings(topology):
         slowest = min(dimension.bandwidth_bytes_per_s for dimension in topology.dimensions)
@@ -272,7 +293,11 @@ def _find_link(request: SynthesisRequest) -> tuple[float, float]:
 
 
 def _find_trees(topology: Topology, sizes_text: str, root: int) -> Int64Array:
-    """Return the trees of a broadcast: those of a torus, else two binary trees."""
+    """Return the parents in the trees of a broadcast: int64[trees, ranks], -1 at the root.
+
+    On a torus they are the trees along its rings, unless the option `sizes` requests other sizes.
+    Otherwise they are two binary trees.
+    """
     sizes = find_rings(topology)
     if sizes and sizes_text in ("auto", "x".join(map(str, sizes))):
         return find_torus_trees(sizes, root)

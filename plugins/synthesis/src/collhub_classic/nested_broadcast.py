@@ -28,14 +28,15 @@ def _list_trees(sizes: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def find_torus_trees(sizes: Sequence[int], root: int) -> Int64Array:
-    """Return the parents in edge-disjoint trees of a torus: int64[trees, ranks], -1 at the root.
+    """Return the parents in edge-disjoint broadcast trees of a torus: int64[trees, ranks].
 
-    `sizes`: ranks of each dimension, at least 2, the first varies fastest; two trees per
-    dimension, one for dimensions of two ranks, whose links trees of other dimensions may share if
-    only some dimensions have two ranks. In the tree of dimension a and direction s, let y
-    be the coordinates relative to the root in direction s. The data moves along a from the root,
-    then from every rank with y[a] > 0 along the following dimensions cyclically; ranks with
-    y[a] = 0 receive it from the rank before them along a.
+    The parent of the root is -1. `sizes`: ranks of each dimension, at least 2, the first varies
+    fastest. There are two trees per dimension, one for each direction, but only one for a dimension
+    of two ranks. If only some dimensions have two ranks, other trees may share their links.
+
+    In the tree of dimension a and direction s, data move from the root along a in direction s. From
+    each rank displaced along a they then move along the following dimensions, cyclically. Ranks
+    without a displacement along a receive from the rank before them along a.
     """
     count = len(sizes)
     number = np.arange(prod(sizes))
@@ -63,10 +64,10 @@ def find_torus_trees(sizes: Sequence[int], root: int) -> Int64Array:
 
 
 def find_binary_trees(num_ranks: int, root: int) -> Int64Array:
-    """Return the parents in two binary trees, int64[2, ranks], -1 at the root.
+    """Return the parents in two binary trees: int64[2, ranks], -1 at the root.
 
-    Inner ranks of one tree are leaves of the other, except for the root and the ranks with which
-    it changes places.
+    Inner ranks of one tree are leaves of the other. Exceptions are the root and the two ranks whose
+    positions were swapped with those of the root.
     """
     parents = []
     for parent in (find_tree_parents(num_ranks), find_second_tree_parents(num_ranks)):
@@ -96,9 +97,9 @@ def compute_depth(parents: Int64Array) -> int:
 def compute_torus_levels(sizes: Sequence[int], root: int) -> Int64Array:
     """Return the level of every rank in the trees of `find_torus_trees`: int64[trees, ranks].
 
-    0 along the first dimension of a tree, 1 along the second one, and so on: the messages of a
-    level pass through the ranks of the levels before it. Ranks without a displacement along the
-    first dimension have the last level.
+    The level is 0 along the first dimension of a tree, 1 along the second one, and so on. Messages
+    of a level pass through ranks of earlier levels. Ranks without a displacement along the first
+    dimension have the last level.
     """
     count = len(sizes)
     number = np.arange(prod(sizes))
@@ -120,13 +121,13 @@ def compute_torus_levels(sizes: Sequence[int], root: int) -> Int64Array:
 def choose_grains(
     sizes: Sequence[int], levels: Int64Array, chunks: int, max_messages: int
 ) -> Int64Array:
-    """Choose the units of every message to a rank of each tree: int64[trees, ranks].
+    """Choose the number of units of a message to each rank of each tree: int64[trees, ranks].
 
-    The first data need the sum over the levels of (length - 1) times the size of a message, equal
-    for all trees, and the number of messages is the sum of ranks over their size. For a given time,
-    it is smallest for sizes in proportion to the root of ranks over length. Sizes of a level are
-    multiples of those of the level before. The time grows by tenths until there are at most
-    `max_messages` messages, or one per rank.
+    `levels`: as of `compute_torus_levels`. Large messages reduce their number, but the first data
+    arrive later. This delay is the sum over the levels of (length - 1) times the message size. The
+    sizes of a delay are those of `_divide_fill`, at most `chunks`. The delay starts at one unit per
+    hop and grows by 10 % until the trees have at most `max_messages` messages, or one message per
+    rank.
     """
     count = len(sizes)
     cycles = [
@@ -148,7 +149,13 @@ def choose_grains(
 
 
 def _divide_fill(lengths: Sequence[int], fill: float) -> Int64Array:
-    """Return the units of a message at every level, whose sum over all hops is about `fill`."""
+    """Return the units of a message on every level; int64[levels].
+
+    The sum over levels of (length - 1) times the units is about `fill`. Ideal sizes are in
+    proportion to the square root of (ranks of the level / (length - 1)), which minimizes the number
+    of messages. Each size is rounded down to a multiple of the size of the level before, but is at
+    least that; the last level gets the rest of `fill`.
+    """
     hops = np.asarray(lengths) - 1
     weights = np.sqrt(np.cumprod(lengths) / hops)
     ideal = weights * fill / (weights * hops).sum()
@@ -165,12 +172,13 @@ def _divide_fill(lengths: Sequence[int], fill: float) -> Int64Array:
 def build_broadcast_steps(
     parents: Int64Array, chunks: int, grains: Int64Array | None = None
 ) -> StepTable:
-    """Build the steps of a broadcast of `chunks` chunks on each of the trees, a unit per chunk.
+    """Build the steps of a broadcast of `chunks` chunks on each of the trees, one unit per chunk.
 
-    `parents`: as of `find_torus_trees`. Unit t * chunks + c is chunk c of tree t. Messages to a
-    rank have `grains[tree, rank]` units, a multiple of those of its parent (None: one); the last
-    one may have fewer. Every rank handles messages by their chunks, and sends to its children by
-    ascending rank. The root copies INPUT to OUTPUT, from which all ranks send.
+    `parents`: int64[trees, ranks], -1 at the root. Unit t * chunks + c is chunk c of tree t. A
+    message to a rank has `grains[tree, rank]` units, a multiple of those to its parent; the last
+    message may have fewer. None means one unit per message. Steps of a rank are sorted by the last
+    chunk of the message, then tree, receives before sends, and receiver. The root copies INPUT to
+    OUTPUT first; all sends read OUTPUT.
     """
     trees, ranks = parents.shape
     units = trees * chunks

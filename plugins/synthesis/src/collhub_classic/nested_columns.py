@@ -37,11 +37,12 @@ class StepColumns:
         buffers: Mapping[str, Buffer | Int64Array],
         offsets: Mapping[str, Int64Array],
     ) -> int:
-        """Add one row to every rank; return its position in the program.
+        """Add one row to the program of every rank and return its position.
 
-        `peer`, and the values of `offsets`: int64[ranks]; kind and buffers of all ranks, or
-        int64[ranks]. `buffers`, `offsets`: by name of the column. Ranks with the kind `_ABSENT` do
-        not have the row, for which no row may wait. `parents`: positions of rows that it waits for.
+        `kind` and `buffers` are one value for all ranks, or int64[ranks]; `peer` and `offsets` are
+        int64[ranks]. `buffers` and `offsets` have the names of the columns as keys. `parents`:
+        positions of the rows on whose data this row depends. Ranks with the kind `_ABSENT` do not
+        get the row; then no row may depend on it.
         """
         position = len(self._rows)
         self._rows.append({"kind": kind, "peer": peer, "count": count, **buffers, **offsets})
@@ -84,10 +85,11 @@ class StepColumns:
 
 
 def add_moves_to_owners(columns: StepColumns, owned: Int64Array) -> list[int]:
-    """Add the moves of every rank's INPUT to OUTPUT of the ranks that start a gather with it.
+    """Add the moves of units from the INPUT of every rank to the OUTPUT of their owners.
 
-    `owned`: unit of the collective with which a rank starts, int64[streams, ranks]. Ranks copy
-    their own units. Returns the positions of the rows that write the units, by stream.
+    The owner of a unit is the rank that starts a gather with it. `owned`: int64[streams, ranks],
+    the unit with which each rank starts. Ranks copy units that they own themselves. Returns the
+    positions of the rows that write the units, one per stream.
     """
     for offset, owner in enumerate(_find_owners(owned)):
         kind = np.where(owner == columns.ranks, _ABSENT, StepKind.SEND)
@@ -108,10 +110,11 @@ def add_moves_to_owners(columns: StepColumns, owned: Int64Array) -> list[int]:
 
 
 def add_moves_from_owners(columns: StepColumns, owned: Int64Array, writers: Sequence[int]) -> None:
-    """Add the moves of the results from SCRATCH to OUTPUT of the ranks that have the units.
+    """Add the moves of results from the SCRATCH of their owners to OUTPUT of the target ranks.
 
-    `owned`: as for `add_moves_to_owners`; `writers`: positions of the rows that complete the
-    results, by stream.
+    `owned`: int64[streams, ranks], the unit of each owner; its target is unit // streams. Ranks
+    copy units that they own themselves. `writers`: positions of the rows that complete the results,
+    one per stream.
     """
     for units, writer in zip(owned, writers, strict=True):
         target, offset = np.divmod(units, len(owned))
@@ -130,7 +133,11 @@ def add_moves_from_owners(columns: StepColumns, owned: Int64Array, writers: Sequ
 
 
 def _find_owners(owned: Int64Array) -> Int64Array:
-    """Return the rank that owns every unit of every rank's block: int64[streams, ranks]."""
+    """Return the owner of each unit of each rank's block: int64[streams, ranks].
+
+    Entry [i, r] is the rank that owns unit r * streams + i. `owned`: unit of each owner,
+    int64[streams, ranks].
+    """
     owner_of = np.empty(owned.size, np.int64)
     owner_of[owned] = np.arange(owned.shape[1])
     return owner_of.reshape(owned.shape[::-1]).T

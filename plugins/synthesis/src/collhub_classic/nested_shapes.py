@@ -52,10 +52,11 @@ class NestedShape:
 
     @classmethod
     def direct(cls, sizes: Sequence[int], chunks: int = 1) -> NestedShape:
-        """Return exchanges of all pairs in every level of more than one rank, with one part.
+        """Return a shape in which all pairs of ranks exchange directly within every level.
 
-        The all-gather begins with the last level, whose links are often the slowest, so that only
-        the own data passes them.
+        Levels of one rank are left out. There is one part, without rings. The last level is
+        gathered first: its links are often the slowest, and then only a rank's own data pass over
+        them.
         """
         used = tuple(size for size in sizes if size > 1)
         order = tuple(reversed(range(len(used))))
@@ -67,11 +68,11 @@ class NestedShape:
         return len(self.parts) * self.chunks
 
     def count_steps(self, kind: CollectiveKind) -> int:
-        """Count the steps of all ranks, without copies.
+        """Return the number of send and receive steps of all ranks.
 
-        Messages of an all-reduce, and with `is_moved` also those of other collectives, are one
-        range each. Without it, the latter are single units if a rank has several, or if the first
-        level is not gathered first.
+        A message is a single range of units in an all-reduce, with `is_moved`, and with one unit
+        per rank whose levels are gathered in their order. Otherwise every unit is a separate
+        message.
         """
         nested = sum(size - 1 for size in self.sizes)
         if self.is_forwarded:
@@ -89,7 +90,10 @@ class NestedShape:
 
 
 def find_rings(topology: Topology) -> list[int]:
-    """Return the sizes above 1 of the dimensions of a torus, the first varies fastest; else []."""
+    """Return the sizes above 1 of the dimensions of a torus, the fastest varying first.
+
+    [] if the network has switches or a dimension that is neither a ring nor of size 2.
+    """
     dimensions = [dimension for dimension in topology.dimensions if dimension.size > 1]
     is_torus = topology.num_nodes == topology.num_npus and all(
         dimension.kind is DimensionKind.RING or dimension.size == 2 for dimension in dimensions
@@ -169,13 +173,19 @@ def _choose_forwarded(shape: NestedShape, kind: CollectiveKind) -> NestedShape:
 
 
 def choose_levels(topology: Topology, text: str) -> list[int]:
-    """Choose the sizes of the levels, the closest first: those of `text`, as `8x8x16`, or `auto`.
+    """Return the sizes of the levels, the closest first.
 
-    `auto`: the dimensions of a torus, also above `_MAX_LEVEL`; else groups of NPUs at equal
-    distance from NPU 0, in links, if their sizes divide one another; else the equal groups of the
-    topology if their NPUs are numbered consecutively; else one level. Other levels above
-    `_MAX_LEVEL` are divided into two factors, as equal as possible, until they are below it; primes
-    are not divided. Raises `UsageError` for sizes whose product is not the number of NPUs.
+    With a `text` such as `8x8x16` they are its numbers, without 1s. With `auto` the first that
+    applies:
+
+    - the dimensions of a torus, not divided
+    - groups of NPUs at equal distance (in links) from NPU 0, if they are nested
+    - the equal groups of the topology, if their NPUs are numbered consecutively
+    - a single level
+
+    Levels of the last three that exceed `_MAX_LEVEL` are divided into factors (`_divide_level`).
+    Raises `UsageError` (`option-range`) for a `text` that is not a list of sizes whose product is
+    the number of NPUs.
     """
     ranks = topology.num_npus
     if text != "auto":
@@ -201,7 +211,12 @@ def choose_levels(topology: Topology, text: str) -> list[int]:
 
 
 def _find_distance_levels(topology: Topology) -> list[int]:
-    """Return the sizes of nested groups by distance from NPU 0; one level if they do not nest."""
+    """Return the sizes of the nested groups of NPUs by distance from NPU 0, the closest first.
+
+    The distance is the number of links. Each group must have consecutive numbers and a size that
+    the next larger one is a multiple of; otherwise, or if NPUs are not reached, the result is one
+    level of all NPUs. Sizes of 1 are left out.
+    """
     (hops,) = topology.arcs().hops(np.zeros(1, np.int64))
     distance = hops[: topology.num_npus]
     levels, inside = [], 1

@@ -30,14 +30,15 @@ _Key = tuple[int | None, ...]
 
 
 def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
-    """Build the steps of an all-gather, a reduce-scatter or an all-reduce (one after the other).
+    """Build the steps of an all-gather, a reduce-scatter, or an all-reduce (both in sequence).
 
-    Units: in an all-reduce, chunk by chunk and part by part, one per rank, numbered such that every
-    message is one range; in other collectives, rank by rank, a unit per part and chunk. With
-    `is_moved`, the latter are numbered as in an all-reduce: the unit at which a rank starts is
-    moved from and to the rank that has it. Partial sums of a reduce-scatter are in SCRATCH, of as
-    many units as INPUT; those of an all-reduce in OUTPUT. Rings exchange the messages of all parts
-    and chunks in turn; groups exchange chunk by chunk.
+    - Units of an all-reduce are ordered by chunk, then part, then rank, numbered so that every
+      message is one range. Otherwise they are ordered by rank, with one per part and chunk.
+    - With `is_moved`, an all-gather first moves units to the ranks that start with them, and a
+      reduce-scatter finally moves the results to their ranks.
+    - Partial sums are in SCRATCH in a reduce-scatter, in OUTPUT in an all-reduce.
+    - With rings the messages of all parts and chunks are interleaved; without rings all messages of
+      one chunk come before the next.
     """
     columns = StepColumns(prod(shape.sizes))
     streams = [
@@ -73,7 +74,10 @@ def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
 
 
 def _add_copy(columns: StepColumns, units: int) -> int:
-    """Add the copy of every rank's own units from INPUT to OUTPUT; return its position."""
+    """Add a row in which every rank copies its `units` units from INPUT to OUTPUT.
+
+    Returns the position of the row. The units of rank r start at r * units in OUTPUT.
+    """
     number = np.arange(columns.num_ranks)
     offsets = {"src_offset": np.zeros_like(number), "dst_offset": number * units}
     buffers = {"src_buffer": Buffer.INPUT, "dst_buffer": Buffer.OUTPUT}
@@ -81,7 +85,7 @@ def _add_copy(columns: StepColumns, units: int) -> int:
 
 
 def _interleave(generators: Sequence[Iterator[None]]) -> None:
-    """Advance all generators in turn until all are exhausted."""
+    """Advance the generators in round robin order until all are exhausted."""
     active = list(generators)
     while active:
         active = [generator for generator in active if next(generator, True) is None]
@@ -136,12 +140,16 @@ class _Stream:
         self.last_row = 0
 
     def start_gather(self, copy: int) -> None:
-        """Register the row that copied the own unit to OUTPUT."""
+        """Record that the row `copy` writes each rank's own unit to OUTPUT."""
         self._writers[self._own_key] = [copy]
         self.last_row = copy
 
     def gather_level(self, phase: int) -> Iterator[None]:
-        """Gather along the level of a phase; yields after every row of all ranks."""
+        """Add the rows that gather along the level of a phase; yield after every message.
+
+        Received units are registered with the rows that write them. After the last message, all
+        ranges of the level are merged into one if units are contiguous.
+        """
         level = self._order[phase]
         receives: list[int] = []
         for before, is_send, (hop, displacement, onward) in self._list_rows(
@@ -177,9 +185,10 @@ class _Stream:
             self._writers[self._with(own, level, None)] = rows
 
     def reduce_level(self, phase: int) -> Iterator[None]:
-        """Reduce along the level of a phase, in the reversed order of `gather_level`.
+        """Add the rows that reduce along the level of a phase; yield after every message.
 
-        Yields after every row of all ranks.
+        The messages are those of `gather_level` in reverse order and direction. In a reduce-scatter
+        without moves, the last addition to the own unit of phase 0 writes to OUTPUT.
         """
         level = self._order[phase]
         own = next(iter(self._list_keys(phase, 0)))
@@ -227,13 +236,16 @@ class _Stream:
             self._columns.add_controls(receives[-1:], row)
 
     def _end_phase(self, receives: Sequence[int]) -> None:
-        """Let the last receive of a phase wait for all other ones, so that rows can wait for it."""
+        """Make the last receive of a phase wait for all others, and store it in `last_row`.
+
+        Rows that wait for the phase then need only this one dependency.
+        """
         self.last_row = receives[-1]
         self._columns.add_controls(receives[:-1], self.last_row)
 
     @property
     def own_writer(self) -> int:
-        """Position of the row that wrote the own unit."""
+        """Return the position of the row that wrote each rank's own unit."""
         (row,) = self._writers[self._own_key]
         return row
 
@@ -285,10 +297,12 @@ class _Stream:
         return self._shape.is_forwarded and phase >= len(self._order) - 2
 
     def _list_hops(self, level: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the messages of a gather along a level, the first ones first.
+        """Yield the messages of a gather along a level in their order.
 
-        Each is (displacement of the receiver from the sender, displacement of the sent block from
-        the sender, and from the receiver); displacements are not reduced modulo the size.
+        Each is a triple of displacements along the level: of the receiver from the sender, of the
+        sent block from the sender, and of the sent block from the receiver. The last one may be
+        negative. On a ring both directions alternate; the longer half goes in the direction of the
+        part.
         """
         size = self._shape.sizes[level]
         if not self._shape.is_ring[level]:
@@ -328,12 +342,19 @@ class _Stream:
         return displacement % self._shape.sizes[level]
 
     def _get_peer(self, level: int, hop: int) -> Int64Array:
-        """Return the rank at a displacement along a level, for every rank."""
+        """Return for every rank the rank at the displacement `hop` along a level; int64[ranks].
+
+        Displacements wrap around at the size of the level.
+        """
         place, size = self._place[level], self._shape.sizes[level]
         return np.arange(len(place)) + ((place + hop) % size - place) * self._strides[level]
 
     def _compute_offset(self, key: _Key) -> Int64Array:
-        """Compute the first unit of a key in a full buffer, for every rank."""
+        """Return for every rank the first unit of a key in a full buffer; int64[ranks].
+
+        Levels with the displacement None add nothing, because the range starts at their coordinate
+        0.
+        """
         offset = np.full(self._columns.num_ranks, self._base)
         for level, displacement in enumerate(key):
             if displacement is not None:
@@ -346,7 +367,10 @@ class _Stream:
         return prod(size for size, each in zip(sizes, key, strict=True) if each is None)
 
     def _get_partial_buffer(self, key: _Key) -> Buffer:
-        """Return the buffer with the current sum of a range: INPUT before the first addition."""
+        """Return the buffer that contains the current sum of a range.
+
+        It is INPUT before the first addition, then OUTPUT in an all-reduce and SCRATCH otherwise.
+        """
         if not self._writers.get(key):
             return Buffer.INPUT
         is_all_reduce = self._kind is CollectiveKind.ALL_REDUCE
@@ -365,9 +389,11 @@ class _Stream:
         return row
 
     def _add_sum(self, key: _Key, source: Int64Array, is_last: bool) -> int:
-        """Add the row that receives and adds a range; return its position.
+        """Add the row that receives a range from `source` and adds it; return its position.
 
-        `is_last`: the own result is complete.
+        The result is written to OUTPUT in an all-reduce. In a reduce-scatter it is written to
+        SCRATCH, but the last sum of the own unit (`is_last`) to OUTPUT if units are not moved. The
+        row becomes the writer of the range.
         """
         offset = target_offset = self._compute_offset(key)
         target = Buffer.OUTPUT

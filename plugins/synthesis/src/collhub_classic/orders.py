@@ -19,11 +19,11 @@ _MAX_RANKS = 256
 
 
 def find_ring_order(topology: Topology, npus: Sequence[int]) -> Int64Array:
-    """Find the order of ranks with the shortest round of messages between neighbours.
+    """Find the ring order of the ranks that takes the shortest time for a round between neighbours.
 
     Candidates are the order of numbers, a ring on direct links, and a nearest-neighbour path from
-    rank 0; of equally fast ones the first is taken. With at most 2 or more than `_MAX_RANKS` ranks,
-    it is the order of numbers.
+    rank 0; the first of equally fast ones is returned. With at most 2 or more than `_MAX_RANKS`
+    ranks it is the order of numbers.
     """
     ranks = len(npus)
     candidates = [np.arange(ranks)]
@@ -44,14 +44,17 @@ def find_ring_order(topology: Topology, npus: Sequence[int]) -> Int64Array:
 def find_disjoint_rings(
     topology: Topology, npus: Sequence[int], max_rings: int
 ) -> list[Int64Array]:
-    """Find up to `max_rings` rings through all ranks that share no link; at least one is returned.
+    """Return up to `max_rings` rings through all ranks that share no link, at least one.
 
-    If all ranks are directly linked, the rings are the strides that are coprime to the number of
-    ranks. Otherwise a depth-first search uses the direct links that previous rings left; it prefers
-    ranks with the fewest onward links. If the search fails but groups have equal sizes, there is a
-    ring for every member number: it enters each group there and leaves it one member before, as
-    NCCL's rings use one network card each. If nothing fits, or there are more than `_MAX_RANKS`
-    ranks, the only ring is in the order of numbers.
+    The first rule that applies:
+
+    - If all pairs of ranks are linked (at least 3 ranks): rank i * s of every stride s that is
+      coprime to the number of ranks.
+    - More than `_MAX_RANKS` ranks: one ring in the order of numbers.
+    - A depth-first search for rings on the direct links; each ring uses the links that remain.
+    - One ring per member number of the equal groups. It enters each group at this member and leaves
+      at the one before, as NCCL's rings use one network card each. With a single group it is one
+      ring in the order of numbers.
     """
     ranks = len(npus)
     # Count the rings that fit on the links between ranks: int64[ranks, ranks].
@@ -75,10 +78,10 @@ def find_disjoint_rings(
 # Cached, since comparisons use one network at many sizes.
 @lru_cache(maxsize=16)
 def _find_ring_set_cached(free: bytes, ranks: int, max_rings: int) -> tuple[Int64Array, ...]:
-    """Return the largest set of rings of several searches; the arrays are read-only.
+    """Return the largest set of rings found by several searches, as read-only arrays.
 
-    `free`: rings per link as bytes of int64[ranks, ranks]. Of equally large sets the first; empty
-    if no search finds a ring.
+    `free`: the bytes of int64[ranks, ranks], the number of rings that fit on each link. Of equally
+    large sets the first is returned; () if no search finds a ring. Results are cached.
     """
     links = np.frombuffer(free, np.int64).reshape(ranks, ranks)
     # Every ring uses a link out of and into each rank.
@@ -93,10 +96,10 @@ def _find_ring_set_cached(free: bytes, ranks: int, max_rings: int) -> tuple[Int6
 
 
 def find_group_orders(topology: Topology, npus: Sequence[int]) -> list[Int64Array]:
-    """Return the orders in which groups of equal size stay together, and in which members
-    alternate.
+    """Return two orders of the ranks: groups one after the other, and members alternating.
 
-    Orders equal to the numbering are left out, so the list may be empty.
+    Groups are those of `find_equal_groups`. An order equal to the numbering is left out, so the
+    list may be empty.
     """
     groups = find_equal_groups(topology, npus)
     orders = [groups.ravel(), groups.T.ravel()]
@@ -105,9 +108,9 @@ def find_group_orders(topology: Topology, npus: Sequence[int]) -> list[Int64Arra
 
 
 def find_equal_groups(topology: Topology, npus: Sequence[int]) -> Int64Array:
-    """Return the ranks of each group of the topology, int64[groups, ranks].
+    """Return the ranks of the groups of the topology: int64[groups, ranks per group], ascending.
 
-    If the groups have different sizes or do not cover all ranks exactly once, all ranks are one
+    If the groups have different sizes, or do not contain every rank exactly once, all ranks are one
     group.
     """
     rank_of = {npu: rank for rank, npu in enumerate(npus)}
@@ -134,10 +137,11 @@ def _build_rotated_rings(topology: Topology, npus: Sequence[int]) -> list[Int64A
 
 
 def _search_ring_set(free: Int64Array, max_rings: int, start: int) -> list[Int64Array]:
-    """Search up to `max_rings` rings one after another, each over the links that remain.
+    """Search for up to `max_rings` rings, each on the links that the previous ones left.
 
-    `free`: rings that fit on each link, int64[ranks, ranks], not changed; `start`: seed of the
-    order of ties. Stops at the first failure; the result may be empty.
+    `free`: number of rings that fit on each link, int64[ranks, ranks]; it is not changed. `start`:
+    seed of the random order of ties. The search stops at the first failure, so the result may be
+    empty.
     """
     remaining, ranks = free.copy(), len(free)
     noise = np.random.default_rng(start).permutation(ranks)
@@ -153,13 +157,13 @@ def _search_ring_set(free: Int64Array, max_rings: int, start: int) -> list[Int64
 
 
 def _search_ring(free: Int64Array, noise: Int64Array) -> Iterator[list[int]]:
-    """Search a ring through all ranks from rank 0 by depth-first search; yield it, or nothing.
+    """Search for a ring through all ranks by depth-first search; yield it, or nothing.
 
-    `free`: capacity left from rank to rank, int64[ranks, ranks]; above 0 means that the ring may
-    use the pair, also from the last rank back to rank 0. The successor with the fewest unvisited
-    successors of its own is tried first; `noise`, a number by rank, resolves ties. Branches from
-    which some rank can no longer be visited are cut off. The search gives up after 20000 steps. A
-    yielded list starts with 0.
+    The list starts with 0. `free`: int64[ranks, ranks], remaining capacity between ranks; the ring
+    uses only pairs above 0, including the last rank to rank 0. The successor with the fewest
+    unvisited successors is tried first; of equal ones that with the largest entry of `noise`.
+    Branches after which some rank cannot be visited any more are cut off. The search ends without a
+    result after `_MAX_STEPS` steps.
     """
     ranks = len(free)
     # Sets of ranks are the bits of an integer, so that counting them is one instruction.
@@ -193,10 +197,11 @@ def _can_visit_all(
     end: int,
     candidates: int,
 ) -> bool:
-    """Whether each unvisited rank of `candidates` still has a predecessor and a different
-    successor.
+    """Return whether each unvisited candidate has a predecessor and a different successor.
 
-    The path ends at `end`, and must return to rank 0; ranks are bit sets.
+    Predecessors are unvisited ranks and the end of the path, `end`. Successors are unvisited ranks
+    and rank 0. All sets are bits of integers: `candidates`, `unvisited`, and the entries of
+    `following` and `preceding`.
     """
     candidates &= unvisited
     while candidates:
@@ -224,10 +229,10 @@ def _sort_successors(
     rank: int,
     ties: Sequence[int],
 ) -> list[int]:
-    """Return the unvisited successors of a rank; the last one is to be tried first.
+    """Return the unvisited successors of a rank in reverse order of preference: best one last.
 
-    The last one has the fewest unvisited successors itself; of equal ones it has the largest entry
-    of `ties`. `following`, `unvisited`: sets of ranks as bits.
+    The last one has the fewest unvisited successors; of equal ones it has the largest entry of
+    `ties`. `following` (by rank) and `unvisited` are sets of ranks as bits.
     """
     successors = following[rank] & unvisited
     keys: list[tuple[int, int, int]] = []

@@ -30,7 +30,7 @@ class BlockPlaces:
 
     @property
     def pieces(self) -> int:
-        """Number of blocks per share of a rank (for an all-to-all: per pair of ranks)."""
+        """Return the number of blocks per share of a rank; in an all-to-all, per pair of ranks."""
         kind, ranks = self.collective.kind, self.collective.num_ranks
         shares = kind.traits.parts(ranks)
         if kind is CollectiveKind.ALL_TO_ALL:
@@ -38,11 +38,11 @@ class BlockPlaces:
         return self.num_blocks // shares
 
     def input_offset(self, block: Int64Array) -> Int64Array:
-        """Return the offset in units of each block in the INPUT of the rank that contributes it.
+        """Return the offset of each block in the INPUT of the rank that contributes it, in units.
 
-        `block`: block numbers; the result has the same shape. If only the sources split the data,
-        the blocks of a rank start at 0; if only targets or neither do, the offset is the block
-        number. In an all-to-all, blocks are in order of the target.
+        `block`: block numbers; the result has the same shape. In an all-to-all, blocks are in the
+        order of their targets. If each rank contributes its own share only, its blocks start at 0.
+        Otherwise the offset is the block number.
         """
         traits, pieces = self.collective.kind.traits, self.pieces
         share, piece = np.divmod(block, pieces)
@@ -51,11 +51,11 @@ class BlockPlaces:
         return piece if traits.split_by_source else block
 
     def output_offset(self, block: Int64Array) -> Int64Array:
-        """Return the offset in units of each block in the OUTPUT of a rank that requires it.
+        """Return the offset of each block in the OUTPUT of a rank that requires it, in units.
 
-        `block`: block numbers; the result has the same shape. If only targets split the data, the
-        blocks of a rank start at 0; if only sources or neither do, the offset is the block number.
-        In an all-to-all, blocks are in order of the source.
+        `block`: block numbers; the result has the same shape. In an all-to-all, blocks are in the
+        order of their sources. If each rank receives its own share only, its blocks start at 0.
+        Otherwise the offset is the block number.
         """
         traits, pieces = self.collective.kind.traits, self.pieces
         share, piece = np.divmod(block, pieces)
@@ -64,10 +64,11 @@ class BlockPlaces:
         return piece if traits.split_by_target else block
 
     def is_required(self, rank: Int64Array, block: Int64Array) -> BoolArray:
-        """Return whether a rank requires the block in its OUTPUT at the end: bool per entry.
+        """Return whether each rank requires the block in its OUTPUT at the end; bool per entry.
 
-        To a root only the root does (rank 0 if none is stated), of a split result only the rank of
-        the share, of an all-to-all its destination; else every rank.
+        Only the root requires blocks of a collective to a root (rank 0 if it has no root). In an
+        all-to-all it is the destination of the block, and in other collectives with a split result
+        the rank of the share. In all others every rank requires every block.
         """
         traits, share = self.collective.kind.traits, block // self.pieces
         if traits.to_root:
@@ -79,11 +80,11 @@ class BlockPlaces:
         return np.ones(len(rank), np.bool_)
 
     def find_retained_blocks(self) -> tuple[Int64Array, Int64Array]:
-        """Return (rank, block) of all data that a rank is given and also requires, to be copied.
+        """Return (rank, block) of all data that a rank has at the start and requires at the end.
 
-        Two int64 columns: for a broadcast, scatter or gather the root's own blocks only, for an
-        all-to-all what each rank sends to itself, else the own share of every rank. All pieces of a
-        share are adjacent, in order. Empty for reductions.
+        They are two int64 columns: the root's blocks for rooted collectives, the block from each
+        rank to itself in an all-to-all, else the own share of every rank. The blocks of a share are
+        adjacent and ascend. Both columns are empty for reductions.
         """
         kind, ranks = self.collective.kind, self.collective.num_ranks
         traits, pieces = kind.traits, self.pieces
@@ -125,15 +126,16 @@ class EntryPlaces:
 
     @classmethod
     def of(cls, plan: MessagePlan, accesses: BlockAccesses, places: BlockPlaces) -> EntryPlaces:
-        """Choose where every entry reads and writes its block.
+        """Choose for every entry (block of a message) where it is read and written.
 
-        A write goes to OUTPUT for blocks of the result of the receiving rank, else to SCRATCH,
-        packed at every rank. A reduce-scatter adds in SCRATCH and writes only its last sum to
-        OUTPUT, since in place OUTPUT is a part of INPUT. A read takes the place of the last write
-        before it, or else INPUT. A reducing message into a block that is also read in the same
-        round is staged in SCRATCH first; if it adds to a block not written before, that is copied
-        to OUTPUT early. Sends of such a copied block, and of given blocks of OUTPUT in messages of
-        several blocks, read the copy.
+        - A write goes to OUTPUT if the receiver requires the block, else to SCRATCH, where blocks
+          are packed. A reduce-scatter writes only the last sum of a block to OUTPUT, because in
+          place OUTPUT is a part of INPUT.
+        - A read takes the place of the last write before it, or INPUT without one.
+        - A reducing message is staged in SCRATCH if the receiver also reads the block in the same
+          round. If the block was not written before, it is first copied from INPUT to OUTPUT.
+        - Sends of such a copied block read the copy. Messages of several blocks also read blocks
+          that are copied to OUTPUT anyway there.
         """
         message, block = accesses.message, accesses.block
         source, target = plan.source[message], plan.destination[message]
@@ -190,11 +192,11 @@ class MessagePieces:
 
     @classmethod
     def of(cls, accesses: BlockAccesses, places: EntryPlaces) -> MessagePieces:
-        """Divide messages into pieces of consecutive entries that are adjacent in all their places.
+        """Divide every message into pieces: runs of entries that are adjacent in all their places.
 
-        A piece has one source, target, operand and staging region: within it all offsets increase
-        by one per entry, and buffers, staging and copies are the same. Pieces are in the order of
-        the entries; a piece never extends over two messages.
+        Within a piece the offsets of source, target, operand and staging increase by one per entry;
+        the buffers and the flags for staging and copies are equal. Pieces are in the order of the
+        entries. No piece extends over two messages.
         """
         rows = np.arange(len(accesses.message))
         offsets = (places.source_offset, places.target_offset, places.operand_offset)
@@ -232,13 +234,13 @@ class BlockAccesses:
 
     @classmethod
     def of(cls, plan: MessagePlan) -> BlockAccesses:
-        """Sort all accesses to each (rank, block) by round, and find the neighbouring writes.
+        """Find for every entry the neighbouring writes of its block.
 
-        Every entry (a block of a message) reads its block at the sender and writes it at the
-        receiver. Within a round reads come before writes, then the order of the plan counts.
-        Results are per entry: the entries of the writes before its read, before its write and after
-        its read (-1 if there is none), whether its write is the last one, and whether the receiver
-        also reads the block in the same round. Cost: one sort of the entries.
+        An entry is a block of a message. It reads the block at the sender and writes it at the
+        receiver. Within a round, reads precede writes; then the order of the plan decides. The
+        result per entry: the entry of the last write before its read, of the last write before its
+        write, and of the first write after its read (-1 if there is none); whether its write is the
+        last one; and whether the receiver also reads the block in the same round.
         """
         message = group_of_entry(plan.indptr)
         entries = len(message)
@@ -291,9 +293,9 @@ def sort_blocks(plan: MessagePlan) -> MessagePlan:
 
 
 def _find_last_marked(is_marked: BoolArray, start: Int64Array) -> Int64Array:
-    """Return per position the last marked position before it, but not before `start`.
+    """Return for each position the last marked position before it that is not before `start`.
 
-    -1 for none.
+    `start`: int64 per position. -1 if there is none.
     """
     position = np.arange(len(is_marked))
     latest = np.maximum.accumulate(np.where(is_marked, position, NONE))
@@ -321,10 +323,10 @@ class _ScratchSlots:
         is_stored: BoolArray,
         is_staged: BoolArray,
     ) -> _ScratchSlots:
-        """Number the scratch slots of every rank: first those of stored blocks, then those of
-        staged ones.
+        """Number the SCRATCH slots of every rank: first those of stored blocks, then staged ones.
 
-        `staging` is -1 for entries that are not staged.
+        Each (rank, block) has one slot of each kind. The staging slot is -1 for entries that are
+        not staged. Also counts the slots per rank.
         """
         location = rank * plan.num_blocks + block
         ranks, blocks = plan.num_ranks, plan.num_blocks
@@ -337,9 +339,10 @@ class _ScratchSlots:
 def _number_slots(
     location: Int64Array, is_chosen: BoolArray, ranks: int, blocks: int
 ) -> tuple[Int64Array, Int64Array]:
-    """Number the chosen locations within their rank, ascending.
+    """Number the distinct chosen locations within each rank, ascending.
 
-    Returns the slot of every entry (0 if not chosen) and the number of slots of every rank.
+    A location is rank * blocks + block. Returns the slot of every entry (0 if it is not chosen) and
+    the number of slots of every rank.
     """
     used = np.unique(location[is_chosen])
     of_rank = used // blocks
@@ -355,9 +358,9 @@ def _to_place_keys(plan: MessagePlan, rank: Int64Array, block: Int64Array) -> In
 
 
 def _is_copied_to_output(places: BlockPlaces, rank: Int64Array, block: Int64Array) -> BoolArray:
-    """Return whether each rank copies its block from INPUT to OUTPUT, as bool per entry.
+    """Return whether each (rank, block) is copied from INPUT to OUTPUT by the rank; bool per entry.
 
-    `rank`, `block`: arrays of equal length. True for the pairs of `places.find_retained_blocks`.
+    `rank` and `block` have equal lengths. True for the pairs of `places.find_retained_blocks`.
     """
     copied_rank, copied_block = places.find_retained_blocks()
     copied = copied_rank * places.num_blocks + copied_block
@@ -368,7 +371,7 @@ def _is_copied_to_output(places: BlockPlaces, rank: Int64Array, block: Int64Arra
 def _find_read_places(
     after: Int64Array, buffer: Int64Array, offset: Int64Array, input_offset: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return buffer and offset of each block after the write of entry `after`.
+    """Return (buffer, offset) of each block after the write of entry `after`.
 
     If `after` is -1, nothing was written: the block is in INPUT at `input_offset`.
     """

@@ -35,17 +35,17 @@ _FIRST_ROUND, _LAST_ROUND = -1, 1 << 40
 def build_steps(
     plan: MessagePlan, places: BlockPlaces, *, is_synchronous: bool
 ) -> tuple[StepTable, Int64Array]:
-    """Build the steps of a plan; also return the size of SCRATCH of every rank in units.
+    """Build the steps of a plan; return them with the SCRATCH size of every rank in units.
 
-    A message becomes a SEND and a RECV, or RECV_REDUCE, for every piece of adjacent blocks. If the
-    destination sends the same block in the same round, as in an exchange of full vectors, the
-    message is received into SCRATCH and then added by a REDUCE, so that no send waits for a
-    receive. Data dependencies are those of the memory, for calls in place and out of place: reads
-    after writes, writes after reads, and writes after writes.
+    A message becomes a SEND and a RECV, or a RECV_REDUCE if it is reduced, for every piece of
+    adjacent blocks. If the receiver of a reduction sends the same block in the same round (an
+    exchange of full vectors), the message is received into SCRATCH and then added by a REDUCE, so
+    that no send waits for a receive. Data dependencies order reads after writes, writes after
+    reads, and writes after writes, for calls in place and out of place.
 
-    `is_synchronous`: every rank also finishes a round before it begins its next one, as with
-    blocking calls. Cost: sorts of the blocks of all messages, and for synchronous rounds the
-    product of a rank's steps in adjacent rounds.
+    `is_synchronous`: a rank finishes all steps of a round before it starts its next round, as with
+    blocking calls. This adds as many dependencies as the product of a rank's steps in adjacent
+    rounds.
     """
     ordered = sort_blocks(plan)
     accesses = BlockAccesses.of(ordered)
@@ -67,9 +67,9 @@ def build_steps(
 def build_steps_cached(
     plan: MessagePlan, places: BlockPlaces, *, is_synchronous: bool
 ) -> tuple[StepTable, Int64Array]:
-    """Return `build_steps`, from the cache if this process has built the same steps before.
+    """Return the result of `build_steps`, from a cache if this process built the same steps before.
 
-    The arrays of cached results are read-only.
+    Cached arrays are read-only. Plans with more than `_MAX_CACHED_BLOCKS` entries are not cached.
     """
     if len(plan.blocks) > _MAX_CACHED_BLOCKS:
         return build_steps(plan, places, is_synchronous=is_synchronous)
@@ -99,12 +99,12 @@ class _Copies:
         where: EntryPlaces,
         places: BlockPlaces,
     ) -> _Copies:
-        """Find the blocks to copy from INPUT to OUTPUT, and join adjacent ones to steps.
+        """Find the blocks to copy from INPUT to OUTPUT and join adjacent ones into steps.
 
-        These are the blocks that a rank is given and requires, and those to which a message adds in
-        OUTPUT. Copies that a message reads, or to which it adds, are early; all others may be last.
-        A step has blocks of one rank that are adjacent in both buffers and all early or all late;
-        steps are sorted by rank and block.
+        Copied are the blocks that a rank has and also requires, and those in OUTPUT to which a
+        staged message adds. Copies that a message reads or adds to are early; all others are late.
+        A step has blocks of one rank that are adjacent in both buffers and all early or all late.
+        Steps are sorted by rank and block.
         """
         blocks = plan.num_blocks
         copied_rank, copied_block = places.find_retained_blocks()
@@ -157,13 +157,12 @@ class _Rows:
         pieces: MessagePieces,
         places: BlockPlaces,
     ) -> _Rows:
-        """Build the columns of all steps, in four parts: sends, receives, reductions and copies.
+        """Build the columns of all steps: sends, receives, reductions and copies, in this order.
 
-        There is one send and one receive per piece (adjacent blocks of a message), in the order of
-        `pieces`, and one REDUCE per staged piece, from its place in SCRATCH into its target.
-        `write` is the step by piece that writes the target: the REDUCE if it is staged, else the
-        receive. Rounds are those of the plan; early copies have a round before all others, late
-        ones a round after all.
+        There is one send and one receive per piece (adjacent blocks of a message), and one REDUCE
+        per staged piece, from SCRATCH into its target. `write` is the step of each piece that
+        writes the target: the REDUCE of a staged piece, else the receive. Steps have the round of
+        their message. Early copies have a round before all others, late ones a round after them.
         """
         copies = _Copies.of(plan, accesses, where, places)
         staged = np.flatnonzero(where.staging[pieces.entry] >= 0)
@@ -200,12 +199,13 @@ class _Rows:
     def find_data_edges(
         self, plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces
     ) -> _Edges:
-        """Return (parent, child) rows of all data dependencies, which may contain duplicates.
+        """Return (parent rows, child rows) of all data dependencies; pairs may repeat.
 
-        They order the send of a block after the write before it, a write after the previous write
-        and after reads of the old value, the reduction of a staged message after its receive and
-        before the next receive into the same slot of SCRATCH, and copies as `_find_copy_edges`
-        says.
+        - A send follows the last write of its block.
+        - A write follows the previous write and the reads of the old value.
+        - The reduction of a staged message follows its receive, and precedes the next receive into
+          the same SCRATCH slot.
+        - Copies are ordered by `_find_copy_edges`.
         """
         piece = self.pieces.of_entry
         writer, sender = self.write[piece], piece
@@ -233,10 +233,10 @@ class _Rows:
         )
 
     def find_round_edges(self) -> _Edges:
-        """Return (parent, child) rows that order the rounds of every rank.
+        """Return (parent rows, child rows) that make each rank finish a round before its next one.
 
-        Every message step (send, receive, staged reduction) of a rank's round is a parent of each
-        step of the next round in which this rank has steps. Copies have no round and no edges here.
+        Every send, receive and reduction of a round is a parent of every such step in the next
+        round in which the rank has steps. Copies have no edges here.
         """
         is_message = (self.round != _FIRST_ROUND) & (self.round != _LAST_ROUND)
         rows = np.flatnonzero(is_message)
@@ -256,11 +256,10 @@ class _Rows:
     def _find_copy_edges(
         self, plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces
     ) -> list[_Edges]:
-        """Return (parent, child) edges of copies: early ones before readers, late ones after sends.
+        """Return dependencies of copies as three pairs (parent rows, child rows); any may be empty.
 
-        Readers of an early copy are the sends that read it and the writes that add to it. A late
-        copy waits for all sends that read the same given block from INPUT. Three pairs of columns,
-        each may be empty.
+        The first two let sends that read an early copy, and writes that add to it, follow the copy.
+        The third lets a late copy follow all sends that read the same block from INPUT.
         """
         first = len(self.columns["rank"]) - len(self.copies.rank)
         blocks, piece = plan.num_blocks, self.pieces.of_entry
@@ -278,10 +277,9 @@ class _Rows:
 
 
 def _collect_edges(after: Int64Array, parent: Int64Array, child: Int64Array) -> _Edges:
-    """Return edges from the parent of entry `after` to the child of each entry; none where it is
-    -1.
+    """Return (parents, children): from the parent of entry `after[i]` to the child of entry i.
 
-    Edges of a step to itself are dropped.
+    Entries with `after` -1 give no edge. Edges from a step to itself are dropped.
     """
     entry = np.flatnonzero(after >= 0)
     pairs = parent[after[entry]], child[entry]
@@ -305,8 +303,8 @@ def _build_sends(
 ) -> dict[str, Int64Array]:
     """Return the columns of the send steps, one per piece, in the order of `pieces`.
 
-    A step sends `count` units from the source place of the piece's entry to the destination of its
-    message, on the channel of the message. It has no target place.
+    A step sends the units of the piece from its source place to the receiver of its message, on the
+    channel of the message.
     """
     entry = pieces.entry
     message = accesses.message[entry]
@@ -325,8 +323,8 @@ def _build_receives(
 ) -> dict[str, Int64Array]:
     """Return the columns of the receive steps, one per piece, in the order of `pieces`.
 
-    RECV_REDUCE if the message is reduced and not staged, else RECV. Staged data goes to the scratch
-    buffer; a separate step adds it later.
+    The kind is RECV_REDUCE if the message is reduced and not staged, else RECV. Staged data are
+    received into SCRATCH; a separate step adds them later.
     """
     entry = pieces.entry
     message = accesses.message[entry]
@@ -351,9 +349,9 @@ def _build_receives(
 
 
 def _build_copies(copies: _Copies, places: BlockPlaces) -> dict[str, Int64Array]:
-    """Return the columns of the copy steps, from INPUT to OUTPUT, one per copy.
+    """Return the columns of the copy steps from INPUT to OUTPUT, one per copy.
 
-    Each copies `count` adjacent units, from the place of its first block, on its own rank.
+    A step copies `count` adjacent units on one rank, starting with the first block of the copy.
     """
     number = len(copies.rank)
     return _build_columns(
@@ -407,9 +405,7 @@ class _PlanKey:
 
     @classmethod
     def of(cls, plan: MessagePlan) -> _PlanKey:
-        """Build the cache key of a plan: its numbers of ranks and blocks, and the bytes of all
-        columns.
-        """
+        """Return a plan's cache key: its numbers of ranks and blocks, and all columns' bytes."""
         columns = (
             *(plan.round, plan.source, plan.destination, plan.channel),
             *(plan.reduces, plan.indptr, plan.blocks),
@@ -423,9 +419,9 @@ class _PlanKey:
 def _build_cached_steps(
     content: _PlanKey, places: BlockPlaces, is_synchronous: bool
 ) -> tuple[StepTable, Int64Array]:
-    """Build the steps of a plan, and the scratch units per rank as a read-only int64 array.
+    """Return the result of `build_steps` from a cache of the last 8 calls.
 
-    The result is cached by all arguments; callers share it and must not change it.
+    The SCRATCH units per rank are a read-only int64 array, because callers share the result.
     """
     steps, scratch_units = build_steps(content.plan, places, is_synchronous=is_synchronous)
     # Read-only, because the cached array is shared.

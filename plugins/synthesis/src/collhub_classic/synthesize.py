@@ -109,8 +109,9 @@ def _synthesize_uneven(
 ) -> SynthesisResult:
     """Return the fastest variant of the algorithm `name` for an uneven collective.
 
-    A variant that the simulator cannot time is used only as the last choice. Raises as
-    `uneven.generate_candidates`, and `UsageError` for a single rank.
+    A variant without a simulated time is used only if no variant has one; the last such variant is
+    taken, and its time is the lower bound, or 1 ns. Raises `UsageError` for a single rank
+    (`one-rank`) and for an invalid option `sizes`, and as `generate_candidates` does.
     """
     if request.collective.num_ranks == 1:
         raise UsageError(
@@ -144,9 +145,9 @@ def plan_algorithm(name: str, task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _get_plan(name: str, task: ClassicTask) -> PlannedAlgorithm:
-    """Return the plan of a task; plans of up to `_MAX_ESTIMATED_RANKS` ranks are cached.
+    """Return the plan of a task, which the estimate and the synthesis share.
 
-    Estimate and synthesis use the same plan.
+    Plans of up to `_MAX_ESTIMATED_RANKS` ranks are cached.
     """
     if task.num_ranks > _MAX_ESTIMATED_RANKS:
         return plan_algorithm(name, task)
@@ -160,9 +161,7 @@ def _plan_cached(name: str, task: ClassicTask) -> PlannedAlgorithm:
 
 
 def build_synthesizer(name: str) -> Callable[[SynthesisRequest, ClassicOptions], SynthesisResult]:
-    """Return a function of request and options that synthesizes the algorithm `name`, for its
-    offer.
-    """
+    """Return a function (request, options) that synthesizes the algorithm `name`."""
 
     def synthesize_algorithm(request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
         """Call `synthesize` for the algorithm `name`."""
@@ -172,16 +171,19 @@ def build_synthesizer(name: str) -> Callable[[SynthesisRequest, ClassicOptions],
 
 
 def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], int | None]:
-    """Return a function of request and options that estimates the time of the algorithm `name`.
+    """Return a function (request, options) that estimates the time of the algorithm `name` in ns.
 
-    The time is in ns; it is that of the first rank order only. About 2000 messages are routed, as a
-    sample. The function returns None for more than 128 ranks, and raises as `synthesize` does.
+    The estimate is for the first rank order, from a sample of about `MAX_ESTIMATE_MESSAGES`
+    messages. It is None for uneven collectives and for more than `_MAX_ESTIMATED_RANKS` ranks. The
+    function raises the errors of `build_task`, of the planner and of the option `order`.
     """
 
     def estimate(request: SynthesisRequest, options: ClassicOptions) -> int | None:
-        """Estimate the time of the algorithm `name` in ns; raises as `synthesize` does.
+        """Estimate the time of the algorithm `name` in ns, for the first rank order.
 
-        None for uneven collectives, and for more than 128 ranks, whose plan would take seconds.
+        None for uneven collectives, and for more than `_MAX_ESTIMATED_RANKS` ranks, whose plan
+        would take seconds. Raises the errors of `build_task`, of the planner and of the option
+        `order`.
         """
         is_uneven = request.collective.kind.traits.is_uneven
         if is_uneven or request.collective.num_ranks > _MAX_ESTIMATED_RANKS:
@@ -197,10 +199,11 @@ def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], i
 
 
 def build_task(name: str, request: SynthesisRequest, options: ClassicOptions) -> ClassicTask:
-    """Build the planning task of the algorithm `name`, with the mean link of the request's NPUs.
+    """Build the planning task of the algorithm `name` for a request.
 
-    The mean latency is in s and the mean inverse bandwidth in s per byte. Raises `InputError` for a
-    collective that the algorithm does not define, and `UsageError` for a single rank.
+    It contains the mean latency (s) and mean time per byte (s) of the routes between the NPUs of
+    the request. Raises `InputError` (`collective-unsupported`) for a collective that the algorithm
+    does not define, and `UsageError` (`one-rank`) for a single rank.
     """
     # Raise an error for collectives that the algorithm does not define, and for a single rank.
     classic = ALGORITHMS[name]
@@ -247,10 +250,12 @@ def _build_candidate(
 
 
 def _find_orders(classic: ClassicAlgorithm, task: ClassicTask) -> list[Int64Array]:
-    """List the rank orders to try; entry p of an order is the rank at position p of the plan.
+    """Return the rank orders to try; entry p of an order is the rank at position p of the plan.
 
-    The option `order` decides (`given`, a list, or `auto`); with `auto` a ring order, the orders of
-    groups, or only the numbering, as the algorithm needs. Raises `UsageError` for an invalid list.
+    The option `order` decides. `given`: only 0, 1, 2, ... A list of ranks: only this one. `auto`:
+    what the algorithm declares, which is a ring order, the numbering followed by the orders of
+    `find_group_orders`, or only the numbering. Raises `UsageError` (`option-value`) for a list that
+    does not contain every rank exactly once.
     """
     option_text, numbered = task.options.order, np.arange(task.num_ranks)
     if option_text == "given":
@@ -283,10 +288,10 @@ def _find_ring_order_cached(topology: Topology, npus: tuple[int, ...]) -> Int64A
 
 
 def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) -> MessagePlan:
-    """Rename the positions of a plan to ranks in this order.
+    """Rename the positions of a plan to ranks: position p becomes rank `order[p]`.
 
-    For a rooted collective the order is rotated so that the first position is the root. Blocks that
-    belong to ranks are renamed too.
+    For a rooted collective the order is first rotated so that it starts with the root. Blocks that
+    belong to a rank, or to a pair of ranks in an all-to-all, are renamed accordingly.
     """
     ranks = len(order)
     if collective.root is not None:
@@ -303,11 +308,11 @@ def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) 
 
 
 def compute_least_blocks(name: str, task: ClassicTask) -> int:
-    """Compute a lower bound for the blocks in the messages of a plan, before it is built.
+    """Return a lower bound for the number of blocks in all messages of a plan, without building it.
 
-    Every rank receives the shares of all others; in an all-reduce, at least those ranks do that
-    remain when others are folded into them, more than a half, except in the algorithms that send
-    entire vectors. 0 for collectives with a root.
+    It is n (n - 1) for n ranks, because each receives the shares of all others. For an all-reduce
+    it is n (n - 2) // 2, because some ranks may be folded into others, but 0 for algorithms that
+    send entire vectors. It is 0 for rooted collectives.
     """
     kind, ranks = task.kind, task.num_ranks
     if kind is CollectiveKind.ALL_REDUCE:
@@ -331,11 +336,12 @@ def _check_block_count(blocks: int) -> None:
 
 
 def _check_size(plan: MessagePlan, request: SynthesisRequest) -> None:
-    """Refuse a plan that is too large, and a size that is too small for its units.
+    """Raise an error for a plan that is too large, or a size that is too small for its units.
 
-    Raises `InputError` for more than 20 million blocks in messages, and for units that the runtime
-    does not allow, `UsageError` if a unit has less than one byte. The units are the blocks of the
-    plan, for an all-to-all those of one rank.
+    The units are the blocks of the plan; for an all-to-all, those of one rank. Raises `InputError`
+    for too many blocks in messages (`_check_block_count`), `UsageError` (`size-too-small`) for
+    units below one byte, and the error of the request's unit limits if they do not allow the
+    number.
     """
     ranks = request.collective.num_ranks
     _check_block_count(len(plan.blocks))
@@ -354,11 +360,12 @@ def _check_size(plan: MessagePlan, request: SynthesisRequest) -> None:
 def _build_algorithm(
     plan: MessagePlan, request: SynthesisRequest, options: ClassicOptions
 ) -> Algorithm:
-    """Build the algorithm of a plan whose positions are ranks; rank r runs on `request.npus[r]`.
+    """Build the algorithm of a plan in which rank r runs on `request.npus[r]`.
 
-    Units are the plan's blocks; for an all-to-all, the blocks of one rank's buffer. An all-to-all
-    is out of place only, all others also in place. The algorithm has one rank per NPU of the
-    topology; NPUs without a rank have no steps and no scratch memory.
+    The units are the plan's blocks; for an all-to-all, the blocks of one rank's buffer. An
+    all-to-all is only out of place, because received data would overwrite data to be sent; all
+    others also support in place. The algorithm has one rank per NPU of the topology. NPUs without a
+    rank of the collective have no steps and no SCRATCH.
     """
     ranks = request.collective.num_ranks
     is_square = request.collective.kind is CollectiveKind.ALL_TO_ALL
@@ -389,8 +396,8 @@ def _build_algorithm(
 def _map_to_npus(steps: StepTable, npus: Sequence[int], total: int) -> StepTable:
     """Replace ranks by NPUs in the steps, for an algorithm of `total` NPUs.
 
-    `npus`: NPU by rank. Peers are replaced too, dependencies remain. Steps are regrouped by their
-    new ranks; if rank r runs on NPU r for all of `total`, the same table is returned.
+    `npus`: NPU of each rank. Peers are replaced too, and dependencies are kept. If `npus` is 0, 1,
+    ..., `total` - 1, the same table is returned.
     """
     npu_of = np.asarray(npus, np.int64)
     if np.array_equal(npu_of, np.arange(total)):

@@ -35,18 +35,19 @@ from hub_core.model import UsageError
 
 
 def plan_single_ring(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan an all-gather on one ring: cost (n - 1) (alpha + m beta / n).
+    """Plan an all-gather on one ring, with the cost (n - 1) (alpha + m beta / n).
 
-    `direction`: 1 or -1.
+    `direction`: 1 sends to the next rank, -1 to the previous one.
     """
     ranks = task.num_ranks
     return PlannedAlgorithm(plan_ring_all_gather(ranks, direction), compute_ring_cost(ranks), {})
 
 
 def plan_bidirectional_ring(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan an all-gather with half of the data in each direction of a ring.
+    """Plan an all-gather on a ring with half of the data in each direction.
 
-    Cost (n - 1) (alpha + m beta / 2 n) for n > 2; between two ranks both directions share the link.
+    The cost is (n - 1) (alpha + m beta / (2 n)) for n > 2 ranks. Between two ranks both directions
+    share the link, so the halves add up.
     """
     ranks = task.num_ranks
     plan = combine_in_parallel(
@@ -59,11 +60,12 @@ def plan_bidirectional_ring(task: ClassicTask, *, direction: int) -> PlannedAlgo
 
 
 def plan_several_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan k rings without a common link: (n - 1) (alpha + m beta / k n).
+    """Plan an all-gather on k rings without a common link, each with 1/k of the data.
 
-    k is the number of rings that are found, up to the option `rings`, or up to 16 without it; each
-    carries 1/k of the data. `direction`: 1 or -1, along or against the rings. The number of rings
-    is a detail of the plan. Raises `UsageError` if fewer rings are found than the option requests.
+    k is the option `rings`. Without it, it is the number of rings that are found, up to
+    `_MAX_RINGS`. The cost is (n - 1) (alpha + m beta / (k n)), and the detail `rings` is k.
+    `direction`: 1 or -1, along or against the rings. Raises `UsageError` (`option-range`) if fewer
+    rings are found than requested.
     """
     ranks = task.num_ranks
     requested = cast("RingsOptions", task.options).rings
@@ -94,11 +96,11 @@ def _divide_among_ports(cost: AlphaBetaCost, ports: int) -> AlphaBetaCost:
 
 
 def plan_torus_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan an all-gather by rings along every dimension.
+    """Plan an all-gather by rings along one dimension after the other.
 
-    Dimensions of equal size are used in parallel. Parts of the data begin with different
-    dimensions, or circulate in the opposite direction, so that no two share a link. `direction` (1
-    or -1) reverses all rings. `UsageError` for wrong sizes.
+    The data are divided into parts that begin with different dimensions or circulate in opposite
+    directions, so that they use different links at the same time; `_choose_parts` decides.
+    `direction`: -1 reverses all rings. Raises `UsageError` for invalid `sizes`.
     """
     sizes = _choose_sizes(task, _find_dimensions(task))
     count = len(sizes)
@@ -118,9 +120,10 @@ def plan_torus_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
 
 
 def plan_hierarchical(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan an all-gather by rings between groups, outermost first, then among a group's ranks.
+    """Plan an all-gather by rings between groups, then directly among the ranks of each group.
 
-    `direction` (1 or -1) reverses all rings. `UsageError` for wrong sizes.
+    With more than two sizes, rings of the outermost level come first. `direction`: -1 reverses all
+    rings. Raises `UsageError` for invalid `sizes`.
     """
     sizes = _choose_sizes(task, _find_groups(task))
     between = partial(plan_ring_all_gather, stride=direction)
@@ -132,10 +135,10 @@ def plan_hierarchical(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
 
 
 def _choose_sizes(task: ClassicTask, default_sizes: Sequence[int]) -> list[int]:
-    """Return the sizes of the option, or those of the topology (`default_sizes`); sizes of 1 are
-    dropped.
+    """Return the sizes of the option `sizes`, or `default_sizes` if it is `auto`, without 1s.
 
-    If all are 1, the result is [1]. Raises `UsageError` if the product is not the number of ranks.
+    If all are 1, the result is [1]. Raises `UsageError` if the product is not the number of ranks
+    (`option-range`), or if the text is not a list of sizes (`option-value`).
     """
     option_text = cast("GridOptions", task.options).sizes
     sizes = list(default_sizes) if option_text == "auto" else _parse_sizes(option_text)
@@ -164,10 +167,11 @@ def _parse_sizes(text: str) -> list[int]:
 
 
 def parse_groups(options: ClassicOptions, num_ranks: int) -> Int64Array | None:
-    """Return the ranks of every group of the option `sizes`: int64[groups, ranks of a group].
+    """Return the ranks of every group by the option `sizes`: int64[groups, ranks per group].
 
-    The first size is that of a group of consecutive ranks. None for `auto` and for options without
-    `sizes`. Raises `UsageError` if the product of the sizes is not the number of ranks.
+    The first size is the number of consecutive ranks in a group. None for `auto`, and for options
+    without `sizes`. Raises `UsageError` (`option-value`) for an invalid list, or if the product of
+    the sizes is not the number of ranks.
     """
     text = options.sizes if isinstance(options, GridOptions) else "auto"
     if text == "auto":
@@ -183,9 +187,10 @@ def parse_groups(options: ClassicOptions, num_ranks: int) -> Int64Array | None:
 
 
 def _find_dimensions(task: ClassicTask) -> Sequence[int]:
-    """Return the dimensions of a regular topology if all NPUs take part.
+    """Return the sizes of the topology's dimensions if all its NPUs are ranks.
 
-    Otherwise the most square grid of the ranks, the longer side first.
+    Otherwise, or without dimensions, return the most square grid of the ranks, the longer side
+    first.
     """
     sizes = [dimension.size for dimension in task.topology.dimensions]
     if sizes and task.num_ranks == task.topology.num_npus:
@@ -197,9 +202,9 @@ def _find_dimensions(task: ClassicTask) -> Sequence[int]:
 
 
 def _find_groups(task: ClassicTask) -> Sequence[int]:
-    """Return the size and the number of the topology's groups if they are equal and in order.
+    """Return [ranks per group, groups] if the topology has equal groups of consecutive ranks.
 
-    Otherwise the dimensions.
+    Otherwise return the sizes of `_find_dimensions`.
     """
     groups = find_equal_groups(task.topology, task.npus)
     is_in_order = np.array_equal(groups.ravel(), np.arange(task.num_ranks))
@@ -209,11 +214,11 @@ def _find_groups(task: ClassicTask) -> Sequence[int]:
 
 
 def _choose_parts(task: ClassicTask, sizes: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-    """Return the number of dimensions with which a part of the data begins, and the ring
-    directions.
+    """Return how many dimensions start with a part of the data, and the ring directions.
 
-    Option `ports=one`: one part in one direction; otherwise both directions if all sizes are above
-    2, and all dimensions if they are equal or `ports=all`.
+    With the option `ports=one` it is one part in one direction. Otherwise every part exists in both
+    directions if all sizes are above 2, because two ranks share one link. All dimensions start with
+    a part if they have equal sizes or with `ports=all`, else only the first.
     """
     ports = cast("GridOptions", task.options).ports
     if ports == "one":

@@ -43,12 +43,16 @@ Candidate = tuple[Mapping[str, JsonValue], Algorithm]
 def generate_candidates(
     name: str, request: SynthesisRequest, groups: Int64Array | None, provenance: Provenance
 ) -> Iterator[Candidate]:
-    """Yield the variants of the algorithm `name` for an uneven collective.
+    """Yield (details, algorithm) for the variants of the algorithm `name` of an uneven collective.
 
-    All-to-all-v: direct and hierarchical; the other kinds: direct, ring and bidirectional-ring.
+    - All-to-all-v, direct: messages in rotated order, and the largest first.
+    - All-to-all-v, hierarchical: relays on the sender's or the receiver's node, with united or
+      separate messages between nodes.
+    - All other kinds: one variant, direct, `ring` or `bidirectional-ring`.
 
-    `groups`: ranks of every node, int64[nodes, ranks of a node], None for the groups of the
-    topology. Raises `UsageError` for a hierarchical algorithm on a single node.
+    `groups`: ranks of every node, int64[nodes, ranks per node]; None for the groups of the
+    topology. Raises `UsageError` (`option-value`) for a hierarchical algorithm without two equal
+    nodes of at least two ranks.
     """
     kind = request.collective.kind
     if kind is not CollectiveKind.ALL_TO_ALL_V:
@@ -99,9 +103,10 @@ def _schedule(
 def _plan_direct(request: SynthesisRequest) -> tuple[Chunks, Transfers]:
     """Plan an all-gather-v or reduce-scatter-v in which every part is sent directly.
 
-    Returns the chunks of `Chunks.of_blocks`, without empty ones, and one transfer per chunk and
-    other rank, ordered by chunk and then by the distance of the other rank, 1 to ranks - 1. The
-    distance is also the start order of the transfer.
+    Returns the chunks (one per part that is not empty) and one transfer per chunk and other rank.
+    For an all-gather-v it goes from the owner of the part to rank owner + d, for d = 1 to ranks -
+    1; for a reduce-scatter-v in the opposite direction. d is the start of the transfer, which
+    orders them.
     """
     ranks = request.collective.num_ranks
     chunks = Chunks.of_blocks(request.collective)
@@ -115,7 +120,9 @@ def _plan_direct(request: SynthesisRequest) -> tuple[Chunks, Transfers]:
 def _plan_ring(request: SynthesisRequest, both_ways: bool) -> tuple[Chunks, Transfers]:
     """Plan an all-gather-v or reduce-scatter-v in which every part passes all ranks of a ring.
 
-    With `both_ways`, every second chunk takes the opposite direction.
+    The ring is that of `find_ring_order`. Parts are cut into chunks of about 1 /
+    (`_CHUNKS_PER_SHARE` * ranks) of all units. The part of a reduce-scatter-v starts one rank after
+    its target and ends there. With `both_ways`, every second chunk moves in the opposite direction.
     """
     collective, ranks = request.collective, request.collective.num_ranks
     chunks = Chunks.of_blocks(
@@ -147,9 +154,10 @@ def _transfers(
     start: Int64Array,
     is_path: bool = False,
 ) -> Transfers:
-    """Build transfers between ranks as transfers between NPUs; one channel per pair of NPUs.
+    """Convert transfers between ranks to transfers between NPUs with one link number per pair.
 
-    Direct transfers of a reducing collective are reversed: from the other rank to the target.
+    `start` is an order, not a time; the finish is `start` + 1. In a reducing collective all
+    transfers reduce, and direct ones (not `is_path`) are reversed, so that they lead to the target.
     """
     reduces = request.collective.kind.traits.reduces
     if reduces and not is_path:
@@ -242,12 +250,13 @@ class _Exchange:
         return _Plan(messages, copies, empty, empty, np.zeros(self._ranks, np.int64))
 
     def in_two_levels(self, groups: Int64Array, *, is_node_first: bool, is_united: bool) -> _Plan:
-        """Plan messages within nodes and between ranks of the same local index of two nodes.
+        """Plan an all-to-all-v with messages within nodes and between equal local indices of nodes.
 
-        Data for another node go through a relay: the rank of the sender's node with the receiver's
-        local index (`is_node_first`), or of the receiver's node with the sender's. `is_united`:
-        adjacent data of one pair of ranks are one message, after copies within the relay; otherwise
-        every pair of sender and receiver has separate messages.
+        Data for another node go through a relay. With `is_node_first` it is the rank of the
+        sender's node with the receiver's local index, else the rank of the receiver's node with the
+        sender's local index. `is_united`: adjacent data between two ranks become one message, for
+        which the relay also copies its own data into SCRATCH. Otherwise every pair of sender and
+        receiver has separate messages.
         """
         node, local = np.empty(self._ranks, np.int64), np.empty(self._ranks, np.int64)
         node[groups] = np.arange(len(groups))[:, None]
@@ -281,10 +290,10 @@ class _Exchange:
         return _combine(direct, own, (first, run_of_first), (second, run_of_second), self._ranks)
 
     def _direct_rows(self, mask: BoolArray) -> _Messages:
-        """Return one message per pair selected by `mask`, from INPUT to OUTPUT.
+        """Return one message per pair of ranks selected by `mask`, from INPUT to OUTPUT.
 
-        `mask`: bool per pair; the order of the pairs is kept. The channel is `_DIRECT`. Pairs of a
-        rank with itself give copies.
+        `mask`: bool per pair; the order of the pairs is kept. All are on the channel `_DIRECT`. A
+        pair of a rank with itself is to be used as a copy.
         """
         count = self._count[mask]
         return _Messages(
@@ -299,12 +308,11 @@ class _Exchange:
         )
 
     def _pieces(self, rows: Int64Array, relay: Int64Array) -> tuple[_Messages, _Messages]:
-        """Return the messages of both hops of the pairs `rows`: into SCRATCH of the relay, and out
-        of it.
+        """Return messages of both hops of the pairs `rows`: into the relay's SCRATCH and out of it.
 
-        `relay`: of every pair; equal relays must be adjacent. In the SCRATCH of a relay, its pieces
-        follow one another from unit 0 on. Both results have one message per pair, in the order of
-        `rows`.
+        `relay`: relay of each pair; pairs of a relay must be adjacent. The pieces of a relay are
+        consecutive in its SCRATCH, starting at unit 0. Both results have one message per pair, in
+        the order of `rows`.
         """
         count = self._count[rows]
         before = np.cumsum(count) - count
@@ -337,9 +345,10 @@ class _Exchange:
 def _join(
     pieces: tuple[_Messages, _Messages], hop: int, is_united: bool
 ) -> tuple[_Messages, Int64Array]:
-    """Unite adjacent pieces of a hop that have the same ends and adjacent places at both.
+    """Join consecutive pieces of a hop to messages; return them and the message of every piece.
 
-    Returns the messages and the message of every piece. Without `is_united`, every piece is one.
+    Pieces are joined if they have the same source and destination and are adjacent in both buffers.
+    Without `is_united`, every piece is a separate message.
     """
     piece = pieces[hop]
     starts = np.ones(len(piece), np.bool_)
@@ -365,11 +374,11 @@ def _combine(
     second: tuple[_Messages, Int64Array],
     ranks: int,
 ) -> _Plan:
-    """Combine direct messages, copies and both hops to a plan.
+    """Combine direct messages, copies and both hops of relayed data into a plan.
 
-    Each hop is given as its messages and the message of every piece. A hop whose source is its
-    destination is a copy within the relay. Second hops depend on the first hops of their pieces.
-    The scratch memory of a rank is the end of the last piece in it.
+    Each hop is given as its messages and the message of every piece. A hop from a rank to itself is
+    a copy. The message or copy of a second hop depends on those of the first hop with the same
+    pieces. The SCRATCH of a rank ends with the last piece in it.
     """
     hops = [first[0], second[0]]
     is_copy = [hop.source == hop.destination for hop in hops]
@@ -405,11 +414,12 @@ def _concatenate(parts: list[_Messages]) -> _Messages:
 
 
 def _build_exchange(request: SynthesisRequest, plan: _Plan, provenance: Provenance) -> Algorithm:
-    """Build the algorithm of a plan; rank r runs on NPU `request.npus[r]`.
+    """Build the algorithm of an exchange; rank r runs on NPU `request.npus[r]`.
 
-    A rank's steps are in this order: direct and first-hop sends, first-hop receives, copies into
-    SCRATCH, second-hop sends, other receives, other copies. Within these, direct messages have the
-    order of the plan, hops that of the distance from source to destination.
+    The steps of a rank are in this order: sends of direct messages and first hops, receives of
+    first hops, copies into SCRATCH, sends of second hops, all other receives, all other copies.
+    Within these, direct messages are in the order of the plan, followed by hops in the order of
+    (destination - source) modulo the ranks.
     """
     messages, copies, total = plan.messages, plan.copies, len(plan.messages)
     npus = np.asarray(request.npus, np.int64)

@@ -81,16 +81,16 @@ class FlowPaths:
         max_pieces: int,
         cost: Float64Array,
     ) -> FlowPaths:
-        """Divide the flow of every share into paths, widest first, with integer numbers of units.
+        """Divide the flow of every share into paths with integer numbers of units, widest first.
 
-        A share has at most 8 paths; those of less than 2 % of it are omitted, and so are paths that
-        get no unit after rounding. Without switches, if shares have different sizes, the omitted
-        fractions of large ones would overload links: more and narrower paths are then considered,
-        and divided anew for the minimum load of the busiest link. `cost`: time of one share on
-        every link. The units of a share add up to `share_units` times the parts of the share. If
-        all counts and `share_units` have a common divisor it is removed, but only as far as each
-        path can still be divided into `max_pieces` equal pieces: if it is no multiple of that,
-        nothing is removed.
+        - A share has at most `_MAX_PATHS` paths. Paths of less than `_MIN_FRACTION` of the share
+          are omitted, and paths that get no unit after rounding.
+        - If shares have different sizes and there are no switches, more and narrower paths are
+          considered. Up to `_MAX_BALANCED` paths are then divided anew for the minimum load of the
+          busiest link. `cost` is the time of one share on every link.
+        - The units of a share add up to `share_units` times the parts of the share.
+        - A common divisor of all counts and `share_units` is removed, but only if each path can
+          still be divided into `max_pieces` equal pieces.
         """
         # Imported here: numba takes a second.
         from collhub_flows.kernels import strip_paths
@@ -134,12 +134,11 @@ class FlowPaths:
         )
 
     def divide(self, maximum: int) -> tuple[Int64Array, Int64Array]:
-        """Divide every path into pieces of nearly equal size: at most `maximum`, and one unit each
-        at least.
+        """Divide each path into at most `maximum` nearly equal pieces of at least one unit.
 
-        If the shares have different sizes, `maximum` is the mean number of pieces of a path, and
-        all pieces have similar sizes. Returns path and units of every piece, int64, sorted by path;
-        the units add up to the path's.
+        If the shares have different sizes, `maximum` is the mean number of pieces of a path
+        instead, so that all pieces have similar sizes. Returns path and units of every piece
+        (int64), sorted by path. The units of a path's pieces add up to those of the path.
         """
         wanted = np.full(len(self.units), maximum)
         if self.is_uneven:
@@ -218,13 +217,13 @@ class FlowJobs:
         )
 
     def order_by_progress(self, has_switches: bool) -> Int64Array:
-        """Return the start of every job, int64 ps, with equal progress of all paths.
+        """Return the starts of all jobs with equal progress of all paths: int64[jobs], in ps.
 
-        On a link, the piece comes first before which the smallest fraction of the pieces of its
-        path was sent, so that all links are used in the proportions of the flow until the end. With
-        switches, a piece counts as later by one piece for every link that it has passed: switches
-        forward in the order of arrival, and this order leaves them the least to reorder. Ties: the
-        longest remaining time first.
+        On a link the first piece is the one with the smallest fraction of the pieces of its path
+        sent before it, so that links are used in the proportions of the flow until the end. With
+        switches a piece counts as later by one for every link that it has passed, because switches
+        forward in the order of arrival. Of equal pieces the one with the longest remaining time is
+        first.
         """
         count = np.bincount(self.path)[self.path][self.piece]
         number = self.number[self.piece]
@@ -242,24 +241,24 @@ class FlowJobs:
         return int((start + self.arrival).max(initial=0))
 
     def bound_ps(self) -> int:
-        """Return a time in ps that no order of the jobs on their links can beat.
+        """Return a lower bound in ps of the time of any order of the jobs.
 
-        It is the larger of two values: the sum of the times for which the busiest link is occupied,
-        and the largest latency of a path. The latency of a path is the sum, over its links, of
-        arrival time minus occupied time.
+        It is the larger of the total occupied time of the busiest link and the largest latency of a
+        path. The latency of a path is the sum over its links of arrival time minus occupied time. 0
+        without jobs on a link.
         """
         load = np.bincount(self.link, self.busy, self.num_links)
         latency = np.add.reduceat(self.arrival - self.busy, self.indptr[:-1])
         return int(max(load.max(initial=0), latency.max(initial=0)))
 
     def improve_orders(self, initial: Int64Array | None = None) -> Iterator[Int64Array]:
-        """Yield the starts of successively improved orders; a later one may be worse.
+        """Yield the starts of improved schedules: int64[jobs] in ps; a later one may be worse.
 
-        The first order is that of the starts `initial`, by default longest remaining time first.
-        Then passes alternate: the reversed jobs by
-        latest end, and the jobs by latest end of the reversed schedule (forward-backward
-        improvement of Li and Willis, Eur. J. Oper. Res. 56, 1992). Ends after `_PASSES` passes, two
-        successive ones without a gain, or if a pass changes nothing.
+        The first schedule is `initial`, by default the jobs with the longest remaining time first.
+        Each pass then schedules the jobs backward in time and forward again, by the latest end in
+        the schedule before (forward-backward improvement of Li and Willis, Eur. J. Oper. Res. 56,
+        1992). It ends after `_PASSES` passes, after `_MAX_FAILURES` successive ones without a gain,
+        or if a pass changes nothing.
         """
         start = initial
         if start is None:
@@ -321,16 +320,14 @@ class FlowJobs:
         return list_starts(*links, rank, self.is_forwarded, self.num_links)
 
     def _compute_remaining(self) -> Int64Array:
-        """Return the time from each job's start to the arrival of its piece, without waits,
-        in ps.
-        """
+        """Return the time from each job's start to its piece's arrival without waiting, in ps."""
         total = np.cumsum(self.arrival)
         end = total[self.indptr[1:] - 1][self.piece]
         remaining: Int64Array = end - total + self.arrival
         return remaining
 
     def _rank_jobs(self, *keys: Int64Array) -> Int64Array:
-        """Rank the jobs by these keys, the first key first: int64[jobs], 0 for the first job.
+        """Return the rank of each job by these keys, the first key first: int64[jobs], 0 is first.
 
         Ties are broken by the pseudo-random order `around`.
         """
@@ -356,10 +353,10 @@ class FlowSchedule:
     time_ps: int
 
     def order_first_messages(self) -> FlowSchedule:
-        """Return the schedule in which messages that are ready at time 0 have a fixed order.
+        """Return the schedule in which messages ready at time 0 have a fixed order on each link.
 
-        On each link they are sent one after the other, in the order of their starts; otherwise a
-        link may start all of them at once.
+        They are sent one after the other, in the order of their starts. Without this, a link may
+        start all of them at once.
         """
         transfers = self.transfers
         # A piece is ready at time 0 on its first arc.
@@ -373,10 +370,10 @@ class FlowSchedule:
     def order_as_planned(self) -> FlowSchedule:
         """Return the schedule in which each message waits for the latest arrival before its start.
 
-        Only arrivals of messages on the same first link count. With windows of constant width, a
-        message that is delayed at a switch delays the later ones of its sender, even if the plan
-        sends them before its arrival. The first messages of a link, before whose start none has
-        arrived, wait for the first one.
+        Only arrivals of messages on the same first link count. A message without an earlier arrival
+        waits for the message before it, if any: the window is at least 1. With windows of constant
+        width instead, a message delayed at a switch would also delay those later messages that the
+        plan sends before its arrival.
         """
         transfers = self.transfers
         order = stable_order_by(transfers.link, transfers.start)
@@ -401,9 +398,9 @@ class FlowSchedule:
     ) -> Chunks:
         """Build the chunks of a collective whose rank r runs on `npus[r]`.
 
-        The pieces come first, in their order, each at its offset within its share. The shares of
-        the schedule are those that move, sorted by sending and then receiving NPU. A share that
-        stays on its rank is a further chunk at the end, without transfers.
+        The pieces come first in their order, each at its offset in its share. Shares are numbered
+        without those that stay on their rank, sorted by sending NPU, then receiving NPU. Each share
+        that stays on its rank is a chunk at the end, without transfers.
         """
         shares = Chunks.of_blocks(collective)
         is_moved = shares.origin != shares.target
@@ -428,11 +425,11 @@ class FlowSchedule:
 def build_schedule(
     network: FlowNetwork, paths: FlowPaths, jobs: FlowJobs, start: Int64Array
 ) -> FlowSchedule:
-    """Build the schedule of all pieces: one transfer per arc of a path, with the pieces' shares.
+    """Build the schedule of all pieces, with one transfer per arc of a path.
 
     `start`: start of every job in ps. A transfer lasts from the start on the first link of its arc
-    to the arrival on the last one; none reduces. The offset of a piece is the sum of the units of
-    earlier pieces of its share.
+    to the arrival over the last link. No transfer reduces. The offset of a piece is the sum of the
+    units of earlier pieces of its share.
     """
     arcs_of_path = np.diff(paths.indptr)[jobs.path]
     arc = paths.arcs[expanded_ranges(paths.indptr[jobs.path], arcs_of_path)]
@@ -470,10 +467,11 @@ def build_schedule(
 
 
 def _round_units(share: Int64Array, part: Float64Array, share_units: Int64Array) -> Int64Array:
-    """Return the units of every path: its part of the share in units, rounded down.
+    """Return the units of every path: its fraction of the share, rounded down.
 
     The widest path of a share gets the remainder, so that all units are sent. `share`, `part`:
-    share and width of every path; `share_units`: units of every share.
+    share and width of every path. `share_units`: units of every share. Widths are relative to the
+    sum of the share's remaining paths.
     """
     shares = int(share.max(initial=-1)) + 1
     # Narrow paths are omitted, so the remaining paths transfer the full share.
@@ -489,9 +487,10 @@ def _round_units(share: Int64Array, part: Float64Array, share_units: Int64Array)
 
 
 def _spread_jobs(piece: Int64Array, num_pieces: int) -> Int64Array:
-    """Return an order of the jobs in which pieces are pseudo-random.
+    """Return an order of the jobs in which the pieces are in a fixed pseudo-random order.
 
-    Jobs of a piece stay in order.
+    The jobs of a piece are adjacent and keep their order. Otherwise all sources would send to NPU 0
+    first.
     """
     # Otherwise all sources would send to NPU 0 first.
     spread = (piece * 2654435761) % max(num_pieces, 1)
@@ -499,8 +498,9 @@ def _spread_jobs(piece: Int64Array, num_pieces: int) -> Int64Array:
 
 
 def _list_path_links(network: FlowNetwork, paths: FlowPaths) -> tuple[Int64Array, Int64Array]:
-    """Return the links of all paths one after the other, and the start of each path in this
-    list.
+    """Return the concatenated links of all paths, and the start of each path in this list.
+
+    The second array also has the total length at its end.
     """
     indptr = network.routes.indptr
     lengths = np.diff(indptr)[paths.arcs]

@@ -24,12 +24,12 @@ def _search_shortest(
     entering: Int64Array,
     order: Int64Array,
 ) -> int:
-    """Search shortest paths from `start` (Dijkstra); lengths must not be negative.
+    """Find the shortest paths from `start` by Dijkstra; return the number of reached nodes.
 
-    `arcs[indptr[n]:indptr[n + 1]]` are the arcs that leave node n. Fills `distance` (infinite if
-    unreachable) and `entering`, the last arc of the path to each node (-1: none); of equally long
-    paths the first one found stays. Returns the number of reached nodes, with `start`; `order` has
-    them by ascending distance.
+    `arcs[indptr[n]:indptr[n + 1]]` are the arcs that leave node n. Lengths must not be negative.
+    Fills `distance` (infinite if unreachable), `entering` (last arc of the path to each node, -1
+    without one), and `order` (reached nodes by ascending distance, `start` first). Of equally long
+    paths the first one found is kept.
     """
     distance[:] = np.inf
     entering[:] = -1
@@ -123,12 +123,12 @@ def run_weighted_phases(
     steepness: float,
     phases: int,
 ) -> None:
-    """Run phases of multiplicative weights; adds to `amounts[source, arc]` and `load[link]`.
+    """Run phases of multiplicative weights; add flow to `amounts[source, arc]` and `load[link]`.
 
-    In a phase, the full demand of each source is sent along its shortest-path tree; the length of a
-    link is exp(steepness * (load - maximum load)) times its time (Garg and Koenemann, SIAM J.
-    Comput. 37, 2007). Invariant: `load` is the load of the links by `amounts`. Cost: a search per
-    source and phase.
+    In a phase, the full demand of each source is sent along its tree of shortest paths. The length
+    of a link is exp(steepness * (load - maximum load)) times its `cost`, the time of one share
+    (Garg and Koenemann, SIAM J. Comput. 37, 2007). `load` must be the load that `amounts` causes.
+    Cost: one search per source and phase.
     """
     nodes = len(indptr) - 1
     distance = np.empty(nodes, np.float64)
@@ -179,9 +179,10 @@ def _search_widest(
 ) -> None:
     """Find the widest path from `start` to `target` by a search backwards from `target`.
 
-    Only arcs with `available` above `min_width` count. Fills `width` (at most `max_width`, 0 if not
-    reached) and `leaving` by node: the next arc towards the target, -1 for none. Stops at `start`:
-    only nodes on its path have final values. Without a path, `leaving[start]` is -1.
+    Only arcs with more than `min_width` in `available` are used. Fills `leaving` by node (next arc
+    towards the target, -1 without one) and `width` (at most `max_width`; 0 if not reached). Without
+    a path, `leaving[start]` is -1. The search stops at `start`, so only nodes on its path have
+    final values.
     """
     width[:] = 0.0
     leaving[:] = -1
@@ -214,9 +215,9 @@ def _remove_path(
     amounts: Float64Array,
     path: list[int],
 ) -> None:
-    """Subtract a flow of `width` on a path from `amounts`, and append its arcs to `path`.
+    """Subtract a flow of `width` from `amounts` along a path, and append its arcs to `path`.
 
-    The path follows `leaving`, the next arc by node, from `start` to `target`. Both are modified.
+    The path follows `leaving`, the next arc of each node, from `start` to `target`.
     """
     node = start
     while node != target:
@@ -238,13 +239,12 @@ def strip_paths(
     min_fraction: float,
     most_paths: int,
 ) -> tuple[Int64Array, Float64Array, Int64Array, Int64Array]:
-    """Divide the flow of every share into paths: (share number, part, row pointer, arcs of paths).
+    """Divide the flow of every share into paths; return (share, width, row pointer, arcs of paths).
 
-    Shares are numbered by source row and then by target. For each, the widest path over arcs with
-    remaining flow of the source is taken repeatedly (Dijkstra's search with widths), at most
-    `most_paths` times, until at most the fraction `min_fraction` of the share remains or no path is
-    wider than that; the rest is omitted. A part is the width of the path, in the unit of `wants`.
-    `amounts` is modified. Invariant: the remaining flow serves the remaining parts of the shares.
+    Shares are numbered by source row, then by target. For each share, the widest path over arcs
+    with remaining flow of its source is taken, and its flow subtracted from `amounts` in place.
+    This ends after `most_paths` paths, when at most `min_fraction` of the share remains, or when no
+    path is wider than that; the rest is omitted. Widths have the unit of `wants`.
     """
     nodes = len(in_indptr) - 1
     share_of = [0]

@@ -124,12 +124,13 @@ def list_starts(
     is_forwarded: BoolArray,
     num_links: int,
 ) -> Int64Array:
-    """Compute the start of every job, int64 in the unit of `busy`, by list scheduling.
+    """Compute the start of every job by list scheduling: int64[jobs], in the unit of `busy`.
 
-    `link`: of each job; a link runs one job at a time, for its `busy` time. `following[indptr[j]:
-    indptr[j + 1]]`: jobs that wait for the arrival of job j; without cycles. `rank`: a permutation;
-    of the jobs that wait for a link the smallest rank starts first, except that jobs forwarded by a
-    switch (`is_forwarded`) start in the order in which they got ready.
+    `link`: link of each job; a link runs one job at a time, for its `busy` time.
+    `following[indptr[j]:indptr[j + 1]]`: jobs that wait for the `arrival` of job j, without cycles.
+    `rank`: a permutation; of the jobs that are ready for a link, the one with the lowest rank
+    starts first. Jobs with `is_forwarded` (sent by a switch) use the time at which they became
+    ready as their key instead.
     """
     count = len(link)
     by_rank = np.empty(count, np.int64)
@@ -153,12 +154,12 @@ def list_starts(
 
 @lean_kernel
 def _run(jobs: _Jobs, state: _State, by_rank: Int64Array) -> None:
-    """Schedule all jobs by list scheduling; fills `state.start`.
+    """Schedule all jobs by list scheduling; fill `state.start`.
 
-    `by_rank`: the jobs sorted by rank. Whenever a link is free it starts the waiting job of the
-    lowest key: the rank, or for a job forwarded by a switch the time at which it got ready; ties go
-    to the lower job number. Links choose only after all events of the same time are processed. A
-    job gets ready when all jobs that it waits for have arrived.
+    `by_rank`: the jobs sorted by rank. A job is ready when all jobs that it waits for have arrived.
+    A free link starts its ready job with the lowest key: the rank, or the time of readiness for a
+    job forwarded by a switch; ties go to the lower job number. Links choose only after all events
+    of the same time are processed.
     """
     count, num_touched = len(jobs.link), len(state.touched)
     # Entries that are added in sorted order need no moves in the heap.
@@ -200,12 +201,12 @@ def _enqueue(state: _State, used: int, key: int, job: int) -> None:
 
 @lean_part
 def _start_next(jobs: _Jobs, state: _State, used: int, now: int, num_events: int) -> int:
-    """Start the first ready job of link `used` if it is free at `now`; return the number of events.
+    """Start the first ready job of link `used` if the link is free at `now`.
 
-    Nothing happens if the link is occupied or no job waits. Otherwise it removes the job from the
-    link's line, sets its start, and adds an event for the time at which the link becomes free. Each
-    job that waited only for this one gets an event at the time when the last of its predecessors
-    arrives.
+    Returns the new number of events; it is unchanged if the link is occupied or no job is ready.
+    Otherwise the job leaves the queue of the link and gets its start, and an event is added for the
+    time at which the link becomes free. Each job that waited only for this one gets an event at the
+    arrival of the last of its predecessors.
     """
     if state.free[used] > now or state.line_size[used] == 0:
         return num_events

@@ -76,12 +76,12 @@ class FlowDemand:
 
     @classmethod
     def of(cls, collective: Collective, npus: Sequence[int], num_npus: int) -> FlowDemand:
-        """Build the demand of a collective whose rank r runs on `npus[r]`: a share per pair.
+        """Build the demand of a collective whose rank r runs on `npus[r]`, with a share per pair.
 
         An all-to-all has a share from every rank to every other one, a scatter from the root (0 if
-        the collective has none) and a gather to it; an all-to-all-v has shares of different sizes,
-        its counts. There is no share from a rank to itself, so a single rank has no demand. Raises
-        `InputError` for collectives other than `KINDS`.
+        there is none), a gather to it. The shares of an all-to-all-v are its counts, divided by
+        their mean (`scale`). There is no share from a rank to itself. Raises `InputError`
+        (`collective-unsupported`) for all other collectives.
         """
         if collective.kind not in KINDS:
             raise InputError(
@@ -135,11 +135,12 @@ class FlowNetwork:
 
     @classmethod
     def of(cls, topology: Topology) -> FlowNetwork:
-        """Build the arcs between all pairs of NPUs that a link or switches connect.
+        """Build the arcs between all pairs of NPUs that are connected directly.
 
-        Without switches these are the pairs with a link, each once; with switches all pairs of
-        different NPUs whose route passes through no other NPU. Routes are those of simulators.
-        Raises `InputError` if the topology has switches and an NPU cannot reach another one.
+        Without switches these are the pairs with a link, each once. With switches these are all
+        pairs of different NPUs whose route passes through no other NPU. Routes are those that
+        simulators use. Raises `InputError` if the topology has switches and an NPU cannot reach
+        another one.
         """
         npus = topology.num_npus
         if topology.num_nodes == npus:
@@ -163,10 +164,9 @@ class FlowNetwork:
         return group_of_entry(self.routes.indptr)
 
     def _remove_indirect(self) -> FlowNetwork:
-        """Return the network without arcs whose route passes through an NPU.
+        """Return the network without arcs whose route passes another NPU, in the same order.
 
-        Kept are arcs whose route enters exactly one NPU, its end, in their order. The removed ones
-        are combinations of these.
+        The removed arcs are combinations of the remaining ones.
         """
         heads = self.topology.destination[self.routes.links]
         at_npu = heads < self.topology.num_npus
@@ -192,12 +192,11 @@ class Flow:
 
 
 def solve_exact_flow(network: FlowNetwork, demand: FlowDemand, cost: Float64Array) -> Flow | None:
-    """Solve the linear program for the flow with the minimum time of the busiest link.
+    """Compute the flow with the minimum time of the busiest link, by linear programming.
 
-    `cost`: time of one share on every link, float64. Variables: sources times arcs, plus the time.
-    All shares of a source are one commodity, because only their targets differ (source-aggregated
-    multicommodity flow). The result has the amounts by source and arc, and the prices of links
-    (dual variables), all at least 0. Returns None if the solver fails; raises `InputError` if a
+    All shares of a source are one commodity (source-aggregated multicommodity flow). `cost`: time
+    of one share on every link. The result has the amounts by source and arc, and the prices of
+    links (dual variables), all at least 0. None if the solver fails. Raises `InputError` if a
     target is unreachable.
     """
     sources, arcs = len(demand.sources), network.num_arcs
@@ -234,9 +233,9 @@ def balance_paths(
 ) -> Float64Array:
     """Divide the shares among their paths for the minimum load of the busiest link.
 
-    `share`, `part`: share and width of every path, int64 and float64; the parts of a share keep
-    their sum. `arcs_of_paths`: (path, arc), one entry per arc of a path. `cost`: time of one share
-    on every link. Solves a linear program; returns `part` unchanged if it fails.
+    `share`, `part`: share (int64) and width (float64) of every path. `arcs_of_paths`: (path, arc)
+    columns with one entry per arc of a path. `cost`: time of one share on every link. Returns the
+    new widths, whose sum per share is unchanged; `part` itself if the linear program fails.
     """
     paths, links, shares = len(share), len(cost), int(share.max(initial=-1)) + 1
     path, arc = arcs_of_paths
@@ -269,12 +268,13 @@ def balance_paths(
 def approximate_flow(
     network: FlowNetwork, demand: FlowDemand, cost: Float64Array, phases: int
 ) -> Flow:
-    """Compute a flow that approaches the optimum with more phases, and prices of links.
+    """Compute an approximate optimal flow, and prices of the links.
 
-    Each of `phases` phases sends every share along a path that is shortest for lengths that grow
-    exponentially with the load; the result is the mean of all phases. `cost`: time of one share on
-    every link, float64. The prices are those with the largest bound of 10 evaluations, evenly
-    spread over the phases. Raises `InputError` if a target is unreachable.
+    Each of `phases` phases sends every share along a shortest path, where the length of a link
+    grows exponentially with its load. The flow is the mean of all phases; more phases are closer to
+    the optimum. `cost`: time of one share on every link. The prices are those with the largest
+    proven bound of `_EVALUATIONS` evaluations, evenly spread over the phases. Raises `InputError`
+    if a target is unreachable.
     """
     # Imported here: numba takes a second.
     from collhub_flows.kernels import run_weighted_phases
@@ -323,10 +323,11 @@ def approximate_flow(
 def compute_proven_time(
     network: FlowNetwork, demand: FlowDemand, cost: Float64Array, prices: Float64Array
 ) -> float:
-    """Compute a lower bound of the time of any flow, by weak duality, for non-negative prices.
+    """Compute a lower bound of the time of any flow from non-negative prices of links (duality).
 
-    It is the sum over all shares of the shortest distance, divided by the sum of prices; the length
-    of a link is its price times its cost.
+    The length of a link is price * cost. The bound is the sum of the shortest distances of all
+    shares, each times its amount, divided by the sum of the prices. It is infinite if a target is
+    unreachable.
     """
     # Imported here: numba takes a second.
     from collhub_flows.kernels import sum_distances
@@ -342,11 +343,12 @@ def compute_proven_time(
 
 
 def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
-    """Compute lower bounds for all sizes from the optimal flow's prices of links (dual variables).
+    """Compute lower bounds for all sizes from the link prices of the optimal flow.
 
-    The flow uses the routes of simulators; its prices bound flows over any routes and do not depend
-    on the size. The result is empty for several planes, if the linear program has more variables
-    than the work allows, and if the solver finds no solution.
+    Prices are the dual variables of the flow on the routes of simulators. They bound flows on any
+    routes and do not depend on the size. The result is empty for several planes, without a demand,
+    if the linear program is too large for the allowed work, and if the solver fails. Raises
+    `InputError` for collectives without a flow.
     """
     topology, collective = request.topology, request.collective
     if topology.num_planes > 1:
@@ -381,13 +383,13 @@ class FlowCertificate:
 def certify_flow(
     network: FlowNetwork, demand: FlowDemand, flow: Flow, request: SynthesisRequest
 ) -> FlowCertificate:
-    """Compute the bound of a flow's prices, over all routes, and its certificate.
+    """Compute the lower bound that a flow's link prices prove over all routes, and its certificate.
 
-    The length of a link is its price divided by its bandwidth. The bound is the sum over all shares
-    of bytes times the shortest distance, divided by the sum of prices, in ns and rounded down by a
-    relative 1e-9. Prices are rounded to integers of which the largest is 10^9; of parallel links
-    only the first has one. The certificate lists links with a price only; the links of the network
-    are listed up to 8192.
+    Prices are rounded to integers, of which the largest is `_PRICE_SCALE`; of parallel links only
+    the first has one. The length of a link is price / bandwidth. The bound is the sum over all
+    shares of bytes times shortest distance, divided by the sum of prices. It is in ns, reduced by
+    the relative `_SAFETY` and rounded down. The certificate lists only links with a price. It lists
+    the links of the network only if there are at most `_MAX_LINKS`.
     """
     # Imported here: numba takes a second.
     from collhub_flows.kernels import sum_distances
@@ -438,10 +440,11 @@ def report_unreachable(network: FlowNetwork) -> InputError:
 
 
 def _build_matrix(network: FlowNetwork, sources: int, cost: Float64Array) -> Matrix:
-    """Build the rows of the linear program; column i * arcs + a is the amount of source i on arc a.
+    """Build the constraint rows of the linear program.
 
-    `cost`: time of a share per link. First a row per link: its time for all amounts, minus the time
-    (the last column). Then a row per source and NPU: the entering amount minus the leaving amount.
+    Column i * arcs + a is the amount of source i on arc a; the last column is the time. `cost`:
+    time of a share per link. The first rows are one per link: its time for all amounts, minus the
+    time. Then one per source and NPU: the entering amount minus the leaving amount.
     """
     links, arcs, npus = len(cost), network.num_arcs, network.topology.num_npus
     source = np.arange(sources)[:, None]

@@ -116,9 +116,9 @@ def collhub_bounds() -> Sequence[LowerBound]:
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
-    """Compile the missing kernels and report them if `options.warm` is set.
+    """Compile the missing kernels if the option `warm` is set, and report them.
 
-    Otherwise nothing is compiled, and the report is a success.
+    Without it nothing is compiled, and the report is a success.
     """
     # Imported here, because the package imports numpy.
     from collhub_packing.warming import warm_check
@@ -127,10 +127,10 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 
 
 def _run_every_kernel() -> None:
-    """Compute small flows and schedules of groups that together call every kernel, to compile them.
+    """Call every kernel once with small problems, so that all are compiled.
 
-    These are an all-to-all on a ring of 4 NPUs, exact and approximate, and two all-gathers of two
-    NPUs each, with their bounds. The results are dropped.
+    The problems are an all-to-all on a ring of 4 NPUs, exact and approximate, and two all-gathers
+    of two NPUs each, with their bounds. The results are dropped.
     """
     # Imported here, because these modules import numba.
     from collhub_packing.warming import small_request

@@ -63,11 +63,12 @@ _GOOD_RATIO = 1.01
 
 
 def synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisResult:
-    """Return the fastest algorithm along the paths of the optimal flow.
+    """Synthesize the fastest algorithm along the paths of the optimal flow.
 
-    Raises `UsageError` for topologies with several planes, a single rank, and sizes below one byte
-    per share; `InputError` for collectives other than all-to-all, scatter and gather, for
-    unreachable targets, and for networks that are too large.
+    Compilation of kernels is reported as progress. Raises `UsageError` for topologies with several
+    planes, if no rank sends data to another one, and for sizes below one byte per share
+    (all-to-all-v: per unit). Raises `InputError` for collectives other than all-to-all,
+    all-to-all-v, scatter and gather, for unreachable targets, and for networks that are too large.
     """
     # Imports numba, which takes a second.
     from collhub_packing.compiling import COMPILING, compilations
@@ -78,12 +79,12 @@ def synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisResu
 
 
 def _check_size(request: SynthesisRequest) -> None:
-    """Raise `InputError` for networks whose flow would take hours or all memory.
+    """Raise `InputError` (`too-large`) for a network whose flow would need hours or all memory.
 
-    That is more than 4 million products of sources and arcs, or more than 300000 pairs of ranks.
-    With switches there may be an arc between any two NPUs, and that many count. A scatter has one
-    source, the other collectives one per rank. An all-to-all has as many pairs as the square of the
-    number of ranks, the other collectives one per rank.
+    The limits are `_MAX_VARIABLES` for sources times arcs, and `_MAX_SHARES` for pairs of ranks.
+    With switches there may be an arc between any two NPUs, so the arcs are the square of the NPUs,
+    else the links. A scatter has one source, other collectives one per rank. An all-to-all (or -v)
+    has the square of the ranks as pairs, other collectives one per rank.
     """
     topology, kind = request.topology, request.collective.kind
     npus, ranks = topology.num_npus, len(request.npus)
@@ -120,9 +121,10 @@ class _Problem:
     def of(cls, request: SynthesisRequest) -> _Problem:
         """Build the problem of a request: network, demand, and bytes per share (a float).
 
-        Raises `UsageError` for several planes (independent networks) or a single rank, and
-        `InputError` for other collectives than all-to-all, scatter and gather, networks that are
-        too large, and networks without links.
+        Raises `UsageError` for several planes (`planes-unsupported`), and if no rank sends data to
+        another one (`one-rank`). Raises `InputError` for networks that are too large (`too-large`),
+        collectives without a flow (`collective-unsupported`), and networks without links
+        (`disconnected`).
         """
         topology = request.topology
         if topology.num_planes > 1:
@@ -158,7 +160,7 @@ class _Problem:
 
     @property
     def cost_s(self) -> Float64Array:
-        """Seconds that one share occupies each link, float64[links].
+        """Return the seconds for which one share occupies each link: float64[links].
 
         In the alpha-beta model the latency is included, in the serialization model it is not.
         """
@@ -167,11 +169,12 @@ class _Problem:
         return self.fluid_cost_s
 
     def share_units(self) -> int:
-        """Return the units per part: `_SHARE_UNITS` of a mean share, or one per byte if smaller.
+        """Return the number of units per part; a part is a share, or a unit of the counts.
 
-        Bytes of a part are rounded down. A part is a share, or a unit of the counts. For a
-        runtime, the largest allowed number up to `_MAX_SHARE_UNITS`. Raises `UsageError` for parts
-        below one byte, `InputError` if no number is allowed.
+        It is `_SHARE_UNITS` per mean share, but at most one per byte of a part (rounded down). If
+        the request limits the units, it is the largest allowed number up to `_MAX_SHARE_UNITS` and
+        to one per byte. Raises `UsageError` (`size-too-small`) for parts below one byte, and the
+        error of the limits if no number is allowed.
         """
         part_bytes = self.request.collective_bytes / self.demand.parts
         if part_bytes < 1:
@@ -256,9 +259,9 @@ def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisRes
 
 
 def _compute_flow(problem: _Problem, options: FlowOptions) -> tuple[Flow, str]:
-    """Compute the flow of the full demand; also return the name of the method, for the report.
+    """Return the optimal flow of the full demand, and a text that describes the method.
 
-    The flow depends only on ratios of the links' costs, so that it is cached for many sizes.
+    The flow depends only on the ratios of the link costs, so one cached result serves many sizes.
     """
     request = problem.request
     # Only ratios of costs matter; without latency they are equal for all sizes.
@@ -281,12 +284,12 @@ def _compute_flow_at(
     cost: bytes,
     options: FlowOptions,
 ) -> tuple[Flow, str]:
-    """Compute the flow for these costs of links; the result is cached.
+    """Return the flow for these link costs, and a text that describes the method; cached.
 
-    `cost`: float64 by link as bytes, in any unit. Method `auto` is exact for at most 40000
-    variables (sources times arcs); if the exact method gives no result, the flow is approximate,
-    with the phases of the options or else 60 to 400, fewer on large networks. Also returns the name
-    of the method.
+    `cost`: float64 by link as bytes, in any unit. The flow is exact with the method `exact`, and
+    with `auto` for at most `_MAX_EXACT` variables (sources times arcs). Otherwise, or if the exact
+    solver fails, it is approximate, with the phases of the options, or else 60 to 400, fewer on
+    large networks.
     """
     network = FlowNetwork.of(topology)
     demand = FlowDemand.of(collective, npus, topology.num_npus)
@@ -310,10 +313,10 @@ def _generate_candidates(
     paths: FlowPaths,
     options: FlowOptions,
 ) -> Iterator[_Candidate]:
-    """Yield simulated schedules for all counts of pieces; finally the fastest one with ordered
-    messages.
+    """Yield simulated schedules for all numbers of pieces, then one more with ordered messages.
 
-    In the last one, messages that could start at time 0 on a link are sent one after the other.
+    The last candidate is the fastest of them, but messages that could start at time 0 on the same
+    link are sent one after the other.
     """
     fastest: _Candidate | None = None
     for candidate in _generate_by_pieces(problem, paths, options):
@@ -328,14 +331,17 @@ def _generate_candidates(
 def _generate_by_pieces(
     problem: _Problem, paths: FlowPaths, options: FlowOptions
 ) -> Iterator[_Candidate]:
-    """Yield a simulated schedule per count of pieces, then schedules with improved orders.
+    """Yield a simulated schedule per number of pieces, then schedules with improved orders.
 
-    The count is that of the options, or 1, 2, 4, 8 (for uneven shares up to 32, and up to 128 if
-    there are at most 150000 jobs) until the fastest time is within 1 % of its bound or there are
-    more than 400000 jobs (the first count is always used). Uneven shares are ordered by the
-    progress of their paths. Orders are improved up to 50000 jobs for every
-    count, up to 400000 for the finest and the fastest count only; an improved schedule is skipped
-    if it equals the first one or is planned over 5 % slower than the best. Reports progress.
+    The number of pieces is the option `pieces`, or each of `_LADDER` (for uneven shares
+    `_UNEVEN_LADDER` and `_FINE_UNEVEN_LADDER`). The ladder ends when the fastest time is within
+    `_GOOD_RATIO` of the bound or there are too many jobs; the first number is always used. Uneven
+    shares start with the order by the progress of their paths.
+
+    Orders are improved for all numbers with at most `_FEW_JOBS` jobs; up to `_MAX_JOBS` jobs only
+    for the fastest and the last number. An improved schedule is skipped if it equals the first one
+    of its number, or if its planned time exceeds `_MAX_SLOWDOWN` times the best. Progress is
+    reported.
     """
     topology = problem.request.topology
     has_switches, is_uneven = topology.num_nodes > topology.num_npus, paths.is_uneven
@@ -399,9 +405,10 @@ def _simulate_candidate(
     schedule: FlowSchedule,
     pieces: int,
 ) -> _Candidate:
-    """Build the algorithm of a schedule, with its simulated time in ns.
+    """Build the algorithm of a schedule, with its time in ns.
 
-    The planned time counts for very large schedules, and if there is no simulator.
+    The time is simulated. Without a simulated time, and for schedules of more than `_MAX_SIMULATED`
+    transfers, it is the planned time, rounded up.
     """
     algorithm = _build_algorithm(problem, schedule, None)
     planned_ns = -(-schedule.time_ps // 1000)

@@ -78,15 +78,14 @@ def solve(
     max_nodes: int | None = None,
     time_limit_s: float | None = None,
 ) -> Solution | None:
-    """Find a solution of minimum cost.
+    """Find a solution of minimum cost with HiGHS, on one thread.
 
-    `method`: the algorithm for linear programs; "ipm" is the interior point method, which ends in a
-    vertex as simplex does. `max_nodes` limits the nodes of the search tree of a program with
-    integers; the result is then the best solution so far. With `time_limit_s` the result depends on
-    the speed of the machine.
+    `method`: the algorithm for linear programs; "ipm" is the interior point method. `max_nodes`
+    limits the search tree, and `time_limit_s` the time, of a program with integers; the result is
+    then the best solution so far. A linear program without integers needs an optimal solution.
 
-    Returns None if HiGHS ends without a solution. Raises `InfeasibleError` if it proves that there
-    is none.
+    Returns None if HiGHS ends without a solution. Raises `InfeasibleError` if there is none, or if
+    the program is infeasible or unbounded.
     """
     solver = _create_solver(method)
     options: dict[str, bool | int | float | str] = {}

@@ -66,10 +66,11 @@ def all_gather_trees(
 ) -> MultirootPacking:
     """Pack trees of the best rate x at which every node v sends `weights[v]` * x to all others.
 
-    See `all_gather_rate`. With 1 / x = a / b and g the greatest common divisor of b and the
-    capacities, the smallest integers are capacities times a / g, and b / g sent per unit of a
-    node's weight. Switches are split off, see `without_switches`. Of the packings of `seeds` random
-    orders, the one with the fewest trees is returned, then the smallest depth by weight.
+    x is `all_gather_rate`. With 1 / x = a / b, capacities are multiplied by a / g, and a node sends
+    b / g per unit of its weight; g is the greatest common divisor of b and all capacities, so these
+    are the smallest integers. Switches are replaced by direct links (`without_switches`). Of the
+    packings of `seeds` random orders, the one with the fewest trees is returned, then the smallest
+    depth by weight.
     """
     share = to_weight_array(graph, weights)
     rate = all_gather_rate(graph, weights)
@@ -91,10 +92,10 @@ def fixed_trees(
     seeds: int = 4,
     first_seed: int = 0,
 ) -> MultirootPacking:
-    """Pack trees of the best rate if each node roots `per_root` trees per unit of its weight.
+    """Pack trees of the best rate at which each node roots `per_root` trees per unit of its weight.
 
-    `per_root` = 1 gives the fewest possible trees. The result is as from `all_gather_trees`, but
-    the rate has no cut: more trees may be faster.
+    `per_root` = 1 gives the fewest possible trees. The result is as of `all_gather_trees`, but its
+    rate has no cut as a proof, because more trees may be faster.
     """
     value = fixed_rate(graph, per_root, weights)
     sent = scaled(to_weight_array(graph, weights), per_root)
@@ -108,12 +109,11 @@ def fixed_rate(
     per_root: int,
     weights: Sequence[int] | None = None,
 ) -> Fraction:
-    """Compute the best rate x, per unit of a node's weight, if each node roots `per_root` trees of
-    weight 1.
+    """Compute the best rate if each node roots `per_root` trees of weight 1 per unit of its weight.
 
-    Weights are as in `all_gather_rate`. The smallest factor U such that the capacities floor(U * c)
-    suffice is a multiple of 1 / c for some capacity c: one binary search per distinct capacity; x =
-    per_root / U.
+    The rate is x = per_root / U, where U is the smallest factor for which the capacities floor(U *
+    c) suffice. U is a multiple of 1 / c for some capacity c, so it is found by one binary search
+    per distinct capacity. Weights are as in `all_gather_rate`.
     """
     sent = scaled(to_weight_array(graph, weights), per_root)
     network = SourcedNetwork(graph)
@@ -163,11 +163,11 @@ def all_reduce_trees(
 ) -> tuple[Strength, list[SpanningTree]]:
     """Compute the strength a / q of a network without switches, and pack trees of total weight a.
 
-    Weights are in units of 1 / q of the graph's. Reduce towards the root and broadcast from it on
-    all trees at once load a link by at most its capacity in each direction. Each tree is rooted at
-    its centre. Of the packings of `seeds` random orientations and orders, the one with the fewest
-    trees is returned, then the smallest sum of weight times depth. Raises `InputError` as
-    `strength` does, and for switches; use `all_reduce_packing` there.
+    Weights are in units of 1 / q of those of the graph. All trees together, used for reducing to
+    their roots and broadcasting from them, load every link by at most its capacity in each
+    direction. Each tree is rooted at its centre. Of the packings of `seeds` random orientations,
+    the one with the fewest trees is returned, then the smallest sum of weight times depth. Raises
+    `InputError` for switches (`switches`; use `all_reduce_packing`) and as `strength` does.
     """
     if graph.has_switches:
         raise InputError(
@@ -187,13 +187,13 @@ def all_reduce_packing(
     seeds: int = 8,
     first_seed: int = 0,
 ) -> AllReducePacking:
-    """Pack all-reduce trees, also with switches, which are split off after the links are oriented.
+    """Pack trees for an all-reduce at the strength of a network, which may have switches.
 
-    Half of a switch's capacity is directed into it, so that data that enters can leave; the
-    strength is reached with switches too. Weights are multiples of 1 / `scale`, or of 1 / (2
-    `scale`) if a switch has an odd capacity to halve. The default is the smallest scale at which
-    the rate equals the strength; a smaller one gives the best rate below it, with fewer trees.
-    Otherwise as `all_reduce_trees`.
+    Links are oriented first; half of a switch's capacity is directed into it, so that all data that
+    enter can leave. Switches are then replaced by direct links. Weights are multiples of 1 /
+    `scale`, or of 1 / (2 `scale`) if a switch has an odd capacity to halve. The default is the
+    smallest scale at which the rate equals the strength. A smaller one gives the best rate below
+    it, with fewer trees. Trees are chosen as in `all_reduce_trees`.
     """
     network_strength = strength(graph)
     min_scale = network_strength.value.denominator if scale is None else scale
@@ -210,13 +210,15 @@ def orient_links(
 ) -> tuple[CapacityGraph, int]:
     """Divide the capacity of every link between its directions, so that out-trees of the rate fit.
 
-    Returns the directed network with capacities times the scale, and the scale: `min_scale`, or the
-    rate's denominator, or twice that if a switch has an odd capacity to halve. All nodes are
-    reached from `order[0]` at the rate. The capacity into every set of nodes depends only on the
-    capacity into single nodes, so it is lowered node by node, in reversed `order`, as far as every
-    set allows: one minimum cut each; the links follow by one flow (Frank 1980). Any order of the
-    compute nodes is valid; different orders may give different trees. `InputError` for an order
-    that does not name every compute node once.
+    Returns the directed network with capacities times the scale, and the scale. The scale is
+    `min_scale` (default: the denominator of the rate), or twice that if a switch has an odd
+    capacity to halve. All nodes are then reached from `order[0]` at the rate. Different orders of
+    the compute nodes may give different trees.
+
+    The capacity into every node is lowered in reversed `order` as far as every set of nodes allows,
+    with one minimum cut each; one flow then divides the links (Frank 1980). Raises `InputError` if
+    `order` does not contain every compute node once, and (`scale`) if the scale is too small for
+    the rate.
     """
     if sorted(order) != list(range(graph.num_compute)):
         raise InputError("the order must name every compute node once")
@@ -243,10 +245,10 @@ def _find_smallest_multiple(
     upper: Fraction,
     is_sufficient: Callable[[Fraction], bool],
 ) -> Fraction:
-    """Return the smallest multiple of 1 / `capacity` in `lower`..`upper` that is sufficient.
+    """Return the smallest sufficient multiple of 1 / `capacity` in `lower`..`upper`.
 
-    Binary search: every factor above a sufficient one must be sufficient too. Both limits belong to
-    the range. If no multiple in it is sufficient, or it contains none, returns `upper`.
+    Both limits are included. Every factor above a sufficient one must be sufficient too (binary
+    search). If no multiple in the range is sufficient, `upper` is returned.
     """
     low, high = math.ceil(lower * capacity), math.floor(upper * capacity)
     # More capacity never hurts, so that sufficient factors are above the insufficient ones.
@@ -273,9 +275,9 @@ def _scale_and_floor(capacity: Int64Array, times: Fraction) -> Int64Array:
 
 
 def _remove_switches(graph: CapacityGraph, sent: Int64Array, spread: SwitchSpread) -> DirectNetwork:
-    """Return the network with direct links only.
+    """Return the network with direct links only; switches are replaced such that `sent` still fits.
 
-    `sent`: data that every node sends must still fit.
+    `sent`: data that every node sends to all others, int64[nodes].
     """
     if not graph.has_switches:
         return direct(graph)
@@ -289,12 +291,11 @@ def _build_packing(
     spread: SwitchSpread,
     seed: int,
 ) -> AllReducePacking:
-    """Build the packing of one random orientation of the links; `seed` determines it.
+    """Build the packing for one random orientation of the links, which `seed` determines.
 
-    The scale, by which capacities are multiplied to get integers, is `min_scale` or twice that.
-    Switches are replaced by direct links first. The number of trees is the strength times the
-    scale, rounded down, as the sum of their weights. Trees are rerooted at their centres, where
-    they have minimum depth, and sorted, wide ones first.
+    Capacities are multiplied by `min_scale`, or twice that, to get integers. Switches are replaced
+    by direct links. The weights of the trees add up to strength times scale, rounded down. Trees
+    are rerooted at their centres, where they have minimum depth, and sorted, wide ones first.
     """
     order: list[int] = np.random.default_rng(seed).permutation(graph.num_compute).tolist()
     directed, scale = orient_links(graph, network_strength, order, min_scale)
@@ -337,12 +338,12 @@ def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
 
 
 def _compute_arriving(links: DuplexLinks, order: list[int], total: int, scale: int) -> Int64Array:
-    """Compute a sufficient capacity into every node: int64[nodes], scaled by `scale`.
+    """Compute a sufficient capacity into every node: int64[nodes], in units of 1 / `scale`.
 
     `order`: the compute nodes, the root first; capacities of the last nodes are lowered first. A
-    set X that lacks the root needs the links inside X plus `total`. That function of sets is
-    supermodular, so lowering node by node leads to an integer solution (Frank 1980). Into a switch
-    goes half of its capacity, rounded down.
+    set of nodes without the root needs the capacity of the links inside it plus `total`. As this
+    function of sets is supermodular, lowering node by node leads to an integer solution (Frank
+    1980). A switch gets half of its capacity, rounded down.
     """
     touching = _compute_touching(links, scale)
     # Half of a switch's capacity is directed into it.
@@ -371,11 +372,11 @@ def _compute_touching(links: DuplexLinks, scale: int) -> Int64Array:
 
 
 def _divide_links(links: DuplexLinks, capacity: Int64Array, arriving: Int64Array) -> Int64Array:
-    """Divide links such that the capacities into the nodes are `arriving`.
+    """Divide the capacity of the links so that the capacities into the nodes become `arriving`.
 
-    Returns the capacity from `low` to `high` of every link. One flow from nodes with too much
-    incoming capacity to nodes with too little: reversing capacity from u to v moves it from the
-    capacity into v to that into u.
+    Returns the capacity from `low` to `high` of every link. It starts with equal halves and
+    computes one flow from nodes with too much incoming capacity to nodes with too little: turning
+    capacity from (u to v) into (v to u) moves it from the capacity into v to that into u.
     """
     up = capacity // 2
     # Compute the capacity into every node minus `arriving`.

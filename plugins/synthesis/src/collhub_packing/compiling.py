@@ -82,7 +82,7 @@ def part(function: _Function) -> _Function:
 
 
 def lean_part(function: _Function) -> _Function:
-    """Compile a function that a `lean_kernel` calls; it must not create arrays.
+    """Compile a function without reference counting for `lean_kernel`; it must not create arrays.
 
     The result can be called from compiled code only.
     """
@@ -91,9 +91,10 @@ def lean_part(function: _Function) -> _Function:
 
 
 def inlined(function: _Function) -> _Function:
-    """Inline a function into its callers before numba infers types, as if it were written there.
+    """Compile a function that numba copies into its callers before it infers types.
 
-    For calls with many arrays in innermost loops: a call counts the references to each array.
+    Use it for calls with many arrays in innermost loops, because a call counts the references to
+    each array.
     """
     compiled = numba.njit(nogil=True, inline="always", **_WITHOUT_WRAPPERS)(function)
     return cast(_Function, compiled)
@@ -114,10 +115,11 @@ def _compile_cached(function: _Function, options: dict[str, Any]) -> _Function:
 
 
 def _ignore_unreadable_index(compiled: Any) -> None:
-    """Let a cache whose index cannot be read count as empty.
+    """Make numba treat a cache on disk whose index cannot be read as empty.
 
-    numba reads the types of all stored signatures before it compares the stamp of the source, so
-    that an index of an earlier version fails if it names a class that has moved since.
+    Patches the index loader of `compiled`. numba reads the types of all stored signatures before it
+    compares the stamp of the source, so an index of an earlier version fails if it names a class
+    that has moved since. Without a cache nothing is changed.
     """
     index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     load = getattr(index, "_load_index", None)
@@ -146,10 +148,10 @@ class CompiledKernel:
 
 @contextlib.contextmanager
 def compilations(on_change: Callable[[], None] = lambda: None) -> Iterator[list[CompiledKernel]]:
-    """Context manager that collects the kernels compiled while its body runs.
+    """Collect the kernels that are compiled while the body of this context manager runs.
 
-    `on_change()` is called when a compilation begins and when it finishes. Functions that a kernel
-    calls count as part of it.
+    `on_change()` is called when the compilation of a kernel starts and when it finishes. Functions
+    that a kernel calls count as part of it.
     """
     listener = _Listener(on_change)
     with event.install_listener(_EVENT, listener):
@@ -163,30 +165,30 @@ class _Listener(event.Listener):
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
-        """Create a listener that has recorded no kernel yet.
+        """Create a listener that has recorded no kernel.
 
-        `compiled` is the list of the kernels that were compiled since then, in the order in which
-        they finished. `on_change()` is called without arguments when the compilation of a kernel
-        begins, and again when it has finished and is listed. Compilations of functions that the
-        kernel calls are part of that of the kernel, and cause no further calls.
+        `compiled` becomes the list of compiled kernels in the order of completion. `on_change()` is
+        called when the compilation of a kernel starts, and again when it is listed. Functions that
+        a kernel calls are part of it and cause no calls.
         """
         self.compiled: list[CompiledKernel] = []
         self._on_change = on_change
         self._depth = 0
 
     def on_start(self, event: Any) -> None:
-        """Count the beginning of a compilation; call `on_change` for that of a kernel, not for its
-        parts.
+        """Count the start of a compilation; call `on_change` if it is that of a kernel.
+
+        Compilations of functions that a kernel calls are nested in it.
         """
         self._depth += 1
         if self._depth == 1:
             self._on_change()
 
     def on_end(self, event: Any) -> None:
-        """Count the end of a compilation; compilations of parts of a kernel are nested.
+        """Count the end of a compilation; record the kernel when the outermost one ends.
 
-        After the outermost one, the kernel is recorded with its name and whether it has a cache
-        folder, and the change is reported.
+        The record has the name and whether there is a cache folder. `on_change` is called
+        afterwards.
         """
         self._depth -= 1
         if self._depth == 0:
@@ -197,10 +199,10 @@ class _Listener(event.Listener):
 
 
 def compile_kernels(work: Callable[[], None]) -> CheckReport:
-    """Run `work`, which must call every kernel, and report the compiled kernels and their caching.
+    """Run `work`, which must call every kernel, and report the kernels that were compiled.
 
-    The report fails if some machine code could not be cached on disk, with a cure. If nothing had
-    to be compiled, it says so and passes. Errors of `work` pass through.
+    The report fails, with a cure, if some machine code could not be cached on disk. If nothing had
+    to be compiled, it passes. Errors of `work` are not caught.
     """
     start = time.perf_counter()
     with compilations() as compiled:

@@ -25,9 +25,9 @@ _ROUNDING_CURE = "round the bandwidths, for example to whole GB/s"
 
 
 def scaled(values: Int64Array, factor: int) -> Int64Array:
-    """Multiply values by a factor, as a new array.
+    """Return the values multiplied by a factor, as a new array.
 
-    Raises `InputError` if the sum of the results would reach 2^60.
+    Raises `InputError` if the sum of the results is at least `UNLIMITED` (2^60).
     """
     # Python integers, since the sum may overflow.
     total = int(values.astype(object).sum())
@@ -76,9 +76,9 @@ class FlowNetwork:
     def of(cls, num_nodes: int, source: Int64Array, destination: Int64Array) -> FlowNetwork:
         """Build the network with an arc from `source[a]` to `destination[a]` for every a.
 
-        Every pair of nodes with an arc gets one wire in each direction; parallel arcs share it.
-        Wires are sorted by the node where they start; `place` is the wire of every arc. Capacities
-        are not stored. There may be no arcs.
+        Every pair of nodes with an arc gets one wire in each direction, which parallel arcs share.
+        Wires are sorted by the node where they start. `place[a]` is the wire of arc a. Capacities
+        are not stored.
         """
         low, high = np.minimum(source, destination), np.maximum(source, destination)
         pairs, pair = np.unique(low * num_nodes + high, return_inverse=True)
@@ -108,10 +108,9 @@ class FlowNetwork:
         destination: Int64Array,
         receivers: Int64Array,
     ) -> FlowNetwork:
-        """Build the network with an additional node, numbered `num_nodes`, and an arc from it to
-        each receiver.
+        """Build the network with one more node, `num_nodes`, and an arc from it to each receiver.
 
-        These arcs are numbered after the given ones.
+        These arcs come after the given ones.
         """
         feeder = np.full(len(receivers), num_nodes)
         tails = np.concatenate([source, feeder])
@@ -125,10 +124,11 @@ class FlowNetwork:
         source: Int64Array,
         destination: Int64Array,
     ) -> FlowNetwork:
-        """Build the network with two more nodes: `num_nodes` with arcs to all nodes, and a drain.
+        """Build the network with two more nodes: a feeder and a drain.
 
-        The arcs from all nodes to the drain, node `num_nodes` + 1, are last. So nodes with surplus
-        and deficit, or gains and losses, become a single flow problem.
+        The feeder, node `num_nodes`, has an arc to every node; the drain, node `num_nodes` + 1, an
+        arc from every node. The given arcs come first, then those of the feeder, then those of the
+        drain. Surplus and deficit of nodes thus become one flow problem.
         """
         node_numbers = np.arange(num_nodes)
         feeder, drain = np.full(num_nodes, num_nodes), np.full(num_nodes, num_nodes + 1)
@@ -137,9 +137,10 @@ class FlowNetwork:
         return cls.of(num_nodes + 2, tails, heads)
 
     def residual(self, capacity: Int64Array) -> Int64Array:
-        """Add up the capacities by wire: the residual capacities before any flow, int64[wires].
+        """Return the capacity of every wire, the sum of its arcs: int64[wires].
 
-        `InputError` if they add up to 2^60 or more.
+        These are the residual capacities before any flow. Raises `InputError` if all capacities add
+        up to `UNLIMITED` (2^60) or more.
         """
         # As doubles, because the sum of int64s might overflow to a small number.
         if float(np.sum(capacity, dtype=np.float64)) >= UNLIMITED:
@@ -174,7 +175,8 @@ class FlowNetwork:
     ) -> tuple[int, Int64Array]:
         """Compute a maximum flow; return its value and the remaining capacity of every arc.
 
-        Flow along an arc increases the remaining capacity of the reverse arc.
+        Flow along an arc increases the remaining capacity of the reverse arc. Parallel arcs share
+        one remaining capacity. Raises `InputError` as `residual` does.
         """
         from collhub_packing import kernels
 
@@ -191,9 +193,9 @@ class FlowNetwork:
     ) -> Cut | None:
         """Return the minimum cut between the source and any sink, if its value is below `limit`.
 
-        Of equal values, the cut of the first sink, with the smallest source side. None if no cut is
-        below the limit. `capacity`: per arc; not changed. Raises `InputError` if the capacities add
-        up to 2^60 or more.
+        None if there is no such cut. Of equal values, the cut of the first sink is returned, with
+        the smallest source side. `capacity`: int64 per arc; it is not changed. Raises `InputError`
+        if the capacities add up to `UNLIMITED` (2^60) or more.
         """
         from collhub_packing import kernels
 

@@ -41,13 +41,12 @@ class CapacityGraph:
 
     @classmethod
     def of(cls, topology: Topology) -> CapacityGraph:
-        """Convert a topology, with bandwidths scaled to the smallest integers.
+        """Convert a topology to a graph whose capacities are the smallest integers.
 
-        A bandwidth is the value of its shortest decimal text. Of parallel links in one plane only
-        the first counts, since simulators use no other. Links of different planes add up, which
-        gives the rate that no algorithm over all planes exceeds; to pack trees, use
-        `Topology.on_plane`. Raises `InputError` if the bandwidths have no common unit in which all
-        are at most 2^40.
+        A bandwidth is the value of its shortest decimal text. Of parallel links of one plane only
+        the first counts, as in simulators. Links of different planes add up, which gives a rate
+        that no algorithm over all planes exceeds; to pack trees, use `Topology.on_plane`. Raises
+        `InputError` (`capacities`) if an integer would exceed `_MAX_CAPACITY`.
         """
         pair = topology.source * topology.num_nodes + topology.destination
         key = topology.plane * topology.num_nodes**2 + pair
@@ -85,10 +84,10 @@ def transposed(graph: CapacityGraph) -> CapacityGraph:
 
 
 def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
-    """Return the sub-graph of the given nodes, all computing, numbered in the given order.
+    """Return the sub-graph of the given nodes, all as compute nodes, numbered in the given order.
 
-    It keeps the arcs with both ends among the nodes, in their order, with capacity and row. Nodes
-    must be distinct.
+    It has the arcs between these nodes in their order, with capacity and row. Nodes must be
+    distinct.
     """
     # Removed nodes have the number -1; arcs that touch one are removed.
     number = positions_in(np.asarray(nodes, np.int64), graph.num_nodes)
@@ -106,10 +105,10 @@ def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
 
 
 def with_common_unit(topology: Topology) -> tuple[Topology, float]:
-    """Return the topology with bandwidths that have a common unit, and the relative change.
+    """Return the topology with bandwidths that have a common unit, and the rounding's tolerance.
 
-    If they have one already (integers up to 2^40), it is the given topology and 0.0, else the
-    result of `round_bandwidths`.
+    If the bandwidths have a common unit (`_to_integers`), it is the given topology with 0.0, else
+    the result of `round_bandwidths`.
     """
     try:
         _to_integers(topology.bandwidth_bytes_per_s, topology.name)
@@ -119,12 +118,13 @@ def with_common_unit(topology: Topology) -> tuple[Topology, float]:
 
 
 def round_bandwidths(topology: Topology) -> tuple[Topology, float]:
-    """Round bandwidths to a common unit; return the topology and the tolerance of the rounding.
+    """Round bandwidths so that they have a common unit; return topology and relative tolerance.
 
-    Bandwidths are rounded to 3, else to 2 or 1 significant decimal digits, such that all are at
-    most 1000 units (finer units give algorithms with too many units). If that is never reached,
-    1 digit is used. The tolerance is the largest relative excess of a bandwidth over its rounded
-    value. Raises `InputError` for bandwidths that differ by more than a factor of 2^40.
+    Bandwidths are rounded to 3, 2 or 1 significant decimal digits: the first number at which all
+    are at most `_MAX_ROUNDED_CAPACITY` units, else 1. Finer units would give algorithms with too
+    many units. The tolerance is the largest relative excess of a bandwidth over its rounded value,
+    plus 1e-12. The result has no dimensions. Raises `InputError` (`capacities`) if a bandwidth
+    would exceed 2^40 units.
     """
     bandwidths = topology.bandwidth_bytes_per_s
     rounded = bandwidths
@@ -194,10 +194,10 @@ class DuplexLinks:
 
     @classmethod
     def of(cls, graph: CapacityGraph) -> DuplexLinks:
-        """Pair every arc from a lower to a higher node with its reverse.
+        """Pair every arc from a lower to a higher node with its reverse arc.
 
-        Arcs without capacity are ignored. Pairs are sorted by lower and then higher node. Raises
-        `InputError` if an arc has no reverse, or one of another capacity.
+        Arcs without capacity are ignored. Pairs are sorted by the lower node, then the higher one.
+        Raises `InputError` (`not-duplex`) if an arc has no reverse arc of the same capacity.
         """
         # Find the arcs with capacity to higher and to lower nodes, both sorted by lower, higher
         # node.
@@ -219,7 +219,7 @@ class DuplexLinks:
         return cls(graph.num_nodes, low, high, capacity, up, down)
 
     def opposite(self, num_arcs: int) -> Int64Array:
-        """Reverse arc of every arc of the graph: int64[num_arcs], -1 for arcs without capacity."""
+        """Return the reverse arc of every arc: int64[num_arcs], -1 for arcs without capacity."""
         back = np.full(num_arcs, -1, np.int64)
         back[self.up] = self.down
         back[self.down] = self.up
@@ -227,7 +227,7 @@ class DuplexLinks:
 
 
 def are_duplex(graph: CapacityGraph) -> bool:
-    """Whether every link with capacity has a reverse link of the same capacity."""
+    """Return whether every link with capacity has a reverse link of the same capacity."""
     try:
         DuplexLinks.of(graph)
     except InputError:
@@ -262,11 +262,11 @@ class LeastSets:
         weights: Int64Array,
         allowed: BoolArray,
     ) -> tuple[int, BoolArray]:
-        """Find the smallest set of minimum value with all `members` and only nodes of `allowed`.
+        """Find the set of minimum value that contains all `members` and only nodes of `allowed`.
 
         The value of a set is the scaled capacity of the links that leave it plus the `weights`
-        (int64[nodes], may be negative) of its nodes. Returns the value, and bool[nodes] of the set;
-        of several sets of minimum value the one contained in all others.
+        (int64[nodes], may be negative) of its nodes. Returns the value and the set as bool[nodes];
+        of several such sets the smallest, which is contained in all others.
         """
         n = self._num_nodes
         gain, loss = np.maximum(-weights, 0), np.maximum(weights, 0)

@@ -70,10 +70,11 @@ def _find_levels(
     source: int,
     sink: int,
 ) -> bool:
-    """Compute the distances to the sink until the source is reached; return whether it is.
+    """Compute the distances of nodes to the sink until the source is found; return whether it is.
 
-    The distance counts wires with room in the direction towards the sink. False if the source is
-    the sink. The result is in `space.level`: -1 for nodes not found before the source.
+    A distance is a number of wires with capacity left in the direction of the sink. It is stored in
+    `space.level`, with -1 for nodes that were not reached before the source. False also if the
+    source is the sink.
     """
     level, queue = space.level, space.queue
     level[:] = -1
@@ -104,10 +105,10 @@ def _mark_reached(
     source: int,
     side: BoolArray,
 ) -> None:
-    """Mark the nodes that are reachable from the source, its side of the minimum cut, in `side`.
+    """Mark the nodes that can be reached from the source over wires with capacity left.
 
-    Wires with room left count. `side` is overwritten: True for the source and these nodes. After a
-    maximum flow this is the smallest source side of all minimum cuts (Ford, Fulkerson 1956).
+    `side` is overwritten: True for the source and these nodes. After a maximum flow they are the
+    smallest source side of all minimum cuts (Ford, Fulkerson 1956).
     """
     side[:] = False
     side[source] = True
@@ -132,10 +133,10 @@ def _push_along(
     length: int,
     maximum: int,
 ) -> tuple[int, int]:
-    """Push as much flow as a path can take, at most `maximum`; changes `residual`.
+    """Push as much flow along a path as fits, at most `maximum`; modifies `residual`.
 
-    The path is the first `length` wires of `trail`. Returns the amount, and the index of the first
-    wire that becomes saturated (`length` if none), at which the search continues.
+    The path is the first `length` wires of `trail`. Returns the amount and the index of the first
+    saturated wire, or `length` if there is none.
     """
     amount = maximum
     for position in range(length):
@@ -152,9 +153,10 @@ def _push_along(
 
 @part
 def _find_next_wire(wires: WirePairs, residual: Int64Array, space: _Workspace, node: int) -> int:
-    """Find the next wire of a node that leads one level closer to the sink, -1 if none remains.
+    """Return the next wire of a node that leads one level closer to the sink, -1 without one.
 
-    Skipped wires stay skipped until the levels are recomputed, since they are useless before.
+    The wire has capacity left. `space.turn[node]` is advanced past skipped wires, which cannot be
+    used again until the levels are recomputed.
     """
     next_level = space.level[node] - 1
     while space.turn[node] < wires.first[node + 1]:
@@ -176,9 +178,8 @@ def _push_blocking_flow(
 ) -> int:
     """Push flow along shortest paths until each has a saturated wire, or `limit` is reached.
 
-    Paths follow the levels in `space.level`, one closer to the sink with each wire. Changes
-    `residual` (the room left by wire) and the scratch arrays; returns the pushed amount, 0 if there
-    is no path.
+    Paths follow `space.level`, one level closer to the sink per wire. Modifies `residual` (the
+    capacity left by wire) and the work arrays. Returns the amount; 0 without a path.
     """
     space.turn[:] = wires.first[:-1]
     pushed, length, node = 0, 0, source
@@ -213,10 +214,10 @@ def _augment(
     sink: int,
     limit: int,
 ) -> int:
-    """Increase a flow by at most `limit` (Dinic 1970) and return the increase.
+    """Increase a flow by at most `limit` (Dinic 1970); return the increase.
 
-    The search starts at the sink, so that only paths that reach it are followed, and a saturated
-    cut near the sink is found at once.
+    Modifies `residual`. Levels are searched from the sink, so only paths that reach it are
+    followed, and a saturated cut near the sink is found early.
     """
     pushed = 0
     while pushed < limit and _find_levels(wires, residual, space, source, sink):
@@ -249,8 +250,9 @@ def least_cut(
 ) -> tuple[int, int, BoolArray]:
     """Find the minimum cut below `limit` between the source and one of the sinks.
 
-    Returns its value, the index of the sink and the source's side; (limit, -1, all False) if there
-    is none. One flow per sink, which stops as soon as it reaches the smallest value so far.
+    Returns its value, the index of the sink, and the source side as bool[nodes]; (limit, -1, all
+    False) if there is none. Of equal values the first sink is returned. Each flow stops at the
+    smallest value so far.
     """
     num_nodes = len(wires.first) - 1
     space = _allocate_workspace(num_nodes)
@@ -313,12 +315,13 @@ class _Growth(NamedTuple):
 
 @kernel
 def grow_tree(field: GrowthField, root: int, salt: int, arc_of: Int64Array) -> int:
-    """Cut a spanning out-tree out of the field, as wide as possible.
+    """Cut a spanning out-tree with maximum width out of the field; return its width.
 
-    Writes the arc into every node to `arc_of`, -1 for the root. Returns the tree's width, 0 if the
-    unsent weights do not fit. The tree starts at the width of all that the root has to send, and is
-    narrowed if no arc can be taken at this width: at a smaller width one always can, and the
-    remaining capacity suffices for the remaining weights (Lovasz 1976; Berczi and Frank 2010).
+    Writes the arc into every node to `arc_of`, -1 for the root, and subtracts the tree from
+    `field`. The tree starts at the width of all unsent data of the root. It is narrowed when no arc
+    can be taken at this width; at a smaller width an arc always can, and the rest suffices for the
+    other unsent data (Lovasz 1976; Berczi and Frank 2010). 0 if the unsent data do not fit. `salt`
+    shuffles arcs of equal capacity.
     """
     growth = _create_root_tree(field, root, salt, arc_of)
     width = int(field.unsent[root])
@@ -337,10 +340,10 @@ def grow_tree(field: GrowthField, root: int, salt: int, arc_of: Int64Array) -> i
 
 @part
 def _create_root_tree(field: GrowthField, root: int, salt: int, arc_of: Int64Array) -> _Growth:
-    """Create the tree that consists of its root only, and the order in which arcs are tried.
+    """Create a tree that contains only its root, and the order in which arcs are tried.
 
-    `salt` shuffles arcs of equal capacity; wide ones come first. `arc_of`, the arc into every node,
-    is filled with -1 and becomes a part of the result. Depths are 0 at the root, -1 elsewhere.
+    Wide arcs come first; `salt` shuffles arcs of equal capacity. `arc_of` (arc into every node) is
+    filled with -1 and becomes a part of the result. The depth is 0 at the root, -1 elsewhere.
     """
     num_nodes = len(field.first) - 1
     order, rank = _shuffle_arcs(field.capacity, salt)
@@ -354,10 +357,10 @@ def _create_root_tree(field: GrowthField, root: int, salt: int, arc_of: Int64Arr
 
 @part
 def _shuffle_arcs(capacity: Int64Array, salt: int) -> tuple[Int64Array, Int64Array]:
-    """Order the arcs from wide to narrow, equal ones shuffled by `salt`.
+    """Return the arcs from wide to narrow, and the position of every arc in this order.
 
-    Return the arcs in this order, and the position of every arc. The same `salt` and capacities
-    always give the same order (own xorshift64 generator).
+    Arcs of equal capacity are shuffled by `salt`. The same `salt` and capacities always give the
+    same order (xorshift64 generator in this function).
     """
     shuffled = np.arange(len(capacity))
     state = np.uint64(salt) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019)
@@ -380,8 +383,8 @@ def _shuffle_arcs(capacity: Int64Array, salt: int) -> tuple[Int64Array, Int64Arr
 def _change_width(field: GrowthField, growth: _Growth, root: int, increase: int) -> None:
     """Increase the width of the tree by `increase`; a negative number decreases it.
 
-    The amount is taken from the data that the root has yet to send and from the capacity of every
-    arc of the tree, in `field`, which is modified. Nothing is checked.
+    The amount is subtracted in `field` from the unsent data of the root and from the capacity of
+    every arc of the tree. Nothing is checked.
     """
     # `unsent` and the capacity from the common source always agree.
     field.unsent[root] -= increase
@@ -404,11 +407,10 @@ def _take_capacity(field: GrowthField, arc: int, amount: int) -> None:
 def _add_reachable_nodes(field: GrowthField, growth: _Growth, width: int) -> int:
     """Add every node that the tree can reach at this width, level by level.
 
-    Arcs out of a level are tried in the order of `growth.rank`; an arc to a new node is taken if
-    its capacity and the flows of later trees allow the width, which changes capacities of `field`.
-    Every level is processed once: an arc that cannot be taken now cannot be taken later, since
-    capacities only decrease. Returns the greatest smaller width at which more arcs can be taken, 0
-    if none.
+    Arcs out of a level are tried in the order of `growth.rank`. An arc to a new node is taken, and
+    the width subtracted from its capacity in `field`, if its capacity and the flows of later trees
+    allow it. Each level is processed once, because capacities only decrease. Returns the largest
+    width, below `width`, at which more arcs can be taken; 0 if there is none.
     """
     unsent_weight = int(field.unsent.sum())
     pending_ranks = np.empty(len(field.source), np.int64)
@@ -456,11 +458,11 @@ def _list_arcs_out_of_level(
 def _find_allowed_width(
     field: GrowthField, growth: _Growth, arc: int, width: int, unsent_weight: int
 ) -> int:
-    """Find the width, up to `width`, at which the tree may take an arc.
+    """Return the width at which the tree may take an arc, up to `width`.
 
-    All unsent weight `unsent_weight` must still reach the arc's end after the arc is narrowed by
-    the result. The tree counts as a source at the arc's start: flow from there to the end beyond
-    `unsent_weight` is the capacity that the arc, or a detour around it, can spare.
+    All unsent data (`unsent_weight`) must still reach the end of the arc after its capacity is
+    reduced by this width. The tree counts as a source at the start of the arc: the flow to the end
+    beyond `unsent_weight` is the capacity that can be spared.
     """
     source = len(field.first) - 1
     limit = unsent_weight + width
@@ -504,9 +506,9 @@ class Junction(NamedTuple):
 def supply(junction: Junction, capacity: Int64Array) -> bool:
     """Compute a flow of the demand to every sink; return whether all exist.
 
-    The flows are independent: every sink has the full `capacity` by wire. The room that each leaves
-    is stored in `junction.flows`. The search ends at the first sink without a full flow; later rows
-    then keep their old contents.
+    The flows are independent: each has the full `capacity` by wire. The capacity left by flow k is
+    stored in `junction.flows[k]`. The search ends at the first sink without a full flow; later rows
+    are then unchanged.
     """
     wires, demand = junction.wires, junction.demand
     space = _allocate_workspace(len(wires.first) - 1)
@@ -528,12 +530,13 @@ def split_off(
     shares: Int64Array,
     moved: Int64Array,
 ) -> None:
-    """Replace pairs of links (u, switch), (switch, t) by links (u, t).
+    """Replace pairs of links (u, switch), (switch, t) by direct links (u, t).
 
-    As much of each pair as leaves every sink its demand. In round r, the pairs of neighbour i are
-    tried in the order `order[i, :]`, at most `shares[r, i, j]` at a time. The amounts are added to
-    `moved`. No cut gains capacity, so a last round without limit uses everything up (Bang-Jensen,
-    Frank and Jackson 1995) if as much enters the switches as leaves them.
+    Of each pair as much is replaced as leaves every sink its demand. In round r, the pairs of
+    neighbour i are tried in the order `order[i, :]`, with at most `shares[r, i, j]` for the pair
+    (i, j). The amounts are added to `moved[i, j]` and subtracted from the junction's capacities. A
+    last round without a limit replaces everything if as much enters the switches as leaves them,
+    because no cut gains capacity (Bang-Jensen, Frank and Jackson 1995).
     """
     space = _allocate_workspace(len(junction.wires.first) - 1)
     for shares_of_round in shares:
@@ -551,11 +554,11 @@ def split_off(
 
 @part
 def _split_pair(junction: Junction, space: _Workspace, i: int, j: int, amount: int) -> int:
-    """Split as much as possible of a pair of links, at most `amount`; return how much.
+    """Replace as much as possible of a pair of links, at most `amount`; return the amount.
 
-    The capacity from neighbour i to the switch and from there to neighbour j moves to a direct
-    link; as much is possible as leaves the full demand for every sink. All flows are repaired,
-    which changes `junction.flows`; the capacities of the junction are not changed.
+    Capacity from neighbour i to the switch and from there to neighbour j moves to a direct link, as
+    long as every sink keeps its full demand. All flows in `junction.flows` are repaired. The
+    capacities of the junction are not changed.
     """
     wires, source = junction.wires, junction.source
     for k in range(len(junction.sinks)):
@@ -576,12 +579,12 @@ def _split_pair(junction: Junction, space: _Workspace, i: int, j: int, amount: i
 def _move_to_new_link(
     junction: Junction, space: _Workspace, k: int, i: int, j: int, amount: int
 ) -> int:
-    """Move capacity `amount` from a pair of links to the new link, and repair flow k.
+    """Move `amount` of capacity from a pair of links to the new link, and repair flow k.
 
-    The pair is the link from neighbour i into the switch and the one from there to neighbour j; the
-    new link runs from i to j (there is none if they are the same). Flow over both takes the new
-    link; flow over only one of them is sent by other routes. Return the flow that found none, which
-    flow k to its sink has lost.
+    The pair is the link from neighbour i into the switch and that from there to neighbour j. The
+    new link runs from i to j; there is none if they are the same. Flow over both moves to the new
+    link; flow over one of them is sent by other routes. Returns the flow that could not be sent,
+    which the sink has lost.
     """
     wires, residual = junction.wires, junction.flows[k]
     incoming, outgoing, across = junction.inward[i], junction.outward[j], junction.across[i, j]
@@ -602,10 +605,10 @@ def _move_to_new_link(
 
 @part
 def _reroute(junction: Junction, space: _Workspace, k: int, cut_link: int, interrupted: int) -> int:
-    """Send interrupted flow k from the start of a link to its end by other routes.
+    """Send the interrupted part of flow k from the start of a link to its end by other routes.
 
-    Flow without such a route is taken back at the source and at the sink, and as much as possible
-    is sent from the source again. Changes `junction.flows[k]`. Returns the lost flow, 0 if all is
+    Flow without such a route is taken back to the source and from the sink, and as much as possible
+    is sent from the source again. Modifies `junction.flows[k]`. Returns the lost flow, 0 if all is
     repaired.
     """
     wires, residual = junction.wires, junction.flows[k]
@@ -623,9 +626,9 @@ def _reroute(junction: Junction, space: _Workspace, k: int, cut_link: int, inter
 
 @part
 def _reduce_capacity(wires: WirePairs, residual: Int64Array, wire: int, amount: int) -> int:
-    """Reduce the capacity of a wire; return by how much its flow exceeds the new capacity.
+    """Reduce the capacity of a wire, and its flow to the new capacity; return the removed flow.
 
-    The flow is reduced by that excess.
+    Modifies `residual`. The result is 0 if the flow still fits.
     """
     residual[wire] -= amount
     excess = max(0, -int(residual[wire]))
@@ -638,9 +641,9 @@ def _reduce_capacity(wires: WirePairs, residual: Int64Array, wire: int, amount: 
 def _restore_pair(junction: Junction, k: int, i: int, j: int, amount: int) -> None:
     """Undo `amount` of `_move_to_new_link` for flow k, without a search.
 
-    The capacity moves back to both links of the pair; flow that loses the new link runs through the
-    switch again. If i and j are the same neighbour, there is no new link, and only capacity
-    returns.
+    The capacity moves back to both links of the pair; flow that loses the new link passes the
+    switch again. If i and j are the same neighbour there is no new link, and only capacity is
+    restored. Modifies `junction.flows[k]`.
     """
     wires, residual = junction.wires, junction.flows[k]
     incoming, outgoing, across = junction.inward[i], junction.outward[j], junction.across[i, j]

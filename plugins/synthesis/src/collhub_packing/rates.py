@@ -42,9 +42,9 @@ class Strength:
 def broadcast_rate(graph: CapacityGraph, root: int) -> Rate:
     """Return the maximum rate of out-trees from `root` to all compute nodes, and its cut.
 
-    The rate is the minimum cut between the root and any compute node, in units of the graph
-    (Edmonds 1973); one flow per node. Raises `InputError` if a node cannot be reached, or if the
-    root is the only node.
+    It is the minimum cut between the root and any compute node, in units of the graph (Edmonds
+    1973). Cost: one flow per node. Raises `InputError` (`unreachable`) if a node cannot be reached,
+    and if the root is the only compute node.
     """
     _check_size(graph)
     targets = [node for node in range(graph.num_compute) if node != root]
@@ -58,14 +58,14 @@ def broadcast_rate(graph: CapacityGraph, root: int) -> Rate:
 
 
 def all_gather_rate(graph: CapacityGraph, weights: Sequence[int] | None = None) -> Rate:
-    """Compute the maximum x such that every compute node v sends `weights[v]` * x to all others at
-    once.
+    """Compute the maximum x at which every compute node v sends `weights[v]` * x to all others.
 
-    Weights are 1 by default. x is the minimum of (capacity leaving S) / (weight in S) over node
-    sets S that lack a compute node, found by Newton's iteration on cuts (Dinkelbach 1967): a round
-    is one flow per node, and few rounds are needed, since the weight inside the violated cut
-    decreases from round to round. All-gather and reduce-scatter take 1 / x for a unit of data per
-    weight. Raises `InputError` if a node cannot be reached or the weights are invalid.
+    All send at the same time. Weights are 1 by default. x is the minimum of (capacity leaving S) /
+    (weight in S) over the sets S of nodes that lack a compute node, found by Newton's iteration on
+    cuts (Dinkelbach 1967), with one flow per node and round. The result has x and the set.
+    All-gather and reduce-scatter take 1 / x for a unit of data per weight. Raises `InputError` if a
+    node cannot be reached (`unreachable`), if the weights are invalid, and for a single compute
+    node.
     """
     _check_size(graph)
     share = to_weight_array(graph, weights)
@@ -97,9 +97,9 @@ def all_gather_rate(graph: CapacityGraph, weights: Sequence[int] | None = None) 
 
 
 def to_weight_array(graph: CapacityGraph, weights: Sequence[int] | None) -> Int64Array:
-    """Convert the relative weights of the compute nodes to int64; None means 1 for each.
+    """Convert the weights of the compute nodes to int64; None gives 1 for each.
 
-    No checks.
+    The weights are not checked.
     """
     if weights is None:
         return np.ones(graph.num_compute, np.int64)
@@ -121,11 +121,10 @@ class SourcedNetwork:
         self._network = FlowNetwork.fed(graph.num_nodes, *endpoints, nodes)
 
     def shortage(self, capacity: Int64Array, sent: Int64Array) -> BoolArray | None:
-        """Find the cut with the largest deficit if `sent[v]` from every v is to reach all compute
-        nodes.
+        """Find the cut of largest deficit if each node v sends `sent[v]` to all compute nodes.
 
-        Returns the source side, bool[nodes]; None if everything fits. `capacity`: int64 per arc,
-        `sent`: int64 per compute node.
+        Returns the source side as bool[nodes]; None if all fits. `capacity`: int64 per arc; `sent`:
+        int64 per compute node.
         """
         # A cut of at least the total is no deficit.
         limit = min(int(sent.sum()), UNLIMITED)
@@ -135,15 +134,17 @@ class SourcedNetwork:
 
 
 def strength(graph: CapacityGraph) -> Strength:
-    """Compute the maximum rate of undirected spanning trees: min c(E(P)) / (|P| - 1) over
-    partitions P.
+    """Compute the strength: the maximum total weight of undirected spanning trees that fit.
 
-    By Nash-Williams and Tutte (1961). No all-reduce without reduction in the network is faster: for
-    every element at least |P| - 1 messages are sent up and as many down between the |P| blocks.
-    With switches, P divides the compute nodes, and the sum of the minimum cuts around the blocks
-    replaces 2 c(E(P)). Newton's iteration; each round finds the worst partition by one minimum cut
-    per node (Dilworth truncation; Cunningham 1985). Raises `InputError` for links that differ by
-    direction and for disconnected networks.
+    It is the minimum of c(E(P)) / (|P| - 1) over the partitions P of the nodes (Nash-Williams and
+    Tutte 1961). No all-reduce without reduction in the network is faster: every element needs at
+    least |P| - 1 messages up and as many down between the |P| blocks. With switches, P divides the
+    compute nodes, and the sum of the minimum cuts around the blocks replaces 2 c(E(P)). It is found
+    by Newton's iteration, with one minimum cut per node and round (Dilworth truncation; Cunningham
+    1985).
+
+    Raises `InputError` for links that differ by direction (`not-duplex`), disconnected networks
+    (`unreachable`), and a single compute node.
     """
     _check_size(graph)
     links = DuplexLinks.of(graph)
@@ -164,11 +165,12 @@ def _find_worst_partition(
     num_compute: int,
     rate: Fraction,
 ) -> tuple[int, list[list[int]]]:
-    """Find the partition P that minimizes c(E(P)) - rate * |P|, and that value.
+    """Find the partition P of compute nodes that minimizes c(E(P)) - rate * |P|, and the minimum.
 
-    The value is multiplied by twice the rate's denominator, to be an integer. Node by node: the
-    minimum set around the new node, minus the prices of the previous nodes, is its price, and all
-    blocks that the set meets are merged. The prices add up to the minimum.
+    The minimum is multiplied by twice the denominator of the rate, to be an integer. Nodes are
+    added one by one. The price of a node is the minimum value of a set around it minus the prices
+    of earlier nodes; all blocks that this set meets are merged. The minimum is the sum of the
+    prices.
     """
     sets = LeastSets(links, rate.denominator)
     prices = np.zeros(links.num_nodes, np.int64)
@@ -195,8 +197,8 @@ def _compute_partition_rate(
 ) -> Strength:
     """Compute the rate that a partition of the compute nodes allows.
 
-    Every block gets the switches that minimize the capacity leaving it. The rate is the leaving
-    capacity / 2 / (blocks - 1).
+    Every block gets the switches that minimize the capacity leaving it. The rate is the capacity
+    that leaves all blocks, divided by 2 (blocks - 1).
     """
     sides = ordered = sorted(sorted(block) for block in blocks)
     if graph.has_switches:
@@ -217,8 +219,8 @@ def _sum_capacity_out_of(graph: CapacityGraph, nodes: list[int]) -> int:
 def _find_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> list[int]:
     """Return a block with those switches that minimize the capacity leaving it.
 
-    `block`: compute nodes, which stay inside; all other compute nodes stay outside. Of several sets
-    of minimum capacity the smallest is returned.
+    `block`: compute nodes, all of which stay inside; all other compute nodes stay outside. Of
+    several minimum sets the smallest is returned.
     """
     allowed = np.arange(graph.num_nodes) >= graph.num_compute
     allowed[block] = True
@@ -229,8 +231,9 @@ def _find_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> li
 
 
 def _sort_by_capacity_into(graph: CapacityGraph, nodes: Int64Array) -> Int64Array:
-    """Sort nodes by the capacity into them, smallest first: an early small cut shortens later
-    searches.
+    """Sort nodes by the capacity of the arcs into them, the smallest first.
+
+    A small cut at the beginning shortens later searches.
     """
     arriving = _compute_capacity_into(graph)[nodes]
     return nodes[np.argsort(arriving, kind="stable")]
@@ -269,9 +272,9 @@ def _check_size(graph: CapacityGraph) -> None:
 
 
 def _unreachable_error(unreached: int, side: tuple[int, ...], graph: CapacityGraph) -> InputError:
-    """Return (do not raise) the error for node `unreached`, to which no link leads from `side`.
+    """Return (do not raise) the `InputError` for a node to which no link leads from `side`.
 
-    The message names at most 8 computing nodes of `side`, then `...`; switches are left out.
+    The message lists at most `_MAX_NAMES_IN_A_MESSAGE` compute nodes of `side`, without switches.
     """
     nodes = [node for node in side if node < graph.num_compute]
     named = ", ".join(map(str, nodes[:_MAX_NAMES_IN_A_MESSAGE]))

@@ -47,10 +47,9 @@ class DirectNetwork:
     routes: tuple[tuple[int, ...], ...]
 
     def paths(self, tree: SpanningTree, switched: CapacityGraph) -> dict[int, list[int]]:
-        """Return the topology's links (rows) from its parent to every node of a tree except the
-        root.
+        """Return the links (topology rows) from the parent to every node of a tree except the root.
 
-        `switched`: the network with switches, from which this one was made.
+        `switched`: the network with switches, from which this network was derived.
         """
         paths = {}
         for node in np.flatnonzero(tree.arc >= 0).tolist():
@@ -93,12 +92,13 @@ def without_switches(
     *,
     spread: SwitchSpread = SwitchSpread.NOWHERE,
 ) -> DirectNetwork:
-    """Split off all switches such that `sent[v]` from all compute nodes v still reaches all others.
+    """Replace all switches by direct links such that all nodes can still send `sent[v]` to all.
 
-    Exact: flows to all compute nodes are maintained and repaired. Switches near compute nodes are
-    removed first. `spread`: at which switches (none by default) the capacity is distributed evenly
-    among pairs of neighbours; at others every pair takes as much as possible. Raises `InputError`
-    if the demand does not fit, and for some switches whose links differ by direction.
+    The result is exact: flows to all compute nodes are maintained and repaired. Switches near
+    compute nodes are removed first. `spread`: at which switches the capacity is distributed evenly
+    among pairs of neighbours (nowhere, everywhere, or at those of `_connects_widest_links`); at all
+    others every pair takes as much as possible. Raises `InputError` if the demand does not fit
+    (`no-room`), and for some switches whose links differ by direction (`unbalanced-switch`).
     """
     demand = np.asarray(sent, np.int64)
     # Map (source, destination) to the capacity of every arc with capacity, routed over itself.
@@ -151,11 +151,10 @@ def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> Dir
 
 
 def _sort_switches(graph: CapacityGraph) -> list[int]:
-    """Return the switches by their number of hops from a compute node, nearest first, then by
-    number.
+    """Return the switches by their distance from a compute node, nearest first, then by number.
 
-    Hops are the fewest arcs from any compute node, regardless of capacity. Unreachable switches are
-    last.
+    The distance is the number of arcs from the nearest compute node, regardless of capacity.
+    Unreachable switches are last.
     """
     # The neighbours of the removed switch are then mostly compute nodes, whose direct links are
     # final.
@@ -169,10 +168,9 @@ def _sort_switches(graph: CapacityGraph) -> list[int]:
 
 
 def _connects_widest_links(switch: int, links: _RoutedCapacities, num_compute: int) -> bool:
-    """Return whether all senders to a switch are compute nodes that send it half of their capacity.
+    """Return whether all senders to a switch are compute nodes that send at least half to it.
 
-    At least half is required, of the capacity of all links that leave the node. True without
-    senders.
+    Half refers to the capacity of all links that leave the node. True without senders.
     """
     sent: Counter[int] = Counter()
     for (source, _), routed in links.items():
@@ -188,9 +186,9 @@ def _total_flow(routed: Iterable[_RoutedCapacity]) -> int:
 
 
 def _move_past(switch: int, u: int, t: int, links: _RoutedCapacities, amount: int) -> None:
-    """Replace `amount` of capacity from u via a switch to t by direct capacity; `links` is changed.
+    """Replace `amount` of capacity from u via a switch to t by direct capacity, in place.
 
-    Capacity from a node back to itself is dropped. Equal routes are merged.
+    Modifies `links`. Capacity from a node back to itself is dropped. Equal routes are merged.
     """
     routed = _join_routes(links[u, switch], links[switch, t], amount)
     # Capacity from a node back to itself is dropped.
@@ -207,10 +205,9 @@ def _join_routes(
     outgoing: list[_RoutedCapacity],
     amount: int,
 ) -> list[_RoutedCapacity]:
-    """Take `amount` off the fronts of both lists, which are changed, and return it with joined
-    routes.
+    """Remove `amount` from the fronts of both lists and return it with joined routes.
 
-    Both lists must have at least that capacity; an entry may be divided.
+    Both lists are modified. They must have at least this capacity; an entry may be divided.
     """
     routed = []
     while amount:
@@ -244,12 +241,12 @@ def _split_off(
     demand: Int64Array,
     is_spread: bool,
 ) -> Int64Array:
-    """Compute how much of every pair of neighbours becomes a direct link.
+    """Compute how much capacity of each pair of neighbours becomes a direct link.
 
-    The result is int64[senders, receivers]. Every computing node must still receive the whole
-    demand afterwards. `is_spread`: limit every pair to an even share at first, so that links go to
-    many neighbours; links back to the sender come last. Raises `InputError` if the demand does not
-    fit, or if capacity remains on both sides of the switch.
+    The result is int64[senders, receivers]. Afterwards every compute node must still receive the
+    entire demand. With `is_spread` every pair is first limited to an even share; links back to the
+    sender come last. Raises `InputError` if the demand does not fit (`no-room`), and if capacity
+    remains on both sides of the switch (`unbalanced-switch`).
     """
     # numba takes a second to import.
     from collhub_packing import kernels
@@ -281,12 +278,11 @@ def _build_junction(
     graph: CapacityGraph,
     demand: Int64Array,
 ) -> tuple[Junction, Int64Array]:
-    """Build the kernel's view of a switch, without flows yet; also return the capacities by wire.
+    """Build the kernel's view of a switch, without flows; also return the capacity of every wire.
 
-    `senders`, `receivers`: neighbours with a link to and from the switch. Every computing node is a
-    sink, and a common source feeds each by its `demand`. Links that splitting may create, from each
-    sender to each other receiver, have wires without capacity, unless they exist already; a node
-    has none to itself.
+    `senders`, `receivers`: neighbours with a link to and from the switch. Every compute node is a
+    sink, and a common source feeds each by its `demand`. The links that may be created, from each
+    sender to each other receiver, get wires without capacity unless they exist.
     """
     from collhub_packing import kernels
 
@@ -329,9 +325,10 @@ def _compute_round_limits(
 ) -> Int64Array:
     """Compute the limits of the rounds of splitting: int64[rounds, senders, receivers].
 
-    Spread: four rounds, with a share of the sender's capacity in proportion to the receivers'
-    capacities, rounded down, then rounded up, then no limit, twice. Otherwise two rounds without
-    limit. Traffic back to its sender is only allowed in the last round.
+    With `is_spread` there are four rounds. In the first, a pair may take a fraction of the sender's
+    capacity in proportion to the receivers' capacities, rounded down; in the second, rounded up;
+    then two rounds have no limit. Otherwise there are two rounds without a limit. Pairs of a node
+    with itself are allowed only in the last round.
     """
     # Traffic back to its sender is useless.
     is_different = np.asarray(senders)[:, None] != np.asarray(receivers)
@@ -354,11 +351,11 @@ def _order_neighbours(
     receivers: list[int],
     endpoints: Iterable[_Pair],
 ) -> Int64Array:
-    """Order the receivers of a switch for each of its senders, as indices of `receivers`.
+    """Order the receivers of a switch for each of its senders: int64[senders, receivers].
 
-    int64[senders, receivers]. Neighbours in other components of the network without the switch come
-    first, of these the one with the same rank in its component, so that each has its own partners;
-    the remaining ones follow cyclically. Ties go to the component that follows next, then to the
+    Entries are indices of `receivers`. Receivers in other components of the network without the
+    switch come first; of these the one with the same rank in its component as the sender, then
+    cyclically, so that senders have different partners. Ties go to the next component, then to the
     order of `receivers`.
     """
     part = _find_components(switch, sorted({*senders, *receivers}), endpoints)
@@ -371,8 +368,10 @@ def _order_neighbours(
     sizes = Counter(part.values())
 
     def build_key(u: int, t: int) -> tuple[bool, int, int]:
-        """Sort key of receiver t for sender u: other components first, then the offset of the
-        ranks.
+        """Return the sort key of receiver t for sender u.
+
+        Receivers in other components come first, then those with the smallest offset of the ranks,
+        then the components that follow that of u.
         """
         is_connected = part[u] == part[t]
         offset = (rank[t] - rank[u]) % sizes[part[t]]

@@ -35,10 +35,10 @@ class SpanningTree:
 
     @cached_property
     def depths(self) -> Int64Array:
-        """Number of arcs from the root to every node, as int64[nodes].
+        """Return the number of arcs from the root to every node; int64[nodes].
 
-        It is 0 at the root and -1 outside the tree. Nodes whose chain of parents does not reach the
-        root, as in a cycle, are outside too.
+        It is 0 at the root and -1 outside the tree. Nodes whose parents do not lead to the root, as
+        in a cycle, are outside.
         """
         depth = np.full(len(self.parent), -1, np.int64)
         depth[self.root] = 0
@@ -60,10 +60,10 @@ class SpanningTree:
         return int(self.depths.max(initial=0))
 
     def rerooted(self, root: int, opposite: Int64Array) -> SpanningTree:
-        """Return the same links as an out-tree from another node, which must be in the tree.
+        """Return the tree with the same links as an out-tree from another of its nodes.
 
-        `opposite[a]`: the reverse arc of arc a; only the links between both roots are reversed. The
-        weight remains, and this tree is not changed.
+        `opposite[a]`: the reverse arc of arc a. Only the links between both roots are reversed.
+        This tree is not changed.
         """
         parent, arc = self.parent.copy(), self.arc.copy()
         node = root
@@ -77,11 +77,10 @@ class SpanningTree:
         return SpanningTree(root, self.weight, parent, arc)
 
     def centre(self, opposite: Int64Array) -> int:
-        """Find the root at which the undirected tree has minimum depth: the middle of a longest
-        path.
+        """Return the root at which the undirected tree has minimum depth: a longest path's middle.
 
-        The node with the greatest distance from any node is an end of a longest path (Jordan 1869),
-        whose other end has the greatest distance from it. `opposite[a]`: the reverse arc of arc a.
+        The node farthest from any node is an end of a longest path (Jordan 1869); the node farthest
+        from it is the other end. `opposite[a]`: the reverse arc of arc a.
         """
         end = int(np.argmax(self.depths))
         longest = self.rerooted(end, opposite)
@@ -94,9 +93,7 @@ class SpanningTree:
 
 
 def cost(trees: Iterable[SpanningTree]) -> tuple[int, int]:
-    """Return the cost by which packings are compared: number of trees, then sum of weight times
-    depth.
-    """
+    """Return the cost that compares packings: number of trees, then sum of weight * depth."""
     packing = list(trees)
     return len(packing), sum(tree.weight * tree.depth for tree in packing)
 
@@ -109,10 +106,9 @@ def pack_arborescences(
     seeds: int = 8,
     first_seed: int = 0,
 ) -> list[SpanningTree]:
-    """Pack out-trees from one root with total weight `total`, widest first; see
-    `pack_rooted_trees`.
+    """Pack out-trees from one root with the total weight `total`, the widest first.
 
-    `total` is at most `broadcast_rate`.
+    `total` must not exceed `broadcast_rate`. Raises `InputError` as `pack_rooted_trees` does.
     """
     sent = sent_from(graph, root, total)
     return pack_rooted_trees(graph, sent, seeds=seeds, first_seed=first_seed)
@@ -132,13 +128,13 @@ def pack_rooted_trees(
     seeds: int = 8,
     first_seed: int = 0,
 ) -> list[SpanningTree]:
-    """Pack out-trees within the capacities; those rooted at node v have total weight `sent[v]`.
+    """Pack out-trees within the capacities; those rooted at node v have the total weight `sent[v]`.
 
-    Weights are integers. Trees grow arc by arc, each arc as wide as leaves enough for the remaining
-    weight: one flow per trial, at most one trial per arc and width (Lovasz 1976; Berczi and Frank
-    2010). Of the packings of `seeds` random orders, the one with the fewest trees is returned, then
-    the smallest sum of weight times depth. Trees are sorted by root, then by decreasing weight.
-    Raises `InputError` if the weights do not fit, and for networks with switches.
+    Weights are integers. Trees grow arc by arc; each arc must leave enough capacity for the
+    remaining weight (Lovasz 1976; Berczi and Frank 2010), which needs one flow per trial. Of the
+    packings of `seeds` random orders, the one with the fewest trees is returned, then the smallest
+    sum of weight times depth. Trees are sorted by `_tree_key`. Raises `InputError` if the weights
+    do not fit (`no-room`), and for networks with switches (`switches`).
     """
     weights = np.asarray(sent, np.int64)
     if graph.has_switches:
@@ -162,11 +158,12 @@ def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
 
 
 def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[SpanningTree]:
-    """Pack trees in one random order, until all is sent; the input is not changed.
+    """Pack trees in one random order until all weights are sent.
 
-    The next tree is always the widest of the root with most left to send (the lowest number of
-    equal ones). `sent`: weight of trees per root; `seed` determines the order in which arcs of
-    equal capacity are tried. Returns the trees in the order in which they were packed.
+    The next tree is always the widest one of the root with the most unsent weight; of equal roots
+    that with the lowest number. `sent`: total weight of the trees of each root. `seed` determines
+    the order of arcs of equal capacity. Returns the trees in the order of packing; the arguments
+    are not changed.
     """
     from collhub_packing import kernels
 
@@ -186,11 +183,11 @@ def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[Spann
 
 
 def _build_field(graph: CapacityGraph, sent: Int64Array) -> GrowthField:
-    """Build the kernel's state before the first tree, with copies of the arrays that it changes.
+    """Build the kernel's state before the first tree, with copies of the arrays that it modifies.
 
-    `sent`: capacity from the common source into every node, int64[nodes]. The room of the wires is
-    the capacity of the arcs, and `sent` from the source; `first` and `out` list the arcs that leave
-    each node.
+    `sent`: capacity from the common source into every node, int64[nodes]. The residual capacity of
+    the wires is that of the arcs, and `sent` from the source. `first` and `out` list the arcs that
+    leave each node.
     """
     from collhub_packing.kernels import GrowthField
 

@@ -16,10 +16,10 @@ _BYTES = 4096
 
 
 def warm_check(options: WarmOptions, run_every_kernel: Callable[[], None]) -> CheckReport:
-    """Call `run_every_kernel` and report the compiled kernels if `options.warm` is set.
+    """Call `run_every_kernel` and report the compiled kernels, if the option `warm` is set.
 
-    Otherwise report success without a text, and without importing numba. The report is that of
-    `compile_kernels`.
+    The report is that of `compile_kernels`. Without the option it is a success without a text, and
+    numba is not imported.
     """
     if not options.warm:
         return CheckReport(True)

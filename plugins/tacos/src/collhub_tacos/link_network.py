@@ -58,10 +58,7 @@ class LinkTimes:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all links have equal times.
-
-        Both those until free and those until the arrival; True without links.
-        """
+        """Whether all links have equal busy times and equal arrival times; True without links."""
         is_busy_equal = np.all(self.busy == self.busy[:1])
         is_arrival_equal = np.all(self.arrival == self.arrival[:1])
         return bool(is_busy_equal and is_arrival_equal)
@@ -176,9 +173,9 @@ class PathNetwork(LinkNetwork):
         return PathTimes(hops.busy[first], self._sum_over_links(hops.arrival), hops)
 
     def _sum_over_links(self, column: Int64Array) -> Int64Array:
-        """Return the sum over the links of every arc, int64.
+        """Return the sum of a value per link over the links of every arc: int64[arcs].
 
-        Empty without arcs. `column`: a value per link. Every arc must have a link.
+        `column`: int64[links]. Every arc must have at least one link.
         """
         starts = self.paths.indptr[:-1]
         # `reduceat` does not support an empty list of starts.
@@ -203,9 +200,9 @@ def get_links_of_arcs(network: LinkNetwork, times: LinkTimes) -> tuple[Routes, L
 def contract_switches(topology: Topology) -> LinkNetwork:
     """Return the network of NPUs: a `PathNetwork` if there are switches, else the links unchanged.
 
-    A pair of NPUs has an arc if its route passes no other NPU. Routes are shortest paths, so arcs
-    preserve reachability. Arcs are sorted by destination, then by source; each has the links of its
-    route. Cost: routes of all pairs at switches.
+    Two NPUs are connected by an arc if the route between them passes no other NPU; the arc has the
+    links of this route. Since routes are shortest paths, arcs preserve reachability. Arcs are
+    sorted by destination, then by source. Takes the routes of all pairs that switches connect.
     """
     links = LinkNetwork.of(topology)
     if links.num_nodes == links.num_npus:
@@ -262,10 +259,9 @@ def _find_pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int6
 
 
 def _find_npus_behind_switches(topology: Topology) -> BoolArray:
-    """Return which NPUs every switch reaches over switches: bool[switches, NPUs].
+    """Return which NPUs every switch reaches directly or through other switches.
 
-    An NPU counts if it is the end of a directed path whose other nodes are all switches. Row i is
-    the switch with node number i + the number of NPUs.
+    The result is bool[switches, NPUs]; row i is the switch with node number i + the number of NPUs.
     """
     npus = topology.num_npus
     reached = np.zeros((topology.num_nodes - npus, npus), np.bool_)
@@ -285,16 +281,17 @@ def _find_npus_behind_switches(topology: Topology) -> BoolArray:
 
 
 def unwind_switches(topology: Topology, degree: int = 0) -> Topology:
-    """Return the topology without switches: ports have links to the next `degree` neighbours.
+    """Return the topology with every switch replaced by links between its neighbours.
 
-    A switch with an in-link from u of bandwidth a and an out-link to v of bandwidth b becomes links
-    u -> v of bandwidth min(a, b) / degree and the latency of both hops, from every u to the
-    `degree` (0: all) neighbours v that follow it in the order of their numbers, as in the switch
-    unwinding of TACOS (Won et al., MICRO 2024). Switches are processed in order. Parallel links
-    that result are combined: bandwidths are added, and the latency is the maximum.
+    A switch with an in-link from u of bandwidth a and an out-link to v of bandwidth b is replaced
+    by links u -> v of bandwidth min(a, b) / degree and the sum of both latencies, from every u to
+    the `degree` (0: all) neighbours v that follow it in the order of their numbers. This is the
+    switch unwinding of TACOS (Won et al., MICRO 2024). Switches are processed in order. Parallel
+    links that result are combined: their bandwidths are added, and the latency is the maximum.
 
-    An algorithm for the result must be evaluated on the result. The caller asserts that the links
-    exist or that the switch emulates them. Raises `UsageError` for a negative degree.
+    An algorithm for the result must be evaluated on the result; the caller asserts that the links
+    exist or that the switch emulates them. Raises `UsageError` (`option-range`) for a negative
+    degree.
     """
     if degree < 0:
         raise UsageError(
@@ -317,10 +314,11 @@ def unwind_switches(topology: Topology, degree: int = 0) -> Topology:
 
 
 def _replace_switch(links: Links, switch: int, degree: int) -> Links:
-    """Return the links with those of one switch replaced by direct links between its neighbours.
+    """Return the links with those of one switch replaced by links between its neighbours.
 
-    `degree`: maximum number of links per port, 0 for all. The bandwidth of a port is divided among
-    its links; latencies are added. Links of other nodes come first, in the same order.
+    `degree`: maximum number of links per in-link of the switch, 0 for all. The bandwidth of an
+    in-link is divided among its links, and the slower of the two ports limits it. Latencies are
+    added. Links of other nodes come first, in the same order.
     """
     in_link, out_link, link_count = _pair_ports(links, switch, degree)
     # The slower of two ports limits the bandwidth, which is divided among the links of the port.
@@ -347,10 +345,11 @@ def _replace_switch(links: Links, switch: int, degree: int) -> Links:
 def _pair_ports(
     links: Links, switch: int, degree: int
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return (in-link, out-link, number of pairs of the in-link) of pairs of a switch's ports.
+    """Return the pairs of in-links and out-links of a switch that become direct links.
 
-    An in-link is paired with the out-links to the `degree` (0: all) neighbours that follow its
-    source cyclically by number, except to the source itself.
+    Returns (in-link, out-link, number of pairs of this in-link), int64. An in-link is paired with
+    the out-links to the `degree` (0: all) neighbours that follow its source cyclically by number,
+    without the source itself.
     """
     nothing = np.zeros(0, np.int64)
     in_link, out_link, link_count = [nothing], [nothing], [nothing]

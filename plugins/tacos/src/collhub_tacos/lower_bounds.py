@@ -117,18 +117,19 @@ class CollectiveDemand:
         return int(self.is_member.sum())
 
     def count_leaving(self, inside: Int64Array, has_root: BoolArray) -> Int64Array:
-        """Return the number of messages that must leave sets of nodes, int64[sets].
+        """Return the number of messages of one unit that must leave each set of nodes: int64[sets].
 
-        `inside`: number of members in each set; `has_root`: whether it contains the root.
+        `inside`: number of members in each set. `has_root`: bool, whether each set contains the
+        root.
         """
         outside = self.num_members - inside
         chunks = _COUNT_LEAVING[self.collective.kind](inside, outside, has_root)
         return chunks * self.collective.units_per_rank
 
     def count_leaving_set(self, nodes: BoolArray) -> int:
-        """Return the number of messages that must leave one set, bool[nodes].
+        """Return the number of messages of one unit that must leave one set, given as bool[nodes].
 
-        It depends on the number of members in the set and on whether it contains the root.
+        It depends only on the number of members in the set, and on whether it contains the root.
         """
         inside = np.count_nonzero(self.is_member & nodes)
         # Index -1 would select the last node.
@@ -137,11 +138,12 @@ class CollectiveDemand:
         return int(leaving[0])
 
     def count_between(self, sources: BoolArray, targets: BoolArray) -> int:
-        """Return the number of one-unit messages that must get from `sources` to `targets`.
+        """Return the number of messages of one unit that must get from `sources` to `targets`.
 
         Both are bool[nodes] and disjoint; other nodes may forward. The number depends on the
-        members in each set and on the side of the root: if data go to the root, it counts as inside
-        unless it is a target, otherwise if it is a source.
+        members in each set and on the side of the root. If data go to the root, it belongs to the
+        source side unless it is a target; otherwise it belongs to the source side only if it is a
+        source.
         """
         inside = int(np.sum(sources & self.is_member))
         outside = int(np.sum(targets & self.is_member))
@@ -156,9 +158,9 @@ class CollectiveDemand:
     def get_senders_and_receivers(self) -> tuple[BoolArray, BoolArray]:
         """Return (members that send data, members that receive data): bool[nodes] each.
 
-        In a collective from a root (broadcast, scatter) only the root sends, and all members
-        receive, the root included; in one to a root (reduce, gather) only the root receives, and
-        all members send. Otherwise all members do both.
+        In a broadcast or scatter, only the root sends, and all members receive. In a reduce or
+        gather, all members send, and only the root receives. In other collectives all members do
+        both.
         """
         is_root = np.arange(len(self.is_member)) == self.root
         traits = self.collective.kind.traits
@@ -178,16 +180,19 @@ def compute_lower_bounds_ps(
     occupancy: Occupancy,
     node_sets: Sequence[BoolArray] = (),
 ) -> dict[str, int]:
-    """Return lower bounds in picoseconds, by name, if every message carries one unit.
+    """Return lower bounds in ps, by name, for algorithms whose messages all carry one unit.
 
-    A unit has `chunk_bytes` bytes. `ingress`, `egress`: messages that must enter or leave some
-    node. `cut`: messages that must leave a slab along a dimension, a group of the topology, or one
-    of `node_sets` (bool[nodes]). `diameter`: the longest shortest path that data must take.
-    `bandwidth`: the total number of messages on all links; of an all-to-all over shortest paths, of
-    an all-reduce 2(n - 1) for each chunk, also between slabs. The capacity of a link is the number
-    of entire messages that arrive by a time. `fluid`: the maximum of these bounds for messages of
-    any size, without latency. Bounds of 0 are omitted, except `fluid`. The network must be
-    connected.
+    A unit has `chunk_bytes` bytes. `node_sets`: further sets of nodes (bool[nodes]). The network
+    must be connected. The capacity of a link is the number of entire messages that arrive by a
+    time. Bounds of 0 are omitted, except `fluid`. The bounds are:
+
+    - `ingress`, `egress`: messages that must enter or leave some node
+    - `cut`: messages that must leave a slab along a dimension, a group of the topology, or one of
+      `node_sets`
+    - `diameter`: the longest shortest path that data must take
+    - `bandwidth`: messages on all links together; those of an all-to-all on shortest paths, and 2(n
+      - 1) per chunk of an all-reduce between n blocks
+    - `fluid`: the maximum of these bounds for messages of any size, without latency
     """
     times = network.link_times(chunk_bytes, occupancy)
     demand = CollectiveDemand.of(collective, network, members)
@@ -212,9 +217,11 @@ def _build_crossings(
 ) -> Mapping[str, list[LinkGroups]]:
     """Return the groups of links that messages must cross, by the name of their bound.
 
-    "ingress" and "egress": per node its in-links or out-links, with the number of units that must
-    cross them; "cut": the links out of each known set, each of `node_sets`, and their complements;
-    "bandwidth": links that limit the total number of messages (of an all-to-all or all-reduce).
+    - `ingress`, `egress`: per node its incoming or outgoing links, and the units that must cross
+      them
+    - `cut`: the links out of each known set, of each of `node_sets`, and of their complements
+    - `bandwidth`: links that limit the total number of messages of an all-to-all or all-reduce
+
     Groups that no message must cross are included.
     """
     inside = demand.is_member.astype(np.int64)
@@ -250,9 +257,10 @@ def _build_cuts(
 def _build_totals(demand: CollectiveDemand, network: LinkNetwork) -> Iterator[LinkGroups]:
     """Yield groups of links that limit the total number of messages.
 
-    An all-to-all crosses all links by its hops. An all-reduce crosses the links between the blocks
-    of partitions (every NPU alone, and the slabs along each dimension) 2 (blocks - 1) times per
-    unit of a rank, unless switches multicast or reduce. Other collectives have no such group.
+    For an all-to-all, it is the group of all links, which messages cross as often as they have
+    hops. For an all-reduce, they are the links between the blocks of partitions (every NPU as a
+    block, and the slabs along each dimension), with 2 (blocks - 1) messages per unit of a rank;
+    they are omitted if switches multicast or reduce. Other collectives have no such group.
     """
     kind, topology = demand.collective.kind, network.topology
     is_multiplied = bool(topology.multicast or topology.reduction)
@@ -291,9 +299,9 @@ def _compute_coordinates(network: LinkNetwork) -> Iterator[Int64Array]:
 
 
 def list_known_sets(network: LinkNetwork) -> Iterator[BoolArray]:
-    """Yield node sets that slow links may separate, bool[nodes].
+    """Yield sets of nodes (bool[nodes]) that slow links may separate from the others.
 
-    Slabs below each coordinate along each dimension, then the groups that the topology names.
+    They are the slabs below each coordinate along each dimension, then the groups of the topology.
     """
     # On meshes and tori these cuts have the fewest links for their number of nodes.
     for coordinate in _compute_coordinates(network):
@@ -319,15 +327,15 @@ class LinkGroups:
 
     @classmethod
     def one(cls, is_member: BoolArray, needed: int) -> LinkGroups:
-        """Return one group: the links for which `is_member` (bool per link) is set.
+        """Return one group with the links for which `is_member` (bool[links]) is True.
 
-        `needed`: number of messages that must cross it.
+        `needed`: number of messages that must cross these links.
         """
         links = np.flatnonzero(is_member)
         return cls(links, row_pointer([len(links)]), np.asarray([needed]))
 
     def without_empty_groups(self) -> LinkGroups:
-        """Return the groups that have links and that messages must cross, in the same order."""
+        """Return the groups that have links and need at least one message, in the same order."""
         size = np.diff(self.indptr)
         # `reduceat` does not support empty groups.
         is_kept = (self.needed > 0) & (size > 0)
@@ -335,10 +343,10 @@ class LinkGroups:
         return LinkGroups(links, row_pointer(size[is_kept]), self.needed[is_kept])
 
     def time_ps(self, times: LinkTimes) -> int:
-        """Return the earliest picosecond by which every group can have carried its messages.
+        """Return the earliest time in ps by which every group can have carried its messages.
 
-        Each link sends one message per busy time; the first arrives after the arrival time. 0 if no
-        message must cross. Groups that need none are ignored.
+        Each link starts one message per busy time, and the first one arrives after its arrival
+        time. Groups without links or messages are ignored; 0 if there are no other groups.
         """
         groups = self.without_empty_groups()
         if not len(groups.needed):
@@ -370,9 +378,10 @@ class LinkGroups:
         rate: Float64Array,
         chunk_bytes: int,
     ) -> float:
-        """Return the seconds of the slowest group: its bytes divided by the bandwidth of its links.
+        """Return the seconds that the slowest group needs: its bytes divided by its bandwidth.
 
-        `rate`: bytes/s per link; each message has `chunk_bytes` bytes. 0 if no message must cross.
+        `rate`: float64[links], bytes/s. Each message has `chunk_bytes` bytes. Groups without links
+        or messages are ignored; 0.0 if there are no other groups.
         """
         groups = self.without_empty_groups()
         if not len(groups.needed):
@@ -385,16 +394,16 @@ class LinkGroups:
 def find_slowest_sets(
     network: LinkNetwork, times: LinkTimes, members: Int64Array, share: int
 ) -> Iterator[BoolArray]:
-    """Yield node sets (bool[nodes]) that bound an all-gather from below, for use as cut bounds.
+    """Yield node sets (bool[nodes]) whose outgoing links limit the time of an all-gather.
 
-    The time of a set is the earliest at which all chunks that start in it can have left it. The
-    first sets have strictly increasing times, up to the slowest set. Then, for each member that
-    cannot have received everything one picosecond before that time, one more set that proves it.
+    The time of a set is the earliest time at which all chunks that start in it can have left it.
+    The first sets have strictly increasing times, up to the slowest set. Then, for each member that
+    cannot have received everything 1 ps before that time, one more set is yielded that proves it.
+    `share`: number of chunks with which every member starts.
 
-    `share`: chunks that every member starts with. Method: Newton's iteration (Dinkelbach 1967).
-    Each link has a capacity of as many messages as can arrive by the time of the last set; if some
-    member then cannot receive all chunks, the minimum cut is a slower set. Cost: a few maximum
-    flows per member.
+    The method is Newton's iteration (Dinkelbach 1967). Every link gets as capacity the number of
+    messages that can arrive by the time of the last set. If some member then cannot receive all
+    chunks, the minimum cut is a slower set. Takes a few maximum flows per member.
     """
     flows = _MessageFlows(network, times, members, share)
     time_ps, cut = 0, flows.find_limiting_cut(0, members)
@@ -428,9 +437,9 @@ class _MessageFlows:
         )
 
     def find_limiting_cut(self, time_ps: int, sinks: Int64Array) -> Cut | None:
-        """Return a minimum cut that keeps a sink from receiving all chunks by `time_ps`.
+        """Return a minimum cut that keeps one of `sinks` from receiving all chunks by `time_ps`.
 
-        None if all `sinks` can receive everything by then.
+        None if every sink can receive everything by then.
         """
         total = self._share * len(self._members)
         arrived = (time_ps - self._times.arrival) // self._times.busy + 1
@@ -441,9 +450,9 @@ class _MessageFlows:
         return self._flows.least_cut(capacity, self._network.num_nodes, sinks, total)
 
     def time_ps(self, nodes: BoolArray) -> int:
-        """Return the earliest picosecond by which all chunks that start in a set can have left it.
+        """Return the earliest time in ps by which all chunks that start in a set can have left it.
 
-        `nodes`: the set, bool[nodes].
+        `nodes`: bool[nodes], the set.
         """
         network = self._network
         leaves = nodes[network.source] & ~nodes[network.destination]

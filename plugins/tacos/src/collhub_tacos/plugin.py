@@ -117,7 +117,7 @@ def collhub_checks() -> Sequence[Check]:
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
-    """Compile the missing kernels if `options.warm` is set, else report success."""
+    """Compile the missing kernels if `options.warm` is set; return the report."""
     from collhub_packing.warming import warm_check
 
     return warm_check(options, _run_every_kernel)

@@ -39,8 +39,8 @@ class Translations:
     ) -> Translations | None:
         """Find translations that preserve links, chunks per node and, if given, link times.
 
-        Tried are the declared dimensions of a regular network, then all factorizations of the
-        number of nodes. None if there is no such translation.
+        The declared dimensions of the network are tried first, then factorizations of the number of
+        nodes, at most `_MAX_SHAPES` in total. Returns None if none of them has such translations.
         """
         # Every node is mapped to every other, so all must have equal numbers of links and chunks.
         chunks_of_node = np.bincount(origin, minlength=network.num_nodes)
@@ -66,10 +66,11 @@ class Translations:
         return int(node[0])
 
     def shift_cells(self, chunks_of_node: int) -> Int64Array:
-        """Return the cell at a node of each cell of an in-link's source: int64[degree, cells].
+        """Return the cell at a node of each cell of an in-link's source: int64[in-links, cells].
 
-        Cell `g * chunks_per_node + r` is chunk r of the node at offset -g. The columns are the
-        cells as numbered at the source of an in-link; the values are their numbers at the node.
+        Cell `g * chunks_of_node + r` at a node is chunk r of the node that is g before it. The
+        columns are the cells as numbered at the source of the in-link; the values are their numbers
+        at the node.
         """
         cells = np.arange(len(self.in_link) * chunks_of_node)
         back = self._negate(self.difference)
@@ -127,9 +128,9 @@ def _find_translations(
 ) -> Translations | None:
     """Return the translations of one shape, None if they do not map the network to itself.
 
-    `moduli`: the sizes of the cyclic dimensions of the nodes' numbers. All nodes must have in-links
-    from equal differences and, if `times` is given, with equal times. The in-links of each node are
-    sorted by difference, links of equal differences by number.
+    `moduli`: the sizes of the cyclic dimensions. All nodes must have incoming links with the same
+    differences of node numbers and, if `times` is given, with the same times. The incoming links of
+    a node are sorted by difference, then by number.
     """
     num_nodes = network.num_npus
     source = network.source.reshape(num_nodes, -1)
@@ -150,9 +151,10 @@ def _find_translations(
 
 
 def _fails_at_probed_nodes(source: Int64Array, moduli: tuple[int, ...]) -> bool:
-    """Return whether a shape can be excluded, because a few nodes already differ from node to node.
+    """Return whether a shape is excluded because a few examined nodes have different in-links.
 
-    `source`: in-neighbours by node. False does not mean that the shape fits.
+    `source`: int64[nodes, in-links], the sources of the incoming links. False does not mean that
+    the shape is suitable.
     """
     last = len(source) - 1
     few = np.unique(np.linspace(0, last, _PROBED_NODES, dtype=np.int64))
@@ -166,10 +168,10 @@ def _are_rows_equal(rows: Int64Array) -> bool:
 
 
 def transpose_network(network: LinkNetwork) -> LinkNetwork:
-    """Return the network with every link reversed; routes over switches are reversed, too.
+    """Return the network with every link, and every route over switches, reversed.
 
-    Links are sorted anew by destination, then source. Multicast and reduction of switches are
-    exchanged. The input is not changed.
+    Links are sorted again by destination, then by source. Multicast and reduction of switches are
+    exchanged. `network` is not modified.
     """
     reversed_links = LinkNetwork.of(_transpose_topology(network.topology))
     if not isinstance(network, PathNetwork):
@@ -216,9 +218,10 @@ def _transpose_topology(topology: Topology) -> Topology:
 
 
 def is_duplex(network: LinkNetwork, times: LinkTimes) -> bool:
-    """Whether every link has an opposite link with equal times: the network is its transpose.
+    """Return whether every link has an opposite link with equal times.
 
-    False for networks with switches, where the two directions may share other links.
+    If so, the network is equal to its transpose. False for networks with switches, where the two
+    directions may share other links.
     """
     opposite = find_opposite_links(network, network)
     if isinstance(network, PathNetwork) or np.any(opposite < 0):
@@ -270,10 +273,10 @@ class ShortestPaths:
         self._heads, self._first = np.unique(destination[order], return_index=True)
 
     def lengths(self, sources: Int64Array) -> Int64Array:
-        """Return the lengths, int64[sources, nodes]; 2^61 or more if there is no path.
+        """Return the lengths of shortest paths: int64[sources, nodes], 2^61 or more without a path.
 
-        Computed in rounds over all links (Bellman 1958, Ford 1956), as many as the longest path has
-        links.
+        All links are relaxed in rounds, as many as the longest path has links (Bellman 1958, Ford
+        1956).
         """
         length = np.full((len(sources), self._num_nodes), _UNREACHABLE, np.int64)
         length[np.arange(len(sources)), sources] = 0
@@ -290,12 +293,10 @@ class ShortestPaths:
         return length
 
     def in_batches(self, sources: Int64Array) -> Iterator[Int64Array]:
-        """Yield the path lengths of `lengths` for one group of sources after the other.
+        """Yield the path lengths of `lengths` for successive parts of `sources`.
 
-        The groups are successive parts of `sources`. They limit the memory of the computation,
-        which needs one number of 8 bytes for every source of a group and every link: a group has as
-        many sources as fit in 16 MiB, but at least one. The last group may have fewer sources.
-        Every array is int64[sources of the group, nodes]. Yields nothing without sources.
+        Each array is int64[sources of the part, nodes]. A part has as many sources as fit into 16
+        MiB with one number per source and link, at least one. Yields nothing without sources.
         """
         size = max(1, _MAX_CELLS_IN_MEMORY // max(1, len(self._source)))
         for first in range(0, len(sources), size):
@@ -305,10 +306,11 @@ class ShortestPaths:
 def compute_diameter_ps(
     collective: Collective, network: LinkNetwork, members: Int64Array, times: LinkTimes
 ) -> int:
-    """Return the time of the longest shortest path that data take, in picoseconds.
+    """Return the time in ps of the longest shortest path that data must take.
 
-    Paths are from or to the root, or between all members. In large networks only the pairs found by
-    four sweeps are considered: the maximum on meshes, and possibly less on other networks.
+    Paths are those from or to the root, or between all members. For large networks only the pairs
+    from four sweeps are considered, each from the farthest member of the last one; this gives the
+    maximum on meshes, and may give less on other networks.
     """
     source, destination = network.source, network.destination
     # Paths to the root are paths from the root on reversed links.
@@ -342,8 +344,8 @@ def _find_longest(length: Int64Array) -> int:
 def count_total_hops(network: LinkNetwork, members: Int64Array) -> int:
     """Count the links on the shortest paths between all ordered pairs of members.
 
-    Shortest is the number of links. Pairs without a path count as 0. If all nodes are members and a
-    translation maps each to each, only the first is computed.
+    Shortest means the fewest links. A pair without a path counts as 0. If all nodes are members and
+    the network is symmetric, only one node is computed.
     """
     ones = np.ones(network.num_links, np.int64)
     paths = ShortestPaths(network.num_nodes, network.source, network.destination, ones)
@@ -363,9 +365,9 @@ Int32Array = npt.NDArray[np.int32]
 
 
 def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> Int32Array:
-    """Minimum number of links from `node` to every node: int32[nodes], -1 without a path.
+    """Return the smallest number of links from a node to every node: int32[nodes].
 
-    `both_ways`: each link can be used in both directions.
+    It is -1 without a path. With `both_ways`, each link can be used in both directions.
     """
     source, destination = network.source, network.destination
     if both_ways:
@@ -377,9 +379,9 @@ def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> In
 
 
 def unreachable_error(network: LinkNetwork, source: int, destination: int) -> InputError:
-    """Return the error for a pair of nodes without a path, to be raised by the caller.
+    """Return the error (`disconnected`) for a pair of nodes without a path; the caller raises it.
 
-    Its message names the nodes that `source` reaches, which no link leaves.
+    Its message names the nodes that `source` reaches.
     """
     name = network.topology.name
     # The names of the reached nodes: one text for all NPUs, and every switch.

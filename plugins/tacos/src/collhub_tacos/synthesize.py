@@ -62,8 +62,9 @@ _ANY_SIZE = "fluid"
 def synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisResult:
     """Synthesize the fastest algorithm for a request.
 
-    Raises `UsageError` for invalid options and sizes, and `InputError` for networks that do not
-    connect all participating NPUs and for schedules that exceed the memory limit.
+    Raises `UsageError` for invalid options and sizes and for a single rank. Raises `InputError` for
+    a network that does not connect all participating NPUs, and for a schedule that exceeds the
+    memory limit.
     """
     # Imports numba, which takes a second.
     from collhub_packing.compiling import COMPILING, compilations
@@ -74,13 +75,13 @@ def synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisRes
 
 
 def _synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisResult:
-    """Search, verify and assemble the result; raises like `synthesize`, also for a single rank.
+    """Search and verify an algorithm, and assemble the result.
 
-    `UsageError` (`one-rank`) for one rank, and an error for a network without links. Memory is
-    checked twice: before the search for a lower bound of the number of transfers (units or, for
-    gather and scatter, chunks per share, times the other ranks), after it for the fastest
-    candidate. The algorithm gets the provenance (options as texts) and an extension with
-    statistics, bounds and proof. The result is partial if ranks were requested.
+    Memory is checked before the search with a lower bound on the number of transfers, and after it
+    with the transfers of the fastest candidate. The algorithm gets its provenance and an extension
+    with statistics, bounds and proof. The result is partial if only some ranks were requested.
+    Raises `UsageError` (`one-rank`) for a single rank, and `InputError` for a network without a
+    path between participating NPUs and for exceeded memory.
     """
     setting = Setting.of(request, options)
     if setting.collective.num_ranks == 1:
@@ -141,11 +142,12 @@ def _build_answer(
     request: SynthesisRequest,
     best: SynthesisCandidate,
 ) -> _Answer:
-    """Build the requested steps: of all ranks, or of some after verifying the schedule.
+    """Build the requested steps: those of all ranks, or those of some ranks.
 
-    For requested ranks, all transfers are used if there are at most `MAX_SIMULATED_TRANSFERS`, and
-    the time is that of their last arrival; otherwise only those of the ranks, and the time is the
-    candidate's. Times are rounded up to ns.
+    For some ranks, the schedule is verified first. If it has at most `MAX_SIMULATED_TRANSFERS`
+    transfers, all are used for this, and the time is that of the last arrival; otherwise only the
+    transfers of these ranks are built, and the time is the candidate's. Times are in ns, rounded
+    up.
     """
     if setting.requested_ranks is not None:
         # If there are many transfers, only those of the requested ranks fit in memory.
@@ -160,10 +162,11 @@ def _build_answer(
 
 
 def _verify(setting: Setting, best: SynthesisCandidate, transfers: Transfers | None) -> bool:
-    """Verify the entire schedule: by the core if `transfers` are given, else by replay.
+    """Verify the entire schedule; return whether that was possible.
 
-    Returns whether it was verified; False if a replay is impossible. Raises `InputError` (code
-    `invalid-schedule` from the core) for an invalid schedule.
+    If `transfers` are given, the core verifies the algorithm; otherwise the candidate is replayed,
+    which is not always possible. Raises `InputError` for an invalid schedule (`invalid-schedule`
+    from the core).
     """
     if transfers is None:
         return best.replay(setting.progress)
@@ -174,9 +177,10 @@ def _verify(setting: Setting, best: SynthesisCandidate, transfers: Transfers | N
 
 
 def _check_memory(setting: Setting, num_transfers: int) -> None:
-    """Raise `InputError` if the steps of all ranks would exceed the memory limit.
+    """Raise `InputError` (`memory`) if the steps of all ranks would exceed the memory limit.
 
-    Not if only the steps of some ranks are requested. `num_transfers`: a lower bound.
+    `num_transfers`: a lower bound. Nothing is checked if only the steps of some ranks are
+    requested.
     """
     needed = num_transfers * _BYTES_PER_TRANSFER
     if setting.requested_ranks is not None or needed <= setting.memory:
@@ -230,11 +234,11 @@ def _build_extension(
 
 
 def compute_exact_times(network: LinkNetwork, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
-    """Compute message times rounded down to picoseconds with fractions, so that bounds are exact.
+    """Compute message times with exact fractions, rounded down to ps, so that bounds are valid.
 
-    A message has `chunk_bytes`. A link is busy until the arrival with alpha-beta occupancy, else
-    only for the sending; the arrival includes the latency. Bandwidths and latencies are the values
-    of their shortest decimal text, as in certificates.
+    A message has `chunk_bytes` bytes. A link is busy until the arrival with alpha-beta occupancy,
+    otherwise only for the transmission; the arrival includes the latency. Bandwidths and latencies
+    have the value of their shortest decimal text, as in certificates.
     """
     topology, row = network.topology, network.row
     kinds = np.stack([topology.bandwidth_bytes_per_s[row], topology.latency_s[row]])
@@ -261,11 +265,12 @@ def build_certificate(
     collective_bytes: int,
     occupancy: Occupancy,
 ) -> dict[str, JsonValue]:
-    """Build the document that proves that no algorithm with messages of one unit beats the cut.
+    """Build the document that proves the lower bound of a cut for messages of one unit.
 
-    docs/certificates.md describes its members. The lower bound is rounded down to ns, negative
-    entries of `since_ps` become 0. Links and exact latencies (in s, as fractions) are included up
-    to `_MAX_CERTIFICATE_LINKS` (8192) links, a root only if the collective has one.
+    docs/certificates.md describes its members. The bound is rounded down to ns, and negative
+    entries of `since_ps` become 0. Links and exact latencies (in s, as fractions) are omitted for
+    more than `_MAX_CERTIFICATE_LINKS` (8192) links. A root is included only if the collective has
+    one.
     """
     is_short = topology.num_links <= _MAX_CERTIFICATE_LINKS
     latencies: list[JsonValue] = [
@@ -297,12 +302,12 @@ class ProvedBounds:
 
 
 def prove_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> ProvedBounds:
-    """Compute the lower bounds of an answer in nanoseconds, rounded down, and a certificate.
+    """Compute the lower bounds of an answer in ns, rounded down, and a certificate.
 
     `time_ns`: time of the answer. `fluid`, and `ports and distances` if all NPUs take part, hold
-    for messages of any sizes. The names of all other bounds end with `ONE_SIZE`: they hold for
-    messages of the chosen size. `time-cut` and `evacuation` are listed if they are later than the
-    others; the latter is computed only if the answer attains no other bound.
+    for messages of any size. All other bounds hold only for messages of the chosen size, and their
+    names end with `ONE_SIZE`. `time-cut` and `evacuation` are listed only if they are larger than
+    the others; `evacuation` is computed only if the answer attains no other bound.
     """
     # Switches are ordinary nodes here: the ingress of an NPU is limited by its links.
     network = LinkNetwork.of(setting.network.topology)
@@ -333,7 +338,7 @@ def prove_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> Pr
 def _bound_by_core(setting: Setting) -> dict[str, int]:
     """Return the core's lower bound in ns, rounded down, under the name "ports and distances".
 
-    Empty unless all NPUs are ranks in order, and for collectives without such a bound.
+    Empty if the ranks are not all NPUs in order, and for collectives without such a bound.
     """
     topology = setting.network.topology
     if not np.array_equal(setting.members, np.arange(topology.num_npus)):
@@ -357,10 +362,10 @@ def _find_cut(
 def _choose_later_cut(
     cut: TimeCut | None, evacuation_cut: TimeCut | None, kind: CollectiveKind
 ) -> TimeCut | None:
-    """Return the later one of the best cut and the cut of an evacuation.
+    """Return the cut with the later time: the best cut, or the cut of an evacuation.
 
-    The first one if they are equal; None if both are None. The cut of an evacuation is reversed for
-    a reduce-scatter, whose bound is that of an all-gather on the transposed network.
+    The first one is returned if they are equal, and None if both are None. For a reduce-scatter the
+    cut of the evacuation, which was computed on the transposed network, is reversed in time.
     """
     if evacuation_cut is None or (cut is not None and cut.time_ps >= evacuation_cut.time_ps):
         return cut

@@ -78,8 +78,8 @@ class TimeCut:
     def count_possible(self, network: LinkNetwork, times: LinkTimes) -> int:
         """Return the maximum number of messages that can cross the cut before its time.
 
-        A message crosses if it leaves its source when or after the source changed sides, and
-        arrives before the destination changes sides; a link starts one message per busy time.
+        A message crosses if it starts at or after the time at which its source changes sides, and
+        arrives before its destination changes sides. A link starts one message per busy time.
         """
         begin, end = self.since_ps[network.source], self.since_ps[network.destination]
         crossing = -((begin + times.arrival - end) // times.busy)
@@ -102,10 +102,11 @@ class TimeCuts:
         self._far = np.minimum(paths.lengths(nodes), _UNREACHABLE_PS)
 
     def of_set(self, nodes: BoolArray) -> TimeCut:
-        """Return the cut of the data that must leave a node set (bool[nodes]) and travel on.
+        """Return the cut for the data that must leave a node set (bool[nodes]).
 
-        The last message arrives at the head of some link out of the set. If every member needs it,
-        it must then reach the member that is farthest from all these heads.
+        Nodes outside the set change sides when the last message can have crossed a link out of the
+        set. If every member needs the data, a node outside changes sides later by its distance from
+        the nearest end of such a link, but not later than the last member.
         """
         network = self._network
         leaves = nodes[network.source] & ~nodes[network.destination]
@@ -123,10 +124,10 @@ class TimeCuts:
         return TimeCut(np.minimum(since, last))
 
     def of_distance(self) -> TimeCut:
-        """Return the cut between the sender and the receiver with the longest shortest path.
+        """Return the cut for the longest shortest path from a sender to a receiver.
 
-        A node changes sides when data of that sender can have reached it first. Pairs without a
-        path do not count.
+        A node changes sides when data of this sender can reach it first, but not later than this
+        receiver. Pairs without a path are ignored.
         """
         senders, receivers = self._demand.get_senders_and_receivers()
         between = np.where(np.outer(senders, receivers), self._far, -1)
@@ -135,11 +136,11 @@ class TimeCuts:
         return TimeCut(np.minimum(self._far[start], max(0, between[start, last])))
 
     def raise_one_node(self, cut: TimeCut) -> TimeCut:
-        """Return the latest valid cut in which one node is later than all others.
+        """Return the latest valid cut in which one node changes sides later than in `cut`.
 
-        After the last message has reached the neighbours of a node, some data must still come from
-        them. The given cut is returned if there is none, and for collectives whose data need not
-        reach every member.
+        It is valid because, after the last message has reached the neighbours of the node, some
+        data must still come from them. The given cut is returned if there is none, and for
+        collectives whose data need not reach every member.
         """
         best = cut
         if self._demand.collective.kind not in _TO_EACH:
@@ -152,10 +153,10 @@ class TimeCuts:
         return best
 
     def _find_latest(self, cut: TimeCut, node: int, max_ps: int) -> TimeCut:
-        """Return the valid cut with the node as late as possible, at most `max_ps`.
+        """Return the valid cut in which `node` changes sides as late as possible, by `max_ps`.
 
-        Found by bisection of the cut's time, which assumes that validity is monotone; `cut` itself,
-        which must be valid, if nothing later is.
+        `cut` must be valid, and is returned if no later one is. The search is a bisection, which
+        assumes that all cuts before a valid one are valid.
         """
         best, high = cut, max_ps
         while best.time_ps < high:
@@ -168,9 +169,9 @@ class TimeCuts:
         return best
 
     def _holds(self, cut: TimeCut) -> bool:
-        """Return whether a cut is a valid bound.
+        """Return whether a cut proves a bound.
 
-        It is if fewer messages can cross it before its time than the collective needs.
+        It does if fewer messages can cross it before its time than the collective needs.
         """
         crossing = cut.count_possible(self._network, self._times)
         return crossing < cut.count_needed(self._demand)
@@ -185,9 +186,10 @@ class TimeCuts:
 
 
 def supports_time_cuts(network: LinkNetwork, times: LinkTimes) -> bool:
-    """Whether `find_tightest_cut` applies: the network is small, and every message takes time.
+    """Return whether `find_tightest_cut` supports a network and times.
 
-    Cuts count messages per busy time of a link, which must be at least a picosecond.
+    The network must have links and at most `MAX_CUT_CELLS` nodes times links, and every message
+    must occupy its link for at least 1 ps.
     """
     cells = network.num_nodes * network.num_links
     return 0 < cells <= MAX_CUT_CELLS and int(times.busy.min()) > 0
@@ -199,10 +201,12 @@ def find_tightest_cut(
     times: LinkTimes,
     members: Int64Array,
 ) -> TimeCut:
-    """Return the latest cut of single nodes, slabs, groups, distances and, for all-gathers, flows.
+    """Return the cut with the latest time, which is a lower bound on the time of the collective.
 
-    Reductions and their cuts are reversed in time on the transposed network. Only for networks and
-    times accepted by `supports_time_cuts`. Raises `InputError` if flows would overflow.
+    Candidates are cuts of single nodes, slabs, groups, the longest distance and, for an all-gather,
+    sets found by flows. A reduction is treated as the opposite collective on the transposed
+    network, and its cut is reversed in time. The network and times must be accepted by
+    `supports_time_cuts`. Raises `InputError` if the flows would overflow.
     """
     mirrored = _MIRRORED.get(collective.kind)
     if mirrored is not None:
@@ -264,13 +268,13 @@ def evacuation_bound(
     *,
     max_cells: int = MAX_EVACUATION_CELLS,
 ) -> EvacuationBound | None:
-    """Compute the evacuation bound of an all-gather, the latest over all destinations.
+    """Compute the bound of an all-gather that is the latest over all destinations.
 
-    Chunk x starts at NPU `origin[x]`; all NPUs need all chunks. `at_least_ps`: a known bound from
-    which the search starts. `max_cells`: size limit of the expanded network. A step is the time for
-    which a link is busy; a message that starts within a step counts as started at its beginning,
-    which makes no schedule slower. None if link times differ, for networks with switches or without
-    links, and beyond the size limit.
+    Chunk x starts at NPU `origin[x]`, and all NPUs need all chunks. `at_least_ps`: a known bound,
+    from which the search starts. `max_cells`: size limit of the time-expanded network. A step is
+    the busy time of a link; a message that starts within a step counts as started at its beginning,
+    so the bound holds for every schedule. Returns None if link times differ, for networks with
+    switches or without links, and above the size limit.
     """
     if not times.is_equal or not network.num_links or network.num_nodes > network.num_npus:
         return None
@@ -300,11 +304,11 @@ def compute_evacuation_bound(
     chunks: Chunks,
     at_least_ps: int,
 ) -> EvacuationBound | None:
-    """Return the bound by the chunks that must leave each set of nodes; None if none applies.
+    """Return the bound from the chunks that must leave each set of nodes; None if none applies.
 
-    It exists for an all-gather, and for a reduce-scatter on links of equal times, which is an
-    all-gather reversed in time; all NPUs must take part. `at_least_ps`: bounds below this time are
-    not searched.
+    It exists for an all-gather. It also exists for a reduce-scatter, which is an all-gather
+    reversed in time, if all links have equal times. All NPUs must take part. `at_least_ps`: the
+    search starts at this bound.
     """
     if collective.kind is CollectiveKind.ALL_GATHER:
         return evacuation_bound(network, times, chunks.origin, at_least_ps)
@@ -329,10 +333,10 @@ class _ExpandedNetwork:
         self._flows = FlowNetwork.fed((steps + 1) * nodes, tails, heads, np.arange(nodes))
 
     def cut_steps(self, chunks_at_node: Int64Array, node: int) -> Int64Array | None:
-        """Return the step after which each node is beyond the minimum cut, None without such a cut.
+        """Return the step after which each node is beyond the minimum cut: int64[nodes].
 
-        int64[nodes], beyond the last step for nodes that never are. Without a cut all chunks can be
-        at `node` in time.
+        A node that is never beyond it has a step after the last one. Returns None if there is no
+        such cut, that is, if all chunks can be at `node` in time.
         """
         total = int(chunks_at_node.sum())
         arcs = np.where(self._is_wait, total, 1)

@@ -76,9 +76,10 @@ def astra_sim(
 def _read(context: CommandContext, source: str) -> list[NamedAlgorithm]:
     """Read `PATH` or `PATH@SIZE,SIZE`; return the algorithm once per size.
 
-    The text after the last `@` is the list of sizes. Without sizes, the algorithm has its default
-    size (`chakra_bytes`) and the file's name up to the first dot; with sizes, each name ends with
-    "-SIZE" as typed. Raises `HubError` for a file that cannot be read and for malformed sizes.
+    The text after the last `@` is the list of sizes. Without sizes the algorithm has its default
+    size (`chakra_bytes`), and its name is that of the file up to the first dot. With sizes, "-SIZE"
+    as typed is appended to the name. Raises `HubError` for an unreadable file and for invalid
+    sizes.
     """
     from collhub_astra_sim.folders.write import NamedAlgorithm
     from hub_core import chakra_bytes
@@ -96,9 +97,9 @@ def _read(context: CommandContext, source: str) -> list[NamedAlgorithm]:
 
 
 def _check(named: Sequence[NamedAlgorithm]) -> None:
-    """Raise `UsageError` for algorithms of equal names, and for different numbers of ranks.
+    """Raise `UsageError` if two algorithms have the same name or different numbers of ranks.
 
-    Equal names are refused first; the first such name is stated.
+    Names are checked first; the message contains the first repeated one.
     """
     names = [algorithm.name for algorithm in named]
     doubled = [name for name in names if names.count(name) > 1]

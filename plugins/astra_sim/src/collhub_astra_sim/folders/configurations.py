@@ -50,11 +50,11 @@ class FolderFiles:
 
     @classmethod
     def of(cls, source: Source) -> FolderFiles:
-        """Classify the parts of a source: files `PREFIX.<rank>.et` form sets, by their prefixes.
+        """Sort the files of a source into sets of traces: `PREFIX.<rank>.et`, by their prefixes.
 
-        Names are relative to the deepest folder that contains all parts. Sets are sorted by prefix;
-        the rank of a trace is the number in its name. All files, also the traces, are in `files`.
-        No content is read.
+        Names are relative to the deepest folder that contains all files. Sets are sorted by prefix;
+        the rank of a trace is the number in its name. All files, including the traces, are in
+        `files`. No content is read.
         """
         folders = {os.path.dirname(part.name) for part in source.parts}
         root = os.path.commonpath(folders) if folders else ""
@@ -69,10 +69,7 @@ class FolderFiles:
 
     @property
     def chosen_prefix(self) -> str | None:
-        """The set of traces that the user named, None if the user named the folder.
-
-        The name of the source, relative to the root, is looked up among the prefixes.
-        """
+        """Return the prefix of the traces that the user named; None if the user named a folder."""
         name = _make_relative(self.source.name, self.root)
         return name if name in self.sets else None
 
@@ -85,9 +82,10 @@ class FolderFiles:
         return Source(name, self.sets[prefix], self.source.report)
 
     def part_at(self, path: str) -> SourcePart | None:
-        """Return the file that a path in a configuration names, by the longest tail of the path.
+        """Return the file of the folder that a path in a configuration refers to.
 
-        None if no file matches, or if several match equally well.
+        It is the file that matches the longest possible tail of the path. None if no file matches,
+        or if several match equally well.
         """
         name = _find_match(path, list(self.files))
         return self.files[name] if name is not None else None
@@ -100,10 +98,10 @@ class FolderFiles:
         return _find_match(path, list(self.sets))
 
     def texts(self, *suffixes: str) -> Iterator[tuple[str, bytes]]:
-        """Yield (path in the folder, content) of files with one of these suffixes.
+        """Yield (path in the folder, content) of the files with one of these suffixes.
 
-        In order of depth, then of name. Skips empty files and files above `LONGEST_TEXT` bytes;
-        looks at no more than the first `_MOST_TEXTS` files. Files of unknown size are read.
+        They are sorted by depth, then by name; only the first `_MOST_TEXTS` are considered. Empty
+        files and files above `LONGEST_TEXT` bytes are skipped. Files of unknown size are read.
         """
         names = [name for name in self.files if name.endswith(suffixes)]
         names.sort(key=lambda name: (name.count("/"), name))
@@ -126,13 +124,19 @@ class FolderFiles:
                 yield name, value
 
     def error(self, message: str, cure: str = "", file: str = "") -> InputError:
-        """Create an `InputError` about `file`, a path in the folder; if empty, about the source."""
+        """Return (do not raise) an `InputError` (`astra-sim-folder`) about `file` in the folder.
+
+        Without `file` it is about the source.
+        """
         location = Location(self.files[file].name if file else self.source.name)
         return InputError(message, location=location, cure=cure, code="astra-sim-folder")
 
 
 def _make_relative(name: str, root: str) -> str:
-    """Return `name` relative to `root` if it is below it, else unchanged; with `/` as separator."""
+    """Return `name` relative to `root`, with `/` as separator.
+
+    A name that is not below `root` is not shortened.
+    """
     path = PurePath(name)
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
 
@@ -215,11 +219,12 @@ class AlgorithmUses:
     """
 
     def __init__(self, files: FolderFiles, *, are_natives_enough: bool = False) -> None:
-        """Find and read the system configuration: algorithms by collective kind and by node.
+        """Find the system configuration and read its algorithms by collective kind and by node.
 
-        Without `are_natives_enough`, the system must name a custom algorithm; with it, native ones
-        suffice. Raises `InputError` if no configuration or several ones qualify, and for values on
-        which ASTRA-sim aborts: a kind's entry must be a list of exactly one prefix.
+        With `are_natives_enough` a system with native algorithms qualifies too; otherwise it must
+        have a custom one. Raises `InputError` if no configuration or several qualify, for values on
+        which ASTRA-sim aborts (an entry must be a list of exactly one prefix), and for missing
+        traces.
         """
         self._files = files
         self._keys = {*COLLECTIVE_KEYS.values(), PER_NODE_KEY}
@@ -240,19 +245,20 @@ class AlgorithmUses:
             self.by_node = self._read_node_map(system[PER_NODE_KEY])
 
     def prefix_of(self, node: int, comm_type: object) -> str | None:
-        """Return the prefix of a workload node's algorithm: by identity, otherwise by collective.
+        """Return the prefix of a workload node's custom algorithm; None for a native algorithm.
 
-        `comm_type`: number of the collective in `COMM_TYPES`. None for a native algorithm.
+        The entry of the node's identity takes precedence over that of its collective. `comm_type`:
+        number of the collective in `COMM_TYPES`.
         """
         kinds = [kind for kind, number in COMM_TYPES.items() if number == comm_type]
         by_kind = self.by_kind.get(kinds[0]) if kinds else None
         return self.by_node.get(node, by_kind)
 
     def _find_system(self) -> tuple[str, dict[str, object]]:
-        """Return (file name, content) of the system configuration, an object with a key of `_keys`.
+        """Return (file name, content) of the system configuration.
 
-        Of several such files, `system.json` is chosen. Raises `InputError` if none remains or
-        several do.
+        It is the only JSON object with a key of `_keys`; if several files have one, `system.json`.
+        Raises `InputError` if there is none, or several of other names.
         """
         objects = self._files.objects()
         candidates = {name: value for name, value in objects if self._keys & value.keys()}
@@ -268,10 +274,10 @@ class AlgorithmUses:
         raise self._files.error(several if candidates else none, cure)
 
     def _read_node_map(self, path: object) -> dict[int, str]:
-        """Return the prefixes by identity of workload nodes, from the YAML map in the file `path`.
+        """Return the prefix of every workload node by its identity, from the YAML map in `path`.
 
-        Raises `InputError` if the file is missing, is no map from whole numbers below 2^31 to
-        prefixes, or names traces that the folder does not contain.
+        Raises `InputError` if the file is missing, is no map from integers below 2^31 to prefixes,
+        or names traces that are not in the folder.
         """
         part = self._files.part_at(path) if isinstance(path, str) else None
         if part is None:
@@ -290,7 +296,7 @@ class AlgorithmUses:
         return {int(node): self._find_set(prefix) for node, prefix in pairs.items()}
 
     def _find_set(self, path: str) -> str:
-        """Return the prefix of the traces at a path.
+        """Return the prefix of the set of traces at a path in a configuration.
 
         Raises `InputError` if no set matches, or if several match equally well.
         """
@@ -304,7 +310,7 @@ class AlgorithmUses:
 def _read_pairs(part: SourcePart) -> dict[str, str]:
     """Return the keys and values of a YAML map of scalars, as text.
 
-    Empty for invalid YAML, any other content (also nested values) and files above `LONGEST_TEXT`
+    {} for invalid YAML, any other content such as nested values, and files above `LONGEST_TEXT`
     bytes. Of repeated keys the last one counts.
     """
     # Imported here, because most folders have no such map.
@@ -324,9 +330,9 @@ def _read_pairs(part: SourcePart) -> dict[str, str]:
 
 
 def read_configuration(files: FolderFiles, workload: str | None = None) -> FolderConfiguration:
-    """Read which algorithms a folder has, which groups run them, and the number of NPUs.
+    """Read the algorithms of a folder, the groups that run them, and the number of NPUs.
 
-    `workload`: prefix of the workload's traces, required only if several sets might be it. Raises
+    `workload`: prefix of the workload's traces; required only if several sets might be it. Raises
     `InputError` for missing, contradictory or ambiguous files.
     """
     uses = AlgorithmUses(files)
@@ -344,9 +350,8 @@ def find_workload_prefix(
 ) -> str | None:
     """Return the prefix of the workload's traces; None if all traces belong to algorithms.
 
-    `stated`: the user's choice, which takes precedence; else the set `workload`, else the only set
-    that is not in `algorithms`. Raises `InputError` if the stated set is missing or several sets
-    remain.
+    It is `stated`, the user's choice, else `workload`, else the only set that is not in
+    `algorithms`. Raises `InputError` if there are no traces `stated`, or if several sets remain.
     """
     candidates = [prefix for prefix in files.sets if prefix not in algorithms]
     if stated is not None and stated not in files.sets:
@@ -390,10 +395,10 @@ def _note_uses(
 
 
 def _read_nodes(content: bytes, file: str) -> Iterator[_Node]:
-    """Yield the nodes of a trace, without its metadata, which is the first message.
+    """Yield the nodes of a trace, without its metadata, the first message.
 
-    Yields nothing for an empty trace. Raises `InputError` with the position of the first invalid
-    byte, after the nodes before it.
+    Nothing is yielded for an empty trace. Raises `InputError` with the position of the first
+    invalid byte, after the nodes before it were yielded.
     """
     # Imports protobuf, which a folder without a workload does not need.
     from hub_core.chakra import decoded_records
@@ -409,10 +414,10 @@ def _read_nodes(content: bytes, file: str) -> Iterator[_Node]:
 
 
 def read_groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
-    """Return the NPUs of the communicator groups by name; empty if no file contains any.
+    """Return the NPUs of the communicator groups by name; {} if no file defines groups.
 
-    A groups file is a JSON object whose keys are whole numbers and whose values are lists of NPUs;
-    of several such files, `groups.json` is chosen. Raises `InputError` if several remain.
+    A groups file is a JSON object with integers as keys and lists of NPUs as values. Of several
+    such files `groups.json` is used. Raises `InputError` if several of other names remain.
     """
     groups_by_file = {}
     for name, value in files.objects():

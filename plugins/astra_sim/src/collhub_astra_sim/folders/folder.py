@@ -39,8 +39,7 @@ _MOST_NPUS = 1 << 20
 def arguments(*, has_groups: bool) -> tuple[str, ...]:
     """Return the command line options of the simulator, with paths relative to the folder.
 
-    `has_groups`: whether the folder has a groups file. The order is workload, system, network,
-    memory, groups, and the folder of logs.
+    The order is workload, system, network, memory, groups (if `has_groups`) and the folder of logs.
     """
     files = {
         "workload-configuration": WORKLOAD,
@@ -74,8 +73,8 @@ def script(
     """Return the POSIX shell script `run.sh` that runs ASTRA-sim on the folder.
 
     `trace_prefixes`: sets of `num_ranks` traces whose files the script checks first.
-    `descriptions`: lines for its header. `npus`: NPUs that must finish; the script exits with 0
-    only if all did, whereas the simulator exits with 0 even if ranks hang.
+    `descriptions`: lines for its header. `npus`: number of NPUs that must finish; the script exits
+    with 0 only if all do, whereas the simulator also exits with 0 if ranks hang.
     """
     values = {
         "@WHAT@": "".join(f"# {line}.\n" for line in descriptions),
@@ -203,9 +202,9 @@ class AstraFolder:
             yield Artifact(name, content, executable=name == SCRIPT)
 
     def _list_workloads(self) -> Iterator[Artifact]:
-        """Yield a workload trace per NPU: the collectives in sequence for members, or idle work.
+        """Yield one workload trace per NPU: the collectives in sequence for members, else idle.
 
-        Collectives name the group if only a part of the NPUs takes part.
+        Collectives refer to the group if only a part of the NPUs are members.
         """
         collectives = [(program.run_as, program.comm_size) for program in self.programs]
         member = encode_collective_workload(collectives, in_group=self.placement.is_part)
@@ -216,10 +215,11 @@ class AstraFolder:
             yield Artifact(f"{WORKLOAD}.{npu}.et", _make_loader(content))
 
     def _build_texts(self) -> dict[str, str]:
-        """Return the texts of system, network and memory configuration and of run.sh, by file name.
+        """Return the texts of the configurations and of run.sh by file name.
 
-        A map of nodes is included only for several algorithms, a groups file only if some NPUs do
-        not take part. The memory configuration states that there is no remote memory.
+        They are the system, network and memory configurations, a map of nodes if there are several
+        algorithms, and a groups file if some NPUs are not members. The memory configuration
+        declares no remote memory.
         """
         texts = {
             SYSTEM: _format_json(self._build_system()),
@@ -237,10 +237,10 @@ class AstraFolder:
         return texts
 
     def _build_system(self) -> dict[str, object]:
-        """Return the content of system.json, which names the algorithm of each collective.
+        """Return the content of system.json, with the algorithm of each collective kind.
 
-        The first program of a kind of collective is the algorithm of that kind; with several
-        programs, the map of nodes in `PER_NODE` takes precedence.
+        It is the first program of this kind. With several programs, the map of nodes in `PER_NODE`
+        takes precedence.
         """
         system: dict[str, object] = {
             # Without this key the simulator reads an uninitialized variable.
@@ -306,11 +306,12 @@ class WorldPlacement:
 def choose_placement(
     algorithm: Algorithm, topology: Topology | None, options: AstraFolderOptions
 ) -> WorldPlacement:
-    """Return the placement of the options `group` and `npus`, by default the algorithm's placement.
+    """Return the placement of an algorithm in the world of ASTRA-sim.
 
-    The world has the NPUs of the topology, else `npus`, else as many as the highest member
-    requires. Raises `UsageError` for a world that is too large, too small or not that of the
-    topology, and for NPUs that do not ascend.
+    The members are those of the option `group`, else the algorithm's own placement, else NPU r for
+    rank r. The world has the NPUs of the topology, else the option `npus`, else as many as the
+    highest member needs. Raises `UsageError` for a world that is too large, too small
+    (`topology-too-small`) or not that of the topology, and for NPUs that do not ascend.
     """
     default_npus = placement_of(algorithm)
     group = options.group or (
@@ -340,9 +341,9 @@ def choose_placement(
 
 
 def _parse_members(group: str | None, num_ranks: int) -> tuple[int, ...]:
-    """Return the NPU of every rank: parsed from the option `group`, or NPU r for rank r without it.
+    """Return the NPU of every rank from the option `group`; NPU r for rank r without it.
 
-    Raises `UsageError` for NPUs that do not ascend, and if the list does not name `num_ranks` NPUs.
+    Raises `UsageError` for NPUs that do not ascend, and if there are not `num_ranks` of them.
     """
     if not group:
         return tuple(range(num_ranks))
@@ -388,10 +389,10 @@ PER_NODE_KEY = "per-node-custom-implementation"
 def encode_collective_workload(
     collectives: Sequence[tuple[CollectiveKind, int]], *, in_group: bool
 ) -> bytes:
-    """Return the trace of a rank that takes part: one COMM_COLL_NODE per collective, in sequence.
+    """Return the trace of a member rank: one collective node per collective, in sequence.
 
-    `collectives`: kind, in `COLLECTIVE_KEYS`, and comm_size of each; node i is collective i and
-    depends on node i - 1. With `in_group` the nodes name the group, else they belong to all ranks.
+    `collectives`: (kind in `COLLECTIVE_KEYS`, comm_size) of each. Node i depends on node i - 1.
+    With `in_group` the nodes refer to the group `GROUP`, else to all ranks.
     """
     nodes = []
     for number, (kind, comm_size) in enumerate(collectives):
@@ -416,7 +417,7 @@ def encode_collective_workload(
 
 
 def encode_idle_workload() -> bytes:
-    """Return the trace of a rank outside the group: one COMP_NODE, which takes 1 ns.
+    """Return the trace of a rank outside of the group: one computation that takes 1 ns.
 
     ASTRA-sim refuses a trace without nodes.
     """
@@ -432,7 +433,7 @@ def encode_idle_workload() -> bytes:
 def _encode_trace(nodes: Sequence[Mapping[str, object]]) -> bytes:
     """Return the bytes of a trace: a metadata record with the version, then one record per node.
 
-    A node is a mapping of the fields of the message `Node` by name.
+    A node is a mapping with the fields of the protobuf message `Node`.
     """
     # Imported here: it imports protobuf, which only writers of folders need.
     from hub_core.chakra import encoded_record

@@ -49,11 +49,11 @@ _MICRO_NS = 1000
 
 
 def apply_cures(workload: Workload) -> tuple[Workload, list[str]]:
-    """Adapt a workload to ASTRA-sim; return it with a description of each change that was made.
+    """Adapt a workload to ASTRA-sim; return it with a description of each change.
 
-    Numbers the process groups, gives collectives of all ranks a group if there are smaller groups,
-    and appends computations of 1 ns after host, memory and marker nodes. Times change by at most
-    1 ns. Returns the same object and an empty list if there is nothing to do.
+    Process groups get numbers, collectives of all ranks get a group if there are collectives of
+    smaller groups, and a computation of 1 ns is appended after host, memory and marker nodes. Times
+    change by at most 1 ns. Without changes the same object and [] are returned.
     """
     notes = []
     cures: tuple[tuple[Callable[[Workload], Workload], str], ...] = (
@@ -71,9 +71,9 @@ def apply_cures(workload: Workload) -> tuple[Workload, list[str]]:
 
 
 def needs_exact_times(workload: Workload) -> bool:
-    """Return whether the duration of a device computation is not a whole number of microseconds.
+    """Return whether some computation on a device takes no whole number of microseconds.
 
-    Missing durations, which take 1 ns, do not count.
+    Missing durations do not count.
     """
     # Missing durations are negative, and take 1 ns.
     inexact = workload.nodes.duration_ns.clip(0) % _MICRO_NS > 0
@@ -82,10 +82,10 @@ def needs_exact_times(workload: Workload) -> bool:
 
 
 def set_exact_times(workload: Workload) -> Workload:
-    """Return the job with operations in place of durations at device computations.
+    """Return the job with operations instead of durations at computations on devices.
 
-    With `EXACT_SYSTEM`, 2d + 1 operations on 1 byte take exactly d ns; durations below 1 ns, also
-    missing ones, become 1 ns. Other attributes that these nodes had (`extra`) are removed.
+    With `EXACT_SYSTEM`, 2 d + 1 operations on 1 byte take exactly d ns. Durations below 1 ns and
+    missing ones become 1 ns. Other attributes of these nodes (`extra`) are removed.
     """
     nodes = workload.nodes
     is_changed = _find_device_computations(nodes)
@@ -99,10 +99,11 @@ def set_exact_times(workload: Workload) -> Workload:
 
 
 def carry_host_times(workload: Workload) -> Workload:
-    """Round the times of host nodes to whole microseconds; carry each remainder to the next node.
+    """Round the times of host nodes down to microseconds and carry each remainder to the next node.
 
-    The next host node of the rank in ascending order of IDs, in which the CPU slot executes free
-    nodes. The sum of a rank is rounded down by less than 1 us. Missing durations count as 0.
+    The next node is the one with the next higher ID on the rank, because the CPU slot executes
+    ready nodes in this order. The sum of a rank decreases by less than 1 us. Missing durations
+    count as 0.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COMPUTE) & nodes.on_host)
@@ -133,7 +134,7 @@ def _is_number(name: str) -> bool:
 def _assign_numbers(workload: Workload) -> Workload:
     """Rename groups without a numeric name to the smallest unused numbers from 1 on, in order.
 
-    Numeric names remain. Returns the same object if all names are numbers.
+    Numeric names are kept. Returns the same object if all names are numbers.
     """
     used_names = {group.name for group in workload.groups if _is_number(group.name)}
     free = (str(number) for number in count(1) if str(number) not in used_names)
@@ -147,11 +148,11 @@ def _assign_numbers(workload: Workload) -> Workload:
 
 
 def _add_group_of_all(workload: Workload) -> Workload:
-    """Assign collectives of all ranks to a new group, if collectives of smaller groups exist.
+    """Assign collectives of all ranks to a new group of all ranks, if there are others in groups.
 
-    Otherwise ASTRA-sim numbers their streams together with those of groups, so that messages would
-    not match. The group is named by the highest number plus 1. All names must be numbers. Returns
-    the same object if nothing changes.
+    Otherwise ASTRA-sim would number their streams together with those of groups, and messages would
+    not match. The name of the group is the highest number plus 1; all names must be numbers.
+    Returns the same object if nothing changes.
     """
     nodes = workload.nodes
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
@@ -168,11 +169,11 @@ def _add_group_of_all(workload: Workload) -> Workload:
 
 
 def _add_last_computations(workload: Workload) -> Workload:
-    """Append a computation of 1 ns to every rank with host, memory or marker nodes.
+    """Append a computation of 1 ns to every rank with host computations, memory or marker nodes.
 
-    Only computations of the host count as host nodes. It depends on all nodes of the rank without
-    successors and has the highest identity of the job plus 1; without it ASTRA-sim may abort at the
-    end of the rank. Returns the same object if no rank has such nodes.
+    It depends on all nodes of the rank without successors, and its identity is the highest of the
+    job plus 1. Without it ASTRA-sim may abort at the end of the rank. Returns the same object if no
+    rank has such nodes.
     """
     nodes = workload.nodes
     is_risky = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER)
@@ -221,12 +222,13 @@ class CustomSets:
 
 
 def collect_custom_sets(workload: Workload) -> CustomSets:
-    """Return the algorithms that nodes name: one set of traces for each algorithm and size.
+    """Return one set of traces per algorithm and size that nodes use, and the sets of the nodes.
 
-    Sets are named "kind-number" in the order of algorithm, then size. The size of an all-gather is
-    the entire output. Nodes are renumbered if their numbers are ambiguous. Without such nodes the
-    workload is returned unchanged. Raises `InputError` for an algorithm with another collective or
-    number of ranks than its node.
+    Sets are named "kind-number", sorted by algorithm, then by size; the size of an all-gather is
+    the entire output. Nodes are renumbered if their numbers are ambiguous. A workload without
+    algorithms is unchanged. Raises `InputError` for a collective with counts but without an
+    algorithm (`no-algorithm`), and if an algorithm has another collective or number of ranks than
+    its node (`algorithm`).
     """
     nodes = workload.nodes
     is_open = (nodes.counts >= 0) & (nodes.algorithm < 0)
@@ -261,10 +263,10 @@ def collect_custom_sets(workload: Workload) -> CustomSets:
 
 
 def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None:
-    """Raise `InputError` at the first node whose algorithm has other ranks or another collective.
+    """Raise `InputError` (`algorithm`) for the first node with an unsuitable algorithm.
 
-    The number of ranks of all nodes is checked before the collectives; the code is `algorithm`.
-    `rows`: nodes with an algorithm; `ranks`: number of ranks of each of them.
+    The numbers of ranks of all nodes are checked first, then the collectives. `rows`: nodes with an
+    algorithm; `ranks`: number of ranks of each.
     """
     nodes = workload.nodes
     # Positions in the group are ranks of the algorithm.
@@ -287,9 +289,9 @@ def _make_numbers_unambiguous(
 ) -> Workload:
     """Renumber all nodes if ASTRA-sim's map from numbers to algorithms would be ambiguous.
 
-    That is so if a number is used for several algorithms, or with and without one, or exceeds
-    ASTRA-sim's limit. `key_of_row`: algorithm of each of the `rows`. The order of the numbers
-    within a rank, which determines the order of execution, is preserved. Returns the same object if
+    That is so if a number is used for several algorithms, or both with and without one, or is at
+    least `NODE_LIMIT`. `key_of_row`: set of traces of each of the `rows`. The order of the numbers
+    within a rank, which determines the order of execution, is kept. Returns the same object if
     nothing changes.
     """
     nodes = workload.nodes
@@ -314,9 +316,10 @@ def compute_written_losses(
 ) -> tuple[Loss, ...]:
     """Read a written folder back and return its losses: changed values, hazards, unfinished ranks.
 
-    `workload`: the job whose nodes were written. `exact_ns`: int64 by node, durations before
-    rounding; None if the nodes became a custom algorithm, whose values are not compared. `network`:
-    the backend that will run the folder. The simulation is skipped if a hazard is an error.
+    `workload`: the job whose nodes were written. `exact_ns`: durations by node before rounding,
+    int64; None if the nodes became a custom algorithm, whose values are not compared. `network`:
+    backend that will run the folder. The job is simulated unless a hazard is an error. A folder
+    that cannot be read is a loss too.
     """
     parts = [SourcePart(artifact.name, artifact.content) for artifact in artifacts]
     folder = Source("folder", tuple(parts), lambda finding: None)
@@ -351,9 +354,9 @@ def _report_lost_values(
 ) -> Iterator[Loss]:
     """Yield at most two losses: rounded durations, and roots of collectives, which are dropped.
 
-    `workload` is the job, `written` the one in the folder, with the same rows. `exact_ns`:
-    durations of the nodes before rounding; missing ones (negative) count as 0. The first loss names
-    the rank whose total duration changes most.
+    `workload`: the job; `written`: the job of the folder, with the same rows. `exact_ns`: durations
+    of the nodes before rounding; negative ones count as 0. The first loss contains the rank whose
+    total duration changes most.
     """
     is_timed = is_timed_by_duration(written, _read_system(written))
     # Without a duration, or with 0, a node takes 1 ns.
@@ -377,8 +380,8 @@ def _report_lost_values(
 def _report_unfinished_ranks(written: Workload, network: str) -> Iterator[Loss]:
     """Simulate the written job; yield one loss if ranks do not finish or the job is refused.
 
-    `network`: the backend, such as `congestion-aware`. Errors of the simulation become the loss,
-    they are not raised. Yields nothing if every rank finishes.
+    `network`: the backend, such as `congestion-aware`. A `HubError` of the simulation becomes the
+    loss.
     """
     try:
         times = simulate(WorkloadRequest(written), JobOptions(network=network))

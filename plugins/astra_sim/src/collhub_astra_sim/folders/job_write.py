@@ -84,13 +84,16 @@ class _JobFolder:
 
 
 def write(workload: Workload, options: JobWriteOptions) -> WriteResult:
-    """Writer `astra-sim` of jobs.
+    """Write a job as a folder for ASTRA-sim (writer `astra-sim` of jobs).
 
-    A job that was read from such a folder gets its original configurations back; options then may
-    only change the network. `form=custom` writes one custom algorithm instead of a workload.
-    Markers, which ASTRA-sim does not finish, are bridged. The result is read back and simulated:
-    rounded times, and reasons for which ASTRA-sim hangs or aborts, are reported as losses. Raises
-    `UsageError` and `InputError` for a job that ASTRA-sim cannot express.
+    - With `form=custom` the job is one custom algorithm instead of a workload.
+    - A job that was read from such a folder gets its original configurations; then options may only
+      change the network.
+    - Marker nodes, which ASTRA-sim does not finish, are bridged.
+
+    The folder is read back and simulated. Rounded times, and reasons for which ASTRA-sim hangs or
+    aborts, are losses. Raises `UsageError` and `InputError` for a job that ASTRA-sim cannot
+    express.
     """
     workload = bridge_markers(workload).workload
     folder = workload.extensions.get(EXTENSION)
@@ -105,10 +108,10 @@ def write(workload: Workload, options: JobWriteOptions) -> WriteResult:
 def _write_original(
     workload: Workload, folder: Mapping[str, JsonValue], options: JobWriteOptions
 ) -> WriteResult:
-    """Write a job with the configurations of the folder that it was read from.
+    """Write a job with the configurations of the folder from which it was read.
 
     `folder`: the extension that the reader stored. Algorithms keep their prefixes. The network is
-    rebuilt if the option `topology` is given or the folder had none.
+    built anew if the option `topology` is given or the folder had none.
     """
     # The paths in it were valid at the original location of the folder.
     system = json.loads(str(folder["system"]))
@@ -135,8 +138,9 @@ def _write_original(
 def _write_as_workload(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Write the nodes of the job as nodes of the workload, with configurations from the options.
 
-    Durations of device computations are written as operations if they are not whole microseconds,
-    unless the options set a roofline. The result's notes name all changes of the job.
+    If durations of computations on devices are no whole microseconds, they are written as
+    operations, unless the options define a roofline. The notes of the result describe all changes
+    of the job.
     """
     sets: CustomSets = collect_custom_sets(workload)
     workload, notes = apply_cures(sets.workload)
@@ -166,10 +170,10 @@ def _build_result(
     options: JobWriteOptions,
     exact_ns: Int64Array,
 ) -> WriteResult:
-    """Return the folder with its losses; adds the script to `texts`.
+    """Return the folder with its losses; adds the script to `texts` in place.
 
-    `exact_ns`: durations by node before rounding. The script expects the traces of as many ranks as
-    the largest algorithm has, 0 without algorithms.
+    `exact_ns`: durations by node before rounding. The script checks for as many traces per
+    algorithm as the largest one has ranks.
     """
     traces = trace_files(_remove_folder_data(workload), omitted=PRIVATE_ATTRIBUTES)
     # The script checks for the number of traces of the largest algorithm.
@@ -191,11 +195,11 @@ def _load_artifacts(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
 
 
 def _write_as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
-    """Write one collective per rank whose custom algorithm is the job, so that no slots apply.
+    """Write a job as one collective per rank whose custom algorithm is the job.
 
-    Every rank has a single 1 MiB all-reduce as its workload; groups of the job are dropped. Raises
-    `UsageError` for nodes other than computations, SEND and RECV, and for durations that are
-    neither at most 1 ns nor whole microseconds (0 and missing durations take 1 ns).
+    The slots of a workload then do not apply. The workload of every rank is one all-reduce of 1
+    MiB; groups of the job are dropped. Raises `UsageError` for nodes other than computations, SEND
+    and RECV, and for durations above 1 ns that are no whole microseconds.
     """
     nodes = workload.nodes
     allowed = nodes.is_kind(NodeKind.COMPUTE, NodeKind.SEND, NodeKind.RECV)
@@ -235,10 +239,10 @@ def _write_as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteRe
 def _build_texts(
     workload: Workload, system: Mapping[str, object], network: str, per_node: Mapping[int, str]
 ) -> dict[str, str]:
-    """Return the configurations by file name, without the script.
+    """Return the texts of the configurations by file name, without the script.
 
-    `per_node`: prefixes of algorithms by identity of nodes. The groups file and the map of nodes
-    are present only if the job has groups or such nodes.
+    `per_node`: prefix of the algorithm by identity of the node. The groups file and the map of
+    nodes exist only if the job has groups or such nodes.
     """
     texts = {SYSTEM: _format_json(system), NETWORK: network, MEMORY: _NO_MEMORY}
     if workload.groups:
@@ -253,9 +257,9 @@ def _build_script(
 ) -> str:
     """Return the text of run.sh for a job.
 
-    `prefixes`: sets of traces whose presence the script checks; `ranks`: number of traces for each
-    prefix. The script runs the backend of the option `network`, and passes the groups file if the
-    job has groups. A job without a source name is called "a job" in its comment.
+    `prefixes`: sets of traces whose presence the script checks; `ranks`: number of traces of each.
+    The script runs the backend of the option `network`, and passes the groups file if the job has
+    groups. A job without a source name is called "a job".
     """
     name = workload.provenance.source_name or "a job"
     return script(
@@ -269,10 +273,12 @@ def _build_script(
 
 
 def _write_network(workload: Workload, options: JobWriteOptions) -> str:
-    """Return the text of network.yml, by default of a full mesh of 50 GiB/s and 500 ns.
+    """Return the text of network.yml for the option `topology`.
 
-    If the job has collectives, any two ranks may communicate, else those of its SENDs. Raises
-    `UsageError` if ASTRA-sim has no network that is equivalent for these pairs.
+    Without the option it is a full mesh of `_DEFAULT_BANDWIDTH_BYTES_PER_S` and
+    `_DEFAULT_LATENCY_S`. The network must be equivalent for the pairs that communicate: any two
+    ranks if the job has collectives, else those of its SENDs. Raises `UsageError` if ASTRA-sim has
+    no such network.
     """
     if options.topology is None:
         bandwidth = _DEFAULT_BANDWIDTH_BYTES_PER_S
@@ -302,9 +308,9 @@ def _add_prefix(traces: Iterable[Artifact], prefix: str) -> Iterator[Artifact]:
 
 
 def _remove_folder_data(workload: Workload) -> Workload:
-    """Return the job without algorithms and configurations, which other files contain.
+    """Return the job without its algorithms and configurations, which are in other files.
 
-    No node names an algorithm any more. The argument is not changed.
+    Nodes refer to no algorithm any more. The argument is not changed.
     """
     extensions = {key: value for key, value in workload.extensions.items() if key != EXTENSION}
     # The map of nodes contains the algorithm of each node.

@@ -50,7 +50,7 @@ from hub_core.plugin_api import NoOptions, Source, SourcePart
 
 
 def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
-    """Reader of the format `astra-sim`: the algorithm, with the NPUs of its group as placement.
+    """Read an algorithm from a folder, placed on the NPUs of its group (format `astra-sim`).
 
     If the user names traces that no configuration uses, only the traces are read. An algorithm with
     sizes in chunks gets the bytes of its workload node. Raises `InputError` and `UsageError` for
@@ -91,8 +91,8 @@ def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
 def read_network(source: Source, options: NoOptions) -> Topology:
     """Read the network of a folder: its only network YAML, or the one named `network.yml`.
 
-    A file is a network YAML if it matches the format's signature or contains `npus_count`. Raises
-    `InputError` if there is none, or several.
+    A file is a network YAML if it matches the signature of the format or contains `NETWORK_KEY`.
+    Raises `InputError` if there is none, or several of other names.
     """
     files = FolderFiles.of(source)
     signature = re.compile(networks.NETWORK_YAML)
@@ -139,11 +139,11 @@ def _select_algorithm(
     named: str | None,
     option_name: str | None,
 ) -> FolderAlgorithm:
-    """Return the algorithm that the user chose, otherwise the only one of the folder.
+    """Return the algorithm that the user chose, or the only one of the folder.
 
-    `option_name`: prefix or name from the option `algorithm`, which takes precedence over `named`,
-    the prefix of the traces that the user opened. Raises `InputError` unless exactly one algorithm
-    fits.
+    `option_name`: prefix or name from the option `algorithm`; it takes precedence over `named`, the
+    prefix of the traces that the user opened. Raises `InputError` unless exactly one algorithm
+    matches.
     """
     algorithms = configuration.algorithms
     if option_name is not None:
@@ -173,10 +173,11 @@ def _select_members(
     used: FolderAlgorithm,
     option_group: str | None,
 ) -> tuple[int, ...] | None:
-    """Return the NPUs of the group that runs an algorithm, None for all.
+    """Return the NPUs of the group that runs an algorithm; None for all NPUs.
 
-    `option_group`: the user's choice, which takes precedence over the groups of the workload's
-    nodes. Raises `InputError` for several groups, a missing one, or one whose NPUs do not ascend.
+    `option_group`, the user's choice, takes precedence over the groups of the workload's nodes.
+    Raises `InputError` if several groups run it, if the group is not defined, or if its NPUs do not
+    ascend.
     """
     groups = {option_group} if option_group is not None else used.groups
     if not groups or groups == {""}:
@@ -202,9 +203,9 @@ PRIVATE_ATTRIBUTES = frozenset({"duration_ns", "root", "collhub_algorithm", "col
 
 
 def read_job(source: Source, options: JobFolderOptions) -> Workload:
-    """Reader of the format `astra-sim-job`: the job of a folder, with its configurations.
+    """Read the job of a folder with its configurations (format `astra-sim-job`).
 
-    The extension `EXTENSION` contains the texts of the configurations, the backend of the script,
+    The extension `EXTENSION` contains the texts of the configurations, the backend of the script
     and the prefixes of custom algorithms, so that the folder can be simulated and written again.
     Raises `InputError` for missing, contradictory or ambiguous files.
     """
@@ -241,10 +242,10 @@ def read_job(source: Source, options: JobFolderOptions) -> Workload:
 def _read_workload(
     files: FolderFiles, prefix: str, groups: Mapping[str, tuple[int, ...]]
 ) -> Workload:
-    """Read the workload of the rank files; its groups get the NPUs from `groups`, unused ones last.
+    """Read the workload from its traces; its groups get the NPUs from `groups`, unused ones last.
 
     Notes of the reader are dropped. The hub's attribute `duration_ns` is ignored, because ASTRA-sim
-    reads `duration_micros`. Raises `InputError` for a group of a node that `groups` lacks.
+    reads `duration_micros`. Raises `InputError` if a node's group is not in `groups`.
     """
     source = replace(files.source_of(prefix), report=lambda found: None)
     # Ignore duration_ns, an attribute of the hub: ASTRA-sim reads duration_micros.
@@ -278,7 +279,7 @@ def _read_network_text(files: FolderFiles) -> str | None:
 
 
 def script_backend(files: FolderFiles) -> str | None:
-    """Return the backend whose binary the folder's run.sh names, congestion-aware first.
+    """Return the backend whose binary is named in the folder's run.sh; congestion-aware first.
 
     None without run.sh, or if it names neither binary.
     """
@@ -312,10 +313,10 @@ def claims(source: Source) -> bool:
 
 
 def _has_other_work(part: SourcePart, uses: AlgorithmUses) -> bool | None:
-    """Return whether a rank has more than collectives with custom algorithms, each used once.
+    """Return whether a rank has other work than collectives with different custom algorithms.
 
     True for nodes of other types, for a collective without a custom algorithm, and if two
-    collectives use the same one. None for an idle rank, whose only node is a computation without
+    collectives use the same one. None for an idle rank, whose only node is a computation without a
     duration.
     """
     file, _ = open_rank_file(part.name, part.rank or 0, part.load())

@@ -61,9 +61,9 @@ class NamedAlgorithm:
 
 
 def write(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
-    """Writer of the format `astra-sim`.
+    """Write an algorithm as a folder for ASTRA-sim (format `astra-sim`).
 
-    Without a size in the options or the algorithm, a default size is used and reported in a note.
+    Without a size in the options or the algorithm, the default size is used and reported in a note.
     Raises `UsageError` and `InputError` for algorithms that ASTRA-sim cannot run.
     """
     topology = parse_topology(options.topology) if options.topology else None
@@ -81,8 +81,8 @@ def build_folder(
 ) -> AstraFolder:
     """Return the folder for an algorithm on a topology.
 
-    Without a topology, the world is fully connected by links of 50 GiB/s and 500 ns. Raises as
-    `write`.
+    Without a topology, the NPUs are fully connected by links of 50 GiB/s and 500 ns. Raises the
+    errors of `write`.
     """
     size = options.size or algorithm.collective_bytes or chakra_bytes(algorithm)
     name = options.name or str(algorithm.collective.kind)
@@ -92,11 +92,11 @@ def build_folder(
 def build_folder_of_several(
     named: Sequence[NamedAlgorithm], topology: Topology | None, options: AstraFolderOptions
 ) -> AstraFolder:
-    """Return the folder for algorithms of equal numbers of ranks, which run in sequence.
+    """Return the folder for algorithms with equal numbers of ranks, which run in sequence.
 
-    The placement is that of the first one. `name` and `size` of the options are ignored. Repeated
-    losses are listed once, in order. Raises `UsageError` if two algorithms need different networks,
-    or if two in a group have the same collective (the second would never run), and as `write`.
+    The placement is that of the first one. The options `name` and `size` are ignored. Equal losses
+    are listed once. Raises `UsageError` if two algorithms need different networks, or if two in a
+    group have the same collective (the second would never run), and the errors of `write`.
     """
     placement = choose_placement(named[0].algorithm, topology, options)
     programs: list[FolderProgram] = []
@@ -141,8 +141,8 @@ def _build_program(
 ) -> FolderProgram:
     """Return an algorithm with its traces, placed on its NPUs.
 
-    A collective that ASTRA-sim does not have is run as an all-reduce. Raises `UsageError` for a
-    name that is not 1 to 100 letters, digits, '.', '_' and '-', beginning with a letter or digit.
+    A collective that ASTRA-sim does not have is run as an all-reduce. Raises `UsageError` if the
+    name does not match `_NAME` (letters, digits, '.', '_' and '-').
     """
     kind = entry.algorithm.collective.kind
     size = entry.collective_bytes
@@ -165,8 +165,8 @@ def _compute_comm_size(algorithm: Algorithm, size: int, options: AstraFolderOpti
     """Return the bytes of the workload node: `size`, or the share of one rank for an all-gather.
 
     The share is at least 1, because ranks never finish an all-gather of 0 bytes. In the symbolic
-    dialect an all-gather has `size` as well. The bytes scale symbolic traces and do not affect
-    absolute ones.
+    dialect it is `size` for an all-gather as well. The number scales symbolic traces and does not
+    affect absolute ones.
     """
     # An all-gather counts the input of one rank. But the only reader of symbolic sizes, a branch of
     # ASTRA-sim, divides this number by the units of the entire output, so it gets the total.
@@ -180,8 +180,8 @@ def _compute_comm_size(algorithm: Algorithm, size: int, options: AstraFolderOpti
 def _check_messages(nodes: NodeTable, algorithm: Algorithm) -> None:
     """Raise `InputError` for messages on which the simulator aborts.
 
-    These are, in order of checking, messages of 0 bytes, messages to the own rank, and more than
-    `_TAG_LIMIT` (500 million) messages per pair. The error locates the first step.
+    These are, in this order, messages of 0 bytes, messages of a rank to itself, and `_TAG_LIMIT` or
+    more messages between two ranks. The error contains the first such step.
     """
     is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
     is_to_self = nodes.peer == group_of_entry(nodes.rank_indptr)
@@ -207,11 +207,10 @@ def _find_network(
     nodes: NodeTable,
     is_congestion_aware: bool,
 ) -> AstraNetwork:
-    """Return the network of the folder; without a topology, a full mesh of 50 GiB/s and 500 ns.
+    """Return the network of the folder that is equivalent for the SENDs of the traces.
 
-    The mesh has all NPUs of the placement. Else the messages are the SEND nodes of the traces, by
-    NPUs. Raises `UsageError` if ASTRA-sim has no network that is equivalent for these messages, and
-    for a mesh of fewer than two NPUs.
+    Without a topology it is a full mesh of all NPUs with 50 GiB/s and 500 ns. Raises `UsageError`
+    if ASTRA-sim has no equivalent network, and for a mesh of fewer than two NPUs.
     """
     if topology is None:
         return make_full_mesh(
@@ -237,10 +236,10 @@ def collect_losses(
     *,
     is_first: bool,
 ) -> tuple[Loss, ...]:
-    """Return all losses that the folder adds to those of its traces.
+    """Return the losses that the folder adds to those of its traces.
 
-    In this order: the collective's name, sizes that the simulator does not read, and, only with
-    `is_first` (the algorithm starts at time 0), messages of less than 1 ns at the start.
+    They are, in this order, the name of the collective, sizes that the simulator does not read,
+    and, if the algorithm starts at time 0 (`is_first`), messages of less than 1 ns at the start.
     """
     is_congestion_aware = options.network == CONGESTION_AWARE
     candidates = (
@@ -262,9 +261,9 @@ def locate_step(algorithm: Algorithm, step: int) -> Location:
 
 
 def _check_collective(algorithm: Algorithm) -> Loss | None:
-    """Return the loss of a collective for which ASTRA-sim has no custom algorithms, or None.
+    """Return the loss of a collective for which ASTRA-sim has no custom algorithms; None otherwise.
 
-    Such a collective runs under the name of an all-reduce; those of `COLLECTIVE_KEYS` have none.
+    Such a collective runs under the name of an all-reduce.
     """
     kind = algorithm.collective.kind
     if kind in COLLECTIVE_KEYS:
@@ -278,7 +277,7 @@ def _check_collective(algorithm: Algorithm) -> Loss | None:
 
 
 def _check_dialect(options: AstraFolderOptions) -> Loss | None:
-    """Return the loss if the chosen simulator reads only sizes that the traces lack, or None.
+    """Return the loss if the options' simulator cannot read the sizes in the traces, else None.
 
     The public release reads bytes (absolute), the branch of pull request 343 chunks (symbolic).
     """
@@ -303,10 +302,10 @@ def _check_instant_messages(
 ) -> Loss | None:
     """Return the loss of messages that start at time 0 and take less than 1 ns; None without any.
 
-    ASTRA-sim aborts on an event at time 0. Only SENDs without dependencies are considered. The
-    first event of a message is the release of its link with congestion, its arrival without, on the
-    fastest dimension, with latencies rounded to 10^-6 ns. The loss states the number and the first
-    step.
+    ASTRA-sim aborts on an event at time 0. Only SENDs without dependencies are considered. Their
+    first event is the release of the link with congestion, the arrival without, on the fastest
+    dimension. Latencies are rounded to 1e-6 ns. The loss contains the number of such messages and
+    the first step.
     """
     # Data and control dependencies both delay a node.
     waits = np.diff(nodes.data_indptr) + np.diff(nodes.control_indptr)

@@ -47,11 +47,15 @@ class FatTree:
     tiers: tuple[Tier, ...]
 
     def defect(self) -> str | None:
-        """Return the first reason why no network has these numbers, as text, or None.
+        """Return the first reason why no network has these numbers, as text; None without one.
 
-        Checked in order: 1..`MAX_NODES` / 4 NPUs; divisibility of all counts into whole numbers of
-        at least 1; at most `MAX_LINKS` / 2 cables; then for each pair of adjacent tiers equal
-        numbers of ports, and that a switch's bundles reach all switches above it.
+        Checked in this order:
+
+        - 1 to `MAX_NODES` / 4 NPUs
+        - all quotients are integers of at least 1
+        - at most `MAX_LINKS` / 2 cables
+        - for each pair of adjacent tiers, equal numbers of ports, and bundles of a switch that
+          reach all switches above it
         """
         if not 1 <= self.npus <= MAX_NODES // 4:
             return f"Nodes {self.npus} is not in 1..{MAX_NODES // 4}"
@@ -91,9 +95,9 @@ class FatTree:
 
     @property
     def num_cables(self) -> int:
-        """Total number of cables: one per NPU and per upward port.
+        """Return the number of cables: one per NPU and one per upward port of the switches.
 
-        Cables of a bundle therefore count separately.
+        Cables of a bundle count separately.
         """
         ports = [self.switches(number) * tier.radix_up for number, tier in enumerate(self.tiers)]
         return self.npus + sum(ports)
@@ -101,7 +105,8 @@ class FatTree:
     def switches(self, number: int) -> int:
         """Return the number of switches of tier `number`, rounded down if the numbers do not match.
 
-        Tier 0 has one switch per `radix_down` NPUs; above, the uplinks follow from the speeds.
+        Tier 0 has one switch per `radix_down` NPUs. For higher tiers the number of uplinks follows
+        from the speeds and the oversubscription.
         """
         if number == 0:
             return self.npus // self.tiers[0].radix_down
@@ -113,7 +118,7 @@ class FatTree:
     def _count_switches_above(self, number: int) -> int:
         """Return the number of switches above to which one switch of tier `number` is connected.
 
-        A bundle of cables leads to one switch.
+        Cables of a bundle lead to the same switch.
         """
         # Switches below the second tier from the top belong to pods.
         if number + 2 == len(self.tiers):
@@ -132,14 +137,11 @@ class FatTree:
     def _list_cables(self) -> Iterator[Cable]:
         """Yield all cables of the network, those below the lowest tier first.
 
-        Nodes are numbered NPUs first, then the switches tier by tier. A cable has the number of its
-        lower node, that of its upper node, and the bandwidth and latency that the tier of the upper
-        node states for the cables below it.
-
-        NPU i has one cable, to switch i // radix_down of tier 0. Every switch below the top tier is
-        joined to each of the switches above it that `_list_switches_above` names, by as many
-        parallel cables as the `bundle` of the upper tier. Cables between two tiers are ordered by
-        lower switch, then by upper switch.
+        Nodes are numbered NPUs first, then switches tier by tier. A cable has its lower node, its
+        upper node, and the bandwidth and latency of the upper node's tier. NPU i is connected to
+        switch i // radix_down of tier 0. Every switch below the top tier is connected to those of
+        `_list_switches_above`, by as many parallel cables as the `bundle` of the upper tier. Cables
+        between two tiers are sorted by lower switch, then by upper switch.
         """
         first = self.npus
         for npu in range(self.npus):
@@ -155,8 +157,8 @@ class FatTree:
     def _list_switches_above(self, number: int, switch: int) -> Iterator[int]:
         """Yield the switches above a switch of tier `number`, by their numbers in their tier.
 
-        A switch of the lowest tier is connected to all switches of its pod; above, aggregation
-        switch g of a pod with a of them to g, g + a, g + 2a, ...
+        A switch of the lowest tier is connected to all switches of its pod. Switch g of a middle
+        tier, counted in a pod with a of them, is connected to g, g + a, g + 2 a, ...
         """
         reached = self._count_switches_above(number)
         if number:
@@ -169,9 +171,9 @@ class FatTree:
         yield from range(pod * reached, (pod + 1) * reached)
 
     def _make_cable(self, tier: int, low: int, high: int) -> Cable:
-        """Return the cable between nodes `low` and `high` below tier `tier`.
+        """Return the cable between the nodes `low` and `high` below tier `tier`.
 
-        Its bandwidth (bytes/s) and latency (s) are those of the tier.
+        It has the bandwidth (bytes/s) and latency (s) of the tier.
         """
         below = self.tiers[tier]
         return Cable(low, high, below.speed_gbps * _GBIT, below.latency_ns / _PER_SECOND)
@@ -209,10 +211,10 @@ class _File:
     def __init__(self, source: Source) -> None:
         """Parse all lines of a file into keys and tiers.
 
-        A line is a key and a whole number; empty lines and those that begin with `#` are skipped,
-        keys are not case-sensitive, and `tier N` begins the block of tier N. Raises `InputError`
-        for a file above 1 MiB, a malformed line, numbers of more than 9 digits or below their
-        minimum, and for unknown or repeated keys and tiers.
+        A line is a key and an integer. Empty lines and lines that start with `#` are skipped. Keys
+        may be in upper or lower case, and `tier N` starts the block of tier N. Raises `InputError`
+        for a file above 1 MiB, invalid lines, numbers of more than `_MOST_DIGITS` digits or below
+        their minimum, and unknown or repeated keys and tiers.
         """
         self._name = source.name
         content = source.content()
@@ -248,10 +250,11 @@ class _File:
                 block[key] = value
 
     def topology(self) -> Topology:
-        """Build the network. Raises `InputError` for missing or inconsistent numbers.
+        """Build the network of the file.
 
-        Required are nodes, tiers and podsize, 2 or 3 tiers, and a block for every tier from 0 on.
-        The latency of a switch is added to the links that leave it.
+        It must have nodes, podsize, 2 or 3 tiers, and a block for every tier from 0 on. The latency
+        of a switch is added to the links that leave it. Raises `InputError` for missing or
+        inconsistent numbers.
         """
         missing = [key for key in _HEAD if key not in self._head]
         if missing:
@@ -276,9 +279,9 @@ class _File:
         return replace(topology, latency_s=topology.latency_s + latency_of_node[topology.source])
 
     def _build_tier(self, number: int, is_top: bool) -> Tier:
-        """Build a tier from its keys; the top tier needs no Radix_Up and ignores it.
+        """Build a tier from its keys; `Radix_Up` of the top tier is ignored.
 
-        Optional keys that are missing take the defaults of `Tier`. Raises `InputError` for missing
+        Missing optional keys have the defaults of `Tier`. Raises `InputError` for missing required
         keys.
         """
         values_by_key = self._tiers[number]
@@ -292,9 +295,9 @@ class _File:
         return Tier(**values)
 
     def _fail(self, line: int | None, message: str, cure: str = "") -> NoReturn:
-        """Raise `InputError` for the file, with code `invalid-htsim-topology`.
+        """Raise `InputError` (`invalid-htsim-topology`) for the file.
 
-        `line`: line of the fault, None for the entire file. `cure`: advice, "" for none.
+        `line`: line of the error, None for the entire file. `cure`: advice, "" for none.
         """
         location = Location(self._name, line)
         raise InputError(message, location=location, cure=cure, code="invalid-htsim-topology")

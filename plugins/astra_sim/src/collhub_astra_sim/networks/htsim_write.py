@@ -15,11 +15,11 @@ from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 
 
 def write(topology: Topology, options: NoOptions) -> WriteResult:
-    """Write the network as a topology file of htsim (writer of the format `htsim`).
+    """Write the network as a topology file of htsim (format `htsim`).
 
-    Only a fat tree of two or three tiers with equal links in a tier can be written. Raises
-    `UsageError` with the reason for all other networks. Losses: names of nodes. Reading it back may
-    change the numbers of switches.
+    It must be a fat tree of two or three tiers with equal links in a tier. Names of nodes are
+    losses. Reading the file may give switches other numbers. Raises `UsageError`
+    (`inexpressible-topology`) with the reason for all other networks.
     """
     del options
     try:
@@ -62,11 +62,11 @@ class _Levels:
     """A network by hops from the nearest NPU (level 0: the NPUs, 1: switches next to them)."""
 
     def __init__(self, topology: Topology) -> None:
-        """Divide the nodes into levels. Raises `_NoFatTreeError` if links contradict a fat tree.
+        """Divide the nodes into levels and collect the cables between them.
 
-        The level is 0 for NPUs, else the number of hops to the nearest NPU. Refused are a switch
-        that is not within three hops of an NPU (or has no link), and a link between nodes whose
-        levels do not differ by exactly one.
+        The level is 0 for NPUs, else the number of hops to the nearest NPU. Raises
+        `_NoFatTreeError` if a switch is not within three hops of an NPU, or if the levels of the
+        ends of a link do not differ by exactly one.
         """
         self._npus = topology.num_npus
         self._cables = cables_of(topology)
@@ -120,8 +120,8 @@ class _Levels:
     def _build_tier(self, number: int) -> Tier:
         """Return the numbers of a tier, from the cables below and above its switches.
 
-        The top tier has no ports above and is not oversubscribed. Raises `_NoFatTreeError` if
-        switches or cables of the tier differ, or for bundles directly above NPUs.
+        The top tier has no ports above and is not oversubscribed. Raises `_NoFatTreeError` if the
+        switches or cables of the tier differ, and for bundles of cables to NPUs.
         """
         speed_gbps, latency_ns = self._get_speed(number)
         bundles = {count for node in self._nodes[number] for count in self._above[node].values()}
@@ -143,7 +143,8 @@ class _Levels:
     def _get_speed(self, number: int) -> tuple[int, int]:
         """Return (Gbit/s, ns) of the cables below a tier.
 
-        Raises `_NoFatTreeError` unless they are equal, whole numbers and at least 1 ns.
+        Raises `_NoFatTreeError` unless all are equal, both numbers are integers, and the latency is
+        at least 1 ns.
         """
         if len(self._kinds[number]) != 1:
             raise _NoFatTreeError(f"the links below tier {number} differ in bandwidth or latency")
@@ -157,8 +158,8 @@ class _Levels:
     def _count_ports(self, side: Sequence[Counter[int]], level: int) -> int:
         """Return the number of cables that every node of a level has on one side.
 
-        `side`: per node the number of cables to each neighbour above, or below. Raises
-        `_NoFatTreeError` if nodes of the level differ.
+        `side`: by node, the number of cables to each neighbour above, or below. Raises
+        `_NoFatTreeError` if the nodes of the level differ.
         """
         counts = {sum(side[node].values()) for node in self._nodes[level]}
         if len(counts) != 1:
@@ -166,9 +167,9 @@ class _Levels:
         return counts.pop()
 
     def _compute_oversubscription(self, number: int, speed_gbps: int, ports_above: int) -> int:
-        """Return the bandwidth below the switches of a tier divided by the bandwidth above.
+        """Return the oversubscription of a tier: bandwidth below its switches / bandwidth above.
 
-        Raises `_NoFatTreeError` unless it is a whole number of at least 1.
+        Raises `_NoFatTreeError` unless it is an integer of at least 1.
         """
         faster, _ = self._get_speed(number + 1)
         ports_below = self._count_ports(self._below, number + 1)
@@ -178,9 +179,9 @@ class _Levels:
         return share
 
     def _count_pods(self) -> int:
-        """Return the number of pods: 1 with two tiers, else the distinct sets of tier-1 switches.
+        """Return the number of pods: 1 with two tiers, else the number of distinct switch sets.
 
-        Each set consists of the switches above one switch of tier 0.
+        A set is the switches above one switch of tier 0.
         """
         if self._count == 2:
             return 1
@@ -203,9 +204,9 @@ class _Levels:
                 )
 
     def _check_cores(self) -> None:
-        """Check that tier 1 has the same disjoint groups of core switches in every pod.
+        """Raise `_NoFatTreeError` unless every pod has the same disjoint groups of top switches.
 
-        Raises `_NoFatTreeError` if it does not. With two tiers there is nothing to check.
+        A group is the switches above one switch of tier 1. With two tiers nothing is checked.
         """
         if self._count == 2:
             return

@@ -54,10 +54,11 @@ class _Scalar(NamedTuple):
 
 
 def format_network(dimensions: Sequence[Dimension]) -> str:
-    """Return a network YAML: the lines topology, npus_count, bandwidth (GiB/s) and latency (ns).
+    """Return a network YAML: one line each for topology, npus_count, bandwidth and latency.
 
-    Each is a list with one entry per dimension. Read back, bandwidths are the same doubles, and
-    latencies are rounded to 1e-6 ns. Raises `KeyError` for a kind that ASTRA-sim does not have.
+    Each is a list with one entry per dimension; the units are GiB/s and ns. Bandwidths can be read
+    back exactly, latencies are rounded to 1e-6 ns. Raises `KeyError` for a kind that ASTRA-sim does
+    not have.
     """
     columns = {
         "topology": [KIND_NAMES[dimension.kind] for dimension in dimensions],
@@ -116,10 +117,11 @@ def samples() -> Sequence[Source]:
 
 
 def _parse_plain_values(content: bytes) -> dict[str, list[_Scalar]] | None:
-    """Return the entries of a file of lines such as `topology: [ Ring, Switch ]` and comments.
+    """Return the entries of a file with lines such as `topology: [ Ring, Switch ]` and comments.
 
-    None for any other content, or without one of the keys: YAML's parser reads those files, but its
-    import takes longer (0.03 s) than all other work on a small network.
+    None for any other content, for a repeated key, and if a key of `_KEYS` is missing: YAML's
+    parser then reads the file. This avoids its import, which takes longer (0.03 s) than all other
+    work on a small network.
     """
     values: dict[str, list[_Scalar]] = {}
     lines = content.decode("ascii", "replace").removesuffix("\n").split("\n")
@@ -138,10 +140,10 @@ def _parse_plain_values(content: bytes) -> dict[str, list[_Scalar]] | None:
 
 
 def _parse_yaml(name: str, content: bytes) -> MappingNode:
-    """Return the mapping at the root of the document, as nodes with line numbers.
+    """Return the mapping at the root of the document, as YAML nodes with line numbers.
 
-    Raises `InputError` if the content is no UTF-8, no YAML (with the line if it is known), or no
-    mapping, also for an empty document.
+    Raises `InputError` if the content is not UTF-8, not YAML (with the line if known), or not a
+    mapping, as for an empty document.
     """
     # Imported here, because most conversions read no YAML.
     import yaml
@@ -160,10 +162,10 @@ def _parse_yaml(name: str, content: bytes) -> MappingNode:
 
 
 def _collect_values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
-    """Return the entries of every known key; a single value counts as a list of one.
+    """Return the entries of every key of `_KEYS`; a single value counts as a list of one.
 
-    Other keys are ignored, as in ASTRA-sim. Raises `InputError` for a known key that occurs twice,
-    for missing keys, and for entries that are no scalars.
+    Other keys are ignored, as in ASTRA-sim. Raises `InputError` for repeated and missing keys, and
+    for entries that are no scalars.
     """
     entries_by_key: dict[str, list[_Scalar]] = {}
     for key_node, value_node in root.value:
@@ -183,10 +185,9 @@ def _collect_values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
 
 
 def _read_scalar(name: str, key: str, node: Node) -> _Scalar:
-    """Return text and line of a YAML node that must be a scalar.
+    """Return the text and the line of a YAML node that must be a scalar.
 
-    `name`: of the file, `key`: of the entry, both for the error. Raises `InputError` for a list or
-    a map.
+    `name` (file) and `key` are used in the error. Raises `InputError` for a list or a map.
     """
     line = node.start_mark.line + 1
     if not isinstance(node.value, str):
@@ -262,12 +263,12 @@ class AstraNetwork:
 def find_astra_network(
     topology: Topology, sources: Int64Array, destinations: Int64Array, *, is_congestion_aware: bool
 ) -> AstraNetwork:
-    """Return the network for messages from `sources` to `destinations` (NPUs, int64[messages]).
+    """Return the network of ASTRA-sim for messages from `sources` to `destinations`.
 
-    Congestion-aware ASTRA-sim supports one dimension, congestion-unaware any number. Dimensions of
-    one node are dropped. Other networks of uniform links become FullyConnected, with a loss, if the
-    algorithm sends only to neighbours. Raises `UsageError` with the reason if there is no such
-    network.
+    Both are NPUs, int64[messages]. Congestion-aware ASTRA-sim supports one dimension,
+    congestion-unaware any number; dimensions of one node are dropped. Another network with equal
+    links becomes FullyConnected, with a loss, if all messages are sent between neighbours. Raises
+    `UsageError` (`inexpressible-topology`) with the reason otherwise.
     """
     dimensions: tuple[Dimension, ...] = ()
     if not (topology.multicast or topology.reduction):
@@ -316,7 +317,7 @@ def make_full_mesh(npus: int, bandwidth_bytes_per_s: float, latency_s: float) ->
 def _as_astra(dimension: Dimension) -> Dimension:
     """Return the dimension; a line or ring of two nodes becomes fully connected.
 
-    ASTRA-sim has no lines, and its rings need three nodes.
+    ASTRA-sim has no lines, and its rings need three nodes. Other lines are returned unchanged.
     """
     # ASTRA-sim has no lines, and its rings need three nodes.
     is_pair = dimension.size == 2 and dimension.kind in (DimensionKind.LINE, DimensionKind.RING)
@@ -326,10 +327,10 @@ def _as_astra(dimension: Dimension) -> Dimension:
 
 
 def _find_obstacle(topology: Topology, sources: Int64Array, destinations: Int64Array) -> str | None:
-    """Return the first reason why links cannot be written as private links of equal speed, or None.
+    """Return the first reason why the network cannot be written as a full mesh; None without one.
 
-    Reasons: no links, operations in switches, several planes, links that differ, and a message
-    between NPUs without a link.
+    Checked in this order: no links, operations in switches, several planes, links that differ, and
+    a message between NPUs without a link.
     """
     if not topology.num_links:
         return "it has no links"
@@ -342,9 +343,9 @@ def _find_obstacle(topology: Topology, sources: Int64Array, destinations: Int64A
 
 
 def _find_difference(topology: Topology) -> str | None:
-    """Return the range of bandwidths, else of latencies, if links differ; None if not.
+    """Describe the range of links' bandwidths, or else of latencies; None if all are equal.
 
-    The text states the least and the greatest value, in GB/s or ns. Needs at least one link.
+    The text has the smallest and the largest value, in GB/s or ns. The topology must have a link.
     """
     bandwidths = topology.bandwidth_bytes_per_s / 1e9
     columns = (
@@ -362,9 +363,9 @@ def _find_difference(topology: Topology) -> str | None:
 def _find_distant_pair(
     topology: Topology, sources: Int64Array, destinations: Int64Array
 ) -> str | None:
-    """Describe the first message between NPUs without a direct link; None if there is none.
+    """Describe the first message between NPUs without a direct link; None without one.
 
-    First is the order of `sources` and `destinations`, which are the ends of all messages.
+    `sources`, `destinations`: ends of all messages; their order decides which one is first.
     """
     # A number for each pair of nodes, so that pairs can be looked up in a sorted array.
     nodes = topology.num_nodes

@@ -48,7 +48,10 @@ class _Header:
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """Read the network of an ns-3 topology file. Raises `InputError` with file and line."""
+    """Read the network of an ns-3 topology file.
+
+    Raises `InputError` with file and line for invalid content.
+    """
     del options
     return _Words(source).topology()
 
@@ -67,11 +70,11 @@ class _Words:
         self._words = self._iterate_words(lines)
 
     def topology(self) -> Topology:
-        """Read the network, whose file has the header, the switches and the cables.
+        """Read the network from the header, the switches and the cables of the file.
 
-        Switches are numbered after the NPUs, in the order in which they are named; NPUs keep their
-        order. Another number of cables than the header states is reported as a warning. Raises
-        `InputError` for malformed numbers and a repeated switch.
+        NPUs keep their order; switches are numbered after them, in the order of the file. Another
+        number of cables than in the header is a warning. Raises `InputError` for invalid numbers
+        and a repeated switch.
         """
         header = self._read_header()
         switches = [self._read_integer("a switch", header.nodes) for _ in range(header.switches)]
@@ -88,8 +91,8 @@ class _Words:
     def _read_header(self) -> _Header:
         """Read the header of ASTRA-sim or of SimAI.
 
-        A header is SimAI's if its sixth word does not begin with a digit (the kind of GPU). Raises
-        `InputError` for invalid numbers, and if all nodes are switches.
+        It is SimAI's if the fourth and fifth words are integers and the sixth does not start with a
+        digit (type of GPU). Raises `InputError` for invalid numbers, and if all nodes are switches.
         """
         first = [self._read_integer("a number of nodes", MAX_NODES + 1)]
         first += [self._read_integer("a number of nodes", MAX_LINKS + 1) for _ in range(2)]
@@ -134,10 +137,10 @@ class _Words:
             yield Cable(source, destination, rate, delay_s)
 
     def _check_end(self, header: _Header, count: int) -> None:
-        """Report a warning if `count` links were read and the header announces another number.
+        """Report a warning (`link-count`) unless exactly the announced number of links was read.
 
-        The same warning is given if words follow the last link. Nothing is refused, because
-        existing files have fewer or more links than announced.
+        `count`: number of links read. Words after the last link give the warning too. No error is
+        raised, because existing files have fewer or more links than announced.
         """
         more = next(self._words, None)
         if count == header.cables and more is None:
@@ -148,7 +151,7 @@ class _Words:
         self._source.report(Diagnostic("link-count", message, Severity.WARNING, location))
 
     def _read_rate(self) -> float:
-        """Read a data rate and return bytes per second.
+        """Read a data rate; return bytes per second.
 
         `bps` and `b/s` are bits, `Bps` and `B/s` bytes; K is 1000, Ki 1024. Raises `InputError` for
         other words and for 0.
@@ -165,10 +168,10 @@ class _Words:
         return self._parse_number(next(self._words, ""), description, above)
 
     def _parse_number(self, word: str, description: str, above: int = MAX_LINKS + 1) -> int:
-        """Parse an integer in 0..above-1 of decimal ASCII digits.
+        """Parse an integer in 0..above - 1 of decimal ASCII digits.
 
-        `description` names it in the error. Raises `InputError` for other words; the empty one
-        stands for the end of the file.
+        `description` is used in the error. Raises `InputError` for other words; "" means the end of
+        the file.
         """
         is_number = word.isascii() and word.isdecimal() and len(word) <= len(str(above))
         if not is_number or int(word) >= above:
@@ -194,11 +197,11 @@ _MOST_JUDGED = 1 << 13
 
 
 def write(topology: Topology, options: Ns3WriteOptions) -> WriteResult:
-    """Write the topology as a file of cables for ns-3 (writer of the format `ns3`).
+    """Write the topology as a file of cables for ns-3 (format `ns3`).
 
-    The header is that of ASTRA-sim, or of SimAI with `header=simai`. Losses: names, rounded rates
-    and latencies, and forwarding by NPUs. Raises `UsageError` for links without an equal link in
-    the opposite direction, and for servers that SimAI cannot describe.
+    The header is that of ASTRA-sim, or of SimAI with `header=simai`. Losses are names, rounded
+    rates and latencies, and forwarding by NPUs. Raises `UsageError` for links without an equal link
+    in the opposite direction, and for servers that SimAI cannot describe.
     """
     cables = cables_of(topology)
     header = _format_simai_header if options.header == SIMAI else _format_header
@@ -213,9 +216,9 @@ def write(topology: Topology, options: Ns3WriteOptions) -> WriteResult:
 
 
 def _format_header(topology: Topology, cables: int, options: Ns3WriteOptions) -> list[str]:
-    """Return the header of ASTRA-sim: a line "nodes switches cables", and a line of all switches.
+    """Return the header of ASTRA-sim: a line "nodes switches cables" and a line with all switches.
 
-    Switches are numbered after the NPUs; their line is empty without any. `options` is not used.
+    Switches are numbered after the NPUs; without any, their line is empty. `options` is not used.
     """
     del options
     npus, nodes = topology.num_npus, topology.num_nodes
@@ -225,13 +228,11 @@ def _format_header(topology: Topology, cables: int, options: Ns3WriteOptions) ->
 def _format_simai_header(topology: Topology, cables: int, options: Ns3WriteOptions) -> list[str]:
     """Return the first two lines of SimAI's form of a topology file.
 
-    The first line has the number of nodes, NPUs per server, the number of NVSwitches, that of the
-    other switches, `cables` (the number of cables), and the type of GPU of the options. The second
-    line lists the switches by node number, NVSwitches first. An NVSwitch is a switch inside a
-    server, as found by `find_servers`; without any, every NPU is a server.
-
-    Raises `UsageError` (code `uneven-servers`) for servers of different sizes, or that do not begin
-    at a multiple of their size: SimAI divides the number of an NPU by the size to get the server.
+    The first line has the numbers of nodes, NPUs per server, NVSwitches, other switches and cables,
+    and the type of GPU. The second lists the switches, NVSwitches first. An NVSwitch is a switch
+    inside a server (`find_servers`); without any, every NPU is a server. Raises `UsageError`
+    (`uneven-servers`) for servers of different sizes or that do not start at a multiple of their
+    size.
     """
     npus, nodes = topology.num_npus, topology.num_nodes
     servers = find_servers(topology)
@@ -254,7 +255,7 @@ def _format_lines(cables: list[Cable]) -> Iterator[str]:
 def _format_rate(bandwidth_bytes_per_s: float) -> str:
     """Return a bandwidth as text such as `400Gbps`, rounded to whole bits per second.
 
-    The prefix is the first one in `_RATE_PREFIXES`, largest first, of which it is a whole multiple.
+    The prefix is the largest one of `_RATE_PREFIXES` of which it is an integer multiple.
     """
     bits = round(bandwidth_bytes_per_s * 8)
     prefix, factor = next(pair for pair in _RATE_PREFIXES if bits % pair[1] == 0)
@@ -267,10 +268,10 @@ def _format_delay(latency_s: float) -> str:
 
 
 def report_name_losses(topology: Topology) -> Iterator[Loss]:
-    """Yield the losses of files of numbers: names of nodes and groups, and in-switch operations.
+    """Yield the losses of a file that has only numbers of nodes.
 
-    Losses of multicast and reduction list their switches. A property that the topology lacks gives
-    no loss.
+    They are multicast and reduction (with their switches), names of nodes, and groups; each only if
+    the topology has them.
     """
     for name, switches in (("multicast", topology.multicast), ("reduction", topology.reduction)):
         if switches:
@@ -284,8 +285,8 @@ def report_name_losses(topology: Topology) -> Iterator[Loss]:
 def _report_rounding(cables: list[Cable]) -> Iterator[Loss]:
     """Yield losses for bandwidths and latencies that change because the file has integers.
 
-    The units are bits per second and ns. At most one loss for bandwidths and one for latencies;
-    each names the first affected value.
+    The units are bit/s and ns. There is at most one loss for each of the two, with the first
+    affected value.
     """
     for cable in cables:
         bits = cable.bandwidth_bytes_per_s * 8
@@ -302,10 +303,10 @@ def _report_rounding(cables: list[Cable]) -> Iterator[Loss]:
 
 
 def _report_forwarding(topology: Topology) -> Iterator[Loss]:
-    """Yield one loss if NPUs are connected only via other NPUs, which do not forward in ns-3.
+    """Yield one loss if some NPUs are connected only through NPUs, which do not forward in ns-3.
 
-    It gives the number of such ordered pairs and the first one. Networks above `_MOST_JUDGED` NPUs
-    are not checked.
+    It contains the number of such ordered pairs and the first one. Networks above `_MOST_JUDGED`
+    NPUs are not checked.
     """
     if topology.num_npus > _MOST_JUDGED:
         return
@@ -320,9 +321,9 @@ def _report_forwarding(topology: Topology) -> Iterator[Loss]:
 
 
 def _find_reached(topology: Topology) -> BoolArray:
-    """Return whether NPU i reaches NPU j without another NPU between them, bool[NPUs, NPUs].
+    """Return whether NPU i reaches NPU j without another NPU in between: bool[NPUs, NPUs].
 
-    True on the diagonal, for a direct link, and for NPUs with links to switches of one island.
+    True for i = j, for a direct link, and if both have links to connected switches.
     """
     npus = topology.num_npus
     reached = np.eye(npus, dtype=np.bool_)
@@ -338,11 +339,10 @@ def _find_reached(topology: Topology) -> BoolArray:
 
 
 def _find_islands(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return a number for every switch, equal for switches connected via switches.
+    """Return a number for every switch, equal for switches that are connected through switches.
 
-    int64[switches]: the least switch (counted from 0 after the NPUs) from which links between
-    switches lead to it. Links are assumed to exist in both directions. A switch without such links
-    has its own number.
+    It is int64[switches], the smallest switch of the component, counted from 0. Links are assumed
+    to exist in both directions.
     """
     npus = topology.num_npus
     island = np.arange(topology.num_nodes - npus)
@@ -370,11 +370,12 @@ class Servers:
 
 
 def find_servers(topology: Topology) -> Servers:
-    """Return the size of servers and the switches inside them.
+    """Return the number of NPUs of a server and the switches inside servers.
 
-    A switch is inside a server if it connects only consecutive NPUs that also have other links.
-    Without any, every NPU is a server. Raises `UsageError` for servers of different sizes or
-    offsets, which SimAI cannot number: it divides the number of an NPU by the server size.
+    A switch is inside a server if it connects only consecutive NPUs that also have other links, and
+    not all NPUs unless there is no other such switch. Without any, every NPU is a server. Raises
+    `UsageError` (`uneven-servers`) for servers of different sizes, or that do not start at a
+    multiple of their size, because SimAI divides the number of an NPU by the size.
     """
     npus = topology.num_npus
     ends = np.unique(np.stack([topology.source, topology.destination]), axis=1)

@@ -66,11 +66,11 @@ class NodeTimes:
 
 
 def simulate(request: SimulationRequest, options: AnalyticalOptions) -> SimulationResult:
-    """Simulator `analytical`: simulate an algorithm and return the times of its ranks and steps.
+    """Simulate an algorithm and return the times of its ranks and steps (simulator `analytical`).
 
-    Traces of other programs with messages in bytes are simulated exactly as ASTRA-sim runs them: if
-    ASTRA-sim aborts, no rank has a time. Raises `UsageError` for a size below a byte and for
-    rendezvous with unsupported options, and `InputError` if the topology has too few NPUs or no
+    Traces of other programs with messages in bytes are simulated as ASTRA-sim runs them: if
+    ASTRA-sim aborts, no rank has a time. Raises `UsageError` for a size below one byte and for
+    rendezvous with unsupported options. Raises `InputError` if the topology has too few NPUs or no
     path between two communicating ranks, or if a trace is fixed to another size.
     """
     algorithm, size = request.algorithm, request.collective_bytes
@@ -122,8 +122,8 @@ def _remove_aborted_times(
 ) -> SimulationResult:
     """Return the result; if ASTRA-sim aborts on a folder of such traces, only the reasons.
 
-    In the latter case all finish times are None and the diagnostics are errors. Networks of several
-    dimensions exist only in the hub and never count as a reason.
+    Then all finish times are None and the diagnostics are errors. Networks of several dimensions
+    are never a reason, because ASTRA-sim cannot simulate them.
     """
     from collhub_astra_sim.workloads.stopped_jobs import CODE, find_network_abort
 
@@ -155,13 +155,13 @@ def simulate_nodes(
     *,
     records_transfers: bool = False,
 ) -> NodeTimes:
-    """Simulate the nodes of a set of traces without any check for aborts.
+    """Simulate the nodes of a set of traces, without a check for aborts of ASTRA-sim.
 
-    `duration_ns`: int64 per node, at least 1 at COMP nodes; by default the durations of the traces.
-    `locate`: returns the location of a node for messages; by default its rank and its position in
-    the rank. `channel`: int64 per node, by default 0; relevant only on topologies of several
-    planes. `npus`: the NPU of every rank, by default NPU r for rank r. `groups`: multicasts and
-    sums in switches. Raises `InputError` as `simulate` does.
+    `duration_ns`: int64 by node, at least 1 for computations; None for the durations of the traces.
+    `locate`: returns the location of a node for messages; by default its rank and its position
+    there. `channel`: int64 by node, by default 0; used only on topologies of several planes.
+    `npus`: NPU of every rank, by default NPU r for rank r. `groups`: multicasts and sums in
+    switches. Raises the `InputError`s of `simulate`.
     """
     from collhub_astra_sim.simulating.findings import report_findings
     from collhub_astra_sim.simulating.kernel import get_parents, run
@@ -198,8 +198,8 @@ def simulate_nodes(
 def _collect_transfers(world: SimulatedWorld) -> LinkTransfers:
     """Return the recorded transmissions, one row per message and link, in order of time.
 
-    The column `row` of a transmission is the number of the SEND node of its message. A message is
-    ready for its first link when that node starts, and for every other link when it arrives there.
+    `row` is the SEND node of the message. A message is ready for its first link when this node
+    starts, and for each later link when it arrives there. Times are in ns.
     """
     records = world.transmission[: world.transmissions[0]]
     node, link, start = (records[name].copy() for name in ("node", "link", "start"))
@@ -214,9 +214,9 @@ def _collect_transfers(world: SimulatedWorld) -> LinkTransfers:
 
 
 def _find_step_location(algorithm: Algorithm, nodes: NodeTable, node: int) -> Location:
-    """Return the location in the user's file of the step that node number `node` belongs to.
+    """Return the location, in the user's file, of the step to which a node belongs.
 
-    For a node without a step: its rank and its position in the rank's trace.
+    For a node without a step, it is the rank and the position in the rank's trace.
     """
     row = int(nodes.step[node])
     # The node of a rank without steps belongs to no step.
@@ -252,9 +252,9 @@ def _find_channels(algorithm: Algorithm, nodes: NodeTable) -> Int64Array | None:
 def _compute_step_times(
     nodes: NodeTable, times: NodeTimes, steps: int
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the start of the first and the end of the last node of every step.
+    """Return the start of the first and the end of the last node of every step, in ns.
 
-    int64[steps] each, -1 for a step that never ran.
+    Both are int64[steps]; -1 for a step that did not run.
     """
     start = np.full(steps, -1, np.int64)
     end = np.full(steps, -1, np.int64)
@@ -276,12 +276,12 @@ def simulate_rendezvous(
     options: AnalyticalOptions,
     npus: Sequence[int] | None,
 ) -> SimulationResult:
-    """Return the finish times of ranks with the rendezvous protocol.
+    """Return ranks' finish times with the rendezvous protocol: messages wait for receivers.
 
-    Messages wait for their receivers. `nodes`: with the durations of all computations. `npus`:
-    ascending NPUs of the ranks, None for the first ones. Raises `UsageError` for NPUs that do not
-    ascend, for networks of several planes and for link models other than that of ASTRA-sim. Ranks
-    that never finish have the time None and are reported as one diagnostic, instead of all others.
+    `nodes`: with the durations of all computations. `npus`: ascending NPUs of the ranks, None for
+    the first ones. A rank that never finishes has None; one diagnostic then reports all of them.
+    Raises `UsageError` for NPUs that do not ascend, networks of several planes, and link models
+    other than that of ASTRA-sim.
     """
     # Imported here, because most algorithms are simulated without a job.
     from collhub_astra_sim.workloads.simulate import simulate_workload
@@ -317,10 +317,10 @@ def simulate_rendezvous(
 
 
 def _build_job(members: Sequence[int], num_npus: int) -> Workload:
-    """Return a job with one all-reduce of the NPUs `members`, as which an algorithm is executed.
+    """Return a job with one all-reduce of the NPUs `members`, in whose place an algorithm runs.
 
-    It has `num_npus` ranks. The collective is in a group if there are further NPUs; its bytes do
-    not matter.
+    It has `num_npus` ranks. The collective is in a group if there are other NPUs. Its bytes have no
+    effect.
     """
     count = len(members)
     is_part = count < num_npus

@@ -30,10 +30,10 @@ def report_findings(
     model: TimingModel,
     locate: Locate,
 ) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of a finished simulation, in the order of ranks.
+    """Return the diagnostics of a finished simulation, in the order of the ranks.
 
-    Errors and warnings about unfinished nodes, then the warning about an event at time 0 if
-    ASTRA-sim could simulate the network.
+    They are errors and warnings about unfinished nodes, then a warning about an event at time 0 if
+    ASTRA-sim can simulate the network.
     """
     diagnostics: list[Diagnostic] = []
     # The search for reasons takes longer than most runs, so it runs only if a node is stuck.
@@ -60,8 +60,8 @@ def _make_abort_warning() -> Diagnostic:
 def _is_astra_sim_network(topology: Topology, model: TimingModel) -> bool:
     """Return whether ASTRA-sim can simulate this network.
 
-    It requires the occupancy model `serialization` and dimensions of the three kinds of ASTRA-sim;
-    with congestion exactly one dimension.
+    The occupancy must be `serialization`, and all dimensions must be of the three kinds of
+    ASTRA-sim; with congestion there must be exactly one.
     """
     if model.occupancy is not Occupancy.SERIALIZATION:
         return False
@@ -91,10 +91,11 @@ class StuckNodes:
         self._blocker = _find_blockers(nodes, self._start, self._end)
 
     def findings_of(self, rank: int) -> Iterator[Diagnostic]:
-        """Yield at most one diagnostic about a rank that does not finish all of its nodes.
+        """Yield at most one diagnostic about a rank that does not run all of its nodes.
 
-        A warning if the remaining nodes form a cycle, since the rank itself finishes then; else an
-        error about the first node that began, or about the rank if none did.
+        If the rank finishes, the remaining nodes form a cycle, which is a warning. Otherwise it is
+        an error about the first node that started and did not end, or about the rank if there is
+        none.
         """
         first, end = self._get_rows(rank)
         unended = first + np.flatnonzero(self._end[first:end] < 0)
@@ -122,9 +123,10 @@ class StuckNodes:
         return first, end
 
     def _report_waiting(self, rank: int, node: int, begun: int, unended: int) -> Diagnostic:
-        """Return the error about `node`, the first of its rank that began and never finished.
+        """Return the error about `node`, the first of its rank that started and never ended.
 
-        `begun`: number of such nodes of the rank; `unended`: number of all that did not finish.
+        `begun`: number of such nodes of the rank. `unended`: number of all nodes of the rank
+        without an end.
         """
         further_steps = _describe_further_steps(begun - 1, unended - begun)
         return Diagnostic(
@@ -135,11 +137,11 @@ class StuckNodes:
         )
 
     def _describe_wait(self, node: int) -> str:
-        """Return a clause on the event for which a started node waits.
+        """Describe the event for which a started node waits, as a clause.
 
-        For a RECV: the SEND that never starts and its obstacle, or how the peer's messages differ
-        from the expected one. A started node of any other type that does not finish is of a type
-        that no algorithm may contain.
+        For a RECV it is the SEND that never starts and its obstacle, or how the messages of the
+        peer differ from the expected one. Any other started node without an end is of a type that
+        no algorithm may contain.
         """
         # Sends and local work always finish; ASTRA-sim starts nodes of other types and never
         # finishes them.
@@ -169,10 +171,7 @@ class StuckNodes:
         return NodeType(kind).name
 
     def _find_sender(self, receive: int) -> int | None:
-        """Return the first SEND with the key of a RECV's message that never started.
-
-        None if all such SENDs started or there are none.
-        """
+        """Return the first unstarted SEND that matches a RECV's message; None without one."""
         sends = self._find_sends_to(receive)
         has_key = self._key[sends] == self._key[receive]
         is_waiting = self._start[sends] < 0
@@ -192,11 +191,11 @@ class StuckNodes:
         return first + np.flatnonzero(is_send & is_to_receiver)
 
     def _describe_near_miss(self, receive: int) -> str:
-        """Describe how the messages from a RECV's peer differ from the expected one.
+        """Describe how the messages from the peer of a RECV differ from the expected one.
 
-        The first that applies: equal messages, but too few of them; the first one with an equal
-        tag, but another size; the first one with an equal size, but another tag; otherwise it
-        "never sends", although messages that differ in both may exist.
+        The first case that applies: equal messages, but too few; a message with an equal tag and
+        another size; one with an equal size and another tag; otherwise "never sends", although
+        messages that differ in both may exist.
         """
         sender = f"rank {self._nodes.peer[receive]}"
         tag, size = self._nodes.tag, self._nodes.size
@@ -214,7 +213,7 @@ class StuckNodes:
         return f"{sender} never sends"
 
     def _find_cure(self, node: int) -> str:
-        """Return the advice for a RECV that no SEND of any rank matches; "" for all other nodes."""
+        """Return the advice for a RECV that no unstarted SEND matches; "" for all other nodes."""
         is_receive = self._nodes.type[node] == NodeType.COMM_RECV
         if not is_receive or self._find_sender(node) is not None:
             return ""
@@ -231,10 +230,10 @@ class StuckNodes:
 
 
 def _find_blockers(nodes: NodeTable, start: Int64Array, end: Int64Array) -> Int64Array:
-    """Return for every unstarted node the started node that blocks it, directly or indirectly.
+    """Return for every node that did not start the node that blocks it: int64[nodes].
 
-    If no started node blocks it, a node of the cycle that does. Started nodes block themselves.
-    int64[nodes]. Cost: O(n log n), for chains of any length.
+    It is a started node, directly or through other nodes, or a node of a cycle if there is none. A
+    started node has its own number. Cost: O(n log n).
     """
     blocker = np.arange(len(nodes))
     # Data dependencies come last: if an element is assigned repeatedly, numpy uses the last value.
@@ -257,10 +256,10 @@ def _format_steps(count: int) -> str:
 
 
 def _describe_further_steps(begun: int, waiting: int) -> str:
-    """Format the further unfinished steps of the same rank, in parentheses.
+    """Format the number of further unfinished steps of the same rank, in parentheses; "" if none.
 
-    `begun`: number of steps that began and never finished; `waiting`: of those that never start.
-    Empty if both are 0.
+    `begun`: number of steps that started and never ended. `waiting`: number of steps that never
+    start.
     """
     parts = []
     if begun:

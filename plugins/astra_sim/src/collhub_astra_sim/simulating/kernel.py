@@ -191,11 +191,11 @@ _SEND, _RECV, _COMP = int(NodeType.COMM_SEND), int(NodeType.COMM_RECV), int(Node
 
 
 def _simulate(world: SimulatedWorld, parents: NodeParents) -> bool:
-    """Simulate until the event queue is empty; results are in `world`.
+    """Simulate until the event queue is empty; the results are in `world`.
 
-    Events are processed by time, those of equal time in order of creation. A node that ends may
-    start others at the same time, whose events are appended. Return whether the initial nodes
-    schedule an event at time 0 ns, on which ASTRA-sim aborts; the simulation continues
+    Events are processed by time, those of equal time in the order of their creation. A node that
+    ends may start others at the same time, whose events are appended. Returns whether the initial
+    nodes schedule an event at time 0 ns, on which ASTRA-sim aborts; the simulation continues
     nevertheless.
     """
     link_children(world, parents)
@@ -220,9 +220,9 @@ def _simulate(world: SimulatedWorld, parents: NodeParents) -> bool:
 
 @compiled
 def _handle_event(kind: Integer, item: Integer, now: Integer, world: SimulatedWorld) -> Integer:
-    """Process one event of this kind at time `now` (ns); `item` is its node, link or rank.
+    """Process one event at time `now` (ns); `kind` decides whether `item` is a node, link or rank.
 
-    Write the nodes that it finishes to `world.ended`, in order, and return their number.
+    Writes the nodes that end to `world.ended`, in order, and returns their number.
     """
     if kind == _DELIVERY:
         return _handle_arrival(item, now, world)
@@ -240,9 +240,9 @@ def _handle_event(kind: Integer, item: Integer, now: Integer, world: SimulatedWo
 
 @compiled
 def _start_rank(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> None:
-    """Start the nodes of a rank that have no parents.
+    """Start the nodes of a rank without parents, in the order of `find_roots_in_order`.
 
-    They start at `_START_NS`, in the order of `find_roots_in_order`.
+    They start at `_START_NS`.
     """
     roots = find_roots_in_order(rank, world, parents)
     for position in range(roots):
@@ -251,10 +251,10 @@ def _start_rank(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> N
 
 @compiled
 def _start_node(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Start the node in this row at time `now` (ns): send, post the receive, or start to compute.
+    """Start the node in this row at `now` (ns): send, post the receive, or start to compute.
 
-    Any number of nodes of a rank may run at once; the node counts as ongoing in its rank until
-    `_finish_node`. A node of any other kind starts and never finishes.
+    Any number of nodes of a rank may run at the same time. The node counts as ongoing in its rank
+    until `_finish_node`. A node of any other kind starts and never ends.
     """
     node = world.node[row]
     node["start"] = now
@@ -273,7 +273,8 @@ def _start_node(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 def _send_message(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Assign a slot to a message, if it has none, and put it on its first link.
 
-    The n-th SEND of a key to begin gets the key's n-th slot.
+    The n-th SEND of a key that starts gets the n-th slot of the key, which matches it with the n-th
+    RECV.
     """
     node = world.node[row]
     if node["slot"] < 0:
@@ -288,10 +289,10 @@ def _send_message(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @outlined
 def _send_unless_sent(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Send a message, or for a copy the message it is copied from, unless that was already sent.
+    """Send a message, or the message of which it is a copy, unless that was already sent.
 
-    All messages of a multicast begin at the same time: the first one to begin determines the
-    position in the link's queue.
+    All messages of a multicast start at the same time. The first one determines the position in the
+    queue of the link.
     """
     leader = world.switched[row]["leader"]
     first = row if leader < 0 else leader
@@ -302,10 +303,10 @@ def _send_unless_sent(row: Integer, now: Integer, world: SimulatedWorld) -> None
 
 @compiled
 def _start_computation(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Start a COMP. It occupies no resource: the COMPs of a rank run concurrently.
+    """Start a computation; it occupies no resource, so computations of a rank run concurrently.
 
-    Its event names the rank, not the node, because `_finish_computations` finishes all COMPs of the
-    rank that end at the same time.
+    Its event refers to the rank instead of the node, because `_finish_computations` finishes all
+    computations of the rank that end at the same time.
     """
     node = world.node[row]
     end = now + node["work"]
@@ -317,11 +318,10 @@ def _start_computation(row: Integer, now: Integer, world: SimulatedWorld) -> Non
 
 @compiled
 def _post_receive(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Post a RECV.
+    """Post a RECV: the n-th one of a key (ends, tag and size) gets the n-th slot of the key.
 
-    The n-th RECV of a key (ends, tag and size) has its n-th slot. If the message of the slot has
-    already arrived, schedule the end at the same time through the event queue; otherwise the slot
-    notes who waits.
+    If the message of the slot has already arrived, the end of the RECV is scheduled at the same
+    time through the event queue. Otherwise the slot stores the RECV.
     """
     node = world.node[row]
     if node["slot"] < 0:
@@ -337,11 +337,11 @@ def _post_receive(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @compiled
 def _finish_computations(rank: Integer, now: Integer, world: SimulatedWorld) -> Integer:
-    """Finish all COMPs of a rank that end at `now`, in the order in which they began.
+    """Collect all computations of a rank that end at `now`, in the order in which they started.
 
-    Write them to `world.ended` and return their number. The event of the first COMP finishes all of
-    them; the events of the remaining ones find an empty set, because ASTRA-sim has one callback per
-    rank and time.
+    Writes them to `world.ended` and returns their number. The event of the first one finishes all
+    of them, and the events of the others find none, because ASTRA-sim has one callback per rank and
+    time.
     """
     running = world.heap[1 + rank]
     first = running["first"]
@@ -357,8 +357,8 @@ def _finish_computations(rank: Integer, now: Integer, world: SimulatedWorld) -> 
 def _finish_node(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Finish a node at `now` (ns) and start the nodes for which it was the last parent.
 
-    These start at the same time, in the iteration order of their set. The rank's finish time is
-    updated if no node of the rank is ongoing.
+    They start at the same time, in the iteration order of ASTRA-sim's set. The finish time of the
+    rank is set if none of its nodes is ongoing, even if some nodes never start.
     """
     node = world.node[row]
     rank = world.rank[node["rank"]]
@@ -377,10 +377,10 @@ def _finish_node(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @compiled
 def _release_children(row: Integer, world: SimulatedWorld) -> Integer:
-    """Decrement the parent counts of a node's children.
+    """Decrement the number of unfinished parents of a node's children.
 
-    Write the children without remaining parents to `world.freed`, in the order of the children, and
-    return their number.
+    Writes the children without unfinished parents to `world.freed`, in the order of the children,
+    and returns their number.
     """
     node = world.node[row]
     first = node["first_child"]
@@ -402,7 +402,8 @@ def _release_children(row: Integer, world: SimulatedWorld) -> Integer:
 def _put_on_link(row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Send a message over the next link of its route at `now` (ns).
 
-    If the link is busy, the message is appended to its queue, first come, first served.
+    If the link is busy, the message is appended to the queue of the link (first come, first
+    served).
     """
     index = world.path_link[world.node[row]["work"] & _LOW_BITS]
     link = world.link[index]
@@ -422,8 +423,9 @@ def _put_on_link(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 def _start_transmission(index: Integer, row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Send a message over a free link: schedule its arrival, then the release of the link.
 
-    `row` is the message's node, whose size class and the link's class determine both times. Without
-    congestion a link is never busy, has no release, and its counts of bytes and time stay 0.
+    `row`: node of the message. Its size class and the class of the link determine both times.
+    Without congestion a link is never busy, has no release, and its counts of bytes and time remain
+    0.
     """
     size_class = world.node[row]["size_class"]
     link = world.link[index]
@@ -445,10 +447,10 @@ def _start_transmission(index: Integer, row: Integer, now: Integer, world: Simul
 def _record_transmission(
     index: Integer, row: Integer, now: Integer, arrival: Integer, world: SimulatedWorld
 ) -> None:
-    """Append the transmission of message `row` over link `index` to `world.transmission`.
+    """Record that message `row` is sent over link `index` from `now` to `arrival` (ns).
 
-    It starts at `now` and arrives at `arrival` (both ns). Without free records, nothing is recorded
-    or counted; the capacity is 0 if transmissions are not requested.
+    Nothing is recorded if `world.transmission` is full; its size is 0 if transmissions are not
+    requested.
     """
     count = world.transmissions[0]
     if count < len(world.transmission):
@@ -462,10 +464,9 @@ def _record_transmission(
 
 @compiled
 def _release_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Mark link `index` as idle and start to send the oldest message of its queue, if any.
+    """Mark link `index` as idle, and send the oldest message of its queue at `now` (ns), if any.
 
-    Its transmission starts at `now` (ns). Occurs only in congestion-aware simulations: without
-    congestion a link is never busy.
+    This occurs only with congestion.
     """
     link = world.link[index]
     link["is_busy"] = False
@@ -479,11 +480,11 @@ def _release_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @compiled
 def _handle_arrival(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
-    """Handle the arrival of a message at the end of a link: forward it, or deliver it.
+    """Forward a message that has arrived at the end of a link, or deliver it.
 
-    At delivery the SEND finishes, followed by the RECV if it is posted; a message that carries a
-    sum finishes the posted RECVs of all its parts. Writes the rows of the nodes that finish to
-    `world.ended`; returns their number.
+    At delivery the SEND ends, then the RECV if it is posted; a message that carries a sum ends the
+    posted RECVs of all its parts. Writes the nodes that end to `world.ended` and returns their
+    number.
     """
     node = world.node[row]
     if node["work"] & _LOW_BITS < node["work"] >> 32:
@@ -511,9 +512,9 @@ def _handle_arrival(row: Integer, now: Integer, world: SimulatedWorld) -> Intege
 
 @outlined
 def _forward_at_switch(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
-    """Forward a message at a switch: create its copies, or add it to a sum.
+    """Forward a message at a switch: send its copies from there, or add it to a sum.
 
-    Return the number of nodes that finish (written to `world.ended`): the SEND of a message that
+    Returns the number of nodes that end, written to `world.ended`: the SEND of a message that
     enters its first sum.
     """
     position = world.node[row]["work"] & _LOW_BITS
@@ -539,10 +540,9 @@ def _forward_at_switch(row: Integer, now: Integer, world: SimulatedWorld) -> Int
 
 @compiled
 def _add_to_sum(index: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Add a message to a sum; forward the sum's carrier when no message is missing.
+    """Add a message to a sum; when none is missing, forward the message that carries the sum.
 
-    The carrier is the message that continues with the sum; the next sum that it enters, if any, is
-    noted. The other messages end here.
+    The next sum that the carrier enters, if any, is stored. All other messages end here.
     """
     total = world.sum[index]
     total["missing"] -= 1
@@ -558,8 +558,8 @@ def _add_to_sum(index: Integer, now: Integer, world: SimulatedWorld) -> None:
 def _deliver_sum(row: Integer, world: SimulatedWorld) -> Integer:
     """Deliver all messages of a sum at once.
 
-    Write the posted RECVs to `world.ended`, in the order of the sum, and return their number; mark
-    the slots of the other messages as arrived.
+    Writes the posted RECVs to `world.ended`, in the order of the sum, and returns their number. The
+    slots of the other messages are marked as arrived.
     """
     ended = 0
     part = row
@@ -579,10 +579,10 @@ def _deliver_sum(row: Integer, world: SimulatedWorld) -> Integer:
 def _write_orders(
     world: SimulatedWorld, parents: NodeParents, roots: Int64Array, counts: Int64Array
 ) -> int:
-    """Kernel: write all children to the world, and the roots of all ranks to `roots`.
+    """Write the children of all nodes to the world, and the roots of all ranks to `roots` (kernel).
 
-    `roots` receives the roots rank by rank, `counts` their number per rank. Return the total number
-    of roots.
+    `roots` gets the roots rank by rank, and `counts` their number per rank. Returns the number of
+    all roots.
     """
     link_children(world, parents)
     total = 0

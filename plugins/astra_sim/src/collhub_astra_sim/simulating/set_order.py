@@ -47,11 +47,11 @@ EMPTY_SET = np.int64(1)
 
 @compiled
 def sort_as_set(rows: IntArray, count: Integer, buckets: Integer, world: SetState) -> Integer:
-    """Reorder the first `count` rows in place, from insertion order to that of an unordered_set.
+    """Reorder the first `count` rows in place from insertion order to that of an unordered_set.
 
-    The order is that of iteration in libstdc++; one or two rows are reversed. `buckets`: the set's
-    bucket count before (`EMPTY_SET`: a new set). Returns the bucket count afterwards, which never
-    decreases; with count 0 it remains.
+    The order is the iteration order of libstdc++; two rows are reversed. `buckets`: bucket count of
+    the set before (`EMPTY_SET` for a new set). Returns the bucket count afterwards, which never
+    decreases and is unchanged for no rows.
     """
     # Nearly all sets are this small. A new element is inserted at the front unless its bucket is
     # occupied; then it is inserted before the first element of the bucket, which here is also the
@@ -73,9 +73,9 @@ def _sort_large_set(
 ) -> Integer:
     """Reorder rows as `sort_as_set` does, with a linked list of positions as in libstdc++.
 
-    `before`: by bucket, the position before its first element, -1 if the bucket is empty; all -1
-    before and after the call. `element[len(rows)]` is the head of the list, which precedes its
-    first element. Returns the new bucket count.
+    `before`: by bucket, the position before its first element, -1 if the bucket is empty; all are
+    -1 before and after the call. `element[len(rows)]` is the head of the list. Returns the new
+    bucket count.
     """
     head = len(rows)
     element[head]["after"] = -1
@@ -110,11 +110,11 @@ def _write_order(rows: IntArray, element: Records, before: Int64Array) -> None:
 def _insert_element(
     position: Integer, head: Integer, buckets: Integer, element: Records, before: Int64Array
 ) -> None:
-    """Insert an element into its bucket, in front of the bucket's elements in the set's one list.
+    """Insert an element in front of the elements of its bucket in the linked list of the set.
 
-    If the bucket is empty, the element becomes the first of the entire list. The bucket is the
-    identity modulo `buckets`. `head`: the entry before the list. `before`: per bucket, the entry
-    before its first element, -1 if empty; `element` and `before` are updated.
+    The bucket is the identity modulo `buckets`. If it is empty, the element becomes the first of
+    the entire list. `head`: entry before the list. `before`: by bucket, the entry before its first
+    element, -1 if empty. `element` and `before` are modified.
     """
     entry = element[position]
     bucket = np.int64(entry["identity"] % np.uint64(buckets))
@@ -135,10 +135,10 @@ def _insert_element(
 def _expand_buckets(
     head: Integer, buckets: Integer, element: Records, before: Int64Array
 ) -> Integer:
-    """Increase the bucket count to the next of `BUCKET_COUNTS` and reinsert all elements.
+    """Increase the bucket count to the next one of `BUCKET_COUNTS` and reinsert all elements.
 
-    They are reinserted in list order, as a hash set of ASTRA-sim would, which determines the order
-    of iteration. Returns the new count (the old one if there is no greater).
+    They are reinserted in list order, as libstdc++ does, which determines the order of iteration.
+    Returns the new count; the old one if there is no larger one.
     """
     for bucket in range(buckets):
         before[bucket] = -1
@@ -164,7 +164,7 @@ def find_roots_in_order(rank: Integer, world: SimulatedWorld, parents: NodeParen
     """Write the nodes of a rank without parents to `world.freed` and return their number.
 
     Their order is the iteration order of the set that Chakra's feeder fills while it iterates over
-    the set of all nodes. Also sets the rank's bucket count.
+    the set of all nodes. The bucket count of the rank is set too.
     """
     count = _collect_in_file_order(rank, world, parents)
     sort_as_set(world.freed, count, EMPTY_SET, world)
@@ -184,8 +184,8 @@ def find_roots_in_order(rank: Integer, world: SimulatedWorld, parents: NodeParen
 def link_children(world: SimulatedWorld, parents: NodeParents) -> None:
     """Store the children of every node in `world.child`, in the iteration order of their set.
 
-    Also count the parents of every node. The dependencies are read twice, to count and to place,
-    which needs less memory than sorting them.
+    The parents of every node are counted too. Dependencies are read twice, to count and to place
+    them, which needs less memory than a sort.
     """
     _count_children(world, parents)
     _reserve_children(world)
@@ -208,8 +208,8 @@ def _count_children(world: SimulatedWorld, parents: NodeParents) -> None:
 def _reserve_children(world: SimulatedWorld) -> None:
     """Assign every node a range of `world.child` with one entry per child, in row order.
 
-    Then set every `children` to 0 and every `latest_child` to -1, because the caller counts the
-    children again when it writes them.
+    Then `children` is set to 0 and `latest_child` to -1 for all nodes, because the children are
+    counted again when they are written.
     """
     total = 0
     for row in range(len(world.node)):
@@ -264,11 +264,10 @@ def _collect_parents(row: Integer, world: SimulatedWorld, parents: NodeParents) 
 
 @compiled
 def _add_parent(parent: Integer, row: Integer, count: Integer, world: SimulatedWorld) -> Integer:
-    """Append `parent` to `world.parents` unless it is already a parent of `row`.
+    """Append `parent` to `world.parents` unless already there for `row`; return the new count.
 
-    `count`: parents written so far; returns the new count. A parent is known to be present by
-    `latest_child[parent] == row`, which is set here; all parents of a row must therefore be added
-    before those of the next.
+    `count`: number of parents written so far. `latest_child[parent] == row` marks a parent as
+    present and is set here, so all parents of a row must be added before those of the next row.
     """
     if world.latest_child[parent] == row:
         return count
@@ -279,10 +278,11 @@ def _add_parent(parent: Integer, row: Integer, count: Integer, world: SimulatedW
 
 @compiled
 def _collect_in_file_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
-    """Write the nodes of a rank to `world.freed` in the order in which its file first names them.
+    """Write a rank's nodes to `world.freed` in the order in which its file first refers to them.
 
-    A node is named by its record, or earlier by the dependency of another record; the dependencies
-    of a record come in the iteration order of the feeder's set. Return the number of nodes.
+    A file refers to a node by its record, or earlier by a dependency of another record; the
+    dependencies of a record are in the iteration order of the feeder's set. Returns the number of
+    nodes.
     """
     first, end = world.rank[rank]["first"], world.rank[rank + 1]["first"]
     is_touched = world.is_touched[: end - first]
@@ -305,7 +305,7 @@ def _collect_in_file_order(rank: Integer, world: SimulatedWorld, parents: NodePa
 def _has_forward_parent(row: Integer, parents: NodeParents) -> bool:
     """Return whether a node depends on a later node of the file.
 
-    Only such a dependency names a node before the node's record.
+    The file then refers to that node before its record.
     """
     for edge in range(parents.data_indptr[row], parents.data_indptr[row + 1]):
         if parents.data_indices[edge] > row:

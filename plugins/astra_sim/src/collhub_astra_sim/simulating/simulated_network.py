@@ -56,10 +56,10 @@ def build_network(
     model: TimingModel,
     channels: Int64Array | None = None,
 ) -> SimulatedNetwork:
-    """Route pairs of NPUs and tabulate the times of messages of `sizes` bytes on the links in use.
+    """Route pairs of NPUs and compute the times of messages of `sizes` bytes on the used links.
 
-    `channels`: int64 per pair, by default 0; selects the plane. Raises `InputError` for a pair
-    without a path, or if a time does not fit.
+    `channels`: int64 by pair, by default 0; they select the plane. Raises `InputError` for a pair
+    without a path, and (`too-large`) if the table of times would be too large.
     """
     is_shared = model.is_congestion_aware
     links = route_links(topology, sources, destinations, is_shared, channels)
@@ -75,8 +75,8 @@ def route_links(
 ) -> tuple[Routes, Float64Array, Float64Array]:
     """Return (routes of pairs of NPUs, bandwidth in bytes/s and latency in ns of every link).
 
-    The links are those of the topology, or, if `is_shared` is false, one private link per pair.
-    Raises `InputError` for a pair without a path.
+    If `is_shared`, the links are those of the topology, otherwise one private link per pair. Raises
+    `InputError` for a pair without a path.
     """
     if is_shared:
         routes = _find_routes(topology, sources, destinations, channels)
@@ -94,8 +94,8 @@ def _find_routes(
 ) -> Routes:
     """Return the route of each pair (`sources[i]`, `destinations[i]`), as links of the topology.
 
-    `channels` selects planes, None for the default. Results for at most `_MOST_KEPT` pairs are
-    cached; the arrays are copies of the cached ones, because kernels need writable arrays.
+    `channels` select planes; None for the default. Results for at most `_MOST_KEPT` pairs are
+    cached; the returned arrays are writable copies.
     """
     if len(sources) > _MOST_KEPT:
         return topology.routes(sources, destinations, channels)
@@ -130,9 +130,9 @@ def _add_times(
 ) -> SimulatedNetwork:
     """Build the network of routes over links with these bandwidths (bytes/s) and latencies (ns).
 
-    Links with exactly equal bandwidth and latency form a class; times are tabulated per message
-    size and class, busy and until arrival. Links on no route have class 0. Raises `InputError`
-    (`too-large`) if the table would have more than `_LARGEST_TABLE` (2^27) entries.
+    Links with exactly equal bandwidth and latency form a class. Times are computed by message size
+    and class: how long the link is busy, and until arrival. Links on no route have class 0. Raises
+    `InputError` (`too-large`) if the table would have more than `_LARGEST_TABLE` entries.
     """
     used = distinct(routes.links)
     # A complex number per link, so that pairs of doubles are sorted and compared exactly.
@@ -178,11 +178,11 @@ _HOPS_THROUGH_SWITCH = 2
 def find_private_links(
     topology: Topology, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None
 ) -> tuple[Float64Array, Float64Array]:
-    """Return (bandwidth in bytes/s, latency in ns) per pair of NPUs for messages that never wait.
+    """Return (bandwidth in bytes/s, latency in ns) by pair of NPUs, for messages that never wait.
 
-    Regular networks: only the hops in the first dimension in which the pair differs count, as in
-    ASTRA-sim's congestion-unaware network. Other networks: the minimum bandwidth and the sum of the
-    latencies along the shortest path. Raises `InputError` for a pair without a path.
+    In regular networks only the hops in the first dimension in which the pair differs count, as in
+    ASTRA-sim's congestion-unaware network. In other networks they are the minimum bandwidth and the
+    sum of latencies of the route. Raises `InputError` for a pair without a path.
     """
     if topology.dimensions:
         return _measure_first_dimension(topology.dimensions, sources, destinations)
@@ -201,9 +201,10 @@ def find_private_links(
 def _measure_first_dimension(
     dimensions: tuple[Dimension, ...], sources: Int64Array, destinations: Int64Array
 ) -> tuple[Float64Array, Float64Array]:
-    """Return (bandwidth, latency in ns) in the first dimension in which each pair differs.
+    """Return (bandwidth in bytes/s, latency in ns) of the first dimension where each pair differs.
 
-    NPU = a0 + n0 * (a1 + ...). Both are 0 for a pair of equal NPUs.
+    The first dimension varies fastest in the numbers of NPUs. The latency is that of all hops. Both
+    are 0 for a pair of equal NPUs.
     """
     bandwidth = np.zeros(len(sources))
     latency_ns = np.zeros(len(sources))
@@ -223,10 +224,9 @@ def _measure_first_dimension(
 
 
 def _count_hops(dimension: Dimension, distance: Int64Array) -> Int64Array:
-    """Return the number of links between two positions of a dimension at this distance.
+    """Return the number of links between two positions of a dimension at a distance of at least 1.
 
-    `distance` is at least 1. A ring is crossed in the shorter direction; a switch counts as two
-    links, a full mesh as one.
+    A ring is crossed in the shorter direction. A switch counts as two links, a full mesh as one.
     """
     if dimension.kind is DimensionKind.RING:
         return np.minimum(distance, dimension.size - distance)
@@ -272,10 +272,10 @@ def get_trace_durations_ns(nodes: NodeTable) -> Int64Array:
 def compute_durations_ns(
     algorithm: Algorithm, nodes: NodeTable, collective_bytes: int, model: TimingModel
 ) -> Int64Array:
-    """Return durations in ns, int64 per node, at least 1.
+    """Return the durations of all nodes in ns, int64[nodes], at least 1.
 
-    A missing duration of a local step is computed from the model's bandwidths, and is 1 without a
-    bandwidth.
+    A missing duration of a local step is computed from the bandwidths of the model; it is 1 without
+    a bandwidth.
     """
     durations = get_trace_durations_ns(nodes)
     is_local = (nodes.type == NodeType.COMP) & (nodes.step >= 0)
@@ -290,8 +290,8 @@ def compute_durations_ns(
 def check_size(algorithm: Algorithm, collective_bytes: int) -> None:
     """Raise an error for a size with which an algorithm cannot be used.
 
-    `UsageError` for less than a byte, `InputError` for another size than that of a trace with
-    messages in bytes, which has no units that could be scaled.
+    `UsageError` for less than one byte. `InputError` (`fixed-size`) for another size than that of a
+    trace whose messages are in bytes, which cannot be scaled.
     """
     if collective_bytes < 1:
         raise UsageError(

@@ -68,13 +68,13 @@ def build_world(
     *,
     records_transmissions: bool = False,
 ) -> SimulatedWorld:
-    """Build the state before the start.
+    """Build the state of the simulation before the start.
 
-    `duration_ns`: int64 per node. `npu_of_rank`: int64 per rank. `channel`: int64 per node, selects
+    `duration_ns`: int64 by node. `npu_of_rank`: int64 by rank. `channel`: int64 by node, selects
     the plane of a message. `groups`: multicasts and sums in switches, by steps. Ranks start in the
-    order of their numbers, which is the order of their NPUs if these ascend, as ASTRA-sim requires
-    of groups. Raises `InputError` for traces that cannot be simulated, with the location that
-    `locate` returns.
+    order of their numbers; this is the order of NPUs if these ascend, as ASTRA-sim requires for
+    groups. Raises `InputError` for traces that cannot be simulated, with the location that `locate`
+    returns.
     """
     rank = group_of_entry(nodes.rank_indptr)
     check_nodes(nodes, rank, topology, locate)
@@ -118,7 +118,7 @@ def build_world(
 
 
 def estimate_events(world: SimulatedWorld) -> int:
-    """Return the number of events: one per node, and two per link that a message traverses."""
+    """Return the number of events: one per node, and two per link of every message's route."""
     work = world.node["work"][world.node["kind"] == NodeType.COMM_SEND]
     # SEND: the last link times 2^32 plus the first link.
     hops = (work >> 32) - (work & 0xFFFFFFFF) + 1
@@ -128,9 +128,9 @@ def estimate_events(world: SimulatedWorld) -> int:
 def _collect_pairs(
     nodes: NodeTable, rank: Int64Array, sends: Int64Array, planes: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (code of each distinct triple of plane, source, destination; its index by send).
+    """Return (code of each distinct plane, source and destination; index of it by SEND).
 
-    Codes ascend; the plane is the most significant part. Source and destination are ranks.
+    Codes ascend, and the plane is their most significant part. Source and destination are ranks.
     """
     pair = compute_pair_codes(rank[sends], nodes.peer[sends], nodes.num_ranks)
     codes = planes * nodes.num_ranks**2 + pair
@@ -150,7 +150,8 @@ def _build_pair_network(
 ) -> SimulatedNetwork:
     """Build the routes and times of messages for the codes of `_collect_pairs`.
 
-    A code combines plane, source rank and destination rank.
+    A code combines plane, source rank and destination rank. Raises `InputError` as `build_network`
+    does.
     """
     ranks = len(npu_of_rank)
     planes, pair = np.divmod(routed, ranks**2)
@@ -178,7 +179,7 @@ def _build_node_records(
 ) -> Records:
     """Build the records of all nodes, without the slots of their messages.
 
-    The fields of `_UNSET` are -1 and all other fields 0 until something happens.
+    The fields of `_UNSET` are -1, and all other fields without a column are 0.
     """
     columns: dict[str, npt.ArrayLike] = {
         "work": work,
@@ -200,14 +201,14 @@ def _assemble_world(
     switches: tuple[Records, Records],
     recorded: int,
 ) -> SimulatedWorld:
-    """Assemble the state of the simulation from its parts and allocate the scratch arrays.
+    """Assemble the initial state of the simulation from its parts and allocate the work arrays.
 
-    Nothing has happened in it: links and buckets are empty, no rank has finished (-1), no RECV
-    occupies its slot. Pools have the largest sizes that a run can need: one pending event per node
-    and per link, one running COMP per node, and scratch arrays for the rank with the most nodes (at
-    least 2). `first_slot`: first slot of every key of messages, and the end; `switches`: the
-    records (switches, their sums); `recorded`: number of transmissions
-    to record. Links are shared if the timing model regards congestion.
+    Links and buckets are empty, no rank has finished (-1), and no RECV occupies its slot. Pools
+    have the maximum size of a run: one pending event per node and per link, one running computation
+    per node, and work arrays for the rank with the most nodes. `first_slot`: first slot of every
+    message key, and the end. `switches`: the records of messages at switches, and of sums.
+    `recorded`: number of transmissions to record. Links are shared if the timing model is
+    congestion-aware.
     """
     count, ranks, links = len(nodes), nodes.num_ranks, len(network.link_class)
     largest = int(np.diff(nodes.rank_indptr).max(initial=2))
@@ -272,7 +273,7 @@ def _build_time_records(network: SimulatedNetwork) -> Records:
 def _create_records(
     dtype: np.dtype[np.void], shape: int | tuple[int, ...], columns: Mapping[str, npt.ArrayLike]
 ) -> Records:
-    """Create records with these columns (broadcast to `shape`), 0 elsewhere.
+    """Create records with these columns, broadcast to `shape`; all other fields are 0.
 
     Raises `ValueError` for a column that cannot be broadcast or whose name is no field.
     """

@@ -69,9 +69,9 @@ def build_switched_records(
 ) -> tuple[Records, Records]:
     """Return (actions of switches on each node's message, sums that switches compute).
 
-    Two record arrays: of dtype `SWITCHED` by node, with -1 for no copy and no sum, and of dtype
-    `SUM`. `node_of_row`: the SEND node of every step; `route_of_node`: index in `routes` of every
-    SEND. Messages of a group that switches cannot copy or add are sent separately.
+    They are record arrays: `SWITCHED` by node, with -1 for no copy and no sum, and `SUM`.
+    `node_of_row`: SEND node of every step. `route_of_node`: index in `routes` of every SEND.
+    Messages of a group that switches cannot copy or add are sent separately.
     """
     switched = np.zeros(len(route_of_node), SWITCHED)
     for name in ("first_copy", "next_copy", "leaves_at", "sum", "sum_at"):
@@ -127,9 +127,9 @@ class _Layout:
     def add(self, nodes: Int64Array, routes: Int64Array) -> None:
         """Record which sums in switches the messages of a group enter, and which arrive together.
 
-        `nodes`: its SENDs; `routes`: the route of each. Each sum is appended to `sums` with its
-        first member and the number of members; a member that enters several sums enters one after
-        the other.
+        `nodes`: SENDs of the group; `routes`: route of each. Each sum is appended to `sums` with
+        its first member and its number of members. A member may enter several sums, one after the
+        other.
         """
         group_sums = self._shapes.sums(routes)
         last: dict[int, int] = {}
@@ -144,7 +144,7 @@ class _Layout:
             self._join_arrivals(int(nodes[first]), nodes[parts])
 
     def _add_to_sum(self, node: int, before: int | None, index: int, position: int) -> None:
-        """Let a message enter sum `index` at a hop (`position`) of its route.
+        """Record that a message enters sum `index` at a hop (`position`) of its route.
 
         It is the message's first sum if `before` is None, otherwise the one after sum `before`.
         """
@@ -155,10 +155,10 @@ class _Layout:
         self._switched["sum_at"][node] = position
 
     def _join_arrivals(self, carrier: int, parts: Int64Array) -> None:
-        """Chain the messages `parts` to the record of the message `carrier`, which delivers them.
+        """Link the messages `parts` to the record of the message `carrier`, which delivers them.
 
-        `first_part` of the carrier is the first one, `next_part` of each the following one; nothing
-        changes without parts.
+        `first_part` of the carrier is the first one, and `next_part` of each the following one.
+        Without parts nothing changes.
         """
         if not len(parts):
             return
@@ -178,8 +178,8 @@ class _Shapes:
     def copies(self, routes: Int64Array) -> list[_Copy]:
         """Return the members of a multicast that switches copy from earlier members.
 
-        `routes`: numbers of the members' routes, by which the result is cached. A member that has
-        to be sent separately is missing.
+        `routes`: numbers of the members' routes, by which the result is cached. A member without an
+        entry is sent separately.
         """
         shape = tuple(routes.tolist())
         if shape not in self._copies:
@@ -205,10 +205,10 @@ class _Shapes:
         return [tuple(self._routes.links[first:end].tolist()) for first, end in bounds]
 
     def _find_copies(self, routes: Sequence[_Route]) -> list[_Copy]:
-        """Find the copies of a multicast, members in order.
+        """Find the members of a multicast that switches copy, in the order of the members.
 
-        A member's message is copied at the last switch that its route shares with that of an
-        earlier member.
+        The message of a member is copied at the last multicasting switch up to which its route
+        equals that of an earlier member.
         """
         owner: dict[_Route, int] = {}
         copies = []
@@ -221,9 +221,10 @@ class _Shapes:
         return copies
 
     def _count_shared_hops(self, route: _Route, owner: Mapping[_Route, int]) -> int:
-        """Return the length of the prefix of a route that is shared with an earlier one.
+        """Return the number of hops of a route's longest shared prefix that ends at a switch.
 
-        Counted up to the last switch on the shared prefix that supports multicast; 0 for none.
+        The switch must support multicast. A prefix is shared if it and all shorter ones are keys of
+        `owner`, the prefixes of earlier routes. 0 without such a switch.
         """
         hops = 0
         for end in range(1, len(route)):
@@ -236,9 +237,8 @@ class _Shapes:
     def _find_sums(self, routes: Sequence[_Route]) -> _Sums:
         """Find the sums of a group, and the members that are delivered together.
 
-        Messages are added at a switch that supports reduction if their routes to the receiver are
-        equal from there on; switches farther from the receiver come first. The first member carries
-        the sum.
+        Messages are added at a reducing switch if their routes to the receiver are equal from there
+        on. Switches farther from the receiver come first. The first member carries the sum.
         """
         ends: dict[_Route, list[int]] = {}
         for member, route in enumerate(routes):

@@ -31,8 +31,9 @@ def compute_message_keys(
 ) -> tuple[npt.NDArray[np.int32], Int64Array]:
     """Return (key of every node, -1 for local nodes; row pointer of the slots of all keys).
 
-    `rank`, `size_class`: by node. A slot matches one send with one receive: a key has as many slots
-    as sends or receives, whichever number is larger.
+    Messages with the same ends, size class and tag (modulo `TAG_MODULUS`) have the same key.
+    `rank`, `size_class`: by node. A slot matches one SEND with one RECV; a key has as many slots as
+    SENDs or RECVs, whichever are more.
     """
     rows, is_send = _find_messages(nodes)
     rank_of_end, peer = rank[rows], nodes.peer[rows]
@@ -68,10 +69,10 @@ def compute_pair_codes(source: IntArray, destination: IntArray, num_ranks: int) 
 
 
 def _compute_joint_codes(columns: Sequence[IntArray]) -> Int64Array:
-    """Number the distinct combinations of non-negative columns densely, in lexicographic order.
+    """Number the distinct combinations of non-negative columns from 0, in lexicographic order.
 
-    The first column is the most significant; the result is int64[rows], starting at 0. Equal rows
-    get equal numbers. At least one column is needed.
+    The first column is the most significant. The result is int64[rows]; equal rows have equal
+    numbers. At least one column is needed.
     """
     codes = np.zeros(len(columns[0]), np.int64)
     span = 1
@@ -89,10 +90,10 @@ def _compute_joint_codes(columns: Sequence[IntArray]) -> Int64Array:
 
 
 def compute_dense_codes(codes: Int64Array, span: int) -> tuple[Int64Array, int]:
-    """Return (codes renumbered without gaps in ascending order; number of distinct codes).
+    """Return (codes renumbered from 0 without gaps in ascending order, number of distinct codes).
 
-    All codes must be below `span`. Cost: linear if the span is not much larger than the number of
-    codes, else that of a sort.
+    All codes must be at least 0 and below `span`. Cost: linear if the span is not much larger than
+    the number of codes, else that of a sort.
     """
     if span > _ROOM * len(codes):
         distinct, dense = np.unique(codes, return_inverse=True)
@@ -108,10 +109,11 @@ Locate = Callable[[int], Location]
 
 
 def check_nodes(nodes: NodeTable, rank: Int64Array, topology: Topology, locate: Locate) -> None:
-    """Raise `InputError` for traces that the kernel cannot simulate; `rank`: by node.
+    """Raise `InputError` for traces that the kernel cannot simulate.
 
-    Checks the number of NPUs, the size of ranks, messages and dependencies. Only invalid messages
-    are reported with the location of their node.
+    Checked in this order: number of NPUs (`topology-too-small`), nodes per rank (`too-large`),
+    messages, dependencies. Only invalid messages have the location of their node. `rank`: rank of
+    every node.
     """
     if topology.num_npus < nodes.num_ranks:
         raise InputError(
@@ -129,10 +131,10 @@ def check_nodes(nodes: NodeTable, rank: Int64Array, topology: Topology, locate: 
 
 
 def _check_messages(nodes: NodeTable, rank: Int64Array, locate: Locate) -> None:
-    """Raise `InputError` at the first message with an invalid peer or a negative size.
+    """Raise `InputError` for the first message with an invalid peer or a negative size.
 
-    A peer is invalid if it is no rank, or the message's own rank. Each defect is checked for all
-    messages before the next one, in the order `peer-range`, `self-message`, `negative-size`.
+    The defects are checked one after the other, each for all messages: a peer that is no rank
+    (`peer-range`), a message to the own rank (`self-message`), `negative-size`.
     """
     is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
     peer = nodes.peer
@@ -150,9 +152,9 @@ def _check_messages(nodes: NodeTable, rank: Int64Array, locate: Locate) -> None:
 
 
 def _check_parents(rank: Int64Array, indptr: Int64Array, parents: Int64Array) -> None:
-    """Raise `InputError` for a dependency on a missing node or on a node of another rank.
+    """Raise `InputError` (`dangling`) for a dependency on a missing node or a node of another rank.
 
-    `parents` are rows of the entire table, `indptr` their row pointer by node; `rank`: by node.
+    `parents`: rows of the table; `indptr`: row pointer of the parents by node; `rank`: by node.
     """
     parent_counts = np.diff(indptr)
     child_rank = np.repeat(rank, parent_counts)
@@ -164,9 +166,10 @@ def _check_parents(rank: Int64Array, indptr: Int64Array, parents: Int64Array) ->
 
 
 def check_longest_time(hops: Int64Array, slowest_ns: Int64Array, duration_ns: Int64Array) -> None:
-    """Raise `InputError` if times could overflow; the upper bound is a fully serial execution.
+    """Raise `InputError` (`too-long`) if simulated times could reach `LONGEST_NS` and overflow.
 
-    `hops` and `slowest_ns` (time on the slowest link) by message; `duration_ns` by node.
+    The upper bound is a fully serial execution. `hops`, `slowest_ns` (time on the slowest link): by
+    message. `duration_ns`: by node.
     """
     on_links = float(np.sum(hops * slowest_ns.astype(np.float64)))
     on_ranks = float(np.sum(duration_ns, dtype=np.float64))

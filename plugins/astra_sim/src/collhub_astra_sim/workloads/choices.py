@@ -88,10 +88,10 @@ class _Chooser:
         return self.workload.num_ranks
 
     def native(self, kind: int, group: int, mask: int) -> int:
-        """Add the plan of native collectives of this kind, group and mask of dimensions.
+        """Add the plan of native collectives of a kind, group and dimension mask; return its index.
 
-        `group`: -1 for all ranks. A group smaller than the system ignores the dimensions. Returns
-        the index of the plan. Raises `InputError` if ASTRA-sim cannot run it.
+        `group`: -1 for all ranks. A group smaller than the system ignores the mask. Raises
+        `InputError` if ASTRA-sim cannot run the collective.
         """
         ranks = np.array(self.workload.members(group), np.int64)
         if len(ranks) < self.num_ranks:
@@ -106,10 +106,10 @@ class _Chooser:
         return len(self.plans) - 1
 
     def of_traces(self, prefix: str, group: int) -> int:
-        """Add a custom algorithm and return its choice (-2 - index).
+        """Add a custom algorithm and return its choice, the number -2 - index.
 
-        Raises `InputError` if the algorithm is missing, does not have the group's number of ranks,
-        or if ASTRA-sim cannot run it.
+        Raises `InputError` if the algorithm is missing or has another number of ranks than the
+        group, if the ranks of the group do not ascend, and if the system has several splits.
         """
         if prefix not in self.available:
             cure = "provide the traces that the system JSON names"
@@ -142,9 +142,9 @@ def choose_algorithms(
     """Choose the algorithm of each collective in the rows `is_running`.
 
     `kind`: native type by node. `dimensions`: sizes of the network's dimensions. `algorithms`:
-    custom ones by prefix. `per_node`: prefixes by identity of nodes; `named`: prefixes by row,
+    custom ones by prefix. `per_node`: prefixes by identity of nodes. `named`: prefixes by row,
     which take precedence. Equal collectives share one plan. Raises `InputError` if a collective has
-    no algorithm or is of a group without its rank.
+    no algorithm, or if its group lacks its rank.
     """
     nodes, rows = workload.nodes, is_running
     chooser = _Chooser(workload, system, dimensions, algorithms)
@@ -202,10 +202,10 @@ def _find_prefixes(
     per_node: Mapping[int, str],
     named: NamedAlgorithms | None,
 ) -> NamedAlgorithms:
-    """Return the custom algorithm of every row, -1 for a native one.
+    """Return every row's custom algorithm as an index in the sorted names; -1 for a native one.
 
-    An algorithm that the row names takes precedence over that of its node's identity, and that over
-    its type's.
+    An algorithm in `named` takes precedence over that of the node's identity (`per_node`), and that
+    over the one of the collective's type.
     """
     explicit_names = () if named is None else named.names
     names = tuple(sorted({*system.custom.values(), *per_node.values(), *explicit_names}))
@@ -230,12 +230,12 @@ def get_dimension_sizes(dimensions: Sequence[int], num_ranks: int) -> tuple[int,
 def _collect_members(
     workload: Workload, rows: Int64Array
 ) -> tuple[Int64Array, Records, Int64Array]:
-    """Return (member of every node, records of members, ranks of all groups one after the other).
+    """Return (member of every node, records of members, concatenated ranks of all groups).
 
-    A member is a pair of a group and a rank that has a node of the group in `rows`; equal pairs
-    share one record of dtype `MEMBER`, in ascending order by group and rank. Nodes without a group,
-    and nodes outside `rows`, have member -1. There is at least one record: zeros if there are no
-    members. Raises `InputError` if the group of a node in `rows` does not contain the node's rank.
+    A member is a pair of a group and a rank that has a node of the group in `rows`. Equal pairs
+    share one record of dtype `MEMBER`; records are sorted by group and rank. Nodes without a group,
+    and nodes outside of `rows`, have member -1. There is at least one record, with zeros if there
+    are no members. Raises `InputError` (`group`) if a node's group lacks its rank.
     """
     nodes = workload.nodes
     groups = workload.groups
@@ -293,12 +293,10 @@ def _list_rings(num_ranks: int, phase: Phase) -> Int64Array:
 def _find_native_pairs(phase: Phase, members: Int64Array, num_ranks: int) -> Int64Array:
     """Return the codes of the ordered pairs of ranks that may communicate in a native phase.
 
-    `members`: ranks of each line of a dimension, int64[lines, size], in the order of
-    positions. The algorithm of the phase decides by the distance of two positions, modulo the
-    size: 1 for a ring; every distance for direct; powers of two for halving-doubling; powers
-    of two and those minus one for trees. Both directions are included. The result is distinct
-    codes, int64, where a code is source * num_ranks + destination; it is empty if the
-    algorithm has no distances.
+    `members`: ranks of each line of a dimension, int64[lines, size], in the order of positions. The
+    algorithm determines the distances of two positions, modulo the size: 1 for a ring; all for
+    direct; powers of two for halving-doubling; powers of two, and these minus one, for trees. Both
+    directions are included. A code is source * num_ranks + destination; codes are distinct.
     """
     codes = []
     for shift in _list_shifts(phase):

@@ -52,10 +52,11 @@ class Phase(NamedTuple):
 def build_system_phases(
     kind: int, system: System, sizes: Sequence[int], dimensions: int
 ) -> tuple[Phase, ...]:
-    """Return the phases of a collective of all ranks on a network of these dimensions.
+    """Return the phases of a collective of all ranks on a network with these dimensions.
 
-    `dimensions`: bit d is set if dimension d takes part. Raises `InputError` if ASTRA-sim aborts or
-    its behaviour is undefined.
+    `sizes`: NPUs of each dimension. `dimensions`: bit d is set if dimension d takes part. A first
+    algorithm with the prefix `one` gives a single phase over all ranks. Raises `InputError` if
+    ASTRA-sim aborts or its behaviour is undefined.
     """
     names = _get_algorithm_names(kind, system)
     if names[0].startswith("one"):
@@ -77,10 +78,10 @@ def build_system_phases(
 
 
 def build_group_phases(kind: int, system: System, size: int) -> tuple[Phase, ...]:
-    """Return the phases of a collective of a group smaller than the system; none for one member.
+    """Return the phases of a collective of a group that is smaller than the system.
 
-    It is one phase of the named algorithm, or of a ring if the system names several. Raises
-    `InputError` if ASTRA-sim crashes or has no such algorithm.
+    There is one phase with the algorithm of the system, or a ring if it names several; no phase for
+    one member. Raises `InputError` if ASTRA-sim crashes or has no such algorithm.
     """
     names = _get_algorithm_names(kind, system)
     if size == 1:
@@ -95,9 +96,9 @@ def build_group_phases(kind: int, system: System, size: int) -> tuple[Phase, ...
 
 
 def _get_algorithm_names(kind: int, system: System) -> tuple[str, ...]:
-    """Return the native algorithms that the system names for a collective, one per dimension.
+    """Return the system's native algorithms of a collective, one per dimension.
 
-    `kind`: index in `NATIVE_TYPES`. Raises `InputError` if it names none.
+    `kind`: index in `NATIVE_TYPES`. Raises `InputError` if there is none.
     """
     names = system.algorithms.get(NATIVE_TYPES[kind])
     if not names:
@@ -106,9 +107,9 @@ def _get_algorithm_names(kind: int, system: System) -> tuple[str, ...]:
 
 
 def _compute_stride(sizes: Sequence[int], level: int) -> int:
-    """Return the product of the sizes of all dimensions below `level`; 1 for dimension 0.
+    """Return the difference between the ranks of neighbours in dimension `level`.
 
-    This is the difference between the numbers of ranks that are neighbours in dimension `level`.
+    It is the product of the sizes of all lower dimensions; 1 for dimension 0.
     """
     stride = 1
     for size in sizes[:level]:
@@ -117,11 +118,11 @@ def _compute_stride(sizes: Sequence[int], level: int) -> int:
 
 
 def _build_phase(kind: int, name: str, level: int, stride: int, size: int) -> Phase:
-    """Build the phase of an algorithm of collective `kind` in dimension `level`.
+    """Build the phase of an algorithm of the collective `kind` in dimension `level`.
 
-    `name`: from the configuration; case and a prefix `one` are ignored, and `direct4` is the direct
-    algorithm with at most 4 concurrent messages (without a number: unlimited). `stride`: distance
-    of neighbouring ranks, `size`: ranks. Raises `KeyError` for an unknown name.
+    `name`: name in the configuration; its case and a prefix `one` are ignored. `direct4` is the
+    direct algorithm with at most 4 concurrent messages, `direct` without a limit. `stride`:
+    difference of neighbouring ranks; `size`: ranks. Raises `KeyError` for an unknown name.
     """
     name = name.removeprefix("one").lower()
     direct = re.fullmatch(r"direct(\d*)", name)
@@ -139,9 +140,9 @@ def _is_split(kind: int, system: System) -> bool:
 def _order_phases(kind: int, parts: Sequence[Phase], system: System) -> Iterator[Phase]:
     """Yield the phases in the order of execution, with the halves of queues that they use.
 
-    An all-gather traverses the dimensions backwards. A divided all-reduce is a reduce-scatter
-    forwards and an all-gather backwards, except in the last dimension. Raises `InputError` for an
-    all-reduce over several dimensions without `collective-optimization`.
+    An all-gather traverses the dimensions backwards. A divided all-reduce has reduce-scatters
+    forwards and all-gathers backwards, with an all-reduce in the last dimension in between. Raises
+    `InputError` for an all-reduce over several dimensions without `collective-optimization`.
     """
     if kind == ALL_GATHER:
         yield from reversed(parts)
@@ -161,8 +162,8 @@ def _order_phases(kind: int, parts: Sequence[Phase], system: System) -> Iterator
 def _check_phase(kind: int, phase: Phase) -> None:
     """Raise `InputError` for a phase that ASTRA-sim cannot execute.
 
-    These are halvingDoubling of an all-to-all, which does not exist, and a doubleBinaryTree on
-    which it crashes because the ranks are no power of two. `kind`: collective named in the message.
+    These are halvingDoubling of an all-to-all, and doubleBinaryTree of a number of ranks that is no
+    power of two. `kind`: collective in the message.
     """
     if phase.algorithm == HALVING_DOUBLING and phase.type == ALL_TO_ALL:
         _refuse(kind, "ASTRA-sim has no halvingDoubling for it")
@@ -194,10 +195,9 @@ class CustomTables(NamedTuple):
 def build_custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
     """Return the tables of these algorithms, concatenated.
 
-    Indices of nodes, roots and children are shifted to the positions in the concatenation; `ranks`
-    states where the ranks of every algorithm begin, and ends with their total number. The scratch
-    arrays and the most nodes per rank are those of the largest algorithm. Without algorithms the
-    tables are empty.
+    Indices of nodes, roots and children refer to the concatenation. `ranks` has the first rank of
+    every algorithm, and the total number at the end. Work arrays and the maximum number of nodes
+    per rank are those of the largest algorithm. Without algorithms the tables are empty.
     """
     parts = [_build_tables(nodes) for nodes in algorithms]
     node_first = np.cumsum([0, *(len(part.custom) for part in parts)])
@@ -230,10 +230,9 @@ def build_custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
 def _build_tables(nodes: NodeTable) -> CustomTables:
     """Return the tables of one algorithm: its nodes, roots and children.
 
-    Roots and children are in the order in which ASTRA-sim's sets iterate over them. The work of a
-    message is its bytes, that of another node its duration in ns. A rank's record has its first
-    node, its count of nodes, and the same for its roots; the last field of the result is the
-    largest count of nodes of a rank.
+    Roots and children are in the iteration order of ASTRA-sim's sets. The work of a message is its
+    bytes, that of another node its duration in ns. The record of a rank has its first node and
+    number of nodes, and the same for its roots.
     """
     # Imported here, because most jobs have no custom algorithms.
     from collhub_astra_sim.simulating.kernel import get_parents, write_orders

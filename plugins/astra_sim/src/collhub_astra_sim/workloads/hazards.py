@@ -30,7 +30,7 @@ _LAST_GROUP = 499
 
 
 def find_hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
-    """Return one diagnostic per hazard: its first node, and the number of nodes.
+    """Return one diagnostic per hazard, with its first node and the number of nodes.
 
     Hazards are in the order of the checks; those without affected nodes are left out. ASTRA-sim
     aborts on those with codes in `ABORTS`.
@@ -55,8 +55,8 @@ _Check = tuple[str, BoolArray, str, Severity, str]
 def _list_checks(workload: Workload, system: System) -> Iterator[_Check]:
     """Yield every check for hazards: (code, mask of affected nodes, message, severity, cure).
 
-    A check is yielded even if its mask is empty. With replay-only, only the checks of hardware
-    apply, because every node is a timer.
+    A check is yielded even if its mask is empty. With replay-only, where every node is a timer,
+    there are only the checks of `_list_hardware_checks`.
     """
     yield from _list_hardware_checks(workload, system)
     # With replay-only every node is a timer, regardless of its attributes.
@@ -65,12 +65,15 @@ def _list_checks(workload: Workload, system: System) -> Iterator[_Check]:
 
 
 def _list_hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:
-    """Yield hazards of slots and statistics, which count the nodes of all kinds.
+    """Yield the hazards of slots and statistics, which count the nodes of all kinds.
 
-    A check is (code, mask of the nodes that are affected, message, severity, cure); all are
-    yielded, also those whose mask is empty. `h1`, a warning: computations of the host, loads,
-    stores and markers of a rank whose last node may be a message. `h2`, an error: METADATA nodes.
-    `host-message`, an error: SEND and RECV nodes that are marked as operations of the host.
+    A check is (code, mask of affected nodes, message, severity, cure); all are yielded, even with
+    an empty mask.
+
+    - `h1` (warning): host computations, loads, stores and markers of a rank whose last node may be
+      a message
+    - `h2` (error): METADATA nodes
+    - `host-message` (error): SEND and RECV nodes that are marked as operations of the host
     """
     nodes = workload.nodes
     is_memory = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE)
@@ -98,14 +101,21 @@ def _list_hardware_checks(workload: Workload, system: System) -> Iterator[_Check
 
 
 def _list_network_checks(workload: Workload, system: System) -> Iterator[_Check]:
-    """Yield hazards of nodes that are passed to the system layer.
+    """Yield the hazards of nodes that are passed to the system layer.
 
-    A check is (code, mask of the nodes that are affected, message, severity, cure); all are
-    yielded, also those whose mask is empty. Warnings: `h3` (no time) for empty work and markers,
-    `h8` for ranks with several small groups per type, `h9` for groups whose decimal name exceeds
-    `_LAST_GROUP` (499). Errors: `h6` for collectives of an unknown kind or on the host, `no-size`
-    for native collectives, loads and stores without bytes (< 0), `no-tag` and `foreign-end` for
-    messages, and `h7` for an all-gather with fewer bytes than splits.
+    A check is (code, mask of affected nodes, message, severity, cure); all are yielded, even with
+    an empty mask. Warnings:
+
+    - `h3`: empty work and markers, which take no time
+    - `h8`: a rank with several small groups for one type of collective
+    - `h9`: groups with a number above `_LAST_GROUP`
+
+    Errors:
+
+    - `h6`: collectives of an unknown kind, or on the host
+    - `no-size`: native collectives, loads and stores without bytes
+    - `no-tag`, `foreign-end`: messages without a tag, or with another rank as local end
+    - `h7`: an all-gather with fewer bytes than splits
     """
     nodes = workload.nodes
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
@@ -165,7 +175,7 @@ def _list_network_checks(workload: Workload, system: System) -> Iterator[_Check]
 def _evaluate_extras(workload: Workload, is_true: Callable[[StatedFields], bool]) -> BoolArray:
     """Return for which nodes a condition on their extra records is true: bool[nodes].
 
-    False without a record. The condition is called once per distinct record.
+    False for nodes without a record. The condition is called once per distinct record.
     """
     values = [bool(extra) and is_true(stated_fields(extra)) for extra in workload.extras]
     mask: BoolArray = np.array([*values, False])[workload.nodes.extra]
@@ -173,9 +183,10 @@ def _evaluate_extras(workload: Workload, is_true: Callable[[StatedFields], bool]
 
 
 def _find_foreign_ends(workload: Workload) -> BoolArray:
-    """Return whether the end of a message that should be its rank is another one: bool by node.
+    """Return which messages declare another rank as their local end: bool[nodes].
 
-    The end is the source of a SEND and the destination of a RECV, if the node specifies it.
+    The local end is `comm_src` of a SEND and `comm_dst` of a RECV. Messages that do not declare it
+    are False.
     """
     nodes = workload.nodes
     mask = np.zeros(len(nodes), np.bool_)
@@ -187,10 +198,10 @@ def _find_foreign_ends(workload: Workload) -> BoolArray:
 
 
 def _find_ranks_with_final_message(workload: Workload, system: System) -> BoolArray:
-    """Return the ranks with a message or custom algorithm that no other work follows: bool by rank.
+    """Return the ranks with a message or custom algorithm that no other work follows: bool[ranks].
 
-    Collectives run a custom algorithm if their kind has one in the system, or their identity in the
-    job's folder. Markers do not count as work, because they finish with their parents.
+    A collective runs a custom algorithm if its kind has one in the system, or its identity in the
+    job's folder. Markers are no work, because they end with their parents.
     """
     nodes = workload.nodes
     is_last = np.ones(len(nodes), np.bool_)
@@ -211,9 +222,9 @@ def _find_ranks_with_final_message(workload: Workload, system: System) -> BoolAr
 
 
 def is_empty_work(workload: Workload, system: System) -> BoolArray:
-    """Return whether a node is a device computation of 0 bytes under the roofline: bool by node.
+    """Return which nodes are device computations of 0 bytes under the roofline: bool[nodes].
 
-    All False for a system without a roofline, in which given durations need no bytes.
+    All False for a system without a roofline, where durations are given.
     """
     nodes = workload.nodes
     is_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host
@@ -225,9 +236,9 @@ def is_empty_work(workload: Workload, system: System) -> BoolArray:
 
 
 def report_empty_work(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
-    """Return a warning about the first computation of 0 bytes, with the number of all such nodes.
+    """Return a warning (`h3`) about the first computation of 0 bytes and the number of all.
 
-    Empty if there are none.
+    () if there are none.
     """
     rows = np.flatnonzero(is_empty_work(workload, system))
     if not len(rows):
@@ -240,10 +251,10 @@ def report_empty_work(workload: Workload, system: System) -> tuple[Diagnostic, .
 
 
 def _has_other_group(workload: Workload, system: System) -> BoolArray:
-    """Return whether a node's rank runs the same type of collective in another small group.
+    """Return which nodes are of a rank that runs the same collective in several small groups.
 
-    Bool by node. Small groups lack some ranks; only types whose algorithm has one entry in the
-    system count.
+    The result is bool[nodes]. Small groups lack some ranks. Only collectives with exactly one
+    algorithm in the system count.
     """
     nodes = workload.nodes
     is_small = [len(group.ranks) < workload.num_ranks for group in workload.groups]

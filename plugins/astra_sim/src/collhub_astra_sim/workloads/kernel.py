@@ -82,7 +82,7 @@ OVERFLOW, EVENTS, STARTED, PASSES_ZERO = 1, 2, 3, 4
 def _start(rank: Integer, machine: Machine) -> None:
     """Start a rank at time 0: its nodes without parents, as far as slots permit.
 
-    If it has none, the rank has finished.
+    If it has no such nodes, the rank has finished.
     """
     start_free_nodes(rank, 0, machine)
     finish_if_done(rank, 0, machine)
@@ -92,8 +92,9 @@ def _start(rank: Integer, machine: Machine) -> None:
 def _advance_stream(index: Integer, now: Integer, machine: Machine) -> None:
     """Advance a stream whose phase has finished: start its next phase, or finish the stream.
 
-    The last stream finishes its collective's node. The node finishes before the stream leaves its
-    queue, because the rank's next collective may start first; then the stream's record is freed.
+    The last stream of a collective finishes its node. The node finishes before the stream leaves
+    its queue, because this may start the next collective of the rank. The record of the stream is
+    freed.
     """
     stream = machine.stream[index]
     if stream["steps_left"] > 1:
@@ -110,12 +111,12 @@ def _advance_stream(index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _execute_code(code: Integer, now: Integer, machine: Machine) -> None:
-    """Perform the action of a code at time `now` (ns); other kinds than those known do nothing.
+    """Perform the action of a code at `now` (ns); unknown kinds do nothing.
 
-    The lowest `CODE_BITS` bits of the code are the kind of the action, the bits above the index of
+    The lowest `CODE_BITS` bits of the code are the kind of the action, the other bits the index of
     its object (stream, message, node, transfer). A packet to reduce becomes ready after the
-    stream's reduction time. If the action completes a packet or the last node of a custom phase,
-    its stream advances.
+    reduction time of its stream. If the action completes the phase of a stream, the stream
+    advances.
     """
     kind, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
     stream: Integer = -1
@@ -145,12 +146,12 @@ def _execute_code(code: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _handle_event(event: Integer, now: Integer, machine: Machine) -> None:
-    """Process one event and execute all codes that it yields.
+    """Process one event and perform all actions that it causes.
 
-    The lowest two bits of `event` are its kind, the others its object. The release of a link yields
-    none. A delivery yields up to two codes, a batch of delays any number, in creation order and
-    including those added meanwhile, other events one: the object itself. Negative codes are
-    skipped.
+    The lowest two bits of `event` are its kind, the others its object. The release of a link causes
+    no action, a delivery up to two. A batch of delays causes any number, in the order of creation,
+    including those added meanwhile. Any other event causes the action with its object as code.
+    Negative codes are skipped.
     """
     kind, item = event & 3, event >> 2
     if kind == LINK_FREE:
@@ -179,8 +180,8 @@ def _handle_event(event: Integer, now: Integer, machine: Machine) -> None:
 def _has_room(machine: Machine) -> bool:
     """Return whether every pool has space for the objects that one event can create.
 
-    Events and buckets need twice the margin, other pools once; records that were returned do not
-    count.
+    That is `machine.margin` fresh records, for events and buckets twice as many. Returned records
+    do not count.
     """
     margin = machine.margin
     store = machine.store
@@ -195,8 +196,9 @@ def _has_room(machine: Machine) -> bool:
 def _run(machine: Machine) -> int:
     """Run until the event queue is empty (`DONE`) or pools have to grow (`NEEDS_ROOM`).
 
-    `OVERFLOWED`: one event has needed more than the margin. `ABORTED`: there is an event at time 0,
-    which ASTRA-sim's event queue refuses; the event remains in the queue.
+    `OVERFLOWED`: one event needed more than the margin. `ABORTED`: there is an event at time 0,
+    which ASTRA-sim refuses; it remains in the queue, and `PASSES_ZERO` allows a later call to
+    continue.
     """
     while machine.counter[STARTED] < len(machine.rank):
         if not _has_room(machine):
@@ -248,7 +250,7 @@ def free(row: Integer, machine: Machine) -> None:
 def start_free_nodes(rank: Integer, now: Integer, machine: Machine) -> None:
     """Start the free nodes of a rank whose slots are empty, in ascending order of their IDs.
 
-    Markers are skipped, without a slot; with slots, their children become free only at the end, so
+    Markers are skipped without a slot. With slots their children become free only at the end, so
     that they start when another node of the rank finishes.
     """
     deferred_count: Integer = 0
@@ -267,10 +269,9 @@ def start_free_nodes(rank: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _take_next_free(rank: Integer, machine: Machine) -> Integer:
-    """Remove and return the free node with the lowest ID whose slot is empty; -1: none.
+    """Remove and return the free node with the lowest ID whose slot is empty; -1 without one.
 
-    Every slot has a heap of free nodes, of which only the first is considered. The slot is not
-    occupied here.
+    Only the first free node of every slot is considered. The slot is not occupied here.
     """
     best = -1
     best_row = _NO_ROW
@@ -290,10 +291,10 @@ def _take_next_free(rank: Integer, machine: Machine) -> Integer:
 
 @outlined
 def _skip_node(row: Integer, deferred_count: Integer, now: Integer, machine: Machine) -> Integer:
-    """Finish a node immediately, without a slot. Return the new number of deferred nodes.
+    """Finish a node immediately, without a slot; return the new number of deferred nodes.
 
-    With slots, children without unfinished parents are deferred (appended to `machine.freed`);
-    otherwise they become free.
+    With slots, children without unfinished parents are deferred (appended to `machine.freed`).
+    Without slots they become free at once.
     """
     node = machine.node[row]
     node["start"] = now
@@ -313,12 +314,10 @@ def _skip_node(row: Integer, deferred_count: Integer, now: Integer, machine: Mac
 
 @outlined
 def _start_node(row: Integer, now: Integer, machine: Machine) -> None:
-    """Start a node at time `now` (ns): occupy its slot and perform its action.
+    """Start a node at `now` (ns): occupy its slot and perform its action.
 
-    The action is a timer, a message, a collective or a memory transfer. The work of a counted timer
-    is added to the rank's computing time; tags are taken modulo `_TAG_MODULUS` (500 million). The
-    node's start and the rank's number of running nodes are updated; no slot is occupied without
-    slots.
+    The action is a timer, a message, a collective or a memory transfer. The time of a counted timer
+    is added to the computing time of the rank. Tags are taken modulo `_TAG_MODULUS`.
     """
     node = machine.node[row]
     index = node["rank"]
@@ -346,10 +345,10 @@ def _start_node(row: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def close_node(row: Integer, now: Integer, machine: Machine) -> None:
-    """Finish a node at time `now` (ns), release its slot, and start free nodes of its rank.
+    """Finish a node at `now` (ns), release its slot, and start free nodes of its rank.
 
-    Children without other unfinished parents become free. Sets the rank's finish time if it is
-    done.
+    Children without other unfinished parents become free. The finish time of the rank is set if it
+    is done.
     """
     node = machine.node[row]
     index = node["rank"]
@@ -369,10 +368,10 @@ def close_node(row: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def finish_if_done(index: Integer, now: Integer, machine: Machine) -> None:
-    """Set the finish time of rank `index` to `now` if no node of it is running or free to start.
+    """Set rank `index`'s finish time to `now` if none of its nodes is running or free to start.
 
-    Nodes that still wait for parents do not prevent this: they may never begin, and if they begin
-    later, the time is overwritten when they finish.
+    Nodes that still wait for parents do not prevent this. If they start later, the time is
+    overwritten when they finish.
     """
     rank = machine.rank[index]
     if rank["ongoing"] > 0:
@@ -390,8 +389,8 @@ def finish_if_done(index: Integer, now: Integer, machine: Machine) -> None:
 def _start_transfer(row: Integer, now: Integer, machine: Machine) -> None:
     """Start the memory transfer of a node at `now`, or queue it if the shared memory is busy.
 
-    A rank without shared memory waits only for the duration of the transfer, independently of other
-    transfers. A shared memory serves one transfer at a time, first come, first served.
+    On a rank without shared memory, transfers are independent of each other. A shared memory serves
+    one transfer at a time, first come, first served.
     """
     node = machine.node[row]
     queue_index = machine.memory_of[node["rank"]]
@@ -413,10 +412,9 @@ def _start_transfer(row: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def close_transfer(row: Integer, now: Integer, machine: Machine) -> None:
-    """Finish a transfer of a shared memory, and start the next one in its queue.
+    """Finish a transfer of a shared memory, start the next one of its queue, and close the node.
 
-    The queue is the memory's of the node's rank, first in, first out; it is idle if no transfer
-    waits. The next transfer ends after its work in ns; then the finished node is closed.
+    The queue is that of the memory of the node's rank (first in, first out).
     """
     queue = machine.memory[machine.memory_of[machine.node[row]["rank"]]]
     following = queue["first"]

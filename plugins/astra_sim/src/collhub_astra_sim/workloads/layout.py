@@ -100,15 +100,13 @@ class Layout:
         has_slots: bool,
         max_transfers: int = 0,
     ) -> Machine:
-        """Return the machine, i.e. all records and tables of the simulation, before the start.
+        """Return the machine: all records and tables of the simulation before the start.
 
-        `queues`: per level. `has_rendezvous`: messages wait for their receivers. `is_shared`:
-        messages contend for links. `has_slots`: a rank runs one node of each kind at a time.
-        `max_transfers`: messages on links that are recorded. Pools
-        of streams get 2, those of messages, batches, delays and events 4 records per unit of the
-        margin; they can be expanded. The active chunks of the system are divided among the queues
-        of a level, rounded up. No node has run: all records of pools are zero, and no rank has
-        finished.
+        `queues`: number per level; the active chunks of the system are divided among them, rounded
+        up. `has_rendezvous`: messages wait for their receivers. `is_shared`: messages contend for
+        links. `has_slots`: a rank runs one node of each kind at a time. `max_transfers`: number of
+        messages on links to record. Pools of streams have 2 records per unit of the margin, those
+        of messages, batches, delays and events 4; they can be expanded.
         """
         workload, system, chosen = self.workload, self.system, self.choices
         ranks, levels = workload.num_ranks, len(self.dimensions)
@@ -178,11 +176,11 @@ class Layout:
         )
 
     def estimate_events(self, machine: Machine) -> int:
-        """Return the number of events: of nodes, of messages and of links that they traverse.
+        """Return the estimated number of events of nodes, of messages and of their links.
 
-        An estimate: every message counts 1 for being ready and 2 per link, with the mean length of
-        all routes, rounded up. Messages are those of native collectives in all their streams, and
-        SEND nodes; messages of custom algorithms count only as nodes.
+        Every message counts 1 for being ready and 2 per link, with the mean length of all routes,
+        rounded up. Messages are those of native collectives in all their streams, and SEND nodes.
+        Messages of custom algorithms count only as nodes.
         """
         phase, plan = machine.phase, machine.plan
         triples = zip(
@@ -201,11 +199,12 @@ class Layout:
         return nodes + messages * (1 + 2 * -(-len(machine.path_link) // routes))
 
     def _compute_margin(self, node: Records, custom_nodes: int, has_slots: bool) -> int:
-        """Return an upper bound of the objects that one event creates (in one rank).
+        """Return an upper bound for the messages, delays or streams that one event creates.
 
-        Objects: messages, delays or streams. It grows with the nodes and streams of the largest
-        rank, the nodes of a custom algorithm, and the number of active streams times the size of
-        the largest phase. Without slots all streams of a rank may be active at once.
+        All of them belong to one rank. The bound grows with the nodes and streams of the largest
+        rank, with the nodes of a custom algorithm (`custom_nodes`), and with the number of active
+        streams times the size of the largest phase. Without slots all streams of a rank may be
+        active.
         """
         widths = self.choices.phase["size"].max(initial=1) + 4
         streams = node["streams"] * (node["choice"] != NO_CHOICE)
@@ -222,12 +221,12 @@ class Layout:
     def _build_routes(
         self, is_shared: bool
     ) -> tuple[Records, Int64Array, Int64Array, Int64Array, Int64Array]:
-        """Return (links; routes: first index by source, destinations, first hop, hops).
+        """Return (links, first route per source, destinations, first hop per route, hops).
 
-        Routes exist for the pairs that collectives need, and for both directions between the ends
-        of every SEND and RECV (not in a replay); they are ordered by source, then destination. The
-        first index has an entry per rank and the end. Links have bytes per ns and latency in ns;
-        `is_shared` decides whether routes lead over the links of the topology that pairs share.
+        Routes exist for the pairs of collectives, and for both directions between the ends of every
+        SEND and RECV (not in a replay). They are sorted by source, then destination. Links have
+        bytes per ns and latency in ns. With `is_shared` routes use the links of the topology,
+        otherwise a private link per pair.
         """
         nodes, ranks = self.workload.nodes, self.workload.num_ranks
         rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
@@ -258,9 +257,9 @@ def _create_records(dtype: np.dtype[np.void], count: int, **values: int) -> Reco
 def _build_node_records(
     nodes: NodeColumns, order: Int64Array, work: NodeWork, chosen: Choices
 ) -> Records:
-    """Return the records of all nodes, in ascending order of IDs, without children.
+    """Return the records of all nodes in ascending order of IDs, without children.
 
-    `order`: the rows of the job in that order. Starts and ends are -1.
+    `order`: rows of the job in that order. Starts and ends are -1.
     """
     node = _create_records(NODE, len(nodes), start=-1, end=-1)
     for name in ("rank", "peer", "tag"):
@@ -274,11 +273,11 @@ def _build_node_records(
 def _place_nodes(
     node: Records, lines: int, most_nodes: int, ranks: int, has_slots: bool
 ) -> tuple[Records, Records]:
-    """Set the queue and the progress record of every node, in place; return both tables.
+    """Set the queue and the progress record of every node in place; return both tables.
 
-    `lines`: queues of an owner over all levels. `most_nodes`: nodes of the longest custom
-    algorithm. `has_slots`: the owner is a rank, which executes one custom algorithm at a time;
-    otherwise each custom collective has progress records of its own.
+    `lines`: number of queues of an owner over all levels. `most_nodes`: nodes of the longest custom
+    algorithm. With `has_slots` the owner is a rank, which executes one custom algorithm at a time.
+    Otherwise each collective has separate queues, and each custom one separate progress records.
     """
     custom_rows = np.flatnonzero(node["choice"] < NO_CHOICE)
     owners = _find_owners(node, has_slots)
@@ -293,10 +292,10 @@ def _place_nodes(
 
 
 def _find_owners(node: Records, has_slots: bool) -> Int64Array:
-    """Return the number of the owner of each node's queues of streams: int64[nodes].
+    """Return the owner of each node's queues of streams: int64[nodes].
 
-    With slots it is the rank of the node. Without slots each collective has queues of its own,
-    numbered from 0 by row; other nodes have 0, which is not used.
+    With slots it is the rank. Without slots each collective has separate queues, numbered from 0 by
+    row; other nodes have 0, which is not used.
     """
     if has_slots:
         return node["rank"].astype(np.int64)
@@ -307,11 +306,11 @@ def _find_owners(node: Records, has_slots: bool) -> Int64Array:
 
 
 def _set_children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64Array:
-    """Set and return the children of all nodes of `node`, by data and control dependencies.
+    """Set the children of all nodes of `node` in place, and return the children of all nodes.
 
-    Nodes are numbered by their position in `order`. Two dependencies between the same nodes count
-    once. Sets first child, number of children and number of unfinished parents; the children of a
-    node ascend.
+    Nodes are numbered by their position in `order`. Dependencies are of data and control; two
+    between the same nodes count once. First child, number of children and number of unfinished
+    parents are set. The children of a node ascend.
     """
     count = len(nodes)
     position = np.empty(count, np.int64)
@@ -326,10 +325,10 @@ def _set_children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64
 
 
 def _build_heaps(node: Records, ranks: int) -> tuple[Records, Records]:
-    """Build one heap of startable nodes per rank and slot, with the nodes without parents in it.
+    """Build one heap of free nodes per rank and slot, filled with the nodes without parents.
 
-    Returns (heaps, entries): heap 0 is the event queue, whose entries follow those of the nodes;
-    heap 1 + rank * slots + slot has room for all nodes of its rank and slot. Nodes are ordered by
+    Returns (heaps, entries). Heap 0 is the event queue, whose entries follow those of the nodes.
+    Heap 1 + rank * slots + slot has space for all nodes of its rank and slot, and is ordered by
     row.
     """
     code = node["rank"].astype(np.int64) * SLOTS + node["slot"]
@@ -351,9 +350,9 @@ def _build_heaps(node: Records, ranks: int) -> tuple[Records, Records]:
 
 
 def _build_memory_queues(memory: RemoteMemory, ranks: int) -> tuple[Int64Array, Records]:
-    """Return (queue of every rank for remote memory, -1: none; the queues).
+    """Return (queue of every rank for remote memory, -1 without one; the queues).
 
-    One queue per node of the machine, or one for all ranks of a pool; no queue for other kinds.
+    There is one queue per host, or one for all ranks of a pool. Other kinds of memory have none.
     """
     line_of: npt.NDArray[np.int64] = np.full(ranks, -1, np.int64)
     if memory.kind is MemoryKind.PER_NODE:
@@ -366,9 +365,9 @@ def _build_memory_queues(memory: RemoteMemory, ranks: int) -> tuple[Int64Array, 
 
 
 def expand_pools(machine: Machine) -> Machine:
-    """Return a copy of the machine whose pools have twice the size, with equal contents.
+    """Return a copy of the machine whose pools have twice the size.
 
-    The new records are 0. All other arrays are shared with the original.
+    Contents are kept, and new records are 0. All other arrays are shared with the original.
     """
     fields = ("stream", "stream_queue", "message", "batch", "delay", "bucket", "event", "entry")
     larger = {}

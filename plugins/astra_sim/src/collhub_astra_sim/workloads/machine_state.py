@@ -301,9 +301,9 @@ DELIVERY, LINK_FREE, BATCH_ENDS, HAPPENS = 0, 1, 2, 3
 def take_record(pool: Records, kind: Integer, machine: Machine) -> Integer:
     """Allocate a record of a pool and return its index: the one returned last, else a fresh one.
 
-    `kind`: number of the pool, `MESSAGES` to `STREAMS`; fields are not reset. If the pool is
-    exhausted, sets `counter[1]` so that the run stops after this event, and returns the last index,
-    which may then be in use twice.
+    `kind`: number of the pool, `MESSAGES` to `STREAMS`. The fields are not reset. If the pool is
+    exhausted, `counter[1]` is set, so that the run stops after this event, and the index is used
+    twice.
     """
     store = machine.store[kind]
     index: Integer = store["returned"]
@@ -335,9 +335,9 @@ def _compute_hash_slot(rank: Integer, time: Integer, machine: Machine) -> Intege
 def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: Machine) -> None:
     """Schedule the action `code` of a rank after `length` ns.
 
-    All delays of a rank that expire at one time form a batch, one event, in creation order. A batch
-    that exists already gets the delay at its end; otherwise a new batch is created, whose event
-    comes after all earlier events of that time.
+    All delays of a rank that end at the same time form a batch, one event, in the order of
+    creation. A new delay is appended to an existing batch. Otherwise a batch is created, whose
+    event comes after all earlier events of that time.
     """
     time = now + length
     entry = take_record(machine.delay, DELAYS, machine)
@@ -365,9 +365,9 @@ def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: 
 
 @outlined
 def take_next_code(index: Integer, machine: Machine) -> Integer:
-    """Remove and return the code of the first delay of a batch.
+    """Remove and return the code of the first delay of a batch, and free its record.
 
-    The record of the delay is freed. If no delay remains, free the batch and return -1.
+    If no delay remains, the batch is freed and the result is -1.
     """
     batch = machine.batch[index]
     entry = batch["first"]

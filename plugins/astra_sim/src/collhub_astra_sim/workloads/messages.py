@@ -35,10 +35,10 @@ def send(
     source: Integer, destination: Integer, size: Integer, tag: Integer, sender: Integer,
     node: Integer, now: Integer, machine: Machine,
 ) -> None:  # fmt: skip
-    """Send a message of `size` bytes; on its arrival the action with code `sender` is performed.
+    """Send a message of `size` bytes; at its arrival the action with code `sender` is performed.
 
-    `sender` -1: no action. `node`: the row of the node that sends, for the record of transfers.
-    With rendezvous the message leaves only after the clearance from its receiver has arrived.
+    A `sender` of -1 is no action. `node`: row of the sending node, for the record of transfers.
+    With rendezvous the message is sent when the clearance of its receiver has arrived.
     """
     index = _take_message(source, destination, size, tag, machine)
     message = machine.message[index]
@@ -58,9 +58,10 @@ def receive(
     source: Integer, destination: Integer, size: Integer, tag: Integer, receiver: Integer,
     now: Integer, machine: Machine,
 ) -> None:  # fmt: skip
-    """Wait for a message; the action with code `receiver` is performed when it has arrived.
+    """Wait for a message; when it has arrived, the action with the code `receiver` is performed.
 
-    With rendezvous the wait begins when the clearance has arrived at the sender.
+    With rendezvous a clearance is sent first, and the receive is posted when that has arrived at
+    the sender.
     """
     if not machine.has_rendezvous:
         _post_receive(source, destination, size, tag, receiver, now, machine)
@@ -74,9 +75,9 @@ def receive(
 
 @outlined
 def wait_for_cleared(index: Integer, now: Integer, machine: Machine) -> None:
-    """Post the receive for which clearance `index` has arrived at the sender, at `now` (ns).
+    """Post the receive whose clearance has arrived at the sender, at `now` (ns).
 
-    The record that waited is freed. Occurs only with rendezvous.
+    `index`: record of the waiting receive, which is freed. Used only with rendezvous.
     """
     side = machine.message[index]
     code, size, tag = side["receiver"], side["bytes"], side["tag"]
@@ -89,11 +90,10 @@ def wait_for_cleared(index: Integer, now: Integer, machine: Machine) -> None:
 def _take_message(
     source: Integer, destination: Integer, size: Integer, tag: Integer, machine: Machine
 ) -> Integer:
-    """Allocate a message or receive with these fields and return its index.
+    """Allocate a record for a message or receive with these fields; return its index.
 
-    The record returned last is reused, else a fresh one is taken; all other fields are reset (no
-    partner: -1, nothing arrived). If the pool is exhausted, sets `counter[1]` and gives out the
-    last record again.
+    The record returned last is reused, else a fresh one. All other fields are reset. If the pool is
+    exhausted, `counter[1]` is set and the last record is used again.
     """
     store = machine.store[MESSAGES]
     index: Integer = store["returned"]
@@ -130,8 +130,8 @@ def _return_message(index: Integer, machine: Machine) -> None:
 def start_message(index: Integer, now: Integer, machine: Machine) -> None:
     """Match a message with its receive, if that is posted, and put it on its first link.
 
-    Without a posted receive the message waits for one, but travels nevertheless. It starts at `now`
-    (ns) if the link is free, otherwise it queues.
+    Without a posted receive the message is sent nevertheless, and waits for one. It starts at `now`
+    (ns) if the link is free, otherwise it is queued.
     """
     message = machine.message[index]
     posted = _match_or_wait(index, True, machine)
@@ -149,11 +149,10 @@ def _post_receive(
     source: Integer, destination: Integer, size: Integer, tag: Integer, receiver: Integer,
     now: Integer, machine: Machine,
 ) -> None:  # fmt: skip
-    """Post a receive.
+    """Post a receive, matched with the oldest waiting message of equal ends, bytes and tag.
 
-    The oldest waiting message with the same ends, bytes and tag matches; without one, the receive
-    waits. If its message has already arrived, the action `receiver` is performed at the same time
-    through the event queue, otherwise on arrival.
+    Without such a message the receive waits. If the message has already arrived, the action
+    `receiver` is performed at the same time through the event queue, otherwise on arrival.
     """
     index = _take_message(source, destination, size, tag, machine)
     machine.message[index]["receiver"] = receiver
@@ -171,11 +170,11 @@ def _post_receive(
 
 @outlined
 def _match_or_wait(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
-    """Remove the oldest matching side of a message from its queue and return its index.
+    """Remove the oldest waiting counterpart of a message or receive and return its index.
 
-    `meets_receive`: whether a receive is searched, else a message; both have the same tag, ends and
-    bytes. Without a match, the side is enqueued and the result is -1. A matched side is not waiting
-    any more; its record is not freed.
+    `index`: the message or receive. `meets_receive`: whether the counterpart is a receive. It has
+    the same tag, ends and bytes; its record is not freed. Without a counterpart, `index` is
+    enqueued and the result is -1.
     """
     side = machine.message[index]
     # The hash must not overflow, because overflow is undefined in compiled code.
@@ -214,10 +213,7 @@ def _match_or_wait(index: Integer, meets_receive: bool, machine: Machine) -> Int
 
 @compiled
 def _find_route(source: Integer, destination: Integer, machine: Machine) -> Integer:
-    """Return the index of the route between two ranks, which must exist.
-
-    Found by binary search among the ascending destinations of the source.
-    """
+    """Return the index of the route between two ranks, which must exist."""
     # The destinations of a source are sorted in ascending order.
     low, high = machine.pair_first[source], machine.pair_first[source + 1] - 1
     while low < high:
@@ -237,7 +233,8 @@ def _find_route(source: Integer, destination: Integer, machine: Machine) -> Inte
 def _send_over_link(index: Integer, now: Integer, machine: Machine) -> None:
     """Send a message over the next link of its route at `now` (ns).
 
-    If the link is busy, the message is appended to its queue, first come, first served.
+    If the link is busy, the message is appended to the queue of the link (first come, first
+    served).
     """
     link_index = machine.path_link[machine.message[index]["hop"]]
     machine.message[index]["ready"] = now
@@ -257,11 +254,11 @@ def _send_over_link(index: Integer, now: Integer, machine: Machine) -> None:
 def _start_transmission(
     link_index: Integer, index: Integer, now: Integer, machine: Machine
 ) -> None:
-    """Send a message over a link: schedule its arrival and, on shared links, the link's release.
+    """Send a message over a link: schedule its arrival and, for a shared link, its release.
 
-    It arrives after latency plus size by bandwidth, and a shared link is busy for size by
-    bandwidth; both in ns, each truncated once. Adds to the link's `bytes` and `busy_ns` only if it
-    is shared. The whole message arrives before it is forwarded (store and forward).
+    The message arrives after the latency plus size / bandwidth, and a shared link is busy for size
+    / bandwidth, both in ns and rounded down. `bytes` and `busy_ns` of the link are counted only if
+    it is shared. A message arrives completely before it is forwarded (store and forward).
     """
     link, size = machine.link[link_index], machine.message[index]["bytes"]
     serialization_ns = size / link["bytes_per_ns"]
@@ -284,8 +281,8 @@ def _record_transfer(
 ) -> None:
     """Record that a message occupies a link from `now` for `busy_ns`.
 
-    Transfers after the pool's last record are counted only. Clearances of a rendezvous belong to no
-    node and are not recorded.
+    If the pool is full, the transfer is only counted. Clearances of a rendezvous have no node and
+    are not recorded.
     """
     message = machine.message[index]
     if message["node"] < 0:
@@ -301,10 +298,7 @@ def _record_transfer(
 
 @outlined
 def update_link(link_index: Integer, now: Integer, machine: Machine) -> None:
-    """Release a link and send the message that has waited longest for it, if any.
-
-    It starts at `now` (ns); without a waiting message the link is free.
-    """
+    """Release a link, and send the message that has waited longest for it at `now` (ns), if any."""
     link = machine.link[link_index]
     link["is_busy"] = False
     index = link["first"]
@@ -318,11 +312,11 @@ def update_link(link_index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def handle_arrival(index: Integer, now: Integer, machine: Machine) -> Integer:
-    """Handle the arrival of a message at the end of a link: forward it, or deliver it.
+    """Forward a message that has arrived at the end of a link, or deliver it.
 
-    A forwarded message returns 0. At delivery, writes the codes of the resulting actions to
-    `machine.codes` and returns their number, 0 to 2: first the sender's, if it has one, then the
-    receiver's if the receive is posted. Without a receive, the message is marked as arrived.
+    At delivery, the codes of the resulting actions are written to `machine.codes`, and their number
+    (0 to 2) is returned: first that of the sender, if it has one, then that of the receiver, if the
+    receive is posted. Otherwise the message is marked as arrived. 0 for a forwarded message.
     """
     message = machine.message[index]
     if message["hop"] < message["last_hop"]:

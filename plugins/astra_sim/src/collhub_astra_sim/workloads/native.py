@@ -40,10 +40,9 @@ _NATIVE_TAG = 500_000_000
 
 @outlined
 def start_native(index: Integer, now: Integer, machine: Machine) -> None:
-    """Begin the current phase of the stream `index` at `now` (ns); resets the stream's counters.
+    """Start the current phase of the stream `index` at `now` (ns), after resetting its counters.
 
-    The tree starts at its leaves; the other algorithms create as many first packets as may be in
-    flight at once.
+    The tree starts at its leaves. Other algorithms create as many packets as may be in flight.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -57,11 +56,11 @@ def start_native(index: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _init_phase(index: Integer, machine: Machine) -> None:
-    """Reset a stream's fields for its current phase: counters, delay, position, messages to send.
+    """Reset a stream's fields for its current phase: counters, delay, position, messages.
 
-    A phase of stride 0 is that of a small group, whose positions are those of its members and whose
-    delay is `SMALL_GROUP_NS` unless it runs a tree; other delays are those of the endpoint.
-    Otherwise the position is rank // stride modulo size.
+    A phase with stride 0 is that of a small group: its positions are those of the members, and its
+    delay is `SMALL_GROUP_NS` unless it runs a tree. All other phases have the delay of the endpoint
+    and the position rank // stride modulo size.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -91,9 +90,9 @@ def _init_phase(index: Integer, machine: Machine) -> None:
 def count_messages_to_send(algorithm: Integer, kind: Integer, size: Integer) -> Integer:
     """Return the number of messages that a rank sends in a phase of `size` ranks.
 
-    size - 1, or log2(size) with halving-doubling; twice that for an all-reduce. An all-to-all on a
-    ring, which forwards, sends size * (size - 1) / 2. `kind`: type of the collective. Meaningless
-    for trees.
+    It is size - 1, or log2(size) with halving-doubling; twice that for an all-reduce. An all-to-all
+    on a ring, which forwards data, sends size * (size - 1) / 2. `kind`: type of the collective. The
+    number has no meaning for trees.
     """
     steps = size - 1
     if algorithm == HALVING_DOUBLING:
@@ -119,7 +118,8 @@ def _compute_log2(size: Integer) -> Integer:
 def _count_packets_in_flight(index: Integer, machine: Machine) -> Integer:
     """Return the maximum number of packets of a stream in flight.
 
-    1, but for the direct algorithm its width (negative: unlimited), at most the number of peers.
+    It is 1. For the direct algorithm it is the width (negative: unlimited), but at most the number
+    of peers.
     """
     phase = machine.phase[machine.stream[index]["phase"]]
     if phase["algorithm"] != DIRECT:
@@ -131,10 +131,10 @@ def _count_packets_in_flight(index: Integer, machine: Machine) -> Integer:
 
 @compiled
 def _count_reduced_packets(index: Integer, machine: Machine) -> Integer:
-    """Return the number of consecutive packets with a reduction between those without.
+    """Return the length of a run of packets with a reduction, between runs without one.
 
-    It is the number of peers for the ring, the number of levels less one for halving and doubling,
-    and the width for direct, times the number of peers in a small group.
+    It is the number of peers for the ring, the number of levels minus 1 for halving-doubling, and
+    the number of packets in flight for direct, times the number of peers in a small group.
     """
     phase = machine.phase[machine.stream[index]["phase"]]
     peers: Integer = phase["size"] - 1
@@ -148,11 +148,12 @@ def _count_reduced_packets(index: Integer, machine: Machine) -> Integer:
 
 @outlined
 def make_packet(index: Integer, now: Integer, machine: Machine) -> None:
-    """Create the next packet of a phase, which is ready after the endpoint's delay.
+    """Create the next packet of a phase, which is ready after the delay of the endpoint.
 
-    Runs of plain packets, as many as may be in flight, alternate with runs of others, which need
-    the time of the reduction in addition: all of them in a reduce-scatter, those of every other
-    run, the first included, in an all-reduce, and none in other phases.
+    Runs of plain packets (`_count_packets_in_flight`) alternate with runs of
+    `_count_reduced_packets`. The latter also need the time of the reduction: all of them in a
+    reduce-scatter, every other run (starting with the first) in an all-reduce, none in other
+    phases.
     """
     stream = machine.stream[index]
     kind = machine.phase[stream["phase"]]["type"]
@@ -191,7 +192,7 @@ def compute_reduction_ns(size: Integer, machine: Machine) -> Integer:
 def handle_packet_arrival(index: Integer, now: Integer, machine: Machine) -> None:
     """Continue a stream after the arrival of a message.
 
-    The tree first waits for the endpoint's delay, and reduces except at leaves; the other
+    The tree waits for the delay of the endpoint first, and reduces except at leaves. Other
     algorithms create the next packet.
     """
     stream = machine.stream[index]
@@ -208,9 +209,9 @@ def handle_packet_arrival(index: Integer, now: Integer, machine: Machine) -> Non
 def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
     """Send the messages that may be sent now; return whether the phase has finished.
 
-    It has if no message remains to be sent and all packets are ready. A direct all-reduce begins
-    its second half only when the messages of all peers have arrived, with as many packets as may be
-    in flight; otherwise a ready packet sends one message. Trees have rules of their own.
+    It has if no message remains to be sent and all packets are ready. The second half of a direct
+    all-reduce starts, with as many packets as may be in flight, when the messages of all peers have
+    arrived. Otherwise a ready packet sends one message. Trees are handled by `_handle_tree_packet`.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -233,11 +234,10 @@ def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
 
 @outlined
 def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
-    """Send the next packet, if one is ready and due, and post the corresponding receive.
+    """Send the next packet, if one is ready and remains to be sent, and post the matching receive.
 
-    Nothing happens if all packets made are sent, none is left to send, or no packet is free. The
-    receive comes from the position at the same distance on the other side, with halving-doubling
-    from the partner itself. Sizes are in bytes, distances count positions in the phase's group.
+    The receive is from the position at the same distance on the other side; with halving-doubling
+    from the partner itself. Distances count positions in the group of the phase.
     """
     stream = machine.stream[index]
     if stream["sent"] == stream["made"] or stream["to_send"] == 0 or stream["free"] == 0:
@@ -261,9 +261,9 @@ def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
 def _compute_packet_bytes(index: Integer, number: Integer, machine: Machine) -> Integer:
     """Return the size in bytes of message `number` (from 0) of a phase.
 
-    Ring and direct: the rank's part, i.e. the stream's bytes divided by the ranks, or undivided in
-    an all-gather. Halving and doubling: half as much per step in a reduction, twice as much per
-    step in an all-gather; an all-reduce halves, then doubles. All divisions round down.
+    Ring and direct: the bytes of the stream, divided by the ranks except in an all-gather.
+    Halving-doubling: halved with each step in a reduction, doubled with each step in an all-gather;
+    an all-reduce halves, then doubles. Divisions are rounded down.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -283,12 +283,14 @@ def _compute_packet_bytes(index: Integer, number: Integer, machine: Machine) -> 
 
 @compiled
 def _compute_distance(index: Integer, number: Integer, machine: Machine) -> Integer:
-    """Return the distance from the sender to the receiver of a packet, clockwise in positions.
+    """Return the distance in positions from the sender to the receiver of packet `number`.
 
-    `number`: the packet's number in the phase. Ring: 1. Direct: 1 plus the number modulo (size -
-    1). Halving-doubling: a power of two, which doubles with the number in a reduce-scatter, halves
-    in an all-gather, and does the one, then the other in an all-reduce; negative for the upper
-    partner of a pair, and negated again for a reversed stream, so that its direction has no effect.
+    - Ring: 1
+    - Direct: 1 + number modulo (size - 1)
+    - Halving-doubling: a power of two, which doubles with the number in a reduce-scatter and halves
+      in an all-gather; first one, then the other in an all-reduce. It is negative for the upper
+      partner of a pair, and negated for a reversed stream, so that the direction of the stream has
+      no effect.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -311,10 +313,10 @@ def _compute_distance(index: Integer, number: Integer, machine: Machine) -> Inte
 
 @compiled
 def _get_rank_at(index: Integer, position: Integer, machine: Machine) -> Integer:
-    """Return the rank at a position of the stream's dimension or group, cyclically.
+    """Return the rank at a position of the stream's dimension or group.
 
-    Positions are taken modulo the phase's size, also negative ones. A phase of stride 0 looks up
-    the group's member; otherwise the rank is base + position * stride.
+    Positions wrap around at the size of the phase. With stride 0 it is the member of the group,
+    otherwise base + position * stride.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -331,9 +333,9 @@ def _get_rank_at(index: Integer, position: Integer, machine: Machine) -> Integer
 def _send_to(
     index: Integer, position: Integer, size: Integer, now: Integer, machine: Machine
 ) -> None:
-    """Send a message of `size` bytes of the stream `index` to a position of its phase at `now`.
+    """Send a message of `size` bytes of a stream to a position of its phase at `now`.
 
-    The tag is derived from the stream's number. No action follows the arrival at the sender.
+    The tag is derived from the number of the stream. No action follows on arrival at the sender.
     """
     stream = machine.stream[index]
     tag = _NATIVE_TAG + stream["number"] % _NATIVE_TAG
@@ -364,9 +366,9 @@ def _receive_from(
 
 @compiled
 def _get_number_in_tree(index: Integer, machine: Machine) -> Integer:
-    """Return the stream's number in the tree (from 1).
+    """Return the number in the tree of the stream's rank, counted from 1.
 
-    For the root it is 0 or the number of ranks, a multiple of it in either case.
+    For the root it is 0 or the number of ranks.
     """
     stream = machine.stream[index]
     number: Integer = stream["position"] if stream["is_lowest"] else stream["position"] + 1
@@ -375,9 +377,9 @@ def _get_number_in_tree(index: Integer, machine: Machine) -> Integer:
 
 @compiled
 def _get_position_in_tree(index: Integer, number: Integer, machine: Machine) -> Integer:
-    """Return the position of a number in the tree, which depends on the tree's root.
+    """Return the position of a number in the tree.
 
-    With the lowest position as root it is the number (modulo the size), else the number less one.
+    If the lowest position is the root, it is the number modulo the size, else the number minus 1.
     """
     stream = machine.stream[index]
     size = machine.phase[stream["phase"]]["size"]
@@ -399,10 +401,10 @@ def _is_leaf(index: Integer, machine: Machine) -> bool:
 
 @compiled
 def _get_child_number(index: Integer, is_second: bool, machine: Machine) -> Integer:
-    """Return the number in the tree of the first or second child of an inner node.
+    """Return the number in the tree of the first or second child of the stream's rank.
 
-    `index`: stream. Children of number n are n -/+ half the lowest set bit of n. The root has one
-    child, size // 2, which is returned in both cases.
+    The children of number n are n minus and n plus half of the lowest set bit of n. The root has
+    one child, size // 2, which is returned in both cases. Not for leaves.
     """
     size = machine.phase[machine.stream[index]["phase"]]["size"]
     if _is_root(index, machine):
@@ -415,9 +417,9 @@ def _get_child_number(index: Integer, is_second: bool, machine: Machine) -> Inte
 
 @compiled
 def _get_parent_position(index: Integer, machine: Machine) -> Integer:
-    """Return the position of the parent, in the current phase, of the rank of stream `index`.
+    """Return the position of the parent of the stream's rank in the tree; not for the root.
 
-    Not for the root. The parent's number follows from moving the lowest set bit up.
+    The number of the parent results from moving the lowest set bit one position up.
     """
     number = _get_number_in_tree(index, machine)
     bit = number & -number
@@ -426,10 +428,9 @@ def _get_parent_position(index: Integer, machine: Machine) -> Integer:
 
 @outlined
 def _start_tree(index: Integer, now: Integer, machine: Machine) -> None:
-    """Start a tree phase: leaves send after the endpoint's delay; inner nodes wait for children.
+    """Start a tree phase: leaves send after the endpoint's delay, other ranks wait for children.
 
-    An inner rank posts the receives of two children, the root that of one, each of the stream's
-    bytes.
+    An inner rank posts the receives from two children, the root from one.
     """
     stream = machine.stream[index]
     size = stream["bytes"]
@@ -448,8 +449,8 @@ def _start_tree(index: Integer, now: Integer, machine: Machine) -> None:
 def _handle_tree_packet(index: Integer, now: Integer, machine: Machine) -> bool:
     """Perform the next step of a rank in the tree; return whether the phase has finished.
 
-    Leaves and inner nodes with all sums send to their parent; data from the parent are sent to all
-    children. The root sends to its child and finishes.
+    Leaves, and inner ranks with the data of both children, send to their parent and post a receive.
+    Data from the parent are sent to all children. The root sends to its child and finishes.
     """
     stream = machine.stream[index]
     size = stream["bytes"]

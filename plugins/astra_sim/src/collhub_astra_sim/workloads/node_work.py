@@ -42,15 +42,17 @@ class NodeWork(NamedTuple):
 
 
 def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeWork:
-    """Return the work of all nodes: action, slot, work (ns, or bytes of messages), streams, type.
+    """Return the work of nodes: action, slot, work (ns, or bytes of messages), streams and type.
 
-    Nodes of the host use the host's slot, other computations the compute slot, other nodes the
-    communication slot, RECV nodes none. In a replay all nodes are timers of the node's duration, at
-    least 1 ns. LOAD and STORE take the memory's latency plus bytes divided by its rate, rounded
-    down to ns; markers are skipped.
+    - Nodes of the host use the host slot, other computations the compute slot, RECV nodes no slot,
+      all others the communication slot.
+    - In a replay all nodes are timers with the node's duration, at least 1 ns.
+    - LOAD and STORE take the latency of the memory plus bytes / rate, rounded down to ns.
+    - Markers are skipped.
 
-    Raises `InputError` at the first node on which ASTRA-sim aborts: a message whose peer is no rank
-    or its own rank, or that has no bytes; or a LOAD or STORE without a remote memory.
+    Raises `InputError` for the first node on which ASTRA-sim aborts: a message whose peer is no
+    rank or its own rank, a message without bytes, or a LOAD or STORE without a remote memory; and
+    the errors of computations and collectives.
     """
     nodes = workload.nodes
     count = len(nodes)
@@ -92,10 +94,10 @@ def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) 
 
 
 def is_timed_by_duration(workload: Workload, system: System) -> BoolArray:
-    """Return whether ASTRA-sim takes a node's time from `duration_micros`: bool by node.
+    """Return which nodes take their time from `duration_micros` in ASTRA-sim: bool[nodes].
 
-    With replay-only all nodes; else computations (with a roofline only those of the host) and
-    broadcasts.
+    With replay-only these are all nodes. Otherwise they are broadcasts and computations, with a
+    roofline only those of the host.
     """
     nodes = workload.nodes
     if system.is_replay_only:
@@ -132,11 +134,11 @@ def _set_computations(
     action: npt.NDArray[np.uint8],
     work: Int64Array,
 ) -> None:
-    """Set the durations of the roofline model, in double precision as in ASTRA-sim.
+    """Set the durations of device computations by the roofline model, in double precision.
 
-    Changes `action` and `work` in place: computations of 0 bytes are skipped, those of 0 operations
-    never finish. Does nothing without a roofline. Raises `InputError` for nodes without operations
-    or bytes.
+    Modifies `action` and `work` in place. Computations of 0 bytes are skipped, those of 0
+    operations never end. Without a roofline nothing is changed. Raises `InputError`
+    (`no-operations`) for nodes without operations or bytes.
     """
     if not system.has_roofline or system.local_memory_gb_per_s is None:
         return
@@ -163,8 +165,8 @@ def _set_collectives(
 ) -> None:
     """Set action, work (bytes of a stream) and number of streams of collectives, in place.
 
-    Collectives of the host and of unknown kinds never finish. Raises `InputError` for an all-gather
-    of fewer bytes than splits, which ASTRA-sim never stops.
+    Collectives of the host and of unknown kinds never end. Raises `InputError` (`h7`) for an
+    all-gather of fewer bytes than splits, which ASTRA-sim never stops.
     """
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
     # All other kinds throw, and the rank hangs; a broadcast is a timer.
@@ -186,8 +188,8 @@ def _set_collectives(
 def _compute_chunks(nodes: NodeColumns, splits: int) -> tuple[Int64Array, Int64Array, BoolArray]:
     """Return (bytes of every collective, bytes of one stream, whether it is an all-gather).
 
-    A stream has the bytes divided by `splits`, but except for all-gathers at least one byte per
-    rank of the system, even in smaller groups.
+    A stream has the bytes divided by `splits`, rounded down. Except for all-gathers it has at least
+    one byte per rank of the system, and the total is then increased accordingly.
     """
     size = np.maximum(nodes.bytes, 0)
     chunk = size // splits

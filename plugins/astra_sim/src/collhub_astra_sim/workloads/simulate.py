@@ -70,17 +70,20 @@ def simulate_workload(
 ) -> WorkloadTimes:
     """Simulate a job on the workload layer of ASTRA-sim (public release of March 2026).
 
-    `algorithms`: traces of custom algorithms by the prefixes that `system` and `per_node` name;
-    their ranks are positions in the group. `per_node`: prefixes by identity of nodes; `named`:
-    prefixes by row of the nodes, which take precedence. `queues`: ASTRA-sim's option
-    `num-queues-per-dim`. `stops_at_abort`: if ASTRA-sim aborts on the input, no rank has a time;
-    otherwise the aborts are warnings and the times are those without the assertion. `slots`:
-    `astra-sim`, at most one node of each kind running per rank, or `unlimited`: any number, and
-    every collective has separate queues. `wants_transfers`: report the first `MAX_TRANSFERS`
-    messages on links, with a warning if there are more; none if messages do not share links.
-    Networks of several dimensions are simulated with congestion, too, which ASTRA-sim cannot do.
+    - `algorithms`: traces of custom algorithms by the prefixes in `system` and `per_node`; their
+      ranks are positions in the group.
+    - `per_node`: prefixes by identity of nodes. `named`: prefixes by row, which take precedence.
+    - `queues`: ASTRA-sim's option `num-queues-per-dim`.
+    - `slots`: `astra-sim` (at most one running node of each kind per rank), or `unlimited` (any
+      number, and separate queues for every collective).
+    - `stops_at_abort`: if ASTRA-sim aborts on the input, no rank has a time. Otherwise aborts are
+      warnings, and the times are those without the assertion.
+    - `wants_transfers`: report the first `MAX_TRANSFERS` messages on shared links, with a warning
+      if there are more.
+
+    Networks of several dimensions are simulated with congestion too, which ASTRA-sim cannot do.
     Raises `InputError` and `UsageError` for inputs that are not modelled, and for those that
-    ASTRA-sim refuses when it reads them.
+    ASTRA-sim refuses to read.
     """
     from collhub_astra_sim.workloads.layout import Layout
 
@@ -145,13 +148,12 @@ def _convert_transfers(layout: Layout, records: Records) -> LinkTransfers:
 def _run_machine(
     workload: Workload, layout: Layout, machine: Machine, *, stops_at_abort: bool
 ) -> tuple[Machine, tuple[Diagnostic, ...]]:
-    """Return (the machine after its run, the reasons why ASTRA-sim aborts).
+    """Run the machine; return (the machine after its run, the reasons why ASTRA-sim aborts).
 
-    When the pools of records are exhausted, they are expanded and the run continues. An event at
-    time 0 that makes ASTRA-sim abort ends the run with `stops_at_abort`, else it continues and only
-    that reason is returned. With `stops_at_abort`, a run that ends returns the reasons at the start
-    and those of the statistics. Raises `UsageError` (`too-large`) if one event needs more memory
-    than the margin.
+    Exhausted pools are expanded, and the run continues. An event at time 0, on which ASTRA-sim
+    aborts, ends the run with `stops_at_abort`; otherwise the run continues. After a complete run
+    with `stops_at_abort`, the reasons are those at the start and those of the statistics. Raises
+    `UsageError` (`too-large`) if one event needs more memory than the margin.
     """
     from collhub_astra_sim.workloads.kernel import ABORTED, DONE, NEEDS_ROOM, PASSES_ZERO, run
     from collhub_astra_sim.workloads.layout import expand_pools
@@ -182,7 +184,7 @@ def _run_machine(
 
 
 def make_unstarted_times(workload: Workload) -> tuple[Int64Array, Int64Array]:
-    """Return (start, end) of all nodes of a workload that never ran: int64 of -1 each."""
+    """Return (start, end) of all nodes of a workload that did not run: int64[nodes] of -1 each."""
     times = np.full(len(workload.nodes), -1, np.int64)
     return times, times.copy()
 
@@ -192,9 +194,9 @@ def add_marker_times(
 ) -> tuple[Int64Array, Int64Array]:
     """Return (start, end) in ns of all nodes of a job, including markers.
 
-    `simulated_rows`: rows of the simulated nodes, all except markers, with their times. A marker
-    starts and finishes when its last parent finishes, at 0 without parents; never (-1) if a parent
-    never does or it is part of a cycle.
+    `simulated_rows`: rows of all nodes except markers, with the times `start_ns` and `end_ns`. A
+    marker starts and ends when its last parent ends, at 0 without parents. It has -1 if a parent
+    never ends or if it is part of a cycle.
     """
     nodes = workload.nodes
     start, end = make_unstarted_times(workload)
@@ -219,9 +221,9 @@ def add_marker_times(
 
 
 def _get_rank_times(machine: Machine) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
-    """Return (finish, exposed) times of every rank in ns, None for a rank that never finishes.
+    """Return (finish, exposed) times of every rank in ns; None for a rank that never finishes.
 
-    The exposed time is the finish less the time of computations, modulo 2^64 as in ASTRA-sim.
+    The exposed time is the finish minus the time of computations, modulo 2^64 as in ASTRA-sim.
     """
     finish = [time if time >= 0 else None for time in machine.rank["finish"].tolist()]
     compute = machine.rank["compute_ns"].tolist()

@@ -52,12 +52,12 @@ from hub_core.plugin_api import (
 
 
 def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
-    """Simulator `analytical` of jobs.
+    """Simulate a job (simulator `analytical` of jobs).
 
-    A job of a folder for ASTRA-sim is simulated exactly as ASTRA-sim runs it: if ASTRA-sim aborts,
-    no rank has a time, and a finding gives the reason. In any other job, markers take no time, as
-    in the folder that the writer produces from it. Raises `InputError` and `UsageError` for jobs
-    that cannot run.
+    A job of a folder for ASTRA-sim is simulated as ASTRA-sim runs it: if ASTRA-sim aborts, no rank
+    has a time, and a finding gives the reason. In any other job markers take no time, as in the
+    folder that the writer creates from it. Raises `InputError` and `UsageError` for jobs that
+    cannot run, such as those without a network.
     """
     folder = request.workload.extensions.get(EXTENSION)
     if isinstance(folder, dict):
@@ -90,10 +90,10 @@ def _simulate_folder(
 ) -> WorkloadTimes:
     """Return the times of a job of a folder for ASTRA-sim, or the reasons why ASTRA-sim aborts.
 
-    The backend is the option's, else the folder's, else congestion-aware. If neither names one and
-    ASTRA-sim cannot simulate the topology with congestion, it is congestion-unaware, with a
-    warning. If ASTRA-sim aborts, no node has a time, unless slots are unlimited. Raises as
-    `simulate`.
+    The backend is that of the option, else of the folder, else congestion-aware. If neither
+    declares one and congestion-aware ASTRA-sim cannot simulate the topology, it is
+    congestion-unaware, with a warning. If ASTRA-sim aborts, no node has a time, unless slots are
+    unlimited. Raises the errors of `simulate`.
     """
     workload = request.workload
     system, memory = _read_system(folder, options)
@@ -135,11 +135,11 @@ def _run_simulation(
     backend: str,
     wants_transfers: bool,
 ) -> SimulatedTimes:
-    """Simulate a job with the custom algorithms of its folder (empty: none) and of its nodes.
+    """Simulate a job with the custom algorithms of its folder and of its nodes.
 
-    `memory`: remote memory of LOAD and STORE nodes. The folder's `per_node` maps identities of
-    nodes to prefixes of algorithms. The simulation ends where ASTRA-sim aborts only for a job of a
-    folder with ASTRA-sim's slots.
+    `folder`: {} without a folder; its `per_node` maps identities of nodes to prefixes of
+    algorithms. `memory`: remote memory of LOAD and STORE nodes. The simulation stops where
+    ASTRA-sim aborts only for a job of a folder with ASTRA-sim's slots.
     """
     algorithms = _read_algorithms(workload, folder, system)
     named = _add_named_algorithms(workload, algorithms)
@@ -192,10 +192,10 @@ def _read_topology(folder: Mapping[str, JsonValue]) -> Topology:
 def _read_system(
     folder: Mapping[str, JsonValue], options: JobOptions
 ) -> tuple[System, RemoteMemory | None]:
-    """Return (system, remote memory) of the folder; without one, the system given by options.
+    """Return (system, remote memory) of the folder, or (system of the options, None) without one.
 
-    Raises `UsageError` for options of the system if the folder has a system, and `InputError` for
-    invalid texts.
+    Raises `UsageError` if options of the system are given although the folder has a system, and
+    `InputError` for invalid configurations.
     """
     text, memory = folder.get("system"), folder.get("memory")
     if not isinstance(text, str):
@@ -208,10 +208,10 @@ def _read_system(
 def _read_algorithms(
     workload: Workload, folder: Mapping[str, JsonValue], system: System
 ) -> dict[str, NodeTable]:
-    """Return the nodes of custom algorithms by prefix, also under the prefixes in the system.
+    """Return the nodes of custom algorithms by prefix; {} if the folder has none.
 
-    The system names traces by paths relative to the simulator's working directory. Empty if the
-    folder has none.
+    The prefixes are those in the folder, and also those in the system, which are relative to the
+    working directory of the simulator.
     """
     prefixes, by_kind = folder.get("custom"), folder.get("by_kind")
     if not isinstance(prefixes, list) or not prefixes or not isinstance(by_kind, dict):
@@ -234,12 +234,12 @@ def _read_algorithms(
 def _add_named_algorithms(
     workload: Workload, algorithms: dict[str, NodeTable]
 ) -> NamedAlgorithms | None:
-    """Return the algorithms that nodes name; None if there are none.
+    """Return the algorithms to which nodes refer; None if there are none.
 
-    Adds the traces of each algorithm and size to `algorithms`, named "algorithm I for S bytes"; the
-    size of an all-gather of equal parts is a rank's input times the number of members. The result
-    has the names, and per node the index of its name, -1 for none. Raises `InputError`
-    (`no-algorithm`) for nodes of a kind without custom algorithms in ASTRA-sim.
+    The traces of each algorithm and size are added to `algorithms`, with the name "algorithm I for
+    S bytes". The size of an all-gather of equal parts is the input of a rank times the number of
+    members. The result has the names, and by node the index of its name, -1 for none. Raises
+    `InputError` (`no-algorithm`) for kinds without custom algorithms in ASTRA-sim.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm >= 0))
@@ -274,11 +274,12 @@ MAX_FINDINGS = 8
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check `astra-sim-hazards`: for a workload that was read from a folder for ASTRA-sim.
+    """Check the hazards of a workload that was read from a folder for ASTRA-sim.
 
-    A thorough check also simulates the job on the network of the folder: only then are collectives
-    in an order that hangs, and messages that abort, detected. The report is not applicable to other
-    workloads; it fails if a finding is an error.
+    A thorough check also simulates the job on the network of the folder, if there is one and no
+    hazard is an error. Only then are collectives in an order that hangs, and messages that abort,
+    detected. The check fails if a finding is an error. It is not applicable to other workloads.
+    Raises `UsageError` without a workload.
     """
     if request.workload is None:
         raise UsageError("the check needs a workload")
@@ -299,11 +300,11 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _simulate_findings(workload: Workload) -> Iterator[Diagnostic]:
-    """Yield the findings of a simulation, at most `MAX_FINDINGS` (8).
+    """Yield at most `MAX_FINDINGS` findings of a simulation with default options, sorted by rank.
 
-    Another one then states how many more there are. The job is simulated with default options.
-    Findings with equal messages are reported once, for the first of them, in the order of ranks. If
-    the simulation fails, the error's diagnostics are yielded instead.
+    Of findings with equal messages only the first is yielded. If there are more, a last finding
+    contains their number. If the simulation fails, the diagnostics of the error are yielded
+    instead.
     """
     try:
         times = simulate(WorkloadRequest(workload), JobOptions())

@@ -48,9 +48,9 @@ class _Reason(NamedTuple):
 def report_waiting_ranks(
     workload: Workload, layout: Layout, machine: Machine
 ) -> tuple[Diagnostic, ...]:
-    """Return the findings of all ranks that never finish, in rank order.
+    """Return the findings of all ranks that never finish, in the order of the ranks.
 
-    One finding for every running node, and one for the first free node of the rank.
+    A rank has one finding for every running node, and one for its first free node.
     """
     job = _StoppedJob(workload, layout, machine)
     return tuple(
@@ -86,9 +86,9 @@ class _StoppedJob:
     def findings_of(self, rank: int) -> Iterator[Diagnostic]:
         """Yield the findings of a rank that never finishes.
 
-        One `unfinished-node` per running node with its reason. Then, if a node is free that has not
-        started, one finding for the first one: `slot-occupied` if some node is running, else
-        `never-issued`.
+        There is one `unfinished-node` per running node, with its reason. If some node is free and
+        has not started, there is one more finding for the first such node: `slot-occupied` if a
+        node is running, else `never-issued`.
         """
         rows = self._layout.order[
             slice(*self._workload.nodes.rank_indptr[rank : rank + 2].tolist())
@@ -105,9 +105,10 @@ class _StoppedJob:
             yield self._make_finding("never-issued", _Reason(text), free[0])
 
     def _make_finding(self, code: str, reason: _Reason, row: int) -> Diagnostic:
-        """Return an error that the node in `row` does not finish, so that its rank does not either.
+        """Return an error that the node in `row`, and therefore its rank, never finishes.
 
-        The message has the node's name and the reason's text, followed by its advice as cure.
+        The message has the name of the node and the text of the reason; the cure is that of the
+        reason.
         """
         message = f"{self._format_name(row)} {reason.text}; the rank never finishes"
         location = self._workload.nodes.location(row)
@@ -135,11 +136,11 @@ class _StoppedJob:
         return f"process group {self._workload.groups[group].name!r}" if group >= 0 else "all ranks"
 
     def _explain(self, row: int) -> _Reason:
-        """Return why a running node does not finish, by its kind.
+        """Return the reason why a running node does not finish, by its kind.
 
-        RECV: a message that its peer never sends; SEND: waits for its peer; else, if ASTRA-sim
-        never ends such nodes, that; a collective gets its own explanation; for others no reason is
-        known.
+        A RECV waits for a message that is never sent, a SEND for its peer. Other nodes may be of a
+        kind that ASTRA-sim never finishes. Collectives are explained by `_explain_collective`. For
+        all others no reason is known.
         """
         nodes = self._workload.nodes
         kind = NodeKind(int(nodes.kind[row]))
@@ -156,11 +157,12 @@ class _StoppedJob:
         )
 
     def _explain_collective(self, row: int) -> _Reason:
-        """Return why a collective does not finish.
+        """Return the reason why a collective does not finish; the first one that applies.
 
-        The first that applies: a group of one member, members that have not begun it, members that
-        number its messages differently (only of all ranks with a native algorithm), other orders or
-        algorithms. Equal collectives have the same group, kind and bytes.
+        - a group of one member
+        - members that have not started it; equal collectives have the same group, kind and bytes
+        - members that number its messages differently (only native ones of all ranks)
+        - other orders or algorithms
         """
         nodes = self._workload.nodes
         members = self._workload.members(int(nodes.group[row]))
@@ -182,11 +184,10 @@ class _StoppedJob:
         )
 
     def _describe_missing_members(self, prefix: str, missing: list[int]) -> _Reason:
-        """Name the members that have not begun a collective, and where the first one waits instead.
+        """Describe members that have not started a collective, and where the first waits instead.
 
-        `prefix`: begin of the sentence; `missing`: ranks, at least one, of which at most
-        `_LISTED_RANKS` are listed. If the first one runs no collective, the reason has no second
-        part and no cure.
+        `prefix`: beginning of the sentence. `missing`: ranks, at least one; at most `_LISTED_RANKS`
+        are listed. If the first one runs no collective, the second part and the cure are missing.
         """
         listed = ", ".join(map(str, missing[:_LISTED_RANKS]))
         text = f"{prefix}: not begun by rank {listed}"
@@ -199,10 +200,11 @@ class _StoppedJob:
         return _Reason(text, _ORDER_CURE)
 
     def _describe_uneven_numbers(self, prefix: str, rows: Int64Array) -> _Reason:
-        """Name the members that ran other numbers of streams before a collective without a group.
+        """Describe the members that ran other numbers of streams before a collective of all ranks.
 
-        ASTRA-sim numbers the streams, and with them the messages, of such a collective by all
-        streams of the rank so far, including those of groups.
+        ASTRA-sim numbers the streams of such a collective, and so its messages, by all earlier
+        streams of the rank, including those of groups. If the numbers are equal, the text says only
+        that all members have started it. `rows`: nodes of the collective.
         """
         nodes, ranks = self._workload.nodes, self._workload.num_ranks
         is_past = (self._end >= 0) & (self._choice != NO_CHOICE)
@@ -222,11 +224,11 @@ class _StoppedJob:
         return _Reason(text, self._describe_cure())
 
     def _describe_cure(self) -> str:
-        """Return the cure: how collectives of all ranks get a separate numbering.
+        """Return the advice by which collectives of all ranks get a separate numbering.
 
-        If a group has all ranks, the first such one is to be named in the nodes; otherwise a new
-        group is to be added, numbered one higher than the highest numbered group (1 if there is
-        none). Its ranks are listed if there are at most `_LISTED_RANKS` (8), else shortened.
+        If a group of all ranks exists, its name is to be set in the nodes. Otherwise such a group
+        is to be added, with the highest numeric name plus 1. Its ranks are listed completely only
+        up to `_LISTED_RANKS`.
         """
         groups, count = self._workload.groups, self._workload.num_ranks
         name = next((group.name for group in groups if len(group.ranks) == count), None)
@@ -256,8 +258,8 @@ _SMALLEST_RING = 3
 def find_network_abort(topology: Topology, backend: str) -> Diagnostic | None:
     """Return the reason why the congestion-aware backend aborts on a network.
 
-    None if it runs, or if the backend is another one. The backend supports one dimension: Ring of
-    three NPUs or more, FullyConnected or Switch.
+    None if it runs, for another backend, and for a topology without dimensions. The backend
+    supports exactly one dimension with two NPUs or more, a ring with `_SMALLEST_RING` or more.
     """
     dimensions = topology.dimensions
     if backend != CONGESTION_AWARE or not dimensions:
@@ -279,7 +281,7 @@ def find_network_abort(topology: Topology, backend: str) -> Diagnostic | None:
 def report_event_at_zero(workload: Workload, layout: Layout, machine: Machine) -> Diagnostic:
     """Return the error about the node that schedules an event at time 0.
 
-    The run must have stopped at that event (`ABORTED`).
+    The run must have stopped at this event (`ABORTED`).
     """
     bucket = machine.entry[machine.heap[0]["first"]]["item"]
     item = int(machine.event[machine.bucket[bucket]["first"]]["item"])
@@ -294,15 +296,14 @@ def report_event_at_zero(workload: Workload, layout: Layout, machine: Machine) -
 def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> int:
     """Return the row of the workload's node to which an event at time 0 belongs.
 
-    `kind` is the kind of the event, `item` the index of its record. The node depends on the kind:
+    `item`: index of the record of the event. The node depends on the kind of the event:
 
-    - `BATCH_ENDS`, the end of a batch of delays: the node of the first delay of the batch.
-    - `DELIVERY`, the arrival of a message: the node that sends the message.
-    - `LINK_FREE`, the release of link `item`: the node that sends the first message on this link.
+    - `BATCH_ENDS` (end of a batch of delays): the node of the first delay
+    - `DELIVERY` (arrival of a message): the node that sends the message
+    - `LINK_FREE` (release of link `item`): the node that sends the first message on this link
 
-    A step of a custom algorithm belongs to the collective that runs the algorithm. A step of a
-    native collective, which ASTRA-sim expands itself, does not name its node: it belongs to the
-    first collective that the same rank has started at time 0. At this time there is only one.
+    A step of a custom algorithm belongs to the collective that runs it. A step of a native
+    collective belongs to the first collective that its rank started at time 0.
     """
     rank, code = -1, -1
     if kind == BATCH_ENDS:
@@ -326,9 +327,9 @@ def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) 
 
 
 def _find_node_of_code(code: int, machine: Machine) -> int:
-    """Return the machine's node that a code finishes; -1 if it finishes no node.
+    """Return the machine's node that a code finishes; -1 if it finishes none.
 
-    For the end of a custom algorithm's node, the collective that runs the algorithm.
+    The end of a node of a custom algorithm gives the collective that runs the algorithm.
     """
     kind, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
     if code >= 0 and kind == NODE_ENDS:
@@ -343,7 +344,7 @@ def report_unknown_at_start(
 ) -> tuple[Diagnostic, ...]:
     """Return errors about collectives on the host, or of unknown kinds, that start at time 0.
 
-    The exception that they throw ends the run; inside a later event it only stops the rank.
+    They throw an exception, which ends the run at time 0; later it only stops the rank.
     """
     node = machine.node
     rows = layout.order[(node["action"] == NEVER_ENDS) & (node["start"] == 0)]
@@ -363,11 +364,11 @@ def report_unknown_at_start(
 def report_statistics_aborts(
     workload: Workload, layout: Layout, machine: Machine
 ) -> tuple[Diagnostic, ...]:
-    """Return errors about ranks with host or memory nodes whose last event is a message.
+    """Return errors about ranks with host, memory or marker nodes whose last event is a message.
 
-    In rank order. The statistics at the end of such a rank throw an exception. ASTRA-sim survives
-    it inside the event of a computation, a memory access or a native collective, but not inside an
-    event of the network.
+    They are in the order of the ranks. The statistics at the end of such a rank throw an exception.
+    ASTRA-sim survives it inside the event of a computation, a memory access or a native collective,
+    but not inside an event of the network.
     """
     nodes = workload.nodes
     is_risky = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER)

@@ -41,10 +41,10 @@ _TAG_MODULUS = 500_000_000
 
 @outlined
 def start_custom(index: Integer, now: Integer, machine: Machine) -> None:
-    """Start the root nodes of the algorithm that a stream runs, and reset its progress.
+    """Start the root nodes of the custom algorithm of a stream, after resetting its progress.
 
-    The position in the group (the rank if there is no group) selects the nodes of the algorithm;
-    all of their counts of unfinished parents are set anew. Roots start in the order of the table.
+    The position in the group (without a group the rank) selects the nodes of the algorithm. Roots
+    start in the order of the table.
     """
     stream = machine.stream[index]
     node = machine.node[stream["row"]]
@@ -68,9 +68,9 @@ def start_custom(index: Integer, now: Integer, machine: Machine) -> None:
 def _start_node(progress_index: Integer, now: Integer, machine: Machine) -> None:
     """Start a node of a custom algorithm: a delay, a message or a receive.
 
-    The peer is a position in the group and is translated to a rank; tags are taken modulo 500
-    million. Increases the number of running nodes of the collective. A node of any other type never
-    finishes.
+    The peer is a position in the group and translated to a rank. Tags are taken modulo
+    `_TAG_MODULUS`. The node counts as running in its collective. A node of any other type never
+    ends.
     """
     progress = machine.progress[progress_index]
     custom = machine.custom[progress["custom"]]
@@ -90,9 +90,10 @@ def _start_node(progress_index: Integer, now: Integer, machine: Machine) -> None
 
 @compiled
 def _get_peer(index: Integer, position: Integer, machine: Machine) -> Integer:
-    """Return the rank at a position of a custom algorithm that stream `index` executes.
+    """Return the rank at a position of the custom algorithm that stream `index` runs.
 
-    Positions count the members of the node's group; without a group, the position is the rank.
+    Positions are those of the members of the node's group; without a group the position is the
+    rank.
     """
     member = machine.node[machine.stream[index]["row"]]["member"]
     if member < 0:
@@ -103,10 +104,10 @@ def _get_peer(index: Integer, position: Integer, machine: Machine) -> Integer:
 
 @outlined
 def close_custom_node(progress_index: Integer, now: Integer, machine: Machine) -> bool:
-    """Finish a node and start the nodes for which it was the last parent.
+    """Finish a node of a custom algorithm and start the nodes for which it was the last parent.
 
-    They start in the order in which ASTRA-sim's set of them would iterate. Return whether the
-    algorithm has finished, that is, no node of it is running or was started.
+    They start in the iteration order of ASTRA-sim's set. Returns whether the algorithm has
+    finished: none of its nodes is running.
     """
     progress = machine.progress[progress_index]
     node = machine.node[machine.stream[progress["stream"]]["row"]]
@@ -139,10 +140,10 @@ _QUEUE_MASK, _REVERSE, _LOWEST = (1 << 16) - 1, 1 << 16, 1 << 17
 def start_collective(row: Integer, now: Integer, machine: Machine) -> None:
     """Create the streams of a collective; each starts as soon as its queue has capacity.
 
-    `row`: the collective's node, whose algorithm is chosen here. Every one of its streams gets the
-    node's bytes, the next stream number, and the first of the phases that its algorithm has; a
-    stream of a custom algorithm has phase -1 and a single step. A native algorithm without phases
-    gets no streams, so that the collective never finishes.
+    `row`: node of the collective, whose algorithm is chosen here. Every stream gets the bytes and
+    the next stream number, and starts with the first phase of the algorithm; a custom algorithm has
+    phase -1 and one step. A native algorithm without phases gets no streams, so that the collective
+    never finishes.
     """
     node = machine.node[row]
     _choose_algorithm(row, machine)
@@ -171,9 +172,9 @@ def start_collective(row: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _choose_algorithm(row: Integer, machine: Machine) -> None:
-    """Set a collective's algorithm to that of its group's first collective of the same type.
+    """Set the algorithm of a collective to that of the first one of its group and type.
 
-    ASTRA-sim uses that algorithm for all subsequent ones. Collectives without a group keep theirs.
+    ASTRA-sim uses that algorithm for all later ones. Collectives without a group are not changed.
     """
     node = machine.node[row]
     if node["member"] < 0:
@@ -186,10 +187,10 @@ def _choose_algorithm(row: Integer, machine: Machine) -> None:
 
 @compiled
 def _take_stream_number(row: Integer, machine: Machine) -> Integer:
-    """Return the number of a new stream and count it.
+    """Return the number of a new stream and increase the counts.
 
-    Streams of a group are counted per member from the group's base; without a group per rank, where
-    streams of groups are counted, too.
+    Streams of a group are counted per member, from the base of the group. Streams without a group
+    have the count of all streams of the rank, including those of groups.
     """
     node = machine.node[row]
     rank = machine.rank[node["rank"]]
@@ -204,9 +205,9 @@ def _take_stream_number(row: Integer, machine: Machine) -> Integer:
 
 @compiled
 def _choose_queues(index: Integer, machine: Machine) -> None:
-    """Assign queues to all phases of a stream, round robin per rank and dimension.
+    """Assign queues to all phases of a stream, round robin by rank and dimension.
 
-    A custom algorithm uses the first queue. A stream of trees also gets one of the two trees,
+    A custom algorithm uses the first queue. Each tree phase also gets one of the two trees,
     alternately.
     """
     stream = machine.stream[index]
@@ -233,8 +234,8 @@ def _choose_queues(index: Integer, machine: Machine) -> None:
 def _take_next_queue(rank: Integer, level: Integer, half: Integer, machine: Machine) -> Integer:
     """Return the next queue of a dimension with its direction bit, and advance the round robin.
 
-    `half`: the half of the queues that the phase uses, or any. Queues of the second half run
-    backwards, unless there is a single queue.
+    `half`: the half of the queues that the phase uses, or any. Queues of the second half run in
+    reverse, unless there is only one queue and any may be used.
     """
     queues = machine.queues_per_level
     first, count = 0, queues
@@ -258,8 +259,8 @@ def _take_next_queue(rank: Integer, level: Integer, half: Integer, machine: Mach
 def add_to_queue(index: Integer, machine: Machine) -> Integer:
     """Append a stream to the queue of its current phase and return the queue.
 
-    The queue, whether the stream runs in reverse, and whether its tree has the lowest position as
-    root, come from its entry for the current step; queues are counted from the first of its node.
+    The assignment for the current step also says whether the stream runs in reverse, and whether
+    the root of its tree is the lowest position. Queues are counted from the first one of the node.
     """
     stream = machine.stream[index]
     choice = machine.stream_queue[index, stream["step"]]
@@ -280,11 +281,10 @@ def add_to_queue(index: Integer, machine: Machine) -> Integer:
 
 @outlined
 def start_streams(number: Integer, now: Integer, machine: Machine) -> None:
-    """Start waiting streams of queue `number`, the oldest first, while it has active places.
+    """Start waiting streams of queue `number`, the oldest first, while it has capacity.
 
-    It ends when no stream waits or `machine.most_active` streams of the queue are active. Each
-    started stream is removed from the waiting ones and counts as active. It begins its phase, or
-    its custom algorithm if it has no phase, at the time `now`.
+    At most `machine.most_active` streams of the queue are active. A started stream is removed from
+    the waiting ones, and starts its phase, or its custom algorithm without a phase, at `now`.
     """
     queue = machine.queue[number]
     while queue["active"] < machine.most_active and queue["first"] >= 0:
@@ -299,7 +299,7 @@ def start_streams(number: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def stop_stream(number: Integer, now: Integer, machine: Machine) -> None:
-    """Count one stream less as active in queue `number`, and start waiting streams at `now`.
+    """Decrease the number of active streams of queue `number`, and start waiting ones at `now`.
 
     As many start as the queue has capacity for.
     """
@@ -311,9 +311,9 @@ def stop_stream(number: Integer, now: Integer, machine: Machine) -> None:
 def start_next_phase(index: Integer, now: Integer, machine: Machine) -> None:
     """Advance a stream to its next phase, and start waiting streams of both queues.
 
-    The stream leaves the queue of its phase and joins that of the next one, which must exist. A
-    reduce-scatter divides the stream's bytes by the size of the dimension, an all-gather multiplies
-    them; other phases, and those of the algorithm TREE, keep them. `now`: time in ns.
+    The stream moves from the queue of its phase to that of the next one, which must exist. A
+    reduce-scatter divides the bytes of the stream by the size of the dimension, and an all-gather
+    multiplies them; other phases, and trees, do not change them. `now`: in ns.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]

@@ -49,9 +49,9 @@ class RemoteMemory:
 
     @classmethod
     def of_json(cls, content: bytes | str, name: str = "memory.json") -> RemoteMemory:
-        """Parse the remote memory that a JSON text describes; `name`: of its file, for errors.
+        """Parse the remote memory that a JSON text describes.
 
-        Raises `InputError` for missing or invalid values.
+        `name`: name of the file, for errors. Raises `InputError` for missing or invalid values.
         """
         keys = _Keys(content, name)
         kind = MemoryKind(keys.text("memory-type", tuple(MemoryKind)))
@@ -89,12 +89,12 @@ class System:
     def of_json(
         cls, content: bytes | str, name: str = "system.json", injection_scale: float = 1.0
     ) -> System:
-        """Parse the system that a file describes.
+        """Parse the system that a JSON text describes.
 
-        Defaults: 1 active chunk per dimension, `_DEFAULT_ENDPOINT_NS` as the endpoint's delay, no
-        roofline. `injection_scale`: ASTRA-sim's option of that name, a factor of that delay, which
-        is rounded down to ns. Raises `InputError` if ASTRA-sim hangs or aborts on the system, or if
-        it is not modelled (a shared bus, other policies).
+        Defaults are 1 active chunk per dimension, an endpoint delay of `_DEFAULT_ENDPOINT_NS`, and
+        no roofline. `injection_scale`: ASTRA-sim's option, a factor of the endpoint delay, which is
+        rounded down to ns. `name`: name of the file, for errors. Raises `InputError` if ASTRA-sim
+        hangs or aborts on the system, or if it is not modelled (a shared bus, other policies).
         """
         keys = _Keys(content, name)
         if keys.integer("model-shared-bus", 0, 0):
@@ -154,7 +154,7 @@ class _Keys:
         raise InputError(message, location=Location(self._name), cure=cure, code="invalid-system")
 
     def _get_value(self, key: str) -> JsonValue:
-        """Return the value of a required key, also null.
+        """Return the value of a required key; it may be null.
 
         Raises `InputError` if the key is missing.
         """
@@ -192,7 +192,7 @@ class _Keys:
         return float(cast("float", value))
 
     def text(self, key: str, choices: tuple[str, ...]) -> str:
-        """Return the text of a key, one of `choices` with equal case.
+        """Return the text of a required key, which must be one of `choices`, in the same case.
 
         Raises `InputError` if the key is missing or has another value.
         """
@@ -212,7 +212,7 @@ class _Keys:
         return value or None
 
     def _get_names(self, key: str) -> tuple[str, ...]:
-        """Return the list of names of a key as a tuple; the caller has checked that the key exists.
+        """Return the names in the list of an existing key.
 
         Raises `InputError` for a value that is no list, an empty list, and entries that are no
         texts.
@@ -270,9 +270,9 @@ _GB = 1e9
 def build_system(options: SystemOptions) -> dict[str, object]:
     """Return the content of a system.json with the values of the options.
 
-    Keys that ASTRA-sim requires have defaults: ring, FIFO, a delay of 10 ns, one split, one active
-    chunk per dimension, localBWAware. Memory bandwidth is converted from bytes/s to GB/s; the
-    roofline is enabled only by `peak_tflops`.
+    Defaults are ring, FIFO, an endpoint delay of 10 ns, one split, one active chunk per dimension,
+    and localBWAware. Memory bandwidth is converted from bytes/s to GB/s. The roofline is enabled
+    only by `peak_tflops`.
     """
     content: dict[str, object] = {
         f"{kind.replace('_', '-')}-implementation": (getattr(options, kind) or "ring").split(",")
@@ -295,7 +295,7 @@ def build_system(options: SystemOptions) -> dict[str, object]:
 def refuse_given(options: SystemOptions) -> None:
     """Raise `UsageError` if an option of the system is given although the folder has a system.json.
 
-    Options with a default other than None, such as `network`, do not count.
+    Options with a default other than None are ignored.
     """
     names = [item.name for item in fields(SystemOptions) if item.default is None]
     conflicting = [name for name in names if getattr(options, name) is not None]

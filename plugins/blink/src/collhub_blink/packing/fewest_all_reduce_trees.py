@@ -55,10 +55,12 @@ def find_fewest_all_reduce_trees(
     known: Sequence[SpanningTree],
     budget: Budget,
 ) -> TreeSearchResult:
-    """Find the fewest trees with integer weights of sum `total`, the network's strength.
+    """Find the fewest spanning trees with integer weights whose sum is `total`.
 
-    `known`, `budget`: as in `find_fewest_broadcast_trees`. More than 12 trees or 127 nodes are not
-    searched. Trees are rooted at their centres.
+    `total` is the strength of the network. `known` is an available packing, which is returned if
+    the search within the `budget` finds none with fewer trees. More than `_MAX_TREES` trees or
+    `_MAX_NODES` nodes are not searched. Trees that are found are rooted at their centres. The
+    result has the proved minimum and the reason.
     """
     links = DuplexLinks.of(graph)
     widest = _find_widest_tree_weight(links)
@@ -86,11 +88,11 @@ def _find_trees(
     vectors: Iterator[tuple[int, ...]],
     budget: Budget,
 ) -> tuple[tuple[SpanningTree, ...] | None, bool]:
-    """Search trees of one of the weight vectors that span all problems of `graph`.
+    """Search for trees with one of the weight vectors.
 
-    Returns (trees of the first vector with a solution, True), or (None, whether it is proved that
-    no vector has one). `total`: sum of the weights. The search ends without a proof if `budget`
-    does.
+    Returns (trees of the first vector with a solution, True). Without a solution it returns None
+    and whether it is proved that no vector has one; an exhausted `budget` proves nothing. `total`:
+    sum of the weights.
     """
     problems = tuple(_generate_problems(graph, np.arange(len(links.low)), total))
 
@@ -118,8 +120,8 @@ def _build_tree(
 ) -> SpanningTree:
     """Build the tree with the chosen links, rooted at its centre.
 
-    `chosen`: indices of `links`, which must connect all nodes without a cycle; a link contributes
-    its arc of the direction that leads away from the root. `weight` becomes the tree's weight.
+    `chosen`: indices of `links`; they must connect all nodes without a cycle. Each link contributes
+    its arc that leads away from the root.
     """
     parent = np.full(graph.num_nodes, -1, np.int64)
     arc = np.full(graph.num_nodes, -1, np.int64)
@@ -138,9 +140,9 @@ def _build_tree(
 
 
 def _find_widest_tree_weight(links: DuplexLinks) -> int:
-    """Return the largest weight that a single spanning tree can have, 1 if there is no tree.
+    """Return the largest weight of a single spanning tree; 1 if the links do not connect all nodes.
 
-    It is the largest capacity for which the links of at least that capacity join all nodes.
+    It is the largest capacity c for which the links of at least c connect all nodes.
     """
     component = np.arange(links.num_nodes)
     for link in np.argsort(-links.capacity, kind="stable"):
@@ -156,12 +158,12 @@ def _generate_problems(
     numbers: Int64Array,
     total: int,
 ) -> Iterator[_SpanningProblem]:
-    """Yield the spanning problems into which a network divides: a partition, then its blocks.
+    """Yield the spanning problems into which a network can be divided.
 
-    A partition whose links the trees must fill (strength equal to `total`) gives a problem with one
-    node per block, and each block of several nodes is divided further. A network of another
-    strength is one problem, whose links may have room left. `numbers`: numbers of its links in the
-    original network.
+    If the strength is `total`, trees must fill all links between the blocks of the tightest
+    partition. They give a problem with one node per block, and each block of several nodes is then
+    divided further. A network of another strength is one problem, whose links may have capacity
+    left. `numbers`: number of each link in the original network.
     """
     links = DuplexLinks.of(graph)
     network_strength = strength(graph)
@@ -184,11 +186,11 @@ def _generate_problems(
 
 
 def _build_link_search(problem: _SpanningProblem, weights: Sequence[int]) -> _LinkSearch | None:
-    """Build the search before its first step; None if a link has no allowed set of trees.
+    """Build the search for trees with these weights; None if a link has no allowed set of trees.
 
-    Links are ordered by their higher node, then by the lower one. The sets of a link are those of
-    trees whose weights fit on its capacity (fill it, if the problem is full), the largest load
-    first. In the beginning every node is a part of its own in every tree.
+    The sets of a link are those whose weights fit on its capacity (if the problem is full, fill it
+    exactly), the largest load first. Links are ordered by their higher node, then the lower one, so
+    that trees close cycles early.
     """
     # Links among the first nodes first, so that trees close cycles early.
     lower = np.minimum(problem.first, problem.second)
@@ -224,10 +226,11 @@ def _build_link_search(problem: _SpanningProblem, weights: Sequence[int]) -> _Li
 
 
 def _find_sharing_sets(capacity: int, weights: Sequence[int], is_full: bool) -> list[int]:
-    """Return the sets of trees, one bit per tree, whose weights fit on a link.
+    """Return the sets of trees whose weights fit on a link; bit t of a set is tree t.
 
-    Their sum is at most `capacity`; with `is_full` exactly `capacity`. Ordered by decreasing sum,
-    then by the set. Includes the empty set if that fits; empty if no set does.
+    The sum of the weights is at most `capacity`, with `is_full` exactly `capacity`. Sets are sorted
+    by decreasing sum, then by number. The empty set is included if it fits; the list is empty if no
+    set does.
     """
     load = [0]
     for weight in weights:
@@ -259,8 +262,8 @@ class _LinkSearch:
     def resume(self, steps: int) -> int:
         """Continue the search for at most `steps` steps; return FOUND, EXHAUSTED or STOPPED.
 
-        FOUND: the trees can be read. EXHAUSTED: it is proved that there are none. STOPPED: the
-        steps are used up, and another call continues.
+        FOUND: `result` returns the trees. EXHAUSTED: it is proved that there are none. STOPPED: the
+        steps are used up; another call continues.
         """
         outcome = search_undirected(
             self.first,
@@ -294,9 +297,10 @@ class _JointSearch:
     done: list[_LinkSearch]
 
     def resume(self, steps: int) -> int:
-        """Run all open searches, each for at most `steps` steps.
+        """Run all open searches for at most `steps` steps each.
 
-        FOUND when all have succeeded, EXHAUSTED as soon as one cannot succeed, else STOPPED.
+        Returns EXHAUSTED if one of them proves that there are no trees, FOUND if all have
+        succeeded, else STOPPED. Successful searches move from `waiting` to `done`.
         """
         outcomes = [search.resume(steps) for search in self.waiting]
         # The problems share only the weights: one without a solution rules them out.

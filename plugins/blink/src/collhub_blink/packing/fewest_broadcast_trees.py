@@ -28,10 +28,11 @@ _UNREACHED = 1 << 30
 
 
 def bound_tree_count(graph: CapacityGraph, root: int, total: int) -> tuple[int, str]:
-    """Compute a lower bound of the number of trees, for any real weights, and the proof in words.
+    """Return a lower bound of the number of trees for any real weights, and its reason as text.
 
-    No tree is wider than the widest path to the node that is hardest to reach; and a node whose
-    in-capacity equals `total` has all its in-arcs filled, each by another tree.
+    It is the larger of two bounds. A tree cannot be wider than the widest spanning tree. If the
+    capacity into a node equals `total`, each of its in-arcs is filled, and a tree uses only one of
+    them.
     """
     bound, reason = -(-total // find_widest_tree_weight(graph, root)), "no tree can be wider"
     for node in range(graph.num_nodes):
@@ -44,9 +45,9 @@ def bound_tree_count(graph: CapacityGraph, root: int, total: int) -> tuple[int, 
 
 
 def find_widest_tree_weight(graph: CapacityGraph, root: int) -> int:
-    """Return the largest weight that a single tree from `root` to all nodes can have.
+    """Return the largest weight of a single tree from `root` to all nodes.
 
-    It is the largest capacity so that arcs of at least this capacity reach all nodes; 1 if the root
+    It is the largest capacity c for which the arcs of at least c reach all nodes; 1 if the root
     cannot reach all.
     """
     # The largest width at which the arcs of at least that width reach all nodes.
@@ -66,11 +67,12 @@ def find_fewest_broadcast_trees(
     budget: Budget,
     max_depth: int | None = None,
 ) -> TreeSearchResult:
-    """Find the fewest trees from `root` with integer weights of sum `total`, within a depth.
+    """Find the fewest trees from `root` with integer weights whose sum is `total`.
 
-    All nodes of `graph` compute. `known`: an available packing, which is the result if no smaller
-    one is found within the budget of search steps. `max_depth`: None for any depth. The result
-    states whether the number is proved to be the minimum.
+    All nodes of `graph` are compute nodes. `known`: an available packing, which is returned if the
+    search within the `budget` finds none with fewer trees. `max_depth`: maximum depth of the trees,
+    None for any. The result has the proved minimum and the reason; without `known` it may have no
+    trees.
     """
     bound, reason = bound_tree_count(graph, root, total)
     depth = graph.num_nodes - 1 if max_depth is None else max_depth
@@ -116,8 +118,8 @@ class _ParentSearch:
     def resume(self, steps: int) -> int:
         """Continue the search for at most `steps` steps; return FOUND, EXHAUSTED or STOPPED.
 
-        FOUND: the trees can be read. EXHAUSTED: it is proved that there are none. STOPPED: the
-        steps are used up, and another call continues.
+        FOUND: `result` returns the trees. EXHAUSTED: it is proved that there are none. STOPPED: the
+        steps are used up; another call continues.
         """
         outcome = search_directed(
             self.first,
@@ -171,11 +173,12 @@ def _build_parent_search(
     weights: Sequence[int],
     depth: int,
 ) -> _ParentSearch | None:
-    """Build the search before its first step.
+    """Build the search for trees with these weights; None if there can be none.
 
-    Nodes are ordered by their number of patterns (choices of parents for all trees), then by the
-    distance in hops from the root, then by number. None if a node is farther from the root than
-    `depth`, or if its in-arcs have no room for the weights.
+    That is the case if a node is more than `depth` hops from the root, or if the in-arcs of a node
+    have no room for the weights. Nodes are ordered by their number of patterns (choices of parents
+    for all trees), then by hops from the root, then by number. Raises `OverflowError` if a node may
+    have too many patterns.
     """
     distance = _count_hops(graph, np.ones(graph.num_arcs, np.bool_), root)
     if int(distance.max()) > depth:
@@ -215,8 +218,8 @@ def _generate_patterns(
 ) -> Iterator[tuple[int, ...]]:
     """Yield the possible parents of a node: a tuple with the tail of an in-arc for every tree.
 
-    The weights of the trees on an arc must not exceed its capacity. Raises `OverflowError`, before
-    anything is yielded, if there may be more than 2^16.
+    The weights of the trees on an arc do not exceed its capacity. Raises `OverflowError`, before
+    anything is yielded, if there may be more than `_MAX_PATTERNS`.
     """
     arcs = np.flatnonzero(graph.destination == node)
     tails = graph.source[arcs].tolist()
@@ -231,10 +234,10 @@ def _generate_assignments(
     room: list[int],
     weights: Sequence[int],
 ) -> Iterator[tuple[int, ...]]:
-    """Yield all assignments of one of the `tails` to every weight, within the room of each tail.
+    """Yield all assignments of one of the `tails` to every weight.
 
-    In lexicographic order of the indices of tails; weights on one tail add up to at most its room.
-    One empty assignment without weights.
+    The weights on a tail add up to at most its `room`. Assignments are in lexicographic order of
+    the indices of the tails. Without weights there is one empty assignment.
     """
     if not weights:
         yield ()

@@ -32,12 +32,12 @@ _RATE_TOLERANCE = Fraction(1, 5000)
 
 
 def build_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]:
-    """Build Blink's plan for several hosts as trees, and a mix with a second kind if faster.
+    """Build Blink's packings for several hosts, and mixes with direct trees where they are faster.
 
-    The plan (Wang et al., MLSys 2020) has one tree per rank, over the ranks with its local index on
-    the other hosts: reduction within hosts, exchange between hosts and broadcast within hosts
-    become one pipeline. Every partition into hosts of equal size gives a plan; the mix is added if
-    it gains at least 0.5 % of the rate.
+    Blink's plan (Wang et al., MLSys 2020) has one tree per rank, over the ranks with the same local
+    index on the other hosts: reduction within hosts, exchange between hosts and broadcast within
+    hosts are one pipeline. There is a packing for every partition into hosts of equal size. A mix
+    is added if its rate is higher by at least `_MIN_GAIN_OF_TWO_KINDS`.
     """
     packings = []
     for hosts in _find_hosts(task.network.graph):
@@ -56,10 +56,10 @@ def build_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPa
 
 
 def build_rooted_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]:
-    """Build packings in which each part of the data is sent to one host first, which forwards it.
+    """Build packings in which each part of the data first goes to one other host that forwards it.
 
-    There is a tree for every rank outside the root's host, and a packing for every partition into
-    hosts of equal size. Chains over all hosts would have the same rate and many more hops.
+    There is a packing for every partition into hosts of equal size, with a tree for every rank
+    outside the host of the root. Chains over all hosts would have the same rate and many more hops.
     """
     method = "by way of every machine"
     return [
@@ -94,10 +94,10 @@ class _Hosts:
         self._num_ranks = num_ranks
 
     def build_trees(self, is_across: bool) -> list[SpanningTree]:
-        """Build a tree of weight 1 for every rank as the root, by host, then by index in the host.
+        """Build a tree of weight 1 with each rank as the root, by host, then by index in the host.
 
-        The data leaves the root's host from the root only or, if `is_across`, from all ranks of the
-        host.
+        With `is_across` the data leave the host of the root from all its ranks, otherwise only from
+        the root.
         """
         build = self._build_tree_from_every_local_rank if is_across else self._build_tree_over_peers
         return [
@@ -105,9 +105,9 @@ class _Hosts:
         ]
 
     def build_rooted_trees(self, root: int) -> list[SpanningTree]:
-        """Build a tree from `root` for every rank on another host; that rank is the first outside.
+        """Build a tree from `root` for every rank on another host, which gets the data first there.
 
-        Order: by host, then by index of the rank in its host. `root` may be any rank.
+        The order is by host, then by index of that rank in its host.
         """
         home = next(number for number, block in enumerate(self._blocks) if root in block)
         return [
@@ -123,9 +123,9 @@ class _Hosts:
         return range(len(self._blocks[0]))
 
     def _build_tree_over_peers(self, home: int, index: int) -> SpanningTree:
-        """Build a tree over peers, for the rank with a local index on host `home` as the root.
+        """Build a tree whose root is the rank with index `index` on host `home`.
 
-        The root sends to the rank with its local index on every other host, and these ranks
+        The root sends to the rank with the same index on every other host. These ranks and the root
         distribute the data within their hosts.
         """
         parent = np.full(self._num_ranks, -1, np.int64)
@@ -152,13 +152,13 @@ class _Hosts:
     def _build_tree_through_rank(
         self, root: int, home: int, first: int, index: int
     ) -> SpanningTree:
-        """Build a tree through the rank with a local index on host `first`.
+        """Build a tree whose data reach the other hosts through one rank of host `first`.
 
-        The root sends over the rank with that index in its host `home` to the rank on `first`,
-        which sends to the ranks with that index on all other hosts; each distributes the data
-        within its host. If the root itself has that index, it sends to the rank on `first` and to
-        a single other rank of its host; from that rank on, every rank serves two, to relieve the
-        root.
+        The root sends to the rank with index `index` in its host `home`, and that one to the rank
+        with this index on `first`. From there the data go to the ranks with this index on all other
+        hosts, which distribute them within their hosts. If the root itself has this index, it sends
+        to the rank on `first` and to only one other rank of its host; from that one, each rank
+        forwards to up to two others, to relieve the root.
         """
         parent = np.full(self._num_ranks, -1, np.int64)
         for number, block in enumerate(self._blocks):
@@ -196,9 +196,10 @@ def _build_tree(root: int, parent: Int64Array) -> SpanningTree:
 def _mix_packings(
     task: PackingTask, peer_trees: PlacedPacking, direct_trees: PlacedPacking
 ) -> PlacedPacking:
-    """Mix the trees of both packings at about the best rate; the weight of one kind is 1.
+    """Mix the trees of both packings so that the rate is nearly the maximum.
 
-    Among weights within 0.02 % of the best rate, those with the smallest sum are chosen.
+    All trees of a packing get one weight, and one of the two weights is 1. Among weights within
+    `_RATE_TOLERANCE` of the best rate, those with the smallest sum are chosen.
     """
     units = _compute_units_by_weights(task, peer_trees, direct_trees)
     best_rate = max(unit * sum(weights) for weights, unit in units.items())
@@ -220,9 +221,10 @@ def _mix_packings(
 def _compute_units_by_weights(
     task: PackingTask, peer_trees: PlacedPacking, direct_trees: PlacedPacking
 ) -> dict[tuple[int, int], Fraction]:
-    """Compute the unit (bytes per second per weight) for which all links have room, by weights.
+    """Compute, for pairs of weights, the largest unit (bytes/s per weight) that fits on all links.
 
-    Keys are the pairs of weights (peer trees, direct trees): (1, 1), (2, 1), (1, 2), ... up to 64.
+    Keys are the weights (peer trees, direct trees): (1, 1), (2, 1), (1, 2), ... up to
+    `_MAX_WEIGHT_RATIO`.
     """
     is_up = task.collective.kind is CollectiveKind.ALL_REDUCE
     bandwidth = collect_exact_bandwidths(task.oriented_network.topology)
@@ -244,10 +246,10 @@ def _compute_units_by_weights(
 
 
 def _build_trees_within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[int, SpanningTree]:
-    """Build shallow trees over the links within a host, for those ranks that reach all ranks of it.
+    """Build a shallow tree within a host from each rank that reaches all its ranks; keys are roots.
 
-    `block`: the ranks of the host. All switches belong to it, other ranks do not. The result maps
-    the root to its tree; ranks that do not reach all are absent.
+    `block`: the ranks of the host. Links to other ranks are not used; all switches may be used.
+    Ranks that do not reach all ranks of the host are missing.
     """
     is_outside = np.zeros(graph.num_nodes, np.bool_)
     is_outside[: graph.num_compute] = True
@@ -270,10 +272,11 @@ def _build_trees_within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[in
 
 
 def find_islands(graph: CapacityGraph) -> Iterator[Blocks]:
-    """Yield partitions of the ranks into groups joined by wide links, for decreasing link widths.
+    """Yield partitions of the ranks into groups that are connected by links of at least some width.
 
-    The ranks of a host are joined by wider links than hosts are. The first partition has every rank
-    in its own block; equal partitions are yielded once.
+    The width decreases from partition to partition. The first one has every rank in its own block.
+    Equal partitions are yielded once. The ranks of a host are assumed to have wider links than
+    hosts have between each other.
     """
     seen = set()
     # Above all capacities: every rank is separate.
@@ -289,10 +292,9 @@ def find_islands(graph: CapacityGraph) -> Iterator[Blocks]:
 
 
 def _find_components(graph: CapacityGraph, chosen: BoolArray) -> Int64Array:
-    """Label every node with the smallest node of its component by the chosen arcs.
+    """Return the smallest node of each node's component over the chosen arcs: int64[nodes].
 
-    `chosen`: bool per arc. Directions are ignored: int64[nodes]. A node without chosen arcs has its
-    own number.
+    `chosen`: bool per arc. The directions of arcs are ignored.
     """
     label = np.arange(graph.num_nodes)
     source, destination = graph.source[chosen], graph.destination[chosen]

@@ -40,8 +40,8 @@ from hub_core.schedules import directed_partition_rate, partition_rate
 def build_all_gather_packings(task: PackingTask) -> list[PlacedPacking]:
     """Build packings for an all-gather, or for a reduce-scatter in the reversed network.
 
-    Trees of every rank at the optimal rate (with switches also with spread traffic, and the plans
-    for several hosts), then a shallow tree per rank.
+    The first has trees of every rank at the optimal rate. With switches, trees with spread traffic
+    and the plans for several hosts follow. The last has a shallow tree per rank.
     """
     network = task.oriented_network
     packings = [build_every_rank_packing(task, network, SwitchSpread.NOWHERE)]
@@ -58,11 +58,11 @@ def build_all_gather_packings(task: PackingTask) -> list[PlacedPacking]:
 def build_every_rank_packing(
     task: PackingTask, network: RankNetwork, spread: SwitchSpread
 ) -> PlacedPacking:
-    """Build optimal trees of every rank, with traffic at switches as `spread` specifies.
+    """Build a packing of trees of every rank at the optimal rate.
 
-    If it is spread everywhere, the number of seeds is that for flat trees, else the ordinary one;
-    both start with the task's seed. The bound is the data that must enter a set of nodes; every
-    rank needs a tree, so the number of compute nodes is the minimum of trees.
+    `spread`: how traffic is distributed at switches. If it is spread everywhere,
+    `task.seeds_of_flat_trees` random orders are tried, else `task.seeds`. The bound is the data
+    that must enter a set of nodes. The minimum number of trees is the number of ranks.
     """
     is_flat = spread is SwitchSpread.EVERYWHERE
     packing = all_gather_trees(
@@ -82,11 +82,11 @@ def build_every_rank_packing(
 
 
 def build_all_reduce_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Build packings at the optimal rate, then two for small sizes.
+    """Build packings for an all-reduce: those at the optimal rate, then two for small sizes.
 
-    The packings for small sizes have a shallow tree per rank, and a single tree. If some link has
-    no reverse link of equal bandwidth, only the packing with separate trees per direction is
-    returned.
+    The packings for small sizes have a shallow tree per rank, and only the shallow tree with the
+    most central root. If some link has no reverse link of equal bandwidth, the result is only
+    `build_directed_packing`.
     """
     # Using one tree in both directions needs links with equal bandwidth in both.
     if not task.network.is_duplex:
@@ -110,11 +110,11 @@ def _depth_key(placed_tree: PlacedTree) -> tuple[int, int, int]:
 
 
 def _build_minimal_packing(task: PackingTask) -> PlacedPacking:
-    """Build the packing with the fewest trees at the strength of a network of duplex links.
+    """Build the packing with the fewest trees at the strength of a network without switches.
 
-    The unit is scaled so that the strength is an integer, the total weight of the trees. The trees
-    are those of an optimal packing unless fewer are found; if the search budget ends first, the
-    smallest packing known so far is used. The packing states the proved minimum and the reason.
+    The unit is scaled so that the strength is an integer, the total weight of the trees. If the
+    search budget ends first, the smallest packing so far is used. The packing contains the proved
+    minimum and the reason.
     """
     network = task.network
     graph = network.graph
@@ -135,10 +135,10 @@ def _build_minimal_packing(task: PackingTask) -> PlacedPacking:
 
 
 def _build_switched_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Build packings for a network with switches.
+    """Build the packings of an all-reduce in a network with switches.
 
-    Up and down trees of every rank, trees through forwarders with concentrated and with spread
-    traffic, and the plans for several hosts.
+    They are the up and down trees of every rank, trees through forwarders with concentrated and
+    with spread traffic, and the plans for several hosts.
     """
     packings = [
         _build_forwarded_packing(task, SwitchSpread.NOWHERE),
@@ -169,10 +169,10 @@ def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> Placed
 
 
 def _build_forwarded_packing(task: PackingTask, spread: SwitchSpread) -> PlacedPacking:
-    """Build all-reduce trees in which ranks forward for the removed switches.
+    """Build all-reduce trees in which ranks forward instead of the removed switches.
 
-    `spread`: how traffic at switches is replaced by direct arcs. The seeds are those of flat trees;
-    the bound is that of the partition that limits the network's strength.
+    `spread`: how traffic at switches is distributed to direct arcs. `task.seeds_of_flat_trees`
+    random orders are tried. The bound is that of the partition that limits the strength.
     """
     network = task.network
     optimal_packing = all_reduce_packing(
@@ -289,10 +289,9 @@ def _collect_bandwidths(network: RankNetwork) -> dict[tuple[int, int], Fraction]
 
 
 def _generate_partition_bounds(network: RankNetwork) -> Iterator[RateBound]:
-    """Yield the bounds of the partitions of `find_islands` with more than one block.
+    """Yield a bound (bytes/s) for each partition of `find_islands` with more than one block.
 
-    The rate of a bound (bytes/s) is that of the links between the blocks of the partition, whose
-    blocks are lists of topology nodes.
+    The rate is that of the links between the blocks, which are lists of topology nodes.
     """
     capacities = _collect_bandwidths(network)
     for partition in find_islands(network.graph):

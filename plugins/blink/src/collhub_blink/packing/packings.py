@@ -122,10 +122,10 @@ def to_ingress_bound(network: RankNetwork, rate: Rate) -> RateBound:
 
 
 def to_partition_bound(network: RankNetwork, network_strength: Strength) -> RateBound:
-    """Return the bound of an all-reduce on duplex links by the partition that attains the strength.
+    """Return the bound of an all-reduce on duplex links, from the partition of the strength.
 
-    If switches multicast or reduce, a partition would count one message on a link several times, so
-    the bound by minimum cuts is returned.
+    If switches multicast or reduce, it is the bound by minimum cuts, because one message would
+    count several times in a partition.
     """
     if network.is_multiplied:
         return compute_minimum_cut_bound(network)
@@ -141,7 +141,7 @@ def compute_minimum_cut_bound(network: RankNetwork) -> RateBound:
 
 
 def _generate_cut_bounds(network: RankNetwork) -> Iterator[RateBound]:
-    """Yield the bounds by a minimum cut for data leaving rank 0, and for data arriving at it."""
+    """Yield the bounds by a minimum cut for data that leave rank 0 and that arrive there."""
     yield to_cut_bound(network, broadcast_rate(network.graph, 0))
     arriving = broadcast_rate(network.reversed.graph, 0)
     # In the original direction, the links leave the other side of the cut.
@@ -159,12 +159,12 @@ _cache: OrderedDict[tuple[object, ...], tuple[list[PlacedPacking], int]] = Order
 def get_cached_packings(
     task: PackingTask, pack: Callable[[PackingTask], list[PlacedPacking]]
 ) -> list[PlacedPacking]:
-    """Return `pack(task)`, from the cache if this process has packed the same task before.
+    """Return `pack(task)`, from a cache if this process has packed an equal task before.
 
-    Equal tasks have equal collectives, roots, NPUs, seeds, depths, remaining steps and topologies.
-    The `_MAX_CACHED` (8) most recently used results are kept. A cached result charges its search
-    steps to the budget, so that a limit of work does not depend on the cache's content. Interrupted
-    results are returned but not cached. The list is a copy.
+    Tasks are equal if collective, root, NPUs, seeds, depth, remaining steps and topology are equal.
+    The `_MAX_CACHED` most recently used results are kept. A cached result is charged to the budget
+    with the steps that its search took. Results of interrupted searches are not cached. The list is
+    a copy.
     """
     # The key contains everything that a packing depends on.
     collective = task.collective
@@ -255,8 +255,8 @@ _HOPS_OVER_ONE_SWITCH = 2
 def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | None:
     """Search for a chain of all ranks at the optimal rate on the topology's own routes.
 
-    The first of 64 random orders (by the task's seed) that gives such a chain wins. None if none
-    does, or with more than 256 ranks.
+    The orders of `_generate_orders` (random, by the seed of the task) are tried until one is
+    optimal. None if none is, or with more than `_MAX_RANKS` ranks.
     """
     network = task.oriented_network
     if network.graph.num_compute > _MAX_RANKS:
@@ -275,10 +275,9 @@ def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | N
 
 
 def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int64Array]:
-    """Yield up to 64 random orders of the ranks: the root first, then switch by switch.
+    """Yield `_MAX_TRIALS` random orders of the ranks: the root first, then switch by switch.
 
-    Ranks at one switch are consecutive; the next switch is one that is nearest to the last. `root`:
-    a rank.
+    Ranks at one switch are consecutive. The next switch is one of the nearest unvisited ones.
     """
     # Count the links on the route from every rank to every other rank: int64[ranks, ranks].
     ranks = network.graph.num_compute
@@ -301,10 +300,10 @@ def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int
 
 
 def _find_path(hops: Int64Array, first: int, noise: Int64Array) -> list[int]:
-    """Find a path over all positions that always continues at a nearest unvisited position.
+    """Find a path through all positions that always continues to a nearest unvisited one.
 
-    Ties go to the position with the fewest unvisited positions at minimum distance (Warnsdorff's
-    rule), then by `noise`. `hops`: distances, int64[positions, positions].
+    `hops`: distances, int64[positions, positions]. Ties go to the position with the fewest
+    unvisited positions at the minimum distance (Warnsdorff's rule), then to the lowest `noise`.
     """
     minimum_hops = np.where(hops > 0, hops, hops.max(initial=0)).min(initial=0)
     is_unvisited = np.ones(len(hops), np.bool_)

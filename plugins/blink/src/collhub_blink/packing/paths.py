@@ -23,11 +23,11 @@ _Path = tuple[int, ...]
 
 
 def build_path_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Build the one packing of paths from the root to every rank, for a scatter or a gather.
+    """Build the packing of paths from the root to every other rank, for a scatter or a gather.
 
-    Each path is a tree of its own, with its last rank as target; paths are sorted. The rate is the
-    greatest that all ranks can receive at once. For a gather the paths are those of the reversed
-    network.
+    For a gather, the paths are those of the reversed network. Each path is a separate tree with its
+    last rank as target. Paths are sorted by target, then by decreasing weight. The rate is the
+    largest that all ranks can receive at the same time.
     """
     network = task.oriented_network
     graph = network.graph
@@ -87,11 +87,11 @@ class _Flow:
 
 
 def _find_best_flow(graph: CapacityGraph, root: int) -> _Flow:
-    """Find the flow of the maximum rate by Newton's iteration on cuts (Dinkelbach 1967).
+    """Find the flow of the maximum rate from the root to all other ranks at the same time.
 
-    The rate is an exact fraction: the largest amount that every rank but the root can receive from
-    the root at the same time. It starts with the capacity out of the root per other rank and
-    decreases to the capacity of a violated cut per rank beyond it, until the flow exists.
+    The rate is an exact fraction: the amount that every rank receives. Newton's iteration on cuts
+    (Dinkelbach 1967) starts with the capacity out of the root per other rank, and continues with
+    the capacity of a violated cut per rank beyond it, until the flow exists.
     """
     # Build the flow network with an additional sink that takes flow from every rank but the root.
     takers = np.asarray([rank for rank in range(graph.num_compute) if rank != root])
@@ -123,13 +123,12 @@ def _find_best_flow(graph: CapacityGraph, root: int) -> _Flow:
 
 
 def _generate_paths(graph: CapacityGraph, flow: _Flow, root: int) -> Iterator[tuple[_Path, int]]:
-    """Yield (path, weight): the flow decomposed into paths from the root to every other rank.
+    """Decompose the flow into paths from the root to every other rank; yield (path, weight).
 
-    Ranks follow in ascending order, and their weights add up to `flow.need` each. Every path is one
-    with the fewest arcs in the flow that is left, and takes as much as its narrowest arc and the
-    rest of the rank's need allow. So the paths of one rank do not get shorter, and there are in
-    total at most as many paths as arcs and ranks together. A path: nodes of the graph, both ends
-    included.
+    Ranks are in ascending order, and the weights of a rank add up to `flow.need`. Each path has the
+    fewest arcs in the remaining flow, and takes as much as its narrowest arc and the remaining need
+    allow. A path is a tuple of nodes of the graph, with both ends. There are at most as many paths
+    as arcs and ranks together.
     """
     remaining = flow.amount.copy()
     for rank in range(graph.num_compute):
@@ -144,9 +143,9 @@ def _generate_paths(graph: CapacityGraph, flow: _Flow, root: int) -> Iterator[tu
 
 
 def _find_shortest_path(graph: CapacityGraph, left: Int64Array, root: int, rank: int) -> list[int]:
-    """Return the arcs with remaining flow (`left` > 0) of a shortest path from the root, in order.
+    """Return the arcs of a shortest path from the root to `rank` over arcs with `left` > 0.
 
-    A path to the rank must exist; its length is the number of arcs.
+    The length is the number of arcs. A path must exist.
     """
     # Breadth-first search: the last arc of a shortest path to every node that is reached.
     arc_to = np.full(graph.num_nodes, -1, np.int64)
@@ -168,8 +167,8 @@ def _find_shortest_path(graph: CapacityGraph, left: Int64Array, root: int, rank:
 def _place_path(network: RankNetwork, path: _Path, weight: int) -> PlacedTree:
     """Convert a path over nodes of the graph to a tree of this weight in the topology.
 
-    The root is its first node. Every NPU on it is the child of the previous NPU; the switches
-    between are on the route.
+    The first node is the root. Every NPU on the path is a child of the NPU before it; the switches
+    in between are its route.
     """
     nodes = [int(network.nodes[node]) for node in path]
     positions = [

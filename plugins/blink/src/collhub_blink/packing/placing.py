@@ -63,10 +63,11 @@ def build_placed_tree(
     weight: int,
     routes: Iterable[Stops],
 ) -> PlacedTree:
-    """Build a tree in which the last NPU of every route is a child of the first.
+    """Build a tree in which the last node of every route is a child of the first.
 
-    `routes`: nodes from parent to child, both included; intermediate nodes are stored for routes
-    with more than two. Of several routes to one child the last counts. Arcs of the tree are -1.
+    `routes`: nodes from parent to child, with both ends; routes of more than two nodes are stored
+    as the stops of the child. Of several routes to one child the last counts. The arcs of the tree
+    are -1.
     """
     parent = np.full(topology.num_nodes, -1, np.int64)
     stops = {}
@@ -100,11 +101,11 @@ def _place_tree(
     direct: DirectNetwork,
     graph: CapacityGraph,
 ) -> PlacedTree:
-    """Convert one tree over ranks to a tree over NPUs; see `place_trees`.
+    """Convert a tree over ranks to a tree over NPUs; see `place_trees`.
 
-    Ranks are taken by ascending depth. The route of a rank is that of its arc, where ranks are
-    joined over switches and NPUs that forward; it begins at an NPU on it that has the chunk
-    already, so that no NPU gets the chunk twice.
+    The route of a rank is that of its arc in `direct`, which may pass switches and NPUs that
+    forward. It starts at the last NPU on it that already has the chunk, so that no NPU gets the
+    chunk twice. Ranks are processed by ascending depth.
     """
     nodes = network.nodes
     root = int(nodes[tree.root])
@@ -125,9 +126,9 @@ def _place_tree(
 def _generate_new_segments(
     path: Sequence[int], has_chunk: set[int], num_npus: int
 ) -> Iterator[Stops]:
-    """Split a path, from its last NPU with the chunk on, into segments from NPU to NPU.
+    """Yield the segments, from NPU to NPU, of a path after the last NPU that has the chunk.
 
-    Cycles are skipped: a node that occurs again continues at its last occurrence.
+    Cycles are skipped: if a node occurs again, the path continues at its last occurrence.
     """
     positions = [position for position, node in enumerate(path) if node < num_npus]
     last_of = {path[position]: position for position in positions}
@@ -162,7 +163,8 @@ def _place_along_routes(network: RankNetwork, tree: SpanningTree) -> PlacedTree:
 def build_shallow_tree(graph: CapacityGraph, root: int) -> SpanningTree:
     """Build the out-tree of weight 1 from a rank with the fewest links to every other rank.
 
-    It prefers the widest links. The tree has ranks only; switches and idle NPUs are on its routes.
+    Of equally short ways the last link is the widest possible. The tree has ranks only; switches
+    and idle NPUs are on its routes. The arcs of the tree are -1.
     """
     depth = np.full(graph.num_nodes, -1, np.int64)
     parent = np.full(graph.num_nodes, -1, np.int64)
@@ -188,9 +190,10 @@ def compute_unit(
     trees: Sequence[PlacedTree],
     is_up: bool,
 ) -> Fraction:
-    """Compute the largest unit (bytes per second per weight) for which all links have room.
+    """Compute the largest unit (bytes/s per weight) at which the trees fit on all links.
 
-    0 if a tree uses a pair of nodes without a link. `is_up`: as in `compute_loads`.
+    0 if a tree uses a pair of nodes without a link. With `is_up` the trees are also used for a
+    reduction, as in `compute_loads`.
     """
     bandwidth = collect_exact_bandwidths(topology)
     missing = Fraction(0)
@@ -199,10 +202,10 @@ def compute_unit(
 
 
 def compute_loads(trees: Sequence[PlacedTree], is_up: bool) -> Counter[tuple[int, int]]:
-    """Compute the weight that every link (source, destination) carries.
+    """Return the total weight on every link, by (source, destination).
 
-    Trees load the links from parent to child. With `is_up` they also reduce: the `up` tree, or the
-    tree itself if None, loads the reverse links.
+    Trees load the links from parent to child. With `is_up` there is also a reduction, which loads
+    the reverse links of the `up` tree, or of the tree itself if it has none.
     """
     load: Counter[tuple[int, int]] = Counter()
     for tree in trees:

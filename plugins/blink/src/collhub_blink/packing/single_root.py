@@ -37,8 +37,9 @@ def build_rooted_packings(task: PackingTask) -> list[PlacedPacking]:
     """Build packings for a broadcast, or for a reduce in the reversed network.
 
     Without switches: the packing with the fewest trees, then packings with more trees and less
-    depth. With switches: a chain, trees through forwarders, plans for several hosts. One shallow
-    tree is last.
+    depth. With switches: a chain if there is one, trees through forwarders, and plans for several
+    hosts. The last packing is one shallow tree. Raises `InputError` (`depth`) if the task limits
+    the depth and no trees are found, or there are switches.
     """
     network = task.oriented_network
     rate = broadcast_rate(network.graph, task.root)
@@ -58,9 +59,9 @@ def _generate_front_packings(
 ) -> Iterator[PlacedPacking]:
     """Yield the packings of `find_tree_front` in a network without switches.
 
-    Their trees have the total weight `total` from the task's root, start from an arborescence
-    packing of the requested seeds, and are placed on direct links; no packing has both more trees
-    and more depth than another. Each has `bound`, and the proved minimum of trees with its reason.
+    The total weight of their trees is `total`. The search starts with an arborescence packing of
+    the requested seeds. Each packing has `bound`, and the proved minimum number of trees with its
+    reason.
     """
     graph = network.graph
     known = pack_arborescences(graph, task.root, total, seeds=task.seeds, first_seed=task.seed)
@@ -82,8 +83,8 @@ def _generate_switched_packings(
 ) -> Iterator[PlacedPacking]:
     """Yield packings in a network with switches, which are replaced by direct arcs first.
 
-    In this order: the chain, if there is one; trees with traffic concentrated at switches, then
-    with traffic spread over them unless the trees are equal; and packings of machines. `InputError`
+    The order is: the chain, if there is one; trees with traffic concentrated at switches; trees
+    with spread traffic, unless they are the same; the plans for several hosts. Raises `InputError`
     (`depth`) if a maximum depth is requested.
     """
     graph = network.graph
@@ -122,12 +123,14 @@ def find_tree_front(
     total: int,
     known: Sequence[SpanningTree],
 ) -> list[TreeSearchResult]:
-    """Find packings of which none has both fewer trees and less depth than another.
+    """Find packings with the fewest trees for decreasing depth.
 
-    The first has the fewest trees; the next ones have decreasing depth, until no packing is found
-    within the budget. Above 24 nodes only the first is searched. With a maximum depth in the task,
-    only the fewest trees within it; `InputError` if none is found. `total`: the rate in units of
-    the graph; `known`: an available packing.
+    The first has the fewest trees of any depth. Each of the next ones is shallower and replaces the
+    one before if it has as many trees. The search ends when no packing is found within the budget,
+    or on Ctrl-C; above `_MAX_NODES_OF_A_FRONT` nodes only the first is searched. If the task has a
+    maximum depth, the result is only the packing with the fewest trees within it, and `InputError`
+    (`depth`) is raised if none is found. `total`: the rate in units of the graph; `known`: an
+    available packing.
     """
     if task.depth is not None:
         return [_find_within_depth(task, graph, total, known, task.depth)]
@@ -161,9 +164,9 @@ def _find_within_depth(
 ) -> TreeSearchResult:
     """Return the fewest trees of at most `depth` that the search budget finds.
 
-    `total`: the sum of their weights. `available`: a known packing, the result if no smaller one is
-    found; ignored if one of its trees is too deep. Raises `InputError` if none is found: with the
-    proof that there is none, or because the budget is exhausted.
+    `total`: sum of their weights. `available`: a packing that is the result if none with fewer
+    trees is found; it is ignored if a tree is too deep. Raises `InputError` (`depth`) if no trees
+    are found, with the reason if it is proved that one tree is not enough.
     """
     # Known trees that are too deep cannot be the result.
     known = available if _maximum_depth(available) <= depth else ()
@@ -179,10 +182,9 @@ def _maximum_depth(trees: Sequence[SpanningTree]) -> int:
 
 
 def _depth_error(depth: int, result: TreeSearchResult) -> InputError:
-    """Build the error for a depth without trees, with the proof if there is one.
+    """Return (do not raise) the `InputError` for a depth at which no trees were found.
 
-    The result's reason is stated if it proves that more than one tree is needed. The error is
-    returned, not raised.
+    The message contains the reason of the result if that proves that more than one tree is needed.
     """
     message = f"no trees of depth {depth} at the optimal rate were found"
     if result.lower_bound > 1:

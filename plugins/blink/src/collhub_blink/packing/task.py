@@ -65,10 +65,10 @@ class RankNetwork:
         )
 
     def find_routes(self, parents: Int64Array, children: Int64Array) -> list[tuple[int, ...]]:
-        """Find the nodes on the route from each parent to its child, as simulators route messages.
+        """Return the nodes of the route from each parent to its child, as simulators route.
 
-        Nodes of the topology; `parents`, `children`: int64[pairs]. In a reversed network the
-        messages run from child to parent, and the route is returned from parent to child.
+        `parents`, `children`: topology nodes, int64[pairs]. Both ends are included. In a reversed
+        network, messages go from child to parent; the route is still listed from parent to child.
         """
         topology, senders, receivers = self.topology, parents, children
         if self.is_reversed:
@@ -106,9 +106,10 @@ class RankNetwork:
         return tuple(sorted(int(self.nodes[node]) for node in nodes))
 
     def check_reach(self, start: int, is_forward: bool) -> None:
-        """Raise `InputError`, naming the first such rank, if data cannot reach a rank.
+        """Raise `InputError` (`unreachable`) for the first rank that data cannot reach.
 
-        `is_forward`: from rank `start` to every rank; otherwise from every rank to `start`.
+        With `is_forward` data go from rank `start` to every rank, otherwise from every rank to
+        `start`.
         """
         # Ranks that cannot send to `start` are not reached from it over reversed links.
         graph = self.graph if is_forward else transposed(self.graph)
@@ -126,10 +127,10 @@ class RankNetwork:
         cut: tuple[int, ...],
         is_forward: bool,
     ) -> InputError:
-        """Build the error for a network in which no link joins the nodes of `cut` to the rest.
+        """Return (do not raise) the `InputError` for a network in which no link leaves nodes `cut`.
 
-        `is_forward`: `unreached` cannot be reached from `start`, otherwise it cannot reach it; the
-        message is worded accordingly. The error is returned, not raised; its code is `unreachable`.
+        With `is_forward`, `unreached` cannot be reached from `start`, otherwise it cannot reach
+        `start`; the message differs accordingly. The code is `unreachable`.
         """
         start_name, unreached_name = self._node_name(start), self._node_name(unreached)
         problem = f"NPU {unreached_name} cannot be reached from NPU {start_name}: no link leaves"
@@ -148,7 +149,7 @@ class RankNetwork:
         return self.topology.node_name(number)
 
     def _list_names(self, nodes: tuple[int, ...]) -> str:
-        """Return the names of topology nodes, separated by commas, the first 8 at most.
+        """Return the names of at most `_MAX_NAMES_IN_A_MESSAGE` nodes, separated by commas.
 
         ", ..." follows if there are more.
         """
@@ -198,10 +199,11 @@ class SimulatorPace:
             self.ratio = min(self.ratio, time_ns / planned_ns)
 
     def to_simulated_ns(self, planned_ns: float) -> float:
-        """Return the simulated time of a planned one: the same, unless the simulator is slower.
+        """Return the expected simulated time of a planned one, in ns.
 
-        It is slower if the ratio is 1.25 to 2: contention has less effect on the fastest schedule,
-        and a larger ratio is due to latencies.
+        It is multiplied by the observed `ratio` if that is between `_MIN_SLOWDOWN` and
+        `_MAX_SLOWDOWN`, else unchanged. A smaller ratio affects the fastest schedule less, and a
+        larger one is due to latencies.
         """
         is_slower = _MIN_SLOWDOWN <= self.ratio <= _MAX_SLOWDOWN
         return planned_ns * self.ratio if is_slower else planned_ns
@@ -236,21 +238,17 @@ class PackingTask:
 
     @classmethod
     def of(cls, request: SynthesisRequest, options: BlinkOptions) -> PackingTask:
-        """Build the task from a request and its options, and check both.
+        """Build the packing task of a request and its options, after checking both.
 
-        The start is the root, or rank 0 for collectives without one. Data must be able to flow in
-        the directions that the collective needs: from the start to every rank for broadcast and
-        scatter, from every rank to the start for reduce and gather, and both ways for all other
-        kinds.
-
-        The collective of the task has the smallest unit count, one unit per share of the data: a
-        share is the part of one rank, or the full buffer if the kind does not divide it. `depth` 0
-        and `within` 0 mean no limit. `time_limit` s become 1,000,000 search steps per second,
-        rounded down.
+        Data must be able to flow from the root to every rank for broadcast and scatter, from every
+        rank to the root for reduce and gather, and between rank 0 and every rank in both directions
+        for other kinds. The collective of the task has the smallest unit count, one unit per share
+        of the data. `depth` 0 and `within` 0 mean no limit. `time_limit` (s) becomes
+        `STEPS_PER_SECOND` search steps per second, rounded down.
 
         Raises `UsageError` for a single rank, and for `chunks` that are neither `auto` nor 1 to
-        2^20. Raises `InputError` for all-to-all and custom collectives, which do not run on trees,
-        for ranks that data cannot reach, and for bandwidths without a common unit.
+        2^20. Raises `InputError` for collectives that do not run on trees, for ranks that data
+        cannot reach, and for bandwidths without a common unit.
         """
         collective = request.collective
         _check_suitable(collective)

@@ -82,10 +82,10 @@ class Budget:
 
 
 def generate_weight_vectors(total: int, count: int, maximum: int) -> Iterator[tuple[int, ...]]:
-    """Yield the descending sequences of `count` positive integers up to `maximum` with sum `total`.
+    """Yield the descending sequences of `count` integers from 1 to `maximum` with sum `total`.
 
-    In lexicographically decreasing order, equal integers included; nothing if there is none.
-    `count` is at least 1.
+    They are in lexicographically decreasing order; nothing is yielded if there are none. `count`
+    must be at least 1.
     """
     if count == 1:
         if 1 <= total <= maximum:
@@ -104,13 +104,13 @@ def run_searches(
     build_search: Callable[[Sequence[int]], ResumableSearch[Found] | None],
     budget: Budget,
 ) -> tuple[Found | None, bool]:
-    """Search all weight vectors and return (solution of the first success, True).
+    """Search packings for all weight vectors; return (first solution, True).
 
-    Without a solution: None, and whether that is proved. The searches run round robin in growing
-    slices, since one vector may take long while another is easy. `build_search(weights)` returns
-    None for weights that no packing can have, and raises `OverflowError` if a search would be too
-    large: then (None, False). Nothing is proved if the budget runs out or there are more than 4096
-    vectors.
+    Without a solution it returns None and whether it is proved that there is none. Nothing is
+    proved if the budget runs out, or with more than `_MAX_VECTORS` vectors. The searches run round
+    robin in growing slices of steps, because one vector may take long while another is easy.
+    `build_search(weights)` returns None for weights that no packing can have. If it raises
+    `OverflowError`, the search would be too large, and the result is (None, False).
     """
     chosen = list(islice(vectors, _MAX_VECTORS + 1))
     try:
@@ -180,12 +180,13 @@ def search_counts(
     counts: Iterable[int],
     budget: Budget,
 ) -> TreeSearchResult:
-    """Try numbers of trees upwards from `bound` until a packing is found.
+    """Try increasing numbers of trees until a packing is found.
 
-    `attempt(count)` returns the trees, or None and whether that number is proved to be impossible.
-    The search stops with the `known` trees if an attempt ends without proof (a larger number would
-    not be minimal), if `count` reaches their number, and on Ctrl-C (then `budget.is_interrupted` is
-    set). Without known trees Ctrl-C is raised again, and the result may have no trees.
+    `attempt(count)` returns the trees, or None, and whether it is proved that this number is
+    impossible; each proof raises `bound`. The result is `known` if an attempt ends without a proof,
+    if `count` reaches the number of known trees, and on Ctrl-C, which also sets
+    `budget.is_interrupted`. Without known trees, Ctrl-C is raised, and the result may have no
+    trees.
     """
     try:
         for count in counts:
@@ -219,10 +220,10 @@ def _reaches_all(
     queue: Int64Array,
     depth: Int64Array,
 ) -> bool:
-    """Whether all nodes are within `max_depth` of the root.
+    """Return whether all nodes can be at most `max_depth` arcs from the root.
 
-    Nodes with a parent (`parent[v] >= 0`) are reached from it only, the remaining ones over any
-    arc. `queue` and `depth` are scratch arrays of one entry per node.
+    A node with a parent (`parent[v] >= 0`) is reached only from it, other nodes over any arc.
+    `queue` and `depth` are work arrays with one entry per node.
     """
     depth[:] = -1
     depth[root] = 0
@@ -258,18 +259,18 @@ def search_directed(
     state: Int64Array,
     steps: int,
 ) -> int:
-    """Search parents of all nodes in several trees; run or resume for at most `steps` steps.
+    """Search for the parents of all nodes in several trees, for at most `steps` steps.
 
-    Returns FOUND if every tree spans all nodes within `max_depth` levels, EXHAUSTED if there is no
-    such choice, and STOPPED if the steps ended first.
+    Returns FOUND if every tree spans all nodes within `max_depth` levels, EXHAUSTED if there are no
+    such trees, and STOPPED if the steps are used up; the next call continues.
 
-    `head[first[v]:first[v + 1]]`: ends of the arcs of node v. `order`: nodes except the root.
-    `patterns[indptr[i]:indptr[i + 1]]`: allowed parents of `order[i]`, one column per tree.
+    `head[first[v]:first[v + 1]]` are the ends of the arcs of node v. `order`: all nodes except the
+    root. `patterns[indptr[i]:indptr[i + 1]]`: allowed parents of `order[i]`, one column per tree.
 
-    The state of the search is changed in place: `parents[tree, node]` (-1: undecided, at first
-    all), `choice[level]` (the pattern tried next, at first 0), `state[0]` (the level, at first 0)
-    and `twins[level]`. Bit t of `twins[level]` means that trees t and t - 1 have equal weights and
-    equal parents at all levels below. All arrays are int64.
+    The state is modified in place: `parents[tree, node]` (-1 if undecided, at first all),
+    `choice[level]` (next pattern, at first 0), `state[0]` (level, at first 0) and `twins[level]`.
+    Bit t of `twins[level]` means that trees t and t - 1 have equal weights, and equal parents at
+    all levels below. All arrays are int64.
     """
     trees = parents.shape[0]
     queue = np.empty(parents.shape[1], np.int64)
@@ -315,10 +316,10 @@ Int8Array = npt.NDArray[np.int8]
 
 @part
 def _join_components(part_of: Int8Array, first_node: int, second_node: int) -> bool:
-    """Join the components of two nodes in place; return False if they are in one already.
+    """Join the components of two nodes in place; return False if they already are in the same one.
 
-    `part_of`: component of every node; the second node's component gets the label of the first's.
-    For few nodes this is faster than a union-find forest, and the labels can be copied.
+    `part_of`: component of every node. The component of `second_node` gets the label of that of
+    `first_node`. For few nodes this is faster than a union-find forest, and labels can be copied.
     """
     label, old_label = part_of[first_node], part_of[second_node]
     if label == old_label:
@@ -360,16 +361,17 @@ def search_undirected(
     state: Int64Array,
     steps: int,
 ) -> int:
-    """Run or resume the search for at most `steps` steps; return FOUND, EXHAUSTED or STOPPED.
+    """Search for sets of trees on all links such that each tree spans all nodes, for `steps` steps.
 
-    `first`, `second`: ends of every link. `masks[indptr[i]:indptr[i + 1]]`: sets of trees that may
-    share link i, one bit per tree.
+    Returns FOUND, EXHAUSTED (there are none) or STOPPED (the steps are used up; the next call
+    continues). `first`, `second`: ends of every link. `masks[indptr[i]:indptr[i + 1]]`: sets of
+    trees that may share link i, one bit per tree.
 
-    State of the search, changed in place: `parts[level, tree, node]`: component of a node in a tree
-    after the links below `level` are decided; `choice[level]` and `state[0]` (the level). At the
-    start `parts[0]` holds the nodes' numbers, `choice` and `state` zeros. `twins[level]`: bit t
-    means that tree t has the weight and, below `level`, the links of tree t - 1. `scratch`: one
-    entry per node. All arrays are int64, except `parts` and `scratch` (int8).
+    The state is modified in place. `parts[level, tree, node]`: component of a node in a tree after
+    the links below `level` are decided; at first `parts[0]` contains the numbers of the nodes.
+    `choice[level]` (next set) and `state[0]` (level): at first 0. `twins[level]`: bit t means that
+    trees t and t - 1 have equal weights, and equal links below `level`. `scratch`: one entry per
+    node. All arrays are int64, except `parts` and `scratch` (int8).
     """
     trees = parts.shape[1]
     links = len(first)

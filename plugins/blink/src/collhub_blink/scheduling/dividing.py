@@ -75,14 +75,13 @@ def _generate_divisions(
 ) -> Iterator[Division]:
     """Yield all data on the fastest single plane, then divisions among several planes.
 
-    The fastest plane has the smallest sum of its start-up time and the size divided by the rate of
-    its best packing. If this plane cannot carry all data because there is too little, nothing is
-    yielded. The other divisions give every plane such a share that all planes finish at about the
-    same time. There are up to three of them, each corrected by the simulated times of the previous
-    shares, and none if fewer than two planes get a share. They end without an error if a share is
-    too small for the requested chunks (`InputError` with the code `size-too-small`). All other
-    errors are raised, and also this one if all data on the single plane is too little for the
-    chunks.
+    The fastest plane has the smallest sum of start-up time and size divided by the rate of its best
+    packing. Nothing is yielded if it cannot carry all data because there are too few bytes.
+
+    Up to `_CORRECTION_ROUNDS` divisions follow, in which all planes finish at about the same time;
+    each is corrected by the times of the previous shares. They end early if fewer than two planes
+    get a share, or if a share is too small for the requested chunks. All other errors are raised,
+    also if all data on the single plane are too few for the chunks.
     """
     channels = [
         Channel(float(max(packing.rate for packing in plane.packings)), plane.startup_ns / 1e9)
@@ -111,11 +110,12 @@ def _generate_balanced_divisions(
     full_task: PackingTask,
     time_ns: PipelineTimer,
 ) -> Iterator[Division]:
-    """Yield divisions balanced by rate and start-up time, corrected by measured times.
+    """Yield divisions of the data such that all planes finish at about the same time.
 
-    The rate of a plane is at first that of its trees. In each of the three rounds it becomes the
-    rate at which the plane carried its last share, which latencies and the filling of the pipelines
-    lower.
+    The rate of a plane is at first that of its trees. In each of `_CORRECTION_ROUNDS` rounds it is
+    replaced by the rate at which the plane carried its last share, which is lower because of
+    latencies. A round in which a plane cannot carry its share yields nothing. Ends if fewer than
+    two planes have a share.
     """
     size = full_task.collective_bytes
     shares_bytes = balanced_shares(size, *channels)
@@ -161,10 +161,10 @@ def _collect_shares(
 def _build_division(
     full_task: PackingTask, shares: Sequence[Share], time_ns: PipelineTimer
 ) -> Division:
-    """Join the shares to one schedule, in which the planes work at the same time, and time it.
+    """Join the shares to one schedule, in which all planes work at the same time, and time it.
 
-    The time is `time_ns` of the joined schedule, in ns. The division counts as interrupted if the
-    search of any share was.
+    The time is `time_ns(schedule)`, in ns. The division is marked as interrupted if the search of a
+    share was.
     """
     pipeline = join_shares(full_task.collective, shares)
     is_interrupted = any(share.timed_schedule.is_interrupted for share in shares)
@@ -174,9 +174,10 @@ def _build_division(
 def _find_fastest_on_plane(
     plane: Plane, part: Fraction, time_ns: PipelineTimer
 ) -> TimedSchedule | None:
-    """Find the fastest schedule for a fraction of the data on one plane; None if too small.
+    """Find the fastest schedule for a fraction `part` of the data on one plane alone.
 
-    `part`: the fraction. No other plane is in use, and the time includes the plane's start-up.
+    The time includes the start-up of the plane. None if the fraction is below one byte or too small
+    for any schedule.
     """
     task = _build_task(plane, part)
     if task is None:
@@ -199,10 +200,10 @@ def _reschedule_share(
     part: Fraction,
     time_ns: PipelineTimer,
 ) -> TimedSchedule | None:
-    """Reschedule another fraction of the data on the same plane; None if too small.
+    """Schedule another fraction of the data on the plane of a share; None if it is too small.
 
-    Packing, slack, link order and (rounded down to a power of two) the number of chunks are those
-    of the known share.
+    Packing, slack, link order and number of chunks (rounded down to a power of two) are those of
+    the given share.
     """
     task = _build_task(share.plane, part)
     if task is None:
@@ -221,7 +222,7 @@ def _reschedule_share(
 
 
 def _evaluate_share(share: Share, time_ns: PipelineTimer) -> TimedSchedule:
-    """Return the timed schedule of a share, with the time in ns if no other plane is used.
+    """Return the timed schedule of a share, with the time in ns without any other plane.
 
     The time includes the start-up of the plane.
     """
@@ -247,12 +248,12 @@ def _measure_channel(share: Share, size: int) -> Channel:
 
 
 def _round_to_common_units(shares: Sequence[float], units: Sequence[int]) -> list[Fraction]:
-    """Round shares in bytes to fractions of the data with few common units; the sum is 1.
+    """Round shares in bytes to fractions of the data with few common units; their sum is 1.
 
-    `units`: number of units in the schedule of each plane's share. The smallest nonzero unit gets
-    1, 2, ... common units until every share is within 1/400 of its exact value, at most 64: these
-    are used even if they are not that exact. A share of 0 stays 0. Few units matter because the
-    effort of checking contents grows with their number.
+    `units`: number of units in the schedule of each share. The smallest unit above 0 gets 1, 2, ...
+    common units until every share is within `_TOLERANCE` of its exact value, but at most
+    `_MAX_UNITS`. A share of 0 remains 0. Few units are preferred, because the effort of checking
+    contents grows with them.
     """
     widths = [share / count for share, count in zip(shares, units, strict=True)]
     smallest = min((width for width in widths if width), default=1.0)
@@ -268,9 +269,9 @@ def _round_to_common_units(shares: Sequence[float], units: Sequence[int]) -> lis
 
 
 def _are_within_tolerance(parts: Sequence[Fraction], shares: Sequence[float]) -> bool:
-    """Whether every fraction differs from its share by at most `_TOLERANCE` (1/400, relative).
+    """Return whether every fraction differs from its share by at most `_TOLERANCE` (relative).
 
-    Shares are first divided by their sum. The lists must have equal lengths.
+    Shares are divided by their sum first. The lists must have equal lengths.
     """
     total = sum(shares)
     differences = [abs(part * total - share) for part, share in zip(parts, shares, strict=True)]
@@ -311,11 +312,11 @@ class Channel:
 
 
 def balanced_shares(size_bytes: float, *channels: Channel) -> tuple[float, ...]:
-    """Bytes for every channel such that all channels with a share finish at the same time.
+    """Return the bytes of every channel such that all channels with a share finish together.
 
-    Channels join in the order of their set-up times; a channel that is ready only after that finish
-    time gets 0. For two channels of which only the second needs a set-up T, its share is max(0, (B
-    * b2 - T * b1 * b2) / (b1 + b2)) (Blink, section 3.5), so it helps above B = T * b1.
+    Channels join in the order of their set-up times; one that is not ready before the common finish
+    gets 0. For two channels of which only the second needs a set-up time T, its share is max(0, (B
+    * b2 - T * b1 * b2) / (b1 + b2)) for B bytes (Blink, section 3.5), so it helps above B = T * b1.
     """
     # The shortest set-up delays all channels equally and does not affect the balance.
     start_s = min(channel.setup_s for channel in channels)
@@ -336,10 +337,10 @@ def _choose_channels(
     channels: Sequence[Channel],
     delays_s: Sequence[float],
 ) -> tuple[list[int], float]:
-    """Choose the channels that get a share, and compute their common finish time in s.
+    """Choose the channels that get a share; return their numbers and their common finish time in s.
 
-    Returns channel numbers in order of set-up, and the time after the first channel's start.
-    `delays_s`: start of each channel after the first one's.
+    Numbers are in the order of set-up; the time counts from the start of the first channel.
+    `delays_s`: delay of each channel's start after that of the first.
     """
     rate = head_start = 0.0
     chosen: list[int] = []
@@ -354,9 +355,9 @@ def _choose_channels(
 
 
 def combined_rate(size_bytes: float, *channels: Channel) -> float:
-    """Return the rate in bytes per second if channels carry balanced shares of `size_bytes`.
+    """Return the rate in bytes/s at which channels with balanced shares carry `size_bytes`.
 
-    It is the size divided by the time of the slowest share, set-up included.
+    It is the size divided by the time of the slowest share, including set-up.
     """
     shares = balanced_shares(size_bytes, *channels)
     times_s = [channel.time_s(share) for channel, share in zip(channels, shares, strict=True)]

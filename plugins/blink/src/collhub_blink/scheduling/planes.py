@@ -42,7 +42,7 @@ def compute_union_bound(task: PackingTask) -> RateBound:
 
 
 def _compute_rooted_bound(task: PackingTask) -> RateBound:
-    """Return the bound on the rate of a broadcast or reduce: the minimum cut to any rank.
+    """Return the bound of the rate of a broadcast or reduce: the minimum cut to any rank.
 
     The cut separates the root from a rank, in the direction of the data.
     """
@@ -102,10 +102,11 @@ def find_planes(
     options: BlinkOptions,
     packings: Callable[[PackingTask], list[PlacedPacking]],
 ) -> list[Plane]:
-    """Build the planes on which all ranks reach one another, each with `packings(task)`.
+    """Build the planes on which all ranks reach each other, each with `packings(task)`.
 
-    Raises the `InputError` of the first plane if no plane connects all ranks, and `UsageError` if
-    the option `setup` does not have one time per plane.
+    Planes on which some rank is unreachable are left out. If all are, the `InputError` of the first
+    one is raised; all other errors are raised at once. The option `within` is ignored. Raises
+    `UsageError` if the option `setup` does not have one time per plane.
     """
     startup_ns = _parse_startup_times(options.setup, request.topology.num_planes)
     # The known time holds for the full data; a slower plane gets a smaller share.
@@ -182,11 +183,12 @@ class Share:
 
 
 def join_shares(collective: Collective, shares: Sequence[Share]) -> Pipeline:
-    """Join the schedules of all shares in common units; the time (ps) is that of the slowest plane.
+    """Join the schedules of all shares to one in common units.
 
-    Every share of the collective is divided in the same proportions, plane after plane, into the
-    least number of units that suits all. Transfers of a plane are delayed by its start-up time;
-    links of different planes get different numbers. At least one share is needed.
+    The time (ps) is that of the slowest plane. Every share of the collective is divided among the
+    planes in the same proportions, plane after plane, into the smallest number of units that suits
+    all planes. Transfers of a plane are delayed by its start-up time. Links of different planes get
+    different numbers. At least one share is needed.
     """
     ratios = [share.part / share.units for share in shares]
     # Least number of units that makes the units of all planes whole numbers.
@@ -212,10 +214,10 @@ def join_shares(collective: Collective, shares: Sequence[Share]) -> Pipeline:
 
 
 def _rescale_chunks(pipeline: Pipeline, begin: int, scale: int, units: int) -> Chunks:
-    """Convert a plane's chunks to common units.
+    """Return the chunks of a plane in common units.
 
-    A unit of the plane is `scale` common units, a share of the collective has `units`, and the
-    plane's part of each share starts at offset `begin`.
+    A unit of the plane is `scale` common units. A share of the collective has `units` common units;
+    the part of this plane starts at its offset `begin`.
     """
     chunks, share = pipeline.chunks, pipeline.collective.units_per_rank
     offsets = []
@@ -227,10 +229,10 @@ def _rescale_chunks(pipeline: Pipeline, begin: int, scale: int, units: int) -> C
 
 
 def _place_on_plane(share: Share, first_chunk: int) -> Transfers:
-    """Renumber a share's transfers for the joint schedule, delayed by the plane's start-up (ps).
+    """Return the transfers of a share, renumbered and delayed for the joint schedule.
 
-    Chunks are shifted by `first_chunk`. Links and channels become number * planes + plane, so that
-    those of different planes differ and the plane is the remainder. The input is not changed.
+    Times are delayed by the start-up time of the plane, in ps. Chunks are shifted by `first_chunk`.
+    A link or channel n becomes n * planes + plane, so that those of different planes differ.
     """
     plane, transfers = share.plane, share.pipeline.transfers
     startup_ps = plane.startup_ns * _PS_PER_NS

@@ -50,11 +50,11 @@ class PackingSchedule:
 
 
 def find_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule | None:
-    """Build the schedule with the requested number of chunks, or search for the best number.
+    """Build the schedule with the requested number of chunks, or with the best one by a search.
 
-    The search stops with a coarse schedule if refinement cannot beat `task.within_ns`. None if
-    every number of chunks leaves a chunk less than a byte; `InputError` if the requested number
-    does. Ctrl-C ends the search with the best schedule so far, and is raised again without one.
+    The search stops early if no refinement can beat `task.within_ns`. None if a chunk would be
+    below one byte for every number; with a requested number `InputError` (`size-too-small`) is
+    raised instead. Ctrl-C ends the search with the best schedule so far; without one it is raised.
     """
     pipelining = prepare_pipelining(task, packing)
     if task.chunks is not None:
@@ -72,9 +72,10 @@ def find_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule 
 # The search evaluates the same few packings of a task repeatedly.
 @lru_cache(maxsize=16)
 def bandwidth_time_ns(task: PackingTask, packing: PlacedPacking) -> float:
-    """Compute the time of the busiest link in ns: its bytes by its bandwidth, without latency.
+    """Compute the busiest link's time in ns without latencies: its bytes over its bandwidth.
 
-    Messages follow `Topology.routes`, which may differ from the routes of the packing.
+    Messages follow `Topology.routes`, which may differ from the routes of the packing. The result
+    is cached.
     """
     pipelining = prepare_pipelining(task, packing)
     routes, topology = pipelining.routes, pipelining.topology
@@ -100,8 +101,8 @@ def estimate_fine_grained_time_ns(time_ns: float, bandwidth_ns: float) -> float:
 def build_coarse_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule | None:
     """Build the schedule with the requested number of chunks, else a coarse one for comparisons.
 
-    A coarse schedule has at most 2^16 messages and a quarter of the maximum number of chunks, so
-    that it can be refined. None if a chunk would have less than a byte.
+    A coarse schedule has at most `_MAX_COARSE_MESSAGES` messages and a quarter of the maximum
+    number of chunks, so that it can be refined. None if a chunk would be below one byte.
     """
     if task.chunks is not None:
         return _build_schedule_or_none(
@@ -118,16 +119,17 @@ def build_coarse_schedule(task: PackingTask, packing: PlacedPacking) -> PackingS
 def maximum_chunks(
     task: PackingTask, packing: PlacedPacking, *, is_fast_to_simulate: bool = False
 ) -> int:
-    """Compute the maximum number of chunks on the tree of the largest weight: 1 to 2^14.
+    """Compute the maximum number of chunks on the tree with the largest weight: 1 to `_MAX_CHUNKS`.
 
-    The other trees have chunks by `compute_chunk_counts`. A number is allowed if
+    Other trees have the chunks of `compute_chunk_counts`. A number is allowed if all of these hold:
 
-    - all trees together have at most 2^20 messages, or 2^18 with `is_fast_to_simulate`, and
-    - 11 of the smallest chunks have at least the bytes in flight on a link: the maximum of
-      bandwidth times latency, or 0 for links that are occupied until the arrival
-      (`Occupancy.ALPHA_BETA`).
+    - All trees together have at most `_MAX_MESSAGES` messages, or `_MAX_FAST_MESSAGES` with
+      `is_fast_to_simulate`.
+    - The chunks of a share do not exceed the unit limits of the task, if it has any.
+    - (`_MAX_MESSAGES_IN_FLIGHT` - 1) of the smallest chunks have at least the bytes in flight on a
+      link, the maximum of bandwidth times latency (0 with `Occupancy.ALPHA_BETA`).
 
-    Returns 1 even if 1 is not allowed. The maximum is found by bisection.
+    1 is returned even if it is not allowed. The result is cached.
     """
     max_messages = _MAX_FAST_MESSAGES if is_fast_to_simulate else _MAX_MESSAGES
     return _find_maximum_chunks(prepare_pipelining(task, packing), packing.weights, max_messages)
@@ -136,10 +138,10 @@ def maximum_chunks(
 def build_schedule(
     task: PackingTask, packing: PlacedPacking, chunks: int, slack: float = 0.0
 ) -> PackingSchedule | None:
-    """Build the schedule with `chunks` chunks on the widest tree, delayed by `slack` rounds.
+    """Build the schedule with `chunks` chunks on the widest tree and a slack of `slack` rounds.
 
-    A round is the bandwidth time over `chunks`. None if `chunks` is 0 or a chunk would have less
-    than a byte.
+    Received data are sent on only after the slack. A round is the bandwidth time divided by
+    `chunks`, which must not be 0. None if a chunk would be below one byte.
     """
     round_ns = bandwidth_time_ns(task, packing) / chunks
     slack_ps = 1000 * slack * round_ns
@@ -160,17 +162,20 @@ def build_schedule_with_half_the_chunks(
 
 
 def remove_link_order(schedule: PackingSchedule) -> PackingSchedule:
-    """Return the schedule without order: every message is sent when its data is available."""
+    """Return the schedule without an order of messages on links.
+
+    Every message is sent as soon as its data are available.
+    """
     transfers = schedule.pipeline.transfers
     unordered = replace(transfers, window=np.zeros(len(transfers), np.int64))
     return PackingSchedule(schedule.chunks, replace(schedule.pipeline, transfers=unordered))
 
 
 def compute_chunk_counts(weights: Sequence[int], chunks: int) -> list[int]:
-    """Compute the number of chunks of every tree, about `chunks` for the widest one.
+    """Return the number of chunks of every tree, about `chunks` for the widest one.
 
-    All chunks have one size if `chunks` is large enough for the narrowest weight; otherwise the
-    numbers are powers of two, at least 1, about proportional to the weights.
+    All chunks have the same size if every tree then has at least one. Otherwise the numbers are
+    powers of two, at least 1, nearly in proportion to the weights.
     """
     divisor = math.gcd(*weights)
     widest = max(weights)
@@ -201,13 +206,14 @@ class _CountSearch:
         self.best: PackingSchedule | None = None
 
     def run(self, bandwidth_ns: float, within_ns: float | None) -> None:
-        """Choose the number of chunks and store the schedule in `best`.
+        """Search for the number of chunks and store its schedule in `best`.
 
-        Start with the maximum (for large data mostly the best, so few schedules are built) and
-        divide by four while the time grows by at most 0.5 %, then try half of the result. Times of
-        few chunks are too irregular to predict those of many. `bandwidth_ns`: bandwidth time; if a
-        quarter of the maximum is within 0.5 % of it, the search starts there. If no refinement of
-        that quarter can beat `within_ns`, the quarter is the result.
+        `bandwidth_ns`: the time of the busiest link without latencies. The search starts with the
+        maximum number, or with a quarter of it if that is within `MIN_GAIN_OF_QUADRUPLING` of the
+        bandwidth time. The number is divided by four while the time grows by at most
+        `MIN_GAIN_OF_QUADRUPLING`, then half of the result is tried. If no refinement of the quarter
+        can beat `within_ns`, the quarter is the result. `best` remains None if every chunk would be
+        below one byte.
         """
         count = self._most
         quarter = self.build_schedule(count // 4)
@@ -231,8 +237,9 @@ class _CountSearch:
     def _may_half_do(self, schedule: PackingSchedule) -> bool:
         """Return whether half as many chunks may make the schedule only slightly slower.
 
-        It is judged by the slowdown with a quarter: filling the pipelines takes twice as long with
-        half the chunks, four times with a quarter. True if no schedule with a quarter is known.
+        The estimate uses the slowdown with a quarter of the chunks, which is three times that with
+        half of them, because filling the pipelines takes twice and four times as long. True if no
+        schedule with a quarter was built.
         """
         quarter = self._made.get(schedule.chunks // 4)
         if quarter is None:
@@ -241,11 +248,11 @@ class _CountSearch:
         return _relative_slowdown(schedule, quarter) / 3 <= 2 * MIN_GAIN_OF_DOUBLING
 
     def _is_good(self, count: int, max_slowdown: float) -> bool:
-        """Make the schedule with `count` chunks the best if it is not much slower than the best.
+        """Store the schedule with `count` chunks as the best unless it is much slower.
 
-        At most `max_slowdown` slower (relative). True if it becomes the best, or if its chunks
-        would be smaller than a byte (fewer chunks are larger, so the caller continues); False for 0
-        chunks.
+        Slower by at most `max_slowdown` (relative) is accepted. Returns True if it is stored, and
+        also if its chunks would be below one byte, so that the caller continues with fewer chunks.
+        False otherwise, and for 0 chunks.
         """
         schedule = self.build_schedule(count)
         if schedule is None:
@@ -302,8 +309,8 @@ def _build_schedule_or_none(
 ) -> PackingSchedule | None:
     """Build the schedule with `chunks` chunks on the widest tree, others in proportion.
 
-    `slack` is only recorded in the schedule; `slack_ps` is the slack in picoseconds that messages
-    get. None if `chunks` is 0 or a chunk would have less than a byte.
+    `slack_ps`: delay in ps before received data are sent on; `slack` is only recorded. None if
+    `chunks` is 0, or if a chunk would be below one byte. Raises all other `InputError`s.
     """
     if not chunks:
         return None
@@ -368,10 +375,10 @@ class _ChunkLimits:
 
 
 def _compute_bytes_in_flight(pipelining: Pipelining) -> float:
-    """Compute the maximum over links of bandwidth times latency, in bytes.
+    """Return the maximum number of bytes in flight on a link: bandwidth times latency.
 
-    This amount of data can be on a link before the first message arrives. It is 0 with
-    `Occupancy.ALPHA_BETA`, because a link then carries no second message until the first arrives.
+    It is 0 with `Occupancy.ALPHA_BETA`, because a link then carries no second message before the
+    first one arrives.
     """
     if pipelining.occupancy is Occupancy.ALPHA_BETA:
         return 0.0

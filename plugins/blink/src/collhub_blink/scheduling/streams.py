@@ -28,10 +28,10 @@ from hub_core.network import Occupancy, Topology
 
 
 def prepare_pipelining(task: PackingTask, packing: PlacedPacking) -> Pipelining:
-    """Return the packing prepared for schedules of the task's size.
+    """Return the pipelining of a packing for the size of the task.
 
-    Messages follow `Topology.routes`, one route per pair, as everywhere in the hub; the routes of
-    the packing may differ.
+    Messages follow `Topology.routes`, one route per pair of NPUs, as everywhere in the hub. The
+    routes of the packing may differ.
     """
     prepared = _prepare_without_size(packing, task.topology, task.collective, task.npus)
     return replace(
@@ -48,10 +48,11 @@ def prepare_pipelining(task: PackingTask, packing: PlacedPacking) -> Pipelining:
 def _prepare_without_size(
     packing: PlacedPacking, topology: Topology, collective: Collective, npus: tuple[int, ...]
 ) -> Pipelining:
-    """Prepare the packing with size 0; the caller sets the size and the occupancy.
+    """Return the pipelining of a packing with size 0; cached.
 
-    Packings with targets become streams along paths, those with trees in both directions directed
-    streams, all others plain trees. `npus`: the ranks' NPUs.
+    The caller sets the size and the occupancy. A packing with targets gives streams along paths,
+    one whose first tree has an `up` tree gives directed streams, and others give plain trees.
+    `npus`: NPU of each rank.
     """
     size, occupancy = 0, Occupancy.SERIALIZATION
     if packing.targets or packing.trees[0].up is not None:
@@ -68,9 +69,9 @@ def _generate_path_streams(
 ) -> Iterator[Stream]:
     """Yield the streams of a scatter or gather, rank by rank.
 
-    The chunk of a rank is divided among the trees that have a path to its NPU, in proportion to
-    their weights: one stream per tree. The chunk of the root has one stream without messages,
-    because every part of the full buffer needs a stream.
+    The share of a rank is divided among the trees whose target is its NPU, in proportion to their
+    weights, with one stream per tree. The root's share has one stream without messages, because
+    every part of the full buffer needs a stream.
     """
     is_inward = collective.kind is CollectiveKind.GATHER
     assert collective.root is not None
@@ -105,9 +106,9 @@ def _split_by_weight(
 
 
 def _generate_directed_streams(packing: PlacedPacking) -> Iterator[Stream]:
-    """Yield one stream per tree: reduce up its `up` tree, then broadcast down the tree.
+    """Yield one stream per tree: a reduction on its `up` tree, then a broadcast on the tree.
 
-    Every tree must have an `up` tree. The data are divided by the weights of the trees.
+    Every tree must have an `up` tree. The data are divided in proportion to the weights.
     """
     every_tree = range(len(packing.trees))
     for tree, begin, part in _split_by_weight(every_tree, packing.weights):
@@ -117,11 +118,11 @@ def _generate_directed_streams(packing: PlacedPacking) -> Iterator[Stream]:
 
 
 def _join_reduction_and_broadcast(placed: PlacedTree, upward: PlacedTree) -> Operations:
-    """Join a reduction on `upward` and a broadcast on `placed`, two trees of the same root.
+    """Join a reduction on `upward` and a broadcast on `placed`, two trees with the same root.
 
-    A chunk leaves the root only after all of it has arrived there. The operations of the reduction
-    come first; for their priority, the longest remaining broadcast is added to their remaining
-    operations.
+    A chunk leaves the root only after its complete sum has arrived there. The operations of the
+    reduction come first. Their `remaining` is increased by the longest broadcast, because it
+    decides the priority.
     """
     reduce_operations, broadcast_operations = (
         reduction(_prune_nothing(upward)),

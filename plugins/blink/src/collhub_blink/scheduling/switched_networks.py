@@ -73,10 +73,11 @@ def generate_candidates(
 ) -> Iterator[TimedSchedule]:
     """Yield coarse schedules of all packings, then refinements of the most promising ones.
 
-    Next is always the packing with the least predicted time. The search ends if that would not
-    improve the best time by 0.1 % (0.3 % if slow to simulate), or cannot beat a known time. A
-    packing that achieves its predicted gain may be refined again. If the request fixes the number
-    of chunks, there are no refinements.
+    The next packing is always the one with the smallest predicted time. The search ends if its
+    prediction is not better than the best time by `_MIN_RELATIVE_GAIN`
+    (`_MIN_RELATIVE_GAIN_IF_SLOW` if slow to simulate), or cannot beat a known time. A packing whose
+    refinement achieves the predicted gain may be refined again. There are no refinements if the
+    request fixes the number of chunks.
     """
     fastest: dict[PlacedPacking, TimedSchedule] = {}
     for candidate in _generate_coarse_candidates(task, packings, evaluate_time_ns):
@@ -121,8 +122,9 @@ def _generate_coarse_candidates(
 ) -> Iterator[TimedSchedule]:
     """Yield the variants of every packing's coarse schedule, with their evaluated times.
 
-    A packing is skipped if its planned time is too far above the best evaluated time, or cannot
-    beat a known time; the first one is always evaluated. Progress is reported to the task.
+    The first packing is always evaluated. Another one is skipped if its plan is not faster than the
+    best candidate, neither as it is nor refined, or if it cannot beat a known time. Progress is
+    reported to the task.
     """
     candidates: list[TimedSchedule] = []
     for packing, schedule in _generate_coarse_schedules(task, packings, candidates):
@@ -211,8 +213,9 @@ def _generate_variants(
 ) -> Iterator[TimedSchedule]:
     """Yield a schedule with and without link order, then with slack while contention delays it.
 
-    Slacks of 1, then 2, divided by the depth of the packing are tried as long as the best time
-    exceeds the planned time by more than 0.4 %. A slack without a schedule is skipped.
+    Slacks of 1 and 2 rounds divided by the depth of the packing are tried in this order, as long as
+    the best time exceeds `_MAX_SLOWDOWN` times the expected simulated time. A slack without a
+    schedule is skipped.
     """
     unordered = remove_link_order(schedule)
     # Which of the two is faster depends on the contention at switches.
@@ -236,12 +239,12 @@ def _generate_variants(
 def _generate_refinements(
     task: PackingTask, coarse: TimedSchedule, evaluate_time_ns: TimeEvaluator
 ) -> Iterator[TimedSchedule]:
-    """Yield `coarse` with more chunks, adding slack until the predicted gain is achieved.
+    """Yield schedules of `coarse` with more chunks, and more slack until the gain is as predicted.
 
-    At most `_MAX_SLACK_TRIALS` trials, one if a simulation takes seconds; trial n adds n divided by
-    the packing's depth. The first trial drops the link order if `coarse` has none. Ends if a
-    schedule cannot be built or, if simulations are slow, the plan without slack already falls
-    short.
+    There are at most `_MAX_SLACK_TRIALS` trials, but one if a simulation takes seconds. Trial n =
+    0, 1, ... adds a slack of n divided by the depth of the packing. The first trial has no link
+    order if `coarse` has none. Ends if a schedule cannot be built, and, for slow simulations, if
+    the plan without slack does not achieve the predicted gain.
     """
     packing, chunks = coarse.packing, _refined_chunks(task, coarse)
     is_slow = _is_slow_to_simulate(task, packing, chunks)
@@ -270,11 +273,12 @@ def _generate_refinements(
 
 
 def _refined_chunks(task: PackingTask, candidate: TimedSchedule) -> int:
-    """Number of chunks after one refinement.
+    """Return the number of chunks after one refinement of a candidate.
 
-    The time above the bandwidth time fills the pipelines and is inversely proportional to the
-    number of chunks. Enough chunks are chosen for the overhead limits above, between the current
-    number and `_MAX_REFINEMENT_FACTOR` times it.
+    The time above the attainable one is used for filling the pipelines, and assumed to be inversely
+    proportional to the chunks. The number is chosen so that this overhead meets the limits
+    `_FILL_OVERHEAD_AT_OWN_RATE` and `_FILL_OVERHEAD_AT_BEST_RATE`. It is at least the present
+    number, and at most `_MAX_REFINEMENT_FACTOR` times it and the maximum number of chunks.
     """
     packing, chunks = candidate.packing, candidate.schedule.chunks
     bandwidth_ns = _attainable_ns(task, packing)
@@ -305,10 +309,10 @@ def _attainable_ns(task: PackingTask, packing: PlacedPacking) -> float:
 
 
 def _predict_refined_time_ns(task: PackingTask, candidate: TimedSchedule) -> float:
-    """Predict the time in ns after one refinement, which multiplies the chunks.
+    """Predict the time in ns after one refinement.
 
-    The part of the time above the attainable one (without latencies) shrinks in proportion to the
-    chunk size; contention is assumed not to grow.
+    The time above the attainable one (without latencies) shrinks in proportion to the chunk size.
+    Contention is assumed not to grow.
     """
     bandwidth_ns = _attainable_ns(task, candidate.packing)
     chunk_ratio = candidate.schedule.chunks / _refined_chunks(task, candidate)
@@ -367,7 +371,7 @@ def _generate_promising(
     packings: Sequence[PlacedPacking],
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Return the candidates of the search for the task's network, with or without switches.
+    """Return the candidates of the search for the network of the task, with or without switches.
 
     If the budget was interrupted (Ctrl-C), only the first packing is searched.
     """
@@ -384,9 +388,11 @@ def _generate_candidates_without_switches(
     packings: Sequence[PlacedPacking],
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Yield schedules of every packing whose bandwidth time and planned time can beat the best.
+    """Yield schedules of every packing that can beat the best time so far.
 
-    Progress is reported per packing.
+    A packing is skipped if its bandwidth time is not below the best time, if it has no schedule, or
+    if its planned time exceeds `_MAX_PLANNED_OVER_BEST` times the best time. Progress is reported
+    per packing.
     """
     best_ns = math.inf
     for position, packing in enumerate(packings):
@@ -407,10 +413,11 @@ def _generate_halved_schedules(
     schedule: PackingSchedule,
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Yield a schedule, and for an all-reduce halve its chunks as long as that is faster.
+    """Yield a schedule; for an all-reduce, also with half the chunks as long as that is faster.
 
-    Only an all-reduce sends up and down the trees at once; how these messages share links is known
-    from the evaluator only. A requested number of chunks is not changed.
+    Only an all-reduce sends up and down the trees at the same time, so only the evaluator knows how
+    messages share links. Halving ends if the time is near the bandwidth time or not above the plan.
+    A requested number of chunks is not changed.
     """
     best_time_ns = evaluate_time_ns(packing, schedule)
     yield TimedSchedule(packing, schedule, best_time_ns)

@@ -58,9 +58,9 @@ class Statements:
     def add(self, operations: Iterable[Operation]) -> int:
         """Add the statement of a node that performs these operations; return its number, from 0.
 
-        Views that were added since the last statement become its first operations; arguments that
-        are read here for the first time are declared. If an operation is in a stage, the statement
-        names the first such stage as `fused_group`.
+        Views that were added since the last statement become its first operations. Arguments that
+        are read here for the first time are declared in it. If an operation is in a stage, the
+        statement names the first such stage as `fused_group`.
         """
         # Several nodes may state one operation. Results serve tools without typing rules.
         operations_of_node = [*self._views, *operations]
@@ -82,11 +82,11 @@ class Statements:
         return len(self._statements) - 1
 
     def extras(self) -> tuple[str, ...]:
-        """Return the texts of all statements, by number, as extras of a workload.
+        """Return the texts of all statements, in order, as extras of a workload.
 
-        Call this once, at the end. Without statements an empty one is added. The first statement
-        also gets the program's fields and all unread arguments, the last one all views that were
-        not added yet.
+        Call this once, at the end: without statements an empty one is added; the first statement
+        gets the fields of the program and all unread arguments, the last one the views that no
+        statement contains yet.
         """
         if not self._statements:
             self.add(())
@@ -104,9 +104,7 @@ class Statements:
         )
 
     def _operation(self, operation: Operation) -> dict[str, object]:
-        """Convert an operation to fields, with the type of its result and its position in the
-        program.
-        """
+        """Convert an operation to fields, with its result type and its place in the program."""
         program = self.bound.program
         fields = operation_fields(operation)
         fields["result"] = type_fields(program.types[operation.name], program.mesh)
@@ -130,12 +128,12 @@ class Statements:
         fields += [argument_fields(declared[name], mesh) for name in arguments]
 
     def _program(self) -> dict[str, object]:
-        """Return the fields that describe the entire program, as a new dictionary ready for JSON.
+        """Return the fields that describe the entire program, ready for JSON.
 
         In this order: `name`, `sizes` (bounds as a list, by symbol), `arguments` (names only; the
-        nodes that read them declare them), `outputs`, the fields of the stages and chains, `bound`
-        (the size chosen for every symbol), `num_ranks` (ranks of one group), of a mesh its `mesh`
-        and `mesh_sizes`, and `history` (the transformations so far).
+        nodes that read them declare them), `outputs`, the fields of stages and chains, `bound` (the
+        size of every symbol), `num_ranks` (ranks of one group), for a mesh `mesh` and `mesh_sizes`,
+        and `history` (the transformations so far).
         """
         # Only the names of arguments, which are declared by the nodes that read them.
         program, binding = self.bound.program, self.bound.binding
@@ -182,10 +180,10 @@ class LoweredStatements(tuple[str, ...]):
 
 
 def find_program(workload: Workload) -> BoundProgram:
-    """Return the program from which `lower` created the workload, or else `extract_program`.
+    """Return the program of a workload.
 
-    Both are equal; this saves parsing the statements of thousands of nodes. Raises `InputError` as
-    `extract_program`.
+    If `lower` created the workload, the program is the one that was stored with it, which saves
+    parsing thousands of statements. Otherwise it is that of `extract_program`, with its errors.
     """
     extras = workload.extras
     if isinstance(extras, LoweredStatements) and extras.nodes is workload.nodes:
@@ -194,9 +192,9 @@ def find_program(workload: Workload) -> BoundProgram:
 
 
 def extract_program(workload: Workload) -> BoundProgram:
-    """Extract the program that the nodes of a workload state; equal statements are parsed once.
+    """Extract the program from the statements of a workload's nodes; equal ones are parsed once.
 
-    A statement belongs to the first row that makes it. Raises `InputError` with the node if a
+    A statement belongs to the first row that has it. Raises `InputError` with the node if a
     statement is missing, malformed or contradicts another one, and for a program that violates the
     typing rules.
     """
@@ -215,12 +213,12 @@ def extract_program(workload: Workload) -> BoundProgram:
 
 
 def build_program(workload: Workload, statements: Mapping[int, Fields]) -> BoundProgram:
-    """Build a program from its statements, by the first node row that makes each of them.
+    """Build a program from its statements, which are given by the first row of each.
 
     The header is the object `program` of a statement. Without it the outputs are all values that no
-    operation reads, the ranks are those of the workload in one group, and no symbol has a number.
-    Raises `InputError` for statements that contradict each other or the typing rules, and for
-    numbers of ranks or sizes that are no integers.
+    operation reads, all ranks of the workload form one group, and no symbol has a size. Raises
+    `InputError` for statements that contradict each other or the typing rules, and
+    (`tensor-attributes`) for numbers of ranks or sizes that are no integers.
     """
     header = _find_header(workload, statements.values())
     document = {"schema": SCHEMA, "name": header["name"], "sizes": header["sizes"]}
@@ -253,15 +251,13 @@ def build_program(workload: Workload, statements: Mapping[int, Fields]) -> Bound
 
 
 def get_attribute(workload: Workload, row: int) -> str:
-    """Return the text of a node's statement, "" if the node has none."""
+    """Return the text of a node's statement; "" if the node has none."""
     extra = int(workload.nodes.extra[row])
     return attributes_of_extra(workload.extras[extra]).get(ATTRIBUTE, "") if extra >= 0 else ""
 
 
 def describe_node(workload: Workload, row: int) -> str:
-    """Describe a node for messages, as `node 3 (compute 'aten::add')`; unnamed nodes without a
-    name.
-    """
+    """Describe a node in messages: `node 3 (compute 'aten::add')`, without a missing name."""
     nodes = workload.nodes
     name = workload.names[nodes.name[row]] if nodes.name[row] >= 0 else ""
     kind = NodeKind(int(nodes.kind[row])).name.lower()
@@ -271,8 +267,9 @@ def describe_node(workload: Workload, row: int) -> str:
 def create_error(
     workload: Workload, row: int, message: str, cure: str = _DEFAULT_CURE
 ) -> InputError:
-    """Create the `InputError` about the statement of a node: the node's description, then
-    `message`.
+    """Create (not raise) an `InputError` (`tensor-attributes`) about the statement of a node.
+
+    The message is the description of the node, followed by `message`.
     """
     location = workload.nodes.location(row, workload.provenance.source_name or None)
     text = f"{describe_node(workload, row)} {message}"
@@ -311,9 +308,9 @@ def _is_named(fields: Fields) -> bool:
 
 
 def _find_header(workload: Workload, statements: Iterable[Fields]) -> Fields:
-    """Return the fields of the entire program from the first statement that has them.
+    """Return the fields of the entire program from the first statement that contains them.
 
-    Without one, the name is that of the source file without extensions, and there are no symbols.
+    Without one, the name is that of the source file up to the first dot, and there are no symbols.
     """
     headers = [statement["program"] for statement in statements if "program" in statement]
     name = (workload.provenance.source_name or "workload").partition(".")[0]
@@ -347,10 +344,10 @@ def _collect_arguments(
 def _collect_operations(workload: Workload, statements: Mapping[int, Fields]) -> list[Fields]:
     """Collect all operations once, with values defined before they are read.
 
-    Nodes may state the same operation; its place and result may differ then, all other fields must
-    be equal. Ties are ordered by the place that the first node states, else by its row. Raises
-    `InputError` for an operation without kind or operands, two different operations of one name, or
-    a cycle.
+    Several nodes may contain the same operation; all of its fields but `place` and `result` must
+    then be equal. Operations whose order is not determined by their operands are ordered by the
+    place in the first node, else by its row. Raises `InputError` for an operation without kind or
+    operands, for two different operations with one name, and for a cycle.
     """
     fields_by_name: dict[str, Fields] = {}
     places: dict[str, tuple[int, int]] = {}

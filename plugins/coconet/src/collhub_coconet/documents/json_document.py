@@ -120,10 +120,10 @@ def parse_program(document: Fields, file: str) -> Program:
 
 
 def _shorten(document: Fields) -> Fields:
-    """Copy a document with one row of all that differ in valid names only.
+    """Copy a document, with a single row for all rows that differ in valid names only.
 
-    The schema has the same result for the copy: rows of the schema do not depend on each other. The
-    check of thousands of equal tensors takes the time of one.
+    The schema has the same result for the copy, because its rows do not depend on each other. So
+    checking thousands of similar rows takes the time of one.
     """
     short = dict(document)
     for table in ("arguments", "operations", "stages"):
@@ -168,10 +168,10 @@ def _shorten_names(names: list[object]) -> list[object]:
 
 
 def stage_fields(program: Program) -> dict[str, list[Fields]]:
-    """Convert stages and chains to lists of objects, by the document's names `stages` and `chains`.
+    """Convert stages and chains to lists of objects, under the names `stages` and `chains`.
 
-    A stage has name, family and members, a chain members and dimensions, both in the order of the
-    program; a list may be empty.
+    A stage has name, family and members; a chain has members and dimensions. Both are in the order
+    of the program.
     """
     stages: list[Fields] = []
     for stage in program.stages:
@@ -209,9 +209,9 @@ def _create_program(document: Fields) -> Program:
 def type_fields(kind: TensorType, mesh: Sequence[str] = ()) -> dict[str, object]:
     """Convert a tensor type to fields: element type, shape and layout, in this order.
 
-    A sliced one also has its dimension, a partial one its reduction, one at a root the root, and
-    one of another group than 0 the group; otherwise these are left out. On a mesh of several axes
-    the layout is an object with such fields by the name of an axis, without replicated axes.
+    A sliced layout also has its dimension, a partial one its reduction, one at a root the root; a
+    group other than 0 is included. On a mesh of several axes the layout is an object with these
+    fields by axis name, without replicated axes.
     """
     fields: dict[str, object] = {"element": kind.element, "shape": kind.shape}
     if kind.layout.axes:
@@ -295,8 +295,9 @@ def _create_argument(fields: Fields, mesh: tuple[str, ...]) -> Argument:
 
 
 def operation_fields(operation: Operation) -> dict[str, object]:
-    """Convert an operation to a row of the document: name, kind, operands and the attributes it
-    has.
+    """Convert an operation to a row of the document: name, kind, operands, and its attributes.
+
+    Attributes that are None are left out.
     """
     fields: dict[str, object] = {"name": operation.name, "kind": operation.kind}
     fields["operands"] = operation.operands
@@ -365,11 +366,11 @@ def bound_from_json(
     sizes: Mapping[str, int] | None = None,
     mesh: Mapping[str, int] | None = None,
 ) -> BoundProgram:
-    """Parse the document of a program; `num_ranks`, `sizes`, `mesh` replace values of the document.
+    """Parse the document of a program, and bind its sizes and ranks.
 
-    `mesh`: ranks by the name of an axis; they determine the number of ranks of a mesh.
-    A symbol with a single possible size needs no number. Raises `InputError` for an ill-typed
-    program, and for a size that is missing or out of bounds.
+    `num_ranks`, `sizes` and `mesh` (ranks by axis name) replace values of the document; the axes of
+    a mesh determine the number of ranks. A symbol with a single possible size needs no number.
+    Raises `InputError` for an ill-typed program, and for a size that is missing or out of bounds.
     """
     # Options have priority over the document, which has priority over fixed sizes of the program.
     document = parse_json_object(content, file)
@@ -391,13 +392,13 @@ def bind_sizes(
     sizes: Mapping[str, int],
     mesh: Mapping[str, int] | None = None,
 ) -> Binding:
-    """Check the numbers of the symbols and return the binding for `num_ranks` ranks per group.
+    """Check the numbers of the symbols, and return the binding.
 
-    `mesh`: ranks by the name of an axis; that of a single axis may be left out. The product of
-    several axes replaces `num_ranks`; without both, a group has `DEFAULT_RANKS`. Bounds of a symbol
-    are inclusive. Raises `InputError` for, in this order, an axis that is unknown or without a
-    number, an unknown symbol (the first by name), a symbol without number, a number out of bounds,
-    and layouts that do not fit the ranks (`check_binding`).
+    `num_ranks`: ranks per group, default `DEFAULT_RANKS`; `mesh`: ranks by axis name. The product
+    of several axes replaces `num_ranks`; the number of a single axis may be left out. Raises
+    `InputError` for, in this order, an unknown axis or one without a number (`axis`), an unknown
+    symbol or one without a number (`symbol`), a size out of its inclusive bounds (`size`), and
+    layouts that do not fit the ranks.
     """
     location = Location(program.name)
     axis_sizes = _bind_mesh(program, num_ranks, dict(mesh or {}))
@@ -425,9 +426,9 @@ def bind_sizes(
 def _bind_mesh(program: Program, num_ranks: int | None, mesh: dict[str, int]) -> tuple[int, ...]:
     """Return the ranks along every axis of the program's mesh, in its order.
 
-    For at most one axis: the number in `mesh`, else `num_ranks`, else `DEFAULT_RANKS`. Several axes
-    need numbers in `mesh`, and `num_ranks` is ignored. Raises `InputError` for an unknown or
-    missing axis.
+    With at most one axis it is the number in `mesh`, else `num_ranks`, else `DEFAULT_RANKS`.
+    Several axes need numbers in `mesh`, and `num_ranks` is ignored. Raises `InputError` (`axis`)
+    for an unknown axis or a missing number.
     """
     location = Location(program.name)
     unknown = sorted(mesh.keys() - set(program.mesh))

@@ -81,9 +81,9 @@ def infer_program(workload: Workload, element: str | None) -> Inference:
     """Infer the program of a workload in which all ranks perform the same operations.
 
     Only the nodes of rank 0 are read, after those whose data they read. Statements of nodes are
-    preserved. `element`: type of tensors that state none. Raises `InputError` for ranks that
-    differ, nodes that wait for each other, and a node whose operator is not in the table or whose
-    shape is unknown, and `UsageError` if an element type is needed and not given.
+    preserved. `element`: type of tensors without a recorded one. Raises `InputError` for ranks that
+    differ, for nodes that wait for each other, and for a node whose operator is not in the table or
+    whose shape is unknown. Raises `UsageError` if an element type is needed and not given.
     """
     _check_equal_ranks(workload)
     inference = _StatementInference(workload, element)
@@ -107,10 +107,10 @@ def infer_program(workload: Workload, element: str | None) -> Inference:
 
 
 def _check_equal_ranks(workload: Workload) -> None:
-    """Raise `InputError` unless all ranks have the same nodes as rank 0, since only it is read.
+    """Raise `InputError` unless all ranks have the same nodes as rank 0.
 
-    In the order of rows, number, kind, name, collective and bytes must be equal. The error names
-    the first node of the first rank that differs.
+    Number, kind, name, collective and bytes of the nodes are compared, in the order of rows. The
+    error is located at the first node of the first rank that differs.
     """
     nodes = workload.nodes
     sizes = np.diff(nodes.rank_indptr)
@@ -157,12 +157,12 @@ class _StatementInference:
                 self.readers.setdefault(parent, []).append(row)
 
     def add(self, row: int) -> None:
-        """Parse the statement of a row, or infer it from the operator name and the node's inputs.
+        """Parse the statement of a row, or infer it from operator name and inputs of the node.
 
-        Rows must be added after the rows they read. A stated node gives the value of its last
-        operation, of unknown shape. An inferred statement has one operation named `n` and the
-        node's identity, and adds a line to the report. Raises `InputError` if something cannot be
-        inferred, and `UsageError` if a missing element type has no option.
+        Rows must be added after the rows that they read. The value of a node with a statement is
+        its last operation, of unknown shape. An inferred statement has one operation named `n` and
+        the id of the node, and adds a line to the report. Raises `InputError` if something cannot
+        be inferred, and `UsageError` if an element type is missing.
         """
         text = get_attribute(self.workload, row)
         if text:
@@ -189,9 +189,9 @@ class _StatementInference:
     def _find_kind(self, row: int) -> tuple[Kind, Layout]:
         """Return the operation of a node, and the layout that new arguments get.
 
-        A collective is found by its kind, a computation by its name, of which only the part after
-        the last `::`, without trailing `_`, counts; its layout is replicated. Raises `InputError`
-        if the table has no entry, and for other kinds of nodes.
+        A collective is looked up by its kind. A computation is looked up by its name after the last
+        `::`, without trailing `_`; its layout is replicated. Raises `InputError` for other kinds of
+        nodes, and if the table has no entry.
         """
         nodes = self.workload.nodes
         if nodes.kind[row] == NodeKind.COLLECTIVE:
@@ -212,10 +212,10 @@ class _StatementInference:
     def _find_shape(self, row: int, kind: Kind) -> Shape | None:
         """Find the shape of a node's value: () for scalars, None if it is unknown.
 
-        Norms, sums and maxima are scalars; collectives have their own rule. A stated output (the
-        first) decides; otherwise operands decide: the first two of a matrix product, or the one
-        with most elements of a pointwise operation. Raises `InputError` for a matrix product
-        without shapes.
+        Norms, sums and maxima are scalars; collectives have a separate rule. Otherwise the first
+        recorded output decides. Without it, the first two operands of a matrix product decide, or
+        the operand with most elements of any other operation. Raises `InputError` for a matrix
+        product without shapes.
         """
         if kind in (Kind.NORM, Kind.SUM, Kind.MAX):
             return ()
@@ -235,13 +235,13 @@ class _StatementInference:
         return max((shape for shape in known if shape is not None), key=prod, default=None)
 
     def _find_collective_shape(self, row: int, kind: Kind) -> Shape:
-        """Find the shape of the result of a collective: stated by it or its readers, or a vector.
+        """Find the shape of the result of a collective.
 
-        A shape counts if its elements match the bytes of the node, which are those of a rank's
-        input: first a shape of the node, then one of a reader. The first dimension is multiplied by
-        the ranks for an AllGather, and for the readers of a ReduceScatter, which state a block.
-        Raises `UsageError` without an element type, `InputError` for bytes that are no whole number
-        (at least 1) of elements.
+        It is a recorded shape, first of the node, then of its readers, if its elements match the
+        bytes of the node (input of a rank); otherwise a vector. The first dimension is multiplied
+        by the ranks for an AllGather, and for readers of a ReduceScatter, which have a block.
+        Raises `UsageError` without an element type, and `InputError` for bytes that are no positive
+        multiple of the element size.
         """
         element = self._find_element(row)
         if element is None:
@@ -271,12 +271,12 @@ class _StatementInference:
         return [tensor for tensor in self._get_stated(row, side) if tensor.shape is not None]
 
     def _get_stated(self, row: int, side: int = INPUTS) -> tuple[StatedInput, ...]:
-        """Return the inputs or outputs that a node states, none if it has no extra."""
+        """Return the inputs or outputs that are recorded for a node; empty without an extra."""
         extra = int(self.workload.nodes.extra[row])
         return tensors_of_extra(self.workload.extras[extra], side) if extra >= 0 else ()
 
     def _find_element(self, row: int) -> str | None:
-        """Return the first element type that a node or its readers state, else that of the option.
+        """Return the first element type recorded for a node or its readers, else the option's.
 
         None if there is neither.
         """
@@ -291,10 +291,10 @@ class _StatementInference:
     ) -> tuple[list[str | float], list[Fields]]:
         """Return the operands of a node, and the arguments that were created for missing ones.
 
-        Stated inputs of a computation are matched (`_match_inputs`); otherwise operands are the
-        values of the parents in order, then new arguments with the node's own shape and `layout`.
-        Raises `InputError` for more parents than operands of `kind`, or a missing operand if the
-        shape is unknown or empty.
+        Recorded inputs of a computation are matched by `_match_inputs`. Otherwise the operands are
+        the values of the parents in order, followed by new arguments with the shape of the node and
+        `layout`. Raises `InputError` for more parents than operands of `kind`, and for a missing
+        operand if the shape is unknown or empty.
         """
         inputs = self._get_stated(row)
         is_computed = self.workload.nodes.kind[row] == NodeKind.COMPUTE
@@ -322,14 +322,14 @@ class _StatementInference:
     def _match_inputs(
         self, row: int, kind: Kind, inputs: tuple[StatedInput, ...]
     ) -> tuple[list[str | float], list[Fields]]:
-        """Match the stated inputs of a node in order; returns its operands and its new arguments.
+        """Match the recorded inputs of a node in order; return its operands and its new arguments.
 
-        A stated number becomes a number operand. Another input takes the first parent not used yet
-        whose value has the same shape or an unknown one; if there is none, a new replicated
-        argument is created, with the stated element type or else the default one (scalar if no
-        shape is stated). Inputs beyond the operand count of `kind` are ignored only if they are the
-        known neutral number of the kind (1 for add and subtract, 2 for norm). Raises `InputError`
-        for other surplus inputs, for too few inputs, and if a parent remains unmatched.
+        A recorded number becomes a number operand. Another input is the first unused parent whose
+        value has the same shape or an unknown one; if there is none, a new replicated argument with
+        the recorded or the default element type (a scalar without a shape). Inputs beyond the
+        operands of `kind` are ignored if they are its neutral number (1 for add and subtract, 2 for
+        norm). Raises `InputError` for other surplus inputs, for too few inputs, and if a parent
+        remains unmatched.
         """
         count = TRAITS[kind].operands
         if any(

@@ -35,10 +35,10 @@ _PACKAGE = "collhub_coconet"
 
 
 def read(source: Source, options: PythonOptions) -> Workload:
-    """Execute the file, and return the workload of its program.
+    """Execute a Python file in a child process, and return the workload of its program.
 
-    Raises `InputError` with the line for a file that fails or that defines no program or an
-    ill-typed one. A file that does not import the language is refused without execution.
+    A file that does not import the language is refused without execution (`not-a-program`). Raises
+    `InputError` with the line for a file that fails, that defines no program, or an ill-typed one.
     """
     # Imported here, because the child process, which imports this module too, does not need it.
     from collhub_coconet.lowering.workload import lower_source
@@ -96,10 +96,10 @@ class _TensorLanguage:
         return False
 
     def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
-        """Return the report of the child process: the document of the chosen program, or an error.
+        """Return the document of the chosen program as the child's report, or an error report.
 
         `chosen`: name or number of a program, None if the file has only one. An error is reported
-        for no match, several matches, or a function that returns no `Program`.
+        for no match, for several matches, and for a function that returns no `Program`.
         """
         functions = _find_program_functions(namespace)
         positions = chosen_places(list(functions), chosen)
@@ -157,9 +157,9 @@ def _find_functions(namespace: Mapping[str, object]) -> dict[str, Callable[..., 
 def _explain_exclusion(function: Callable[..., object]) -> str | None:
     """Explain, with a cure, why a function does not build a program; None if it does.
 
-    The first of these reasons counts: its signature is not readable, it is not annotated with `->
-    Program` (the class, or text whose last dotted part is `Program`), or it has parameters without
-    default values, other than `*args` and `**kwargs`.
+    The first reason that applies is returned: its signature is not readable; it is not annotated
+    with `-> Program` (the class, or text whose last dotted part is `Program`); it has parameters
+    without default values, other than `*args` and `**kwargs`.
     """
     try:
         signature = inspect.signature(function)

@@ -74,10 +74,10 @@ class _ExpressionWriter:
         }
 
     def is_inlined(self, operation: Operation) -> bool:
-        """Whether an operation is shown within its reader: an unnamed value with one reader, or a
-        slice.
+        """Check whether an operation is shown within its reader.
 
-        Outputs are never inlined.
+        It is if it is an unnamed slice, or an unnamed value with one reader. Outputs are never
+        inlined.
         """
         if not operation.is_inner or operation.name in self._program.output_names:
             return False
@@ -86,8 +86,8 @@ class _ExpressionWriter:
     def format_line(self, operation: Operation) -> str:
         """Format one statement: `name = expression  [layout]`.
 
-        In the brackets the group follows if it is not 0, and a note if the operation reduces slices
-        to a scalar, which needs an AllReduce.
+        In the brackets, the group follows if it is not 0, and a note if the operation reduces
+        slices to a scalar, which needs an AllReduce.
         """
         kind = self._program.types[operation.name]
         group = f" on {kind.group}" if kind.group else ""
@@ -109,11 +109,11 @@ class _ExpressionWriter:
     def _expression(self, operation: Operation) -> tuple[str, int]:
         """Format the expression of an operation; also return how strongly its operator binds.
 
-        Operands of arithmetic are infix; an operand that binds less is put in brackets, as is a
-        right one that binds equally (and a left one of a power). All other kinds are calls: the
-        reduction (`+` for a sum), the operands, then dimension, root, element type, rate, first
-        position, number of largest elements or positions, shape, axes, order of dimensions, seed
-        and signed offset. Arguments that the operation does not state are omitted.
+        Arithmetic is infix, with parentheses around an operand that binds less, a right operand
+        that binds equally, and an equally binding left operand of a power. All other kinds are
+        calls: the reduction (`+` for a sum), the operands, then dimension, root, element type,
+        rate, start, count, shape, axes, order of dimensions, seed, and signed offset. Attributes
+        that are None are omitted.
         """
         if operation.kind in _OPERATORS:
             sign, binding = _OPERATORS[operation.kind]
@@ -143,7 +143,7 @@ class _ExpressionWriter:
 def write(workload: Workload, options: NoOptions) -> WriteResult:
     """Write the document `collhub/tensor-program-1` with ranks, sizes and transformations.
 
-    Raises `InputError` for a workload whose nodes do not state a program.
+    Raises `InputError` for a workload whose nodes contain no program.
     """
     content = bound_to_json(find_program(workload)).encode("ascii")
     return WriteResult((Artifact("", content),))
@@ -158,9 +158,10 @@ def lines(workload: Workload) -> list[str]:
 
 
 def write_text(workload: Workload, options: NoOptions) -> WriteResult:
-    """Write one statement per line, with layouts in brackets; the loss of sizes is reported.
+    """Write one statement per line, with layouts in brackets.
 
-    Raises `InputError` as `write`. No reader exists for this format.
+    The format has no reader; the loss of the sizes of symbols is reported. Raises `InputError` for
+    a workload whose nodes contain no program.
     """
     content = text(find_program(workload).program).encode()
     # No reader exists for this format.

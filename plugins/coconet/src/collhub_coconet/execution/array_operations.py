@@ -63,9 +63,10 @@ def get_epsilon(dtype: np.dtype[Any]) -> float:
 
 
 def get_lowest(dtype: np.dtype[Any], *, is_highest: bool = False) -> Any:
-    """Return the lowest number of a type, or the highest one: infinite if the type can be.
+    """Return the lowest number of a type, or with `is_highest` the highest one.
 
-    The type float8_e4m3fn has no infinity, so that its largest finite numbers are returned.
+    It is infinite if the type has infinities. float8_e4m3fn has none, so that its largest finite
+    numbers are returned.
     """
     if dtype.kind in "iub":
         limits = (False, True) if dtype.kind == "b" else _integer_limits(dtype)
@@ -96,12 +97,12 @@ def _integer_limits(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def distribute(tensor: Array, kind: TensorType, ranks: int | Binding) -> OnRanks:
-    """Distribute a tensor over its ranks; returns one array per rank.
+    """Distribute a tensor over its ranks; return one array per rank.
 
-    Axes on which the ranks have different values (local and partial) are the first dimensions of
-    `tensor`, in the order of the mesh. Of a replicated tensor every rank gets the values, of a
-    sliced one its block. Of a value at a root all ranks get the value, which only the root reads.
-    `ranks`: of the group, or the binding of a mesh.
+    The first dimensions of `tensor` are the mesh axes on which ranks have different values (local
+    and partial), in the order of the mesh. Each rank gets its block of a sliced tensor, and the
+    complete values otherwise, also of a value at a root, which only the root reads. `ranks`: ranks
+    of the group, or the binding of a mesh.
     """
     binding = Binding(ranks, {}) if isinstance(ranks, int) else ranks
     local_axes = find_local_axes(kind)
@@ -118,10 +119,10 @@ def distribute(tensor: Array, kind: TensorType, ranks: int | Binding) -> OnRanks
 
 
 def collect(parts: Sequence[Array], kind: TensorType, binding: Binding | None = None) -> Array:
-    """Combine the arrays of all ranks to one tensor, the inverse of `distribute`.
+    """Combine the arrays of all ranks to one tensor; the inverse of `distribute`.
 
-    A replicated tensor is taken from the first rank without a check, a value at a root from the
-    root. `binding`: of a mesh of several axes.
+    A replicated tensor is that of the first rank; that others are equal is not checked. A value at
+    a root is that of the root. `binding`: needed for a mesh of several axes.
     """
     if not kind.layout.axes or binding is None:
         if kind.layout.placement is Placement.ROOT:
@@ -168,7 +169,7 @@ def take_bounds(tensor: Array, bounds: Sequence[tuple[int, int]]) -> Array:
 
 
 def is_same(first: Array, second: Array) -> bool:
-    """Whether two arrays have the same type, shape and bits; all NaNs count as equal."""
+    """Check whether two arrays have the same type, shape and bits; all NaNs count as equal."""
     if first.dtype != second.dtype or first.shape != second.shape:
         return False
     return _get_bits(first) == _get_bits(second)
@@ -186,10 +187,10 @@ _ODD_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 def compute_global_indices(
     shape: tuple[int, ...], bounds: Sequence[tuple[int, int]] | None = None
 ) -> npt.NDArray[np.uint64]:
-    """Compute the row-major index in the complete tensor of every element, as an array of uint64.
+    """Return the row-major index in the complete tensor of every element: uint64.
 
-    `bounds`: first and last (exclusive) position by dimension of a block, whose shape the result
-    has; None: the complete tensor of `shape`.
+    `bounds`: (first, stop) in each dimension of a block, whose shape the result has; None for the
+    complete tensor of `shape`.
     """
     indices = np.arange(int(np.prod(shape, dtype=np.int64)), dtype=np.uint64).reshape(shape)
     return indices if bounds is None else indices[tuple(slice(*bound) for bound in bounds)]
@@ -198,10 +199,10 @@ def compute_global_indices(
 def draw_dropout_mask(
     indices: npt.NDArray[np.uint64], rate: float, seed: int
 ) -> npt.NDArray[np.bool_]:
-    """Return True for the elements that Dropout keeps, as a pure function of index and seed.
+    """Return which elements Dropout keeps, as a pure function of their index and the seed: bool.
 
-    A bijective mix of 64 bits of seed and index (MurmurHash3's finalizer, with Stafford's
-    constants); its upper 53 bits are uniform in [0, 1), and those of at least `rate` are kept.
+    Seed and index are mixed by a bijection of 64 bits (MurmurHash3's finalizer, with Stafford's
+    constants). The upper 53 bits are uniform in [0, 1); elements of at least `rate` are kept.
     """
     mixed = (indices + np.uint64(1)) * _ODD_FACTOR ^ np.uint64(seed % 2**64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -322,11 +323,10 @@ def reduce_over_ranks(arrays: OnRanks, reduction: Reduction) -> Array:
 
 
 def reduce_to_scalar(kind: Kind, parts: OnRanks) -> Array:
-    """Compute the norm, sum or largest element of a tensor from its blocks; empty blocks are
-    allowed.
+    """Compute the norm, sum or maximum of a tensor from its blocks, some of which may be empty.
 
-    Sums of floats are computed in float64 and rounded once. Each block is summed separately, and
-    the partial sums are added in rank order.
+    Norms and sums of floats are computed in float64 and rounded once. Each block is summed
+    separately, and the partial sums are added in rank order.
     """
     dtype = parts[0].dtype
     if kind is Kind.MAX:
@@ -340,10 +340,10 @@ def reduce_to_scalar(kind: Kind, parts: OnRanks) -> Array:
 
 
 def find_largest_term(kind: Kind, parts: OnRanks) -> float:
-    """Return the largest magnitude of one rank's contribution to `reduce_to_scalar`, for error
-    bounds.
+    """Return the largest magnitude of one rank's contribution to `reduce_to_scalar`.
 
-    For a norm it is the largest norm of a block, otherwise the largest sum of magnitudes.
+    It is used for error bounds. For a norm it is the largest norm of a block, otherwise the largest
+    sum of magnitudes.
     """
     wide = [np.abs(part.astype(np.float64)) for part in parts]
     if kind is Kind.NORM:
@@ -354,13 +354,13 @@ def find_largest_term(kind: Kind, parts: OnRanks) -> float:
 def mix_operands(
     operation: Operation, seed: int, operands: OnRanks, shape: tuple[int, ...], kind: TensorType
 ) -> Array:
-    """Compute a stand-in for an operator that cannot be executed without its library.
+    """Compute a deterministic stand-in for an operator that cannot be executed.
 
-    It depends on the call of the operation and on every element of the operands, deterministically:
+    It depends on the call of the operation, `seed`, and every element of the operands, so that
     programs that apply the operator to equal operands have equal results. If the result is sliced,
-    row i, a position of the first `operation.count` dimensions or 1, depends only on row i of
-    operands with the same rows, so that blocks equal the complete tensor. `shape`: of the result on
-    this rank; `kind`: type of the result.
+    row i (a position in the first `operation.count` dimensions, default 1) depends only on row i of
+    operands with the same rows, so that blocks equal those of the complete tensor. `shape`: of the
+    result on this rank; `kind`: type of the result.
     """
     has_rows = any(layout.is_sliced for layout in kind.layout.by_axis)
     sizes = shape[: operation.count or 1] if has_rows else ()

@@ -58,12 +58,12 @@ def compare(
     seed: int = 0,
     element: ElementType | None = None,
 ) -> Comparison:
-    """Compare two programs on random arguments; `element`: type that replaces all float types.
+    """Compare two programs on random arguments.
 
-    A sum or norm of slices adds in another order than one of the complete tensor. Its error must be
-    at most 4 eps p max|terms|, where the terms are the contributions of the ranks. The run then
-    continues with the value of the first program, so that all remaining values must be equal bit by
-    bit.
+    `element`: type that replaces all float types. A sum or norm of slices adds in another order
+    than one of the complete tensor: its error must be at most 4 eps p max|terms|, where the terms
+    are the contributions of the p ranks. The run then continues with the value of the first
+    program, and all other values must be equal bit by bit.
     """
     if element is not None:
         before, after = _replace_float_type(before, element), _replace_float_type(after, element)
@@ -77,9 +77,10 @@ def compare(
 
 
 def draw_arguments(program: Program, binding: Binding, seed: int) -> dict[str, Array]:
-    """Draw random arrays for all arguments; the first dimension of local ones is the rank.
+    """Draw random arrays for all arguments; local ones have the ranks as first dimension.
 
-    Floats are in -1..1; those of states in 0.1..1, since second moments are positive.
+    Floats are in -1..1, those of states in 0.1..1, since second moments are positive. The result
+    depends only on `seed` and the order of arguments.
     """
     # In the order of declaration, so that the result depends only on the seed.
     generator = np.random.default_rng(seed)
@@ -142,11 +143,11 @@ class _RunComparison:
     errors: dict[str, float] = field(default_factory=dict)
 
     def check_reduction(self, operation: Operation, operand: OnRanks, value: OnRanks) -> OnRanks:
-        """Check the result of a reduction whose order of additions has changed against its bound.
+        """Check a reduction whose order of additions has changed against its error bound.
 
         Returns the value of the first run for such a reduction, so that later values can be
-        compared bit by bit, and `value` for all other operations. A violation is added to
-        `differences`.
+        compared bit by bit, and `value` for all other operations. The relative error is stored in
+        `self.errors`; a violation is added to `self.differences`.
         """
         if not self._has_new_order(operation):
             return value
@@ -193,9 +194,10 @@ class _RunComparison:
         return Comparison(differences, exact, self.errors, len(second.masks))
 
     def _has_new_order(self, operation: Operation) -> bool:
-        """Whether a sum or norm of floats has an operand of another layout than in the first run.
+        """Check whether a sum or norm of floats has an operand of another layout than before.
 
-        False for a maximum, and for an operation that the first program does not have.
+        It is compared with the operation of the same name in the first program; False if there is
+        none, and for a maximum.
         """
         if operation.kind not in REDUCTIONS_TO_SCALARS or operation.kind is Kind.MAX:
             return False

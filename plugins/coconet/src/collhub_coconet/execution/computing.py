@@ -49,10 +49,10 @@ Payload = list[Array]
 
 
 def find_elements(kind: TensorType, binding: Binding, position: int) -> Int64Array:
-    """Return the indices in the complete tensor of the elements that a rank has, in row-major
-    order.
+    """Return the indices in the complete tensor of the elements of a rank, in row-major order.
 
-    These are all elements, or those of its block; `position`: of the rank in its group.
+    They are those of its block if the tensor is sliced, otherwise all. `position`: of the rank in
+    its group.
     """
     shape = binding.shape(kind.shape)
     if not kind.layout.is_sliced:
@@ -89,9 +89,9 @@ class Values:
     def read(self, name: str, rank: int, elements: Int64Array) -> Array:
         """Read elements of a value on a rank, given by their indices in the complete tensor.
 
-        Returns them in the order of `elements`, as a new array. Views read their source; elements
-        that are not written but that a collective leaves unchanged are read from its operand.
-        Raises `InputError` for an element that is not available yet.
+        Returns a new array in the order of `elements`. A view reads its source. Elements that a
+        collective leaves unchanged are read from its operand. Raises `InputError` (`not-there`) for
+        an element that is not available yet.
         """
         operation = self.program.by_name.get(name)
         source = None if operation is None else find_viewed_value(self.program, operation)
@@ -120,9 +120,10 @@ class Values:
         is_available[elements] = True
 
     def on_rank(self, name: str, position: int) -> Array:
-        """Return the complete array of a value on a rank, as in `simulate_ranks`.
+        """Return the complete array of a value on a rank, with the shape of the rank's part.
 
-        `position`: of the rank in the group of the value. Raises `InputError` as `read`.
+        `position`: of the rank in the group of the value. Raises `InputError` (`not-there`) for
+        elements that are not available.
         """
         kind = self.program.types[name]
         elements = find_elements(kind, self.binding, position)
@@ -142,8 +143,9 @@ class Values:
         return self.arrays[key]
 
     def _are_unchanged(self, name: str, rank: int, elements: Int64Array) -> bool:
-        """Whether all these elements on a rank are in chunks that a collective leaves as its
-        operand.
+        """Check whether all these elements are in chunks that a collective leaves unchanged.
+
+        The chunks are those of rank `rank`.
         """
         unchanged = self.pass_through.get(name, frozenset())
         chunks = [chunk for owner, chunk in unchanged if owner == rank]
@@ -156,13 +158,12 @@ class Values:
 def compute_elements(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute `elements` of the result of a computation on a rank, from values read there.
+    """Compute elements of the result of a computation on a rank, from values available there.
 
-    `elements`: flat indices into the complete result; values are returned in their order, as a new
-    array. A reduction to a scalar ignores them: it reduces the rank's part of its operand to one
-    element. An Update gives its second operand, a transpose reads the elements that it moves to
-    these places, and a dropout draws its mask from the seed and the element numbers, so that every
-    rank drops the same ones. Raises `InputError` if an operand is not available yet.
+    `elements`: flat indices into the complete result; the result is a new array in their order. A
+    reduction to a scalar ignores them, and reduces the rank's part of its operand to one element.
+    An Update gives its second operand. Dropout draws its mask from the seed and the indices, so
+    that every rank drops the same elements. Raises `InputError` if an operand is not available yet.
     """
     if operation.kind in REDUCTIONS_TO_SCALARS:
         name = operation.reads[0]
@@ -228,11 +229,11 @@ def _compute_opaque(values: Values, operation: Operation, rank: int, elements: I
 
 
 def compute_partial(values: Values, operation: Operation, rank: int) -> Array:
-    """Return one rank's part of a norm, sum or maximum of slices, as an array of one element.
+    """Return a rank's part of a norm, sum or maximum of slices, as an array of one element.
 
-    The part of a norm is the sum of squares, without the root. Floats are computed in float64;
-    integers keep their type. The maximum of an empty block is the lowest value of the type. `rank`
-    counts modulo the number of ranks.
+    The part of a norm is the sum of squares. Floats are computed in float64; integers keep their
+    type. The maximum of an empty block is the lowest value of the type. `rank` is reduced modulo
+    the number of ranks.
     """
     name = operation.reads[0]
     block = values.on_rank(name, rank % values.binding.num_ranks)
@@ -274,12 +275,12 @@ class CollectiveRun:
     received: dict[int, Payload] = field(default_factory=dict)
 
     def step(self, node: int, rank: int, peer: int, tag: int) -> None:
-        """Execute a node of the algorithm, given by its number in the template, on a rank.
+        """Execute a node of the algorithm on a rank, given by its number in the template.
 
-        A send puts values into `mail` by (sender, receiver, tag), a receive removes them; the first
-        node of a reducing receive only receives. Other nodes write cells, and deliver every chunk
-        of the result that is ready then. Delays do nothing. Raises `InputError` if data are
-        missing.
+        A send stores values in `mail` by (sender, receiver, tag); a receive removes them. The first
+        node of a receive with a reduction only receives. Other nodes write cells, and deliver the
+        chunks of the result that are complete then. Delays do nothing. Raises `InputError`
+        (`not-there`) if data are missing.
         """
         contents = self.part.contents
         row = int(np.searchsorted(contents.last, node))
@@ -306,11 +307,11 @@ class CollectiveRun:
     def _compute(self, row: int, kind: StepKind) -> Payload:
         """Return the values that a step writes, one array per unit.
 
-        A receive takes the received values, and removes them from `received`; a copy reads its
-        source. A reduction adds the received values (or for REDUCE those stored at its destination)
-        and the local ones of its source, in this order, with the operator of the collective (sum by
-        default; maximum for a scalar maximum). Raises `InputError` if nothing was received for a
-        receiving reduction.
+        A receive returns the received values, and removes them from `self.received`; a copy reads
+        its source. A reduction combines the received values (for REDUCE those at its destination)
+        with those of its source, in this order. The operator is that of the collective, sum by
+        default, maximum for a maximum of slices. Raises `InputError` (`not-there`) if nothing was
+        received.
         """
         contents = self.part.contents
         if kind is StepKind.RECV:
@@ -332,7 +333,7 @@ class CollectiveRun:
         return [reduce_over_ranks([*pair], reduction) for pair in zip(addend, local, strict=True)]
 
     def _read(self, row: int, first: int) -> Payload:
-        """Read `count` units of a step from address `first` on, in the versions that it depends on.
+        """Read the units of a step from address `first` on, in the versions that it depends on.
 
         Raises `InputError` if a unit has another version.
         """
@@ -358,8 +359,8 @@ class CollectiveRun:
     def _find_chunk(self, unit: int, rank: int, *, is_given: bool) -> int:
         """Return the chunk of the grid that contains a unit of the full buffer, for a rank.
 
-        The chunk depends on the rank: it is the one that the rank needs, or with `is_given` the one
-        that it gets.
+        `is_given`: the chunk that the rank gets as its result; otherwise the one that it needs as
+        input.
         """
         # `number_chunks` expects columns.
         part, units = self.part, np.array([unit])
@@ -378,9 +379,9 @@ def collect_versions(contents: Contents) -> dict[tuple[int, int], int]:
 
 
 def collect_results(contents: Contents) -> dict[int, list[tuple[int, int]]]:
-    """Map a node to the (unit, address) pairs of the full buffer that are complete after it.
+    """Map each node to the (unit, address) pairs of the full buffer that are complete after it.
 
-    Units without a node, which no step writes, are left out.
+    Units that no node writes are left out.
     """
     results: dict[int, list[tuple[int, int]]] = {}
     columns = (contents.give_node, contents.give_unit, contents.give_address)
@@ -393,13 +394,12 @@ def collect_results(contents: Contents) -> dict[int, list[tuple[int, int]]]:
 def _read_operand(
     values: Values, operation: Operation, operand: str | float, rank: int, elements: Int64Array
 ) -> Array:
-    """Read the values of one operand of an operation on a rank, one per element of `elements`.
+    """Read one operand of an operation on a rank, at given elements of the result.
 
-    `elements`: flat row-major indices into the complete result of the operation. A named
-    operand is broadcast to the shape of this result, and the values at these indices are
-    returned as a flat array. A number is returned as a scalar array whose type is that of
-    the first named operand; for a Select, the condition is skipped, because it is boolean.
-    At least one operand must be a name.
+    `elements`: flat row-major indices into the complete result. A named operand is broadcast to the
+    shape of the result, and its values at these indices are returned as a flat array. A number is
+    returned as a scalar array of the type of the first named operand, without the condition of a
+    Select. At least one operand must be a name.
     """
     types = values.program.types
     if not isinstance(operand, str):
@@ -416,8 +416,9 @@ def _read_operand(
 def _find_terms(
     values: Values, operation: Operation, rank: int, size: int, axis: int
 ) -> Int64Array:
-    """Return the indices along the contracted dimension that a rank has: all, or those of its
-    block.
+    """Return the indices along the contracted dimension that a rank has.
+
+    They are those of its block if the first operand is sliced along `axis`, otherwise all `size`.
     """
     layout = values.program.types[operation.reads[0]].layout
     if layout.is_sliced and layout.dimension == axis:
@@ -431,10 +432,9 @@ def _compute_product(
 ) -> Array:
     """Compute elements of a matrix product on a rank, in the order of `elements`.
 
-    `elements`: indices into the flattened result. If the first operand is sliced along the
-    contracted dimension, only the terms of the rank's block are added, so that the result is the
-    rank's part of the sum. All rows and columns that contain an element are multiplied; then the
-    elements are selected.
+    `elements`: flat indices into the result. If the first operand is sliced along the contracted
+    dimension, only the terms of the rank's block are added, which gives the rank's part of the sum.
+    All rows and columns that contain an element are multiplied; then the elements are selected.
     """
     x, w = (values.program.types[name] for name in operation.reads)
     size, width = values.binding.shape(w.shape)
@@ -454,11 +454,11 @@ def _compute_product(
 def _compute_batch_product(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute elements of a batch of matrix products; `elements`: flat indices into the result.
+    """Compute elements of a batch of matrix products on a rank, in the order of `elements`.
 
-    Results are in the order of `elements`, in the element type of the left operand. Terms are added
-    one by one, ascending in the contracted dimension. If the left operand is sliced along it, only
-    the terms of the rank's slice are added, so that the result is a partial sum.
+    `elements`: flat indices into the result. Terms are added one by one, in ascending order, in the
+    element type of the left operand. If this operand is sliced along the contracted dimension, only
+    the terms of the rank's slice are added, which gives a partial sum.
     """
     x, w = (values.program.types[name] for name in operation.reads)
     rows, size = values.binding.shape(x.shape)[-2:]
@@ -477,12 +477,12 @@ def _compute_batch_product(
 def _compute_convolution(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute elements of a convolution on a rank; `elements`: flat indices into the result.
+    """Compute elements of a convolution on a rank, in the order of `elements`.
 
-    Results are in the order of `elements`. All images and output channels that contain an element
-    are convolved completely; then the elements are selected. The image size remains the same. If
-    the operands are sliced along the input channels, only the terms of the rank's slice are added,
-    so that the result is a partial sum.
+    `elements`: flat indices into the result, whose images have the size of the operand's. All
+    images and output channels that contain an element are convolved completely; then the elements
+    are selected. If the operands are sliced along the input channels, only the terms of the rank's
+    slice are added, which gives a partial sum.
     """
     x, w = (values.program.types[name] for name in operation.reads)
     shape, window = values.binding.shape(x.shape), values.binding.shape(w.shape)

@@ -68,10 +68,11 @@ def simulate_ranks(
     arguments: Mapping[str, OnRanks],
     replacement: Replacement | None = None,
 ) -> SimulatedRun:
-    """Run a program on all ranks of its groups, kernel by kernel; returns all values.
+    """Run a program on simulated ranks, kernel by kernel; return all values.
 
-    `arguments`: one array per rank, by name. `replacement(operation, operand, value)` may exchange
-    the value of an operation. Raises `InputError` for layouts and roots that do not fit the ranks.
+    `arguments`: one array per rank, by name. `replacement(operation, operand, value)` returns the
+    value that is used for an operation. Raises `InputError` for layouts and roots that do not fit
+    the ranks.
     """
     run = SimulatedRun(program, binding, dict(arguments))
     check_binding(program, binding)
@@ -131,8 +132,8 @@ def _compute_pointwise(run: SimulatedRun, operation: Operation, rank: int) -> Ar
 def _take_operand(run: SimulatedRun, name: str, result: str, rank: int) -> Array:
     """Return an operand on one rank, as the operation `result` needs it.
 
-    Along every dimension that a replicated operand has and the result slices, this is the block of
-    the result; a sliced operand has it already.
+    In every dimension that the result slices and the operand has complete, it is the block of the
+    result. A sliced operand is returned unchanged.
     """
     kind, value = run.program.types[name], run.values[name][rank]
     target = run.program.types[result]
@@ -188,10 +189,10 @@ def _compute_reduce_scatter(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_all_gather(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Return the complete array for every rank: blocks joined along the gathered dimension.
+    """Return the complete array for every rank: the blocks joined along the gathered dimension.
 
-    The ranks of one subgroup (those that differ only along the axes of the operation) are joined in
-    its order, and share one array.
+    The ranks of one subgroup (which differ only along the axes of the operation) are joined in its
+    order, and share one array.
     """
     values = run.values[operation.reads[0]]
     result = list(values)
@@ -206,10 +207,10 @@ def _compute_all_gather(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_all_to_all(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Return for every rank its block along the new dimension.
+    """Return for every rank its block along the new sliced dimension.
 
     The blocks of each subgroup of ranks are joined along the dimension that was sliced before, and
-    cut along `operation.dimension` (0 if it is None).
+    cut along `operation.dimension` (default 0).
     """
     name, dimension = operation.reads[0], operation.dimension or 0
     values = run.values[name]
@@ -240,8 +241,8 @@ def _compute_broadcast(run: SimulatedRun, operation: Operation) -> OnRanks:
 def _compute_reduce(run: SimulatedRun, operation: Operation) -> OnRanks:
     """Return the values after a reduction to a root, by rank.
 
-    In each subgroup the root (position `operation.root`, 0 if None) has the reduction of all
-    operands, by sum if no reduction is named. Other ranks keep their operand.
+    In each subgroup the root (position `operation.root`, default 0) has the reduction of all
+    operands (default: sum). Other ranks keep their operand.
     """
     values = run.values[operation.reads[0]]
     result = list(values)
@@ -274,11 +275,11 @@ def _compute_update(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_dropout(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Apply Dropout on every rank; random numbers depend on the index in the complete tensor.
+    """Apply Dropout on every rank; return one array per rank.
 
-    Ranks with the same element therefore make the same decision. A missing rate or seed is 0.
-    Returns one array per rank; the mask of the complete tensor (True: kept) is appended to
-    `run.masks`.
+    Random numbers depend on the index in the complete tensor, so that ranks with the same element
+    make the same decision. A missing rate or seed is 0. The mask of the complete tensor (True:
+    kept) is appended to `run.masks`.
     """
     kind = run.program.types[operation.name]
     shape = run.binding.shape(kind.shape)

@@ -20,9 +20,10 @@ from collhub_coconet.program.program import Program
 
 
 def reduce_rows(values: Array, dimension: int, reduction: Reduction) -> Array:
-    """Reduce an array along one dimension, whose size becomes 1, in the order of the positions.
+    """Reduce an array along one dimension, whose size becomes 1, in the order of positions.
 
-    An empty dimension gives the neutral element: 0, 1, the highest or the lowest number.
+    An empty dimension gives the neutral element: 0 for a sum, 1 for a product, the highest number
+    for a minimum, the lowest for a maximum.
     """
     rows = np.moveaxis(values, dimension, 0)
     if len(rows):
@@ -38,9 +39,9 @@ def reduce_rows(values: Array, dimension: int, reduction: Reduction) -> Array:
 
 
 def find_top(values: Array, dimension: int, count: int) -> npt.NDArray[np.int64]:
-    """Find the positions of the largest elements along a dimension, in descending order.
+    """Return the positions of the `count` largest elements along a dimension, largest first: int64.
 
-    Of equal elements the first one comes first; NaN counts as the largest number.
+    Equal elements are in ascending order of positions; NaN counts as the largest number.
     """
     # Every float type is a subset of float64; integers keep their type.
     wide = values.astype(np.float64) if is_float_array(values) else values
@@ -52,9 +53,10 @@ def find_top(values: Array, dimension: int, count: int) -> npt.NDArray[np.int64]
 
 
 def gather_rows(rows: Array, indices: Array, first: int = 0) -> Array:
-    """Select rows at indices, where `rows` begins at row `first`; other rows count as zeros.
+    """Select rows at indices; rows outside of `rows` are zeros.
 
-    The result has the dimensions of the indices, then those of a row.
+    `first`: number of the first row in `rows`. The result has the dimensions of the indices,
+    followed by those of a row.
     """
     places = indices.astype(np.int64) - first
     is_inside = (places >= 0) & (places < len(rows))
@@ -64,9 +66,9 @@ def gather_rows(rows: Array, indices: Array, first: int = 0) -> Array:
 
 
 def scatter_rows(indices: Array, values: Array, shape: tuple[int, ...]) -> Array:
-    """Add values at the rows of a tensor of zeros, in the order of the indices.
+    """Add values to rows of a tensor of zeros, in the order of the indices.
 
-    Indices outside of the rows are ignored.
+    `shape`: of the result. Indices outside of its rows are ignored.
     """
     result = np.zeros(shape, values.dtype)
     flat = values.reshape(indices.size, *shape[1:])
@@ -92,10 +94,10 @@ def _compute_arg_max(
 def _compute_index(
     program: Program, binding: Binding, operation: Operation, operands: OnRanks, rank: int
 ) -> Array:
-    """Return the position along `operation.dimension` of every element of a rank's block.
+    """Return the position of every element of a rank's block along `operation.dimension`: int64.
 
-    The result is int64 with the shape of the block. Positions count from 0 in the complete tensor;
-    a missing dimension is 0. The operands are not read.
+    Positions count from 0 in the complete tensor; the default dimension is 0. The operands are not
+    read.
     """
     bounds = binding.bounds(program.types[operation.name], rank)
     dimension = operation.dimension or 0

@@ -45,10 +45,10 @@ from hub_core.model import InputError, NodeKind, Workload, connection_keys, pair
 
 
 def draw_order(workload: Workload, seed: int) -> Iterator[int]:
-    """Draw a random order of rows, each after all rows that it waits for; `seed` determines it.
+    """Yield the rows of a workload in a random order, each after all rows that it waits for.
 
-    The next node is any of the nodes that are ready, with equal probabilities. Rows are yielded one
-    by one; if nodes wait for each other, `InputError` is raised after all rows that can run.
+    `seed` determines the order. The next row is any of the ready ones, with equal probabilities. If
+    nodes wait for each other, `InputError` (`deadlock`) is raised after all rows that can run.
     """
     parents, children = find_waiting_edges(workload)
     count = len(workload.nodes)
@@ -74,10 +74,10 @@ def draw_order(workload: Workload, seed: int) -> Iterator[int]:
 
 
 def find_waiting_edges(workload: Workload) -> tuple[Int64Array, Int64Array]:
-    """Return all dependencies (parents, children), as rows: data, control, then messages.
+    """Return all dependencies as rows (parents, children): data, control, then messages.
 
-    A message is an edge from a send to its receive: the k-th of each with the same source,
-    destination and tag belong together. Surplus ones without a partner have no edge.
+    A message is an edge from a send to its receive: the k-th ones with the same source, destination
+    and tag belong together. Surplus sends or receives have no edge.
     """
     nodes = workload.nodes
     sends = np.flatnonzero(nodes.is_kind(NodeKind.SEND))
@@ -118,11 +118,11 @@ class Execution:
 def execute_and_compare(before: Program, flat: FlatProgram, seed: int = 0) -> Execution:
     """Execute a flat program on random arguments, and compare it with its original program.
 
-    First `flat.program` is compared with `before` by `comparison.compare`. Then every value of the
-    execution is compared with a simulation of `flat.program`. A reduction over ranks, which adds in
-    another order, must be within 4 eps p max|terms|, and the execution continues with the expected
-    value; all remaining values must be equal bit by bit. `seed`: of the arguments and of the order
-    of nodes. Raises `InputError` if a node reads data that are not available.
+    First `flat.program` is compared with `before` by `compare`. Then every value of the execution
+    is compared with a simulation of `flat.program`. A reduction over ranks, which adds in another
+    order, must be within 4 eps p max|terms|, and the execution continues with the expected value;
+    all other values must be equal bit by bit. `seed` determines the arguments and the order of
+    nodes. Raises `InputError` if a node reads data that are not available.
     """
     program, binding = flat.program, flat.binding
     comparison = compare(before, program, binding, seed)
@@ -145,11 +145,12 @@ def execute(
     expected: SimulatedRun | None = None,
     order: Iterable[int] | None = None,
 ) -> Execution:
-    """Execute the nodes one by one, in a random order that dependencies and messages allow.
+    """Execute the nodes one by one, in a random order that dependencies and messages permit.
 
     `arguments`: one array per rank, by name. `expected`: a run of the same program with which every
-    value is compared. `order`: rows, instead of a random order. Raises `InputError` for reads of
-    data that are not available or already overwritten: a dependency is missing.
+    value is compared. `order`: rows in order, instead of the random order by `seed`. Raises
+    `InputError` (`mesh`) for a mesh of several axes, and `InputError` for reads of data that are
+    not available or already overwritten, which means that a dependency is missing.
     """
     if len(flat.program.mesh) > 1:
         message = f"the mesh of {flat.program.name} has several axes: its graph is only timed"
@@ -207,10 +208,10 @@ class _ExecutionState:
     def step(self, row: int) -> None:
         """Execute the node of a row: a computation, a node of a collective, or one side of a Send.
 
-        The sending side stores the elements of its chunk in `mail`; the receiving side removes them
-        from there and writes them to the values of its rank. Rows must come in an order that
-        respects the dependencies: raises `InputError` if data that it reads are not available yet,
-        `KeyError` for a receive of a Send whose message was not sent.
+        The sending side stores the elements of its chunk in `self.mail`; the receiving side removes
+        them and writes them on its rank. Rows must be in an order that respects the dependencies:
+        raises `InputError` if data are not available yet, and `KeyError` for the receive of a Send
+        that was not executed.
         """
         nodes = self.flat.workload.nodes
         part = self.flat.parts[self.flat.part[row]]
@@ -234,11 +235,11 @@ class _ExecutionState:
                 self.values.write(name, rank, elements, self.mail.pop(key)[0])
 
     def _compute(self, part: Segment, item: int, rank: int) -> None:
-        """Compute the operations of a segment, for one tile or for all elements of the rank.
+        """Compute the operations of a segment on a rank, for one tile or for all of its elements.
 
-        `item`: number of the tile, if the segment is cut. Results are written in the order of the
-        operations; views are skipped. The last operation of a partial segment is a rank's part of a
-        scalar, which is stored in `partials`.
+        `item`: number of the tile, if the segment is divided. Results are written in the order of
+        the operations; views are skipped. The last operation of a partial segment is the rank's
+        part of a scalar, which is stored in `self.partials`.
         """
         binding = self.flat.binding
         for operation in part.operations:
@@ -256,10 +257,10 @@ class _ExecutionState:
             self.values.write(operation.name, rank, elements, values)
 
     def _find_run(self, number: int, part: CollectiveRuns, piece: int) -> CollectiveRun:
-        """Return the state of one piece of a collective; its first call creates and stores it.
+        """Return the state of one piece of a collective, which is created by the first call.
 
-        `number`: position of the collective in the parts of the flat program. States are kept by
-        (number, piece) in `runs`; all share `mail`, the messages in transit.
+        `number`: position of the collective in the parts of the flat program. States are cached in
+        `self.runs` by (number, piece); all share `self.mail`, the messages in transit.
         """
         key = number, piece
         if key not in self.runs:
@@ -273,10 +274,10 @@ class _ExecutionState:
         return self.runs[key]
 
     def _read_chunk(self, part: CollectiveRuns, rank: int, chunk: int) -> Array:
-        """Return a chunk of the operands of a collective on a rank; for a scalar, its partial
-        result.
+        """Return a chunk of the operands of a collective on a rank.
 
-        The operands of a bucket follow one another.
+        The operands of a bucket are concatenated. For a scalar it is the partial result of the
+        rank.
         """
         if part.is_scalar:
             return self.partials[part.operation.name, rank]
@@ -288,10 +289,10 @@ class _ExecutionState:
         )
 
     def _deliver(self, part: CollectiveRuns, rank: int, chunk: int, values: Array) -> None:
-        """Write a chunk of the result of a collective on a rank, to every member of a bucket.
+        """Write a chunk of the result of a collective on a rank, for every member of a bucket.
 
-        A scalar is finished first (for example the root of a norm). Float results of reductions are
-        checked against the expected values if there are any, and the expected ones are written, so
+        A scalar is finished first, for example by the root of a norm. If there are expected values,
+        float results of reductions are checked against them, and the expected ones are written, so
         that later values can be compared bit by bit.
         """
         start = 0
@@ -322,10 +323,10 @@ class _ExecutionState:
     ) -> Array:
         """Compare a reduced chunk with the expected values, and return the expected ones.
 
-        The bound is 4 times the float precision, the ranks and the largest term. The largest error
-        in units of the bound is recorded by operation (0 for equal bits; two values that are not
-        finite count as equal); an error above it, or any difference of a maximum or minimum, adds a
-        text to `differences`.
+        The bound is 4 x float precision x ranks x largest term. The largest relative error (error /
+        bound) is stored in `self.errors` by operation: 0 for equal bits; two values that are not
+        finite count as equal. An error above the bound, or any difference of a maximum or minimum,
+        adds a text to `self.differences`.
         """
         assert self.expected_values is not None
         expected = self.expected_values.read(operation.name, rank, elements)
@@ -349,8 +350,8 @@ class _ExecutionState:
     ) -> float:
         """Return the largest magnitude of any rank's expected contribution to a reduction.
 
-        Only contributions to `elements` count. For a scalar it is that of `find_largest_term` for
-        its whole operand. The expected values must be known.
+        Only contributions to `elements` count; for a scalar, the complete operand. The expected
+        values must exist.
         """
         count = self.flat.binding.num_ranks
         if part.is_scalar:
@@ -375,9 +376,9 @@ class _ExecutionState:
         }
 
     def compare_all(self) -> None:
-        """Add every value that differs in a bit from the expected one to `differences`.
+        """Add a text to `self.differences` for every value that differs from the expected one.
 
-        Does nothing without expected values; shapes of scalars may differ.
+        All bits are compared; shapes of scalars may differ. Does nothing without expected values.
         """
         if self.expected is None:
             return

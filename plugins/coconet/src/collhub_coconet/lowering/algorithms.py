@@ -84,11 +84,10 @@ Choices = Mapping[str, Choice]
 
 
 def select_choice(choices: Choices, name: str, *, is_scalar: bool = False) -> Choice:
-    """Return the choice for a communication: that of its name, else that of the name "", else the
-    default.
+    """Return the choice for a communication: that of its name, else that of "", else the default.
 
-    A reduction of one scalar (`is_scalar`) uses an algorithm of one unit unless it has its own
-    entry.
+    A reduction of one scalar (`is_scalar`) without its own entry uses `SCALAR_ALGORITHM`, which has
+    one unit.
     """
     if is_scalar:
         return choices.get(name, Choice(SCALAR_ALGORITHM))
@@ -126,7 +125,8 @@ class Call:
     def collective(self) -> Collective:
         """Collective of the call among its members, in place, with the minimum number of units.
 
-        That is one unit, or one per rank (for an all-to-all per destination) if the data are split.
+        It has one unit, or, if the data are divided, one per rank (for an all-to-all, per pair of
+        source and destination).
         """
         kind, ranks = KINDS[self.kind], len(self.members)
         return Collective(kind, ranks, kind.traits.parts(ranks), root=self.root, in_place=True)
@@ -142,8 +142,7 @@ class Algorithms:
         self._verified: dict[int, Algorithm] = {}
 
     def contents(self, call: Call, choice: Choice) -> Contents:
-        """Return the contents of the chosen algorithm for a call of one piece; equal calls are
-        cached.
+        """Return the contents of the chosen algorithm for a call of one piece; cached.
 
         Raises `HubError` for an algorithm that does not fit the call or that is incorrect.
         """
@@ -155,12 +154,11 @@ class Algorithms:
         return self._cache[key]
 
     def _find_algorithm(self, call: Call, choice: Choice) -> Algorithm:
-        """Return the chosen algorithm after verification: by name, read from a file, or given.
+        """Return the chosen algorithm after verification: synthesized, read from a file, or given.
 
-        A text with `/` or `.` is a file, any other is the name of a synthesizer, see `_synthesize`.
-        Raises `HubError` for an algorithm that is
-        incorrect, and for one of a file or given whose kind, number of ranks or root differ from
-        the call.
+        A text with `/` or `.` is a file, any other the name of a synthesizer. Raises `InputError`
+        (`algorithm-does-not-fit`) if the kind, number of ranks or root of a given algorithm differ
+        from the call, and `HubError` for an incorrect algorithm.
         """
         algorithm = choice.algorithm
         if isinstance(algorithm, str):
@@ -182,8 +180,9 @@ class Algorithms:
     def _synthesize(self, call: Call, name: str, choice: Choice) -> Algorithm:
         """Synthesize an algorithm on the part of the network that the group uses.
 
-        If the NPUs of the group have no links among themselves, the algorithm is that of a network
-        in which all pairs have one; messages are routed over the other NPUs.
+        If the NPUs of the group are not connected among themselves, the algorithm is that of a
+        network in which all pairs are linked; its messages are routed over other NPUs. Raises
+        `HubError` of the synthesizer.
         """
         network, size = self._topology, call.size_bytes
         options, registry = choice.options, self._registry
@@ -204,11 +203,10 @@ class Algorithms:
 
 
 def count_buffer_bytes(program: Program, binding: Binding, operation: Operation) -> int:
-    """Count the bytes of the full buffer of a collective, with all blocks as long as the longest.
+    """Count the bytes of the full buffer of a collective; all blocks count as the longest one.
 
-    For a ReduceScatter, AllGather and AllToAll it contains the blocks of all ranks, otherwise it is
-    the operand of a rank. For a reduction to a scalar that is all-reduced, it is the scalar.
-    On a mesh of several axes, the ranks are those of the axes of the operation.
+    For a ReduceScatter, AllGather and AllToAll the buffer has the blocks of all ranks of the
+    operation's axes, otherwise the operand of a rank. For a reduction to a scalar it is the scalar.
     """
     kind = program.types[operation.name]
     axes = find_axis_positions(program, operation)
@@ -281,11 +279,11 @@ class Contents:
 def build_contents(algorithm: Algorithm, size: int) -> Contents:
     """Build the nodes of an algorithm for a full buffer of `size` bytes, with reads and results.
 
-    The result states for every read of an initial input unit the node that reads it, and for every
-    unit of OUTPUT its rank, its address and the node that writes it last (-1 if none does, so that
-    it is the initial value). A receive with a reduction becomes two nodes, of which the second
-    writes; every other step becomes one. Raises `InputError` for an algorithm that does not specify
-    the units of its steps, for opaque steps, and for less than one byte per unit.
+    The result contains for every read of an initial input unit the node that reads it, and for
+    every unit of OUTPUT its rank, its address and the node that writes it last (-1 if none does: it
+    has its initial value). A receive with a reduction becomes two nodes, of which the second
+    writes; every other step becomes one. Raises `InputError` for an algorithm without units
+    (`no-contents`), for opaque steps, and for less than one byte per unit.
     """
     if not algorithm.has_contents:
         message = "an algorithm that states no units cannot be joined to computations by chunks"
@@ -327,8 +325,9 @@ def build_contents(algorithm: Algorithm, size: int) -> Contents:
 
 
 def _remove_zero_durations(algorithm: Algorithm) -> Algorithm:
-    """Copy an algorithm with durations of 0 unknown, since steps of duration 0 would not be
-    nodes.
+    """Copy an algorithm with durations of 0 changed to unknown (-1).
+
+    Otherwise steps of duration 0 would not become nodes.
     """
     steps = algorithm.steps
     duration = np.where(steps.duration_ns == 0, -1, steps.duration_ns)
@@ -385,10 +384,10 @@ def _find_versions(
 def _map_buffer_units(
     algorithm: Algorithm, base: Int64Array, buffer: Buffer, total: int
 ) -> Int64Array:
-    """Map each address of INPUT (or OUTPUT) to its unit of the full buffer: int64[`total`], others
-    -1.
+    """Map each address of INPUT or OUTPUT to its unit of the full buffer: int64[`total`].
 
-    `base`: first address by rank and buffer. A rank's part begins at its share of the full buffer.
+    Other addresses have -1. `base`: first address by rank and buffer. If a rank has only its part
+    of the full buffer, the units of rank r begin at r x units per rank.
     """
     collective, traits = algorithm.collective, algorithm.collective.kind.traits
     is_input = buffer is Buffer.INPUT
@@ -425,9 +424,7 @@ def _compute_levels(template: Template) -> Int64Array:
 
 
 def _verify_algorithm(algorithm: Algorithm) -> Algorithm:
-    """Return the algorithm if it is verified to be correct; otherwise raise `HubError` with all
-    findings.
-    """
+    """Return an algorithm that is correct; otherwise raise `HubError` with all findings."""
     report = verify(algorithm)
     if not report.ok:
         raise HubError(report.diagnostics)

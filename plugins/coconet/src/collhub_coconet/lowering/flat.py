@@ -82,14 +82,17 @@ def flatten(
 ) -> FlatProgram:
     """Lower a program to a flat graph: a workload, and a record of the meaning of its nodes.
 
-    Rank i of group k is rank k * p + i of the job, on the NPU with this number. `choices`:
-    algorithm and chunks by the name of a communication (default: rings in one piece, trees for
-    collectives with a root, direct messages for an AllToAll). Names of nodes contain `origin`, the
-    operations of a node, and `fused_group`, their stage. On a mesh of several axes collectives work
-    on complete values, and their ranks are those of the axes. `algorithms`: those of earlier calls
-    for the same network, which are reused. `has_launches`: kernels that communicate have a
-    node for their launch on every rank (`LaunchList`). Raises `HubError` for algorithms that do not
-    fit or are incorrect, and `InputError` for layouts that do not fit the ranks.
+    - Rank i of group k is rank k * p + i of the job, on the NPU with this number.
+    - `choices`: algorithm and chunks by the name of a communication. Default: rings in one piece,
+      trees for collectives with a root, direct messages for an AllToAll.
+    - `algorithms`: of earlier calls for the same network, to be reused.
+    - `has_launches`: kernels that communicate have a node for their launch on every rank
+      (`LaunchList`).
+    - Names of nodes contain `origin`, the operations of a node, and `fused_group`, their stage.
+
+    On a mesh of several axes collectives work on complete values, among the ranks of their axes.
+    Raises `HubError` for algorithms that do not fit or are incorrect, and `InputError` for layouts
+    that do not fit the ranks.
     """
     check_binding(program, binding)
     algorithms = algorithms or Algorithms(topology, registry or run_registry())
@@ -156,10 +159,10 @@ class _FlatBuilder:
     def _find_grid(self, operation: Operation, before: Grid | None) -> Grid:
         """Return the grid of chunks of a communication.
 
-        A Send uses `before`, the grid of its operand, if there is one, else as many chunks per
-        block as chosen. A collective has chosen chunks times units of its algorithm in total,
-        divided among the blocks: one per rank for a ReduceScatter, AllGather or AllToAll (along the
-        sliced dimension), else a single block.
+        A Send uses `before`, the grid of its operand, if there is one, otherwise the chosen number
+        of chunks per block. A collective has chosen chunks x units of its algorithm in total,
+        divided among the blocks. There is one block per rank for a ReduceScatter, AllGather or
+        AllToAll (along the sliced dimension), otherwise a single one.
         """
         kind, operand = (self.program.types[name] for name in (operation.name, operation.reads[0]))
         shape, ranks = self.binding.shape(kind.shape), self.binding.num_ranks
@@ -187,12 +190,12 @@ class _FlatBuilder:
         return self.program.buckets.get(operation.name, (operation,))[0]
 
     def _find_contents(self, operation: Operation) -> Contents:
-        """Return the contents of the algorithm of a collective for one of its pieces.
+        """Return the contents of the algorithm of a collective, for one of its pieces.
 
-        The result is cached by the name of the operation, of a bucket by its first member. The size
-        is that of the buffers divided by the chosen chunks, rounded up, at least 1 byte. A
-        reduction to a scalar uses an all-reduce. Raises `HubError` if the chosen algorithm does not
-        fit.
+        The size of a piece is that of the buffers (of a bucket, of all members) divided by the
+        chosen chunks, rounded up, at least one byte per rank. A reduction to a scalar uses an
+        all-reduce. The result is cached by the name of the operation, or of the first member of a
+        bucket. Raises `HubError` if the chosen algorithm does not fit.
         """
         operation = self._find_lead(operation)
         if operation.name not in self.contents:
@@ -238,9 +241,9 @@ class _FlatBuilder:
     def _add_nodes(self, kernel: list[Operation]) -> None:
         """Add the nodes of a kernel in program order; see `add_kernel`.
 
-        A kernel that is a bucket becomes one collective. Otherwise adjacent computations of equal
-        cut and group share a node; every communication, and every reduction to a scalar, ends such
-        a run. A reduction to a scalar adds its partial computation and then a collective.
+        A bucket becomes one collective. Otherwise adjacent computations of equal cut and group
+        share nodes; every communication, and every reduction of slices to a scalar, ends such a
+        run. A reduction to a scalar adds its partial computation, then a collective.
         """
         pending: list[Operation] = []
         cut_and_group_of_pending: tuple[Cut | None, int] | None = None
@@ -270,13 +273,14 @@ class _FlatBuilder:
         self._add_computation(pending)
 
     def _add_computation(self, operations: list[Operation], *, is_partial: bool = False) -> None:
-        """Add one COMPUTE node per tile and rank for a list of operations of equal cut and group.
+        """Add one COMPUTE node per tile and rank for operations of equal cut and group.
 
-        The tiles and costs are those of the last operation that is no view. Nodes wait for the
-        chunks that they read (all chunks of a value that is cut otherwise), and run one after
-        another on each rank. Views need no node: they are ready when the value that they view is,
-        and nothing else happens for views only. `is_partial`: the last operation reduces to a
-        scalar that an all-reduce completes, so its partial value gets ready under another name.
+        Tiles are those of the last operation that is no view; costs are those of all operations.
+        Nodes wait for the chunks that they read (for the complete value if it is cut differently),
+        and run one after the other on each rank. Views need no node: they are available when the
+        value that they view is; nothing is added for views only. `is_partial`: the last operation
+        reduces to a scalar that an all-reduce completes, so that its partial value is recorded
+        under another name.
         """
         for operation in operations:
             source = find_viewed_value(self.program, operation)
@@ -322,11 +326,11 @@ class _FlatBuilder:
             self.producers.ready[_partial_name(last)] = self.producers.ready.pop(last.name)
 
     def _cut_tiles(self, operation: Operation, cut: Cut | None) -> Tiles:
-        """Cut a computation into tiles on all ranks of its group; one tile per rank without a cut.
+        """Divide a computation into tiles on all ranks of its group.
 
-        Otherwise the number of tiles per rank is that of the choice of the leading collective. A
-        rank computes only its own chunks of a sliced value, else all, in the order of
-        `_order_chunks`.
+        Without a cut there is one tile per rank. Otherwise the number of tiles per rank is that of
+        the choice of the leading collective. A rank computes only its own chunks of a sliced value,
+        otherwise all, in the order of `_order_chunks`.
         """
         kind = self.program.types[operation.name]
         ranks = self._ranks(kind.group)
@@ -370,11 +374,11 @@ class _FlatBuilder:
     def _add_messages(self, operation: Operation) -> None:
         """Add one SEND per chunk on each rank of the sending group, and its RECV on the other.
 
-        The partners are the ranks at the same position of both groups. A sliced value is sent by
-        the owner of each chunk only, otherwise every rank sends all chunks. Every chunk has its own
-        tag, the same on all ranks. The size of a message is that of the value on a rank divided by
-        its number of chunks there, rounded up, and at least 1 byte. A SEND waits for its chunk of
-        the operand; the RECV makes the chunk of the result ready.
+        Partners have the same position in both groups. Of a sliced value, a chunk is sent only by
+        its owner, otherwise by every rank. Each chunk has a unique tag, the same on all ranks. The
+        size of a message is that of the value on a rank divided by its number of chunks there,
+        rounded up, divided by the data share of the choice, plus its bytes per step. A SEND waits
+        for its chunk of the operand; the RECV makes the chunk of the result available.
         """
         kind = self.program.types[operation.name]
         ours = self._ranks(self.program.types[operation.reads[0]].group)
@@ -410,12 +414,13 @@ class _FlatBuilder:
         self.producers.ready[operation.name] = ready
 
     def _add_collective(self, operations: Sequence[Operation], operands: Sequence[str]) -> None:
-        """Add the nodes of an algorithm for every piece on the ranks of a group.
+        """Add the nodes of an algorithm on the ranks of a group, for every piece.
 
-        `operations`: the members of a bucket, or a single one; `operands`: the names of their input
-        values, for all of which the nodes wait. The choice of the first operation states the number
-        of pieces (always 1 for the all-reduce of a scalar) and how many of them (`at_once`) run at
-        the same time: a later one waits for an earlier one. Every piece has its own message tags.
+        `operations`: the members of a bucket, or a single operation; `operands`: names of their
+        input values, for all of which the nodes wait. The choice of the first operation gives the
+        number of pieces (always 1 for the all-reduce of a scalar) and how many of them run at the
+        same time (`at_once`): a later one waits for an earlier one. Every piece has separate
+        message tags.
         """
         if len(self.program.mesh) > 1:
             self._add_mesh_collective(operations, operands)
@@ -455,11 +460,10 @@ class _FlatBuilder:
     def _add_mesh_collective(
         self, operations: Sequence[Operation], operands: Sequence[str]
     ) -> None:
-        """Add the nodes of an algorithm for the ranks of every subgroup of the axes.
+        """Add the nodes of an algorithm for every subgroup of ranks along the axes of a collective.
 
-        Steps that read an input wait for all of the operands on their rank, and the results are
-        ready on a rank after all nodes that write them there. Over axes of one rank there are no
-        nodes.
+        Steps that read an input wait for all operands on their rank; results are available on a
+        rank after all nodes that write them there. Along axes of one rank no nodes are added.
         """
         operation = operations[0]
         is_scalar = not operation.is_communication
@@ -532,19 +536,19 @@ class _FlatBuilder:
         numbers: Int64Array,
         position: Int64Array,
     ) -> None:
-        """Connect the nodes of a collective with the operand before and the result after it.
+        """Connect the nodes of a collective with its operand before, and its result after them.
 
-        A collective runs its algorithm once per piece of the data. In every piece, each node that
-        reads chunks of the operand waits for the nodes that produce these chunks on its rank. A
-        chunk of the result is ready on a rank after the node that writes it last; this node is
-        recorded as its producer in `producers.ready`. A chunk that no node writes has the value of
-        the operand: it keeps the producers of the operand, and is recorded as (rank, chunk) in
-        `pass_through`.
+        - `member`: number of the operation in `runs.members`, 0 unless it is a bucket
+        - `operand`: name of the value that the member reads
+        - `numbers`: numbers of the nodes of all pieces, piece after piece
+        - `position`: for every node of the algorithm, the position of its rank in the group;
+          position 0 is rank `runs.first_rank`
 
-        `member`: its number in `runs.members`, 0 unless it is a bucket. `operand`: name of the
-        value that the member reads. `numbers`: numbers in the flat graph of the nodes of all
-        pieces, piece after piece. `position`: for every node of the algorithm, the position of its
-        rank in the group; position 0 is rank `runs.first_rank`.
+        The algorithm runs once per piece of the data. Each node that reads chunks of the operand
+        waits for the nodes that produce these chunks on its rank. A chunk of the result is
+        available on a rank after the node that writes it last, which is recorded as its producer in
+        `self.producers.ready`. A chunk that no node writes has the value and the producers of the
+        operand; it is recorded as (rank, chunk) in `self.pass_through`.
         """
         contents, first = runs.contents, runs.first_rank
         operation, grid = runs.members[member]
@@ -586,11 +590,11 @@ class _FlatBuilder:
         return markers
 
     def build(self) -> FlatProgram:
-        """Return the flat program of all nodes added so far; rows are grouped by rank.
+        """Return the flat program of all nodes added so far, with rows grouped by rank.
 
-        Within a rank they are in the order of creation. The workload has groups x ranks per group
-        ranks and one process group per group of the program, named 1, 2, ...; part and item of
-        every node have the order of its rows.
+        Within a rank, rows are in the order of creation. The workload has one process group per
+        group of the program, named 1, 2, ... `part` and `item` of the result are in the order of
+        rows. With launches, their nodes are added first.
         """
         ranks = self.program.num_groups * self.binding.num_ranks
         if self.has_launches:
@@ -616,10 +620,10 @@ class _FlatBuilder:
 
 
 def _compute_message_bytes(template: Template, choice: Choice) -> Int64Array:
-    """Return the bytes of all nodes of an algorithm, int64.
+    """Return the bytes of all nodes of an algorithm: int64[nodes].
 
-    Messages (nodes with a peer) are divided by `choice.data_share`, rounded up, and get
-    `choice.step_bytes` in addition; other nodes keep their bytes.
+    The bytes of messages (nodes with a peer) are divided by `choice.data_share`, rounded up, plus
+    `choice.step_bytes`. Other nodes keep their bytes.
     """
     sizes: Int64Array = template.bytes
     if choice.data_share == 1.0 and choice.step_bytes == 0:

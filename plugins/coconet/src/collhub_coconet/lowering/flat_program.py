@@ -120,12 +120,11 @@ class FlatProgram:
 
 
 def find_viewed_value(program: Program, operation: Operation) -> str | None:
-    """Find the value of which an operation is only a view; None if the operation computes.
+    """Return the value of which an operation is only a view; None if the operation computes.
 
-    A Slice is a view of its operand. An Update with the result of a communication is a view of that
-    result if the old state has no other readers than Slices: the communication then delivers into
-    the memory of the state. Each rank's slice is replaced by the value computed from it, and the
-    remaining slices are not read there.
+    A Slice is a view of its operand. An Update with the result of a communication is a view of this
+    result if only Slices read the old state: the communication then delivers into the memory of the
+    state.
     """
     if operation.kind is Kind.SLICE:
         return operation.reads[0]
@@ -141,12 +140,12 @@ def find_viewed_value(program: Program, operation: Operation) -> str | None:
 
 
 def extract_algorithm(flat: FlatProgram, name: str, piece: int = 0) -> Algorithm:
-    """Extract one piece of a collective with the peers, tags and dependencies of the flat graph.
+    """Extract one piece of a collective as an algorithm, to verify the flat graph.
 
-    The steps have ranks from 0 within the group; the tag of a message becomes its channel, and
-    steps without a peer have channel 0. Units, buffers and scratch are those of the original
-    algorithm. A receive with a reduction, two nodes of the graph, is one step again; edges to nodes
-    outside of the piece are omitted. `hub_core.verify` can check the result. Raises `InputError` if
+    Peers, tags and dependencies are those of the graph; ranks are from 0 within the group, and the
+    tag of a message becomes its channel (0 for steps without a peer). Units, buffers and scratch
+    are those of the original algorithm. A receive with a reduction, two nodes of the graph, is one
+    step again. Edges to nodes outside of the piece are omitted. Raises `InputError` (`target`) if
     no collective has this name.
     """
     number, part = _find_collective(flat, name)
@@ -221,12 +220,12 @@ class LaunchList:
     def add(
         self, program: Program, operations: Sequence[Operation], kernel: int, nodes: range
     ) -> None:
-        """Record a kernel, which has the number `kernel`; call this in the order of execution.
+        """Record a kernel with the number `kernel`; call this in the order of execution.
 
-        Values of a kernel that computes get its number as level; values of other kernels get the
-        largest level of the operands, 0 for none. A kernel with a communication and nodes is also
-        stored with the level of its operands. It is marked as early if a chain contains its first
-        operation or the stage of that operation.
+        `nodes`: its rows. The level of the values of a computing kernel is its number; that of
+        other kernels is the highest level of their operands, 0 for none. A kernel with a
+        communication and nodes is stored with the level of its operands, and is early if a chain
+        contains its first operation or the stage of this.
         """
         inside = {operation.name for operation in operations}
         read = {name for operation in operations for name in operation.reads} - inside
@@ -249,10 +248,11 @@ class LaunchList:
         parts: list[Part],
         add_name: Callable[[Sequence[Operation]], int],
     ) -> None:
-        """Add one node per kernel and rank, with a part per kernel, and their dependencies.
+        """Add a node for the launch of each communication kernel on each rank.
 
-        The node waits for the operands and for the previous launch of its rank; nodes of the kernel
-        that wait for no other node of it wait for the launch.
+        The launch waits for the operands of the kernel (unless it is early) and for the previous
+        launch on its rank, by level. Nodes of the kernel that depend on no other node of it wait
+        for the launch. Each kernel gets a part in `parts`.
         """
         if not self.kernels:
             return

@@ -43,18 +43,16 @@ class Grid:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks of the tensor: parts times blocks (times blocks again for an
-        exchange).
-        """
+        """Number of chunks: parts x blocks; with `across` (an exchange) x blocks again."""
         # An exchange has a block for every pair of ranks.
         pairs = 1 if self.across is None else self.blocks
         return self.blocks * pairs * self.parts
 
     def owners(self, chunks: Int64Array, dimension: int) -> Int64Array:
-        """Return the rank (position in the group) that has each chunk of a tensor sliced along
-        `dimension`.
+        """Return the rank (position in the group) that has each chunk of a sliced tensor: int64.
 
-        In an exchange, senders are sliced along one dimension, receivers along the other.
+        `dimension`: along which the tensor is sliced. In an exchange, senders are sliced along one
+        dimension, receivers along the other.
         """
         block: Int64Array = chunks // self.parts
         # In an exchange, senders are sliced along one dimension, receivers along the other.
@@ -64,18 +62,18 @@ class Grid:
         return target if dimension == self.across else source
 
     def is_comparable(self, other: Grid) -> bool:
-        """Whether both grids cut one tensor into the same blocks, so that `overlaps` is defined.
+        """Check whether both grids divide one tensor into the same blocks.
 
-        The numbers of parts per block may differ.
+        The numbers of parts per block may differ. Only then is `overlaps` defined.
         """
         blocks = self.shape, self.dimension, self.blocks, self.across
         return blocks == (other.shape, other.dimension, other.blocks, other.across)
 
     def overlaps(self, chunks: Int64Array, other: Grid) -> tuple[Int64Array, Int64Array]:
-        """Find all pairs (index into `chunks`, chunk of `other`) that share an element.
+        """Find all pairs (index into `chunks`, chunk of `other`) that may share an element.
 
-        Both are ranges of fractions of one block: element e of n is in part s if s * n // parts <=
-        e, hence s / parts < (e + 1) / n <= (s + 1) / parts.
+        Chunks are compared as fractions of their block: part s of n parts covers [s / n, (s + 1) /
+        n).
         """
         block, part = np.divmod(chunks, self.parts)
         first = part * other.parts // self.parts
@@ -86,12 +84,12 @@ class Grid:
         return index, overlapping
 
     def elements(self, chunk: int) -> Int64Array:
-        """Return the flat indices in the complete tensor of the elements of a chunk, as int64.
+        """Return the flat indices in the complete tensor of the elements of a chunk: int64.
 
         Chunk c is part c % `parts` of block c // `parts`. A block is a range of `dimension` (and of
-        `across`, if the grid has it), its elements are in row-major order; part p of n elements
-        covers positions p * n // parts up to (p + 1) * n // parts. Some parts are empty if the
-        block has fewer elements than parts.
+        `across`, if the grid has it), with its elements in row-major order. Part p of n elements
+        has the positions p * n // parts to (p + 1) * n // parts; it is empty if the block has too
+        few elements.
         """
         block, part = divmod(chunk, self.parts)
         # The indices in the complete tensor of the elements of a block, in row-major order.
@@ -116,12 +114,11 @@ class Grid:
 def derive_product_grid(
     program: Program, binding: Binding, operation: Operation, name: str, operand: Grid
 ) -> Grid | None:
-    """Derive the grid of a product from that of its operand `name`, with as many chunks.
+    """Derive the grid of a product from that of its operand `name`, with as many parts.
 
-    None if each chunk of the product needs the complete operand: if the operand is cut along the
-    contracted dimension, since all terms of a sum are needed together, if both operands are this
-    value, if the operand has a single block but the product is sliced, and for other kinds than
-    matrix products.
+    None if each chunk of the product needs the complete operand, or if the operation is no matrix
+    product: the operand is divided along the contracted dimension, both operands are this value, or
+    the operand has a single block and the product is sliced.
     """
     if operation.kind not in (Kind.MATMUL, Kind.BATCH_MATMUL) or operand.across is not None:
         return None
@@ -142,11 +139,9 @@ def derive_product_grid(
 
 
 def select_rank_chunks(product: Grid, chunks: Int64Array, position: int) -> Int64Array:
-    """Return the chunks of a product that a rank computes from chunks of its operand, in their
-    order.
+    """Return the chunks of a product that a rank computes from chunks of its operand, in order.
 
-    `position`: of the rank in the group. Unless the product is exchanged, these are the same
-    numbers.
+    `position`: of the rank in the group. Unless the product is exchanged, the numbers are equal.
     """
     if product.across is None:
         return chunks
@@ -158,13 +153,13 @@ def select_rank_chunks(product: Grid, chunks: Int64Array, position: int) -> Int6
 def find_needed_chunks(
     product: Grid, operand: Grid, leading: int, chunks: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Find all pairs (index into `chunks` of the product, chunk of the operand that it needs).
+    """Find all pairs (index into `chunks`, chunk of the operand that this chunk needs).
 
-    `chunks`: chunk numbers of the grid of the result of a contraction, `operand`: the grid of one
-    operand. `leading`: number of leading dimensions that both have, one unit of which is needed
-    completely: all but the last of a left operand, all but the last two of a right one. A chunk of
-    the product needs every chunk of the operand with an element of one of its units, in the same
-    block. Pairs are sorted by both columns; empty chunks of the product have none.
+    `chunks`: chunk numbers of the grid of a product; `operand`: grid of one operand. `leading`:
+    number of leading dimensions that both share: all but the last of a left operand, all but the
+    last two of a right one. One position in these dimensions is a unit, which is needed completely.
+    A chunk of the product needs every chunk of the operand, in the same block, with an element of
+    one of its units. Pairs are sorted by both columns; empty chunks of the product have none.
     """
     block, part = np.divmod(chunks, product.parts)
     source, target = block, np.zeros_like(block)
@@ -198,9 +193,9 @@ def find_needed_chunks(
 
 
 def _find_part(element: Int64Array, size: Int64Array, parts: int) -> Int64Array:
-    """Find the part of a block that contains an element: the last s with s * size // parts <= it.
+    """Return the part of a block that contains an element.
 
-    This is equivalent to s * size < (element + 1) * parts.
+    It is the last s with s * size // parts <= element.
     """
     part: Int64Array = ((element + 1) * parts - 1) // size
     return part
@@ -243,11 +238,10 @@ GridFunction = Callable[[Operation, Grid | None], Grid]
 
 
 def number_regions(program: Program) -> dict[str, int]:
-    """Number the regions of a program, by name of an operation.
+    """Number the regions of a program; return the number by name of an operation.
 
-    Operations of a chain or of a stage share a number (of one in both, that of the chain counts);
-    any other operation has its own. Between regions, complete values are exchanged: a kernel ends
-    before another one reads its result.
+    The operations of a chain, or else of a stage, share a number; any other operation has a
+    separate one. Chunks are exchanged within a region; between regions only complete values are.
     """
     stage_of = {stage.name: stage.members for stage in program.stages}
     groups = [list(stage.members) for stage in program.stages]
@@ -264,12 +258,12 @@ def number_regions(program: Program) -> dict[str, int]:
 def find_cuts(
     program: Program, binding: Binding, regions: dict[str, int], grid_of: GridFunction
 ) -> dict[str, Cut]:
-    """Find the cut of every operation that works chunk by chunk.
+    """Find the cut (division into chunks) of every operation that works chunk by chunk.
 
     A computation is cut like the communication that reads its result, directly or through other
-    computations; otherwise like the one whose result it reads. A product is cut like an operand
-    that arrives by rows. Operations of another shape than the communicated tensor work on complete
-    values.
+    computations, otherwise like the one whose result it reads. A product is cut like an operand
+    whose rows arrive in chunks. Operations with another shape than the communicated tensor, and
+    those in other regions, have no cut.
     """
     cuts: dict[str, Cut] = {}
     _cut_communications(program, regions, grid_of, cuts)
@@ -315,10 +309,10 @@ def _cut_like_neighbour(
     *,
     is_needed: bool,
 ) -> None:
-    """Give an operation the cut of a neighbour, in `cuts`, if both are in one region and it fits.
+    """Copy the cut of a neighbour to an operation in `cuts`, if both are in one region and it fits.
 
-    Nothing changes for communications, reductions to scalars, operations that have a cut, and
-    neighbours without one. The new cut is needed only if `is_needed` is set and the neighbour is a
+    Nothing happens for communications, reductions to scalars, operations with a cut, and neighbours
+    without one. The new cut is marked as needed only if `is_needed` is set and the neighbour is a
     communication or has a needed cut.
     """
     is_local = not operation.is_communication and operation.kind not in REDUCTIONS_TO_SCALARS
@@ -340,9 +334,10 @@ def _cut_product(
     operation: Operation,
     source: Operation,
 ) -> None:
-    """Give a product a cut from that of its operand `source`, in `cuts`, if chunks of rows suffice.
+    """Derive the cut of a product from that of its operand `source`, in `cuts`.
 
-    Nothing changes if it has a cut, is in another region, or the operand has no cut.
+    Nothing happens if the product has a cut, is in another region, if the operand has no cut, or if
+    a chunk of the product needs more than a chunk of rows.
     """
     cut = cuts.get(source.name)
     is_near = regions[operation.name] == regions[source.name]
@@ -354,10 +349,10 @@ def _cut_product(
 
 
 def _fits_grid(program: Program, binding: Binding, operation: Operation, grid: Grid) -> bool:
-    """Return whether the result has the shape of the grid, and its slices are blocks of the grid.
+    """Check whether a result has the shape of a grid, and its slices are blocks of the grid.
 
-    A result that is not sliced only needs the shape. A sliced one needs a grid of several blocks
-    whose dimension, or second dimension, is the sliced one.
+    A result that is not sliced only needs the shape. A sliced one needs several blocks along the
+    sliced dimension (or the second dimension of the grid).
     """
     kind = program.types[operation.name]
     if binding.shape(kind.shape) != grid.shape:

@@ -75,8 +75,9 @@ class NodeList:
         return {name: self.column(name) for name in _COLUMNS}
 
     def chain(self, nodes: Int64Array, rank: Int64Array) -> None:
-        """Add control dependencies so that the nodes of each rank run one after the other, in this
-        order.
+        """Add control dependencies by which the nodes of each rank run one after the other.
+
+        `nodes`: in the order of execution; `rank`: of each node.
         """
         order = np.argsort(rank, kind="stable")
         ordered, owner = nodes[order], rank[order]
@@ -112,10 +113,9 @@ class Ready:
     node: Int64Array
 
     def nodes_of(self, rank: Int64Array, chunk: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return all pairs (index into `chunk`, node that produces this chunk on this rank).
+        """Return all pairs (i, node that produces chunk `chunk[i]` on rank `rank[i]`).
 
-        Pair i of `rank` and `chunk` is asked for. Pairs are sorted by index; a chunk may have no
-        node or several.
+        Pairs are sorted by i; a chunk may have several nodes, or none.
         """
         width = 1 + max(int(self.chunk.max(initial=0)), int(chunk.max(initial=0)))
         key, requested_key = self.rank * width + self.chunk, rank * width + chunk
@@ -157,11 +157,10 @@ class Producers:
     def find_producers(
         self, value: str, region: int, grid: Grid | None, rank: Int64Array, chunk: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """Return all pairs (index into `chunk`, node that produces a part of this chunk on this
-        rank).
+        """Return all pairs (i, node that produces a part of chunk `chunk[i]` on rank `rank[i]`).
 
-        If the value is in another region or cut differently, the nodes of its complete value are
-        returned. Arguments have none.
+        `region`, `grid`: those of the reader. If the value is in another region or cut differently,
+        the producers of the complete value are returned. Arguments have none.
         """
         ready = self.ready.get(value)
         if ready is None:
@@ -208,8 +207,7 @@ class Streams:
     def append(
         self, nodes: NodeList, numbers: Int64Array, rank: Int64Array, stage: Stage | None
     ) -> None:
-        """Order new computations: those of a rank one after the other, after the rank's earlier
-        kernels.
+        """Order new computations of a rank one after the other, after earlier kernels of the rank.
 
         A kernel that communicates (`stage` of another family than pointwise) runs concurrently with
         other kernels; only its own computations are ordered.
@@ -234,7 +232,8 @@ def limit_pieces_in_flight(
     """Let a piece begin on a rank when the piece `max_in_flight` before it has ended there.
 
     If all pieces ran at once, they would share the links and end together, which would delay the
-    first chunk. Receives are not delayed, since their sends are.
+    first chunk. Receives are not delayed, since their sends are. Adds control dependencies to
+    `nodes`.
     """
     count = len(template)
     is_receive = template.kind == NodeKind.RECV
@@ -265,10 +264,10 @@ class Tiles:
 
 
 def cut_tiles(ranks: Int64Array, orders: Sequence[Int64Array], max_tiles: int | None) -> Tiles:
-    """Cut the ordered chunks of each rank into at most `max_tiles` tiles of nearly equal length.
+    """Divide the chunks of each rank into at most `max_tiles` tiles of nearly equal length.
 
-    None: one chunk per tile. `orders`: chunks by rank, in the order of `ranks`; a tile has
-    successive ones of a rank. A rank without chunks gets no tile, and no tile is empty.
+    `orders`: chunks by rank, in the order of `ranks`; a tile has consecutive ones. `max_tiles` None
+    gives one chunk per tile. A rank without chunks has no tile.
     """
     rank, chunks = [], []
     for number, order in zip(ranks.tolist(), orders, strict=True):
@@ -292,11 +291,11 @@ def compute_tile_costs(
     stage: Stage | None,
     tiles: Tiles,
 ) -> tuple[Int64Array, Int64Array]:
-    """Compute (operations, bytes) of every tile: its share of the costs of the rank, int64.
+    """Return (operations, bytes) of every tile, its share of the costs of the rank: int64 each.
 
-    The share is the tile's number of chunks divided by that of all tiles of its rank. Shares are
-    rounded at the borders of tiles, so that their sum is the total of the rank. `stage`: values
-    that only its members read cost no memory traffic.
+    The share is the tile's number of chunks divided by that of all tiles of the rank. It is rounded
+    so that the sum is the total of the rank. `stage`: values that only its members read cause no
+    memory traffic.
     """
     members = stage.members if stage else ()
     count = sum(count_operations(program, operation, binding) for operation in operations)
@@ -330,11 +329,11 @@ def number_chunks(
     *,
     is_given: bool,
 ) -> Int64Array:
-    """Number the chunks in which a piece has units of the full buffer; int64 by unit.
+    """Return the chunk in which a piece has each unit of the full buffer: int64[units].
 
-    The pieces of a block are numbered in order. `position`: in the group, of the rank that needs
-    the unit, or that receives it (`is_given`). In an AllToAll, the unit determines the other rank,
-    since full buffers belong to ranks.
+    `piece`: its number; within a block, the pieces follow one another. `position`: in the group, of
+    the rank that needs the unit, or with `is_given` receives it. In an AllToAll, the unit
+    determines the other rank.
     """
     share = contents.units // grid.blocks
     block, offset = np.divmod(units, share)
@@ -348,12 +347,12 @@ def number_chunks(
 def order_chunks(
     grid: Grid, contents: Contents, pieces: int, position: int, *, is_needed: bool
 ) -> Int64Array:
-    """Order all chunks by the time at which a position needs or receives them, piece by piece.
+    """Return all chunks in the order in which a rank needs (or receives) them, piece by piece.
 
-    The order is by level in the graph of the algorithm, including messages; within a level, units
-    of the rank itself precede received ones (if `is_needed` is false), then by node. A unit counts
-    at its first node, and before all others if it is available from the start. Unused chunks come
-    last, ascending.
+    `position`: of the rank in the group. The order is by level in the graph of the algorithm,
+    including messages; within a level, with `is_needed` false, local units precede received ones;
+    then by node. A unit counts at its first node, and before all others if it is available from the
+    start. Unused chunks are last, ascending.
     """
     if is_needed:
         node, unit = contents.need_node, contents.need_unit

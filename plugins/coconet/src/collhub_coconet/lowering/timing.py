@@ -79,13 +79,13 @@ def makespan(
     registry: Registry | None = None,
     algorithms: Algorithms | None = None,
 ) -> Makespan:
-    """Simulate the time of a program, and compute its peak memory.
+    """Simulate the time of a program in s, and compute its peak memory in bytes.
 
-    `choices`: by the name of a communication, or "" for all without an entry; default: rings in one
-    piece. The flat graph (`flat.flatten`) is simulated with an unlimited number of nodes in flight.
-    Kernels of a rank run one after the other, except for those that communicate; kernels that
-    communicate are launched one after the other (`LaunchList`). `registry`,
-    `algorithms`: pass them to save time in repeated calls on one network. Raises `HubError`.
+    `choices`: by the name of a communication, or "" for all others; default: rings in one piece.
+    The number of nodes in flight is unlimited. Kernels of a rank run one after the other, except
+    for those that communicate; these are launched one after the other (`LaunchList`). Pass
+    `registry` and `algorithms` to save time in repeated calls for one network. Raises `InputError`
+    (`never-ends`) for a rank that never finishes, and `HubError` for algorithms that do not fit.
     """
     registry = registry or run_registry()
     ranks = binding.num_ranks * program.num_groups
@@ -107,7 +107,7 @@ def simulate_flat(
 ) -> WorkloadTimes:
     """Simulate all nodes of a flat program with unlimited slots per rank; times are in ns.
 
-    The durations of computations are those of `machine`.
+    Durations of computations are those of `machine`.
     """
     offer = registry.find(WorkloadSimulator, _SIMULATOR).offer
     simulate = resolve(offer.simulate)
@@ -152,11 +152,11 @@ def add_durations(flat: FlatProgram, machine: Machine) -> Workload:
 def _compute_seconds(
     flat: FlatProgram, machine: Machine, part: Segment, rows: Int64Array
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return the seconds of the tiles of a segment, without launches, by row.
+    """Return the times of the tiles of a segment in s, without launches: float64[rows].
 
-    It is the longer of computing and moving. Measured times of its operations, if there are any,
-    replace this: their sum is divided equally among the rank's tiles. If any rank has several
-    tiles, `tile_s` is added to each.
+    It is the longer one of computation and memory traffic. If times of operations of the segment
+    were measured, their sum is divided equally among the tiles of the rank instead. If any rank has
+    several tiles, `machine.tile_s` is added to each.
     """
     nodes = flat.workload.nodes
     computing = nodes.operations[rows] / machine.operations_per_s
@@ -174,12 +174,11 @@ def _compute_seconds(
 
 
 def compute_peak_bytes(program: Program, binding: Binding) -> int:
-    """Compute the maximum number of bytes of arguments and values on a rank of any group.
+    """Return the maximum bytes of arguments and values on a rank of any group, at any time.
 
-    Arguments remain throughout. A value exists from its kernel to the last kernel that reads it or
-    a slice of it, both included; outputs exist to the end. Values that only their own kernel reads
-    stay in registers, slices are views, and a state is updated in place: they count nothing. The
-    result is the largest sum over all kernels and groups.
+    Arguments exist throughout. A value exists from its kernel to the last kernel that reads it or a
+    view of it; outputs exist to the end. Values that only their own kernel reads, views, and
+    updates of states need no memory.
     """
     kernels = program.kernels()
     of_kernel = {

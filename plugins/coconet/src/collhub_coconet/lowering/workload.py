@@ -62,11 +62,11 @@ _DEFAULTS = {
 def lower(program: Program, binding: Binding, history: History = ()) -> Workload:
     """Lower a program to a workload of all groups: rank i of group k is rank k * p + i of the job.
 
-    Blocks of a sliced tensor count as the longest one. Nodes carry statements of their operations,
-    from which `extract_program` gets the program; `history`: the transformations so far. On a mesh
-    of several axes, the ranks that communicate have a process group of their own; over axes of one
-    rank there is no node. Raises `InputError` for a symbol without a number, and for layouts and
-    roots that do not fit the ranks.
+    All blocks of a sliced tensor count as the longest one. Nodes contain statements of their
+    operations, from which `extract_program` restores the program; `history`: the transformations so
+    far. On a mesh of several axes, the ranks that communicate have a separate process group; along
+    axes of one rank no node is added. Raises `InputError` for a symbol without a size, and for
+    layouts and roots that do not fit the ranks.
     """
     check_binding(program, binding)
     builder = _WorkloadBuilder(
@@ -102,11 +102,11 @@ class _WorkloadBuilder:
         self.groups = [tuple(self.binding.ranks_of(group)) for group in row]
 
     def add_kernel(self, kernel: list[Operation]) -> None:
-        """Add the nodes of a kernel: one computation per run of successive computing operations.
+        """Add the nodes of a kernel; consecutive computing operations share one computation.
 
-        A communication ends the run and adds its own nodes: messages for a Send, otherwise a
-        collective, with its root if it has one. A reduction of slices to a scalar ends the run too,
-        and is followed by its all-reduce. A bucket is one collective.
+        A communication ends such a run and adds its nodes: messages for a Send, otherwise a
+        collective. A reduction of slices to a scalar ends the run too, and is followed by its
+        all-reduce. A bucket is one collective.
         """
         pending: list[Operation] = []
         if kernel[0].name in self.program.buckets:
@@ -132,9 +132,8 @@ class _WorkloadBuilder:
     def build(self) -> Workload:
         """Return the workload of all nodes added so far, with the process groups.
 
-        Groups are named 1, 2, ..., those of the row first. A program of views only gets one MARKER
-        node per rank of group 0, which carries an empty statement; these nodes are added to this
-        builder.
+        Groups are named 1, 2, ..., in the order of first use. For a program of views only, one
+        MARKER node per rank of group 0 is added first, with an empty statement.
         """
         if not self.rows:
             # The program has only views: MARKER nodes carry its statements.
@@ -163,14 +162,12 @@ class _WorkloadBuilder:
         return Workload(nodes, tuple(self.names), groups, extras=extras)
 
     def _add_computation(self, operations: list[Operation]) -> None:
-        """Add one COMPUTE node per rank of the group for operations with no communication between.
+        """Add one COMPUTE node per rank of the group for operations without communication between.
 
-        All operations are of one group. A node has their total number of arithmetic operations and
-        the bytes of memory that they access on a rank, and waits for the nodes of its rank that
-        produce their operands; it becomes the producer of their results. Slices are views: they
-        cost nothing, have the producer of their operand, and are added to the statement (column
-        `extra`) of the next node. If all operations are slices, or there are none, no node is
-        added.
+        All operations are of one group. A node has their total arithmetic operations and their
+        memory traffic on a rank, and waits for the producers of their operands on its rank. Views
+        cost nothing: they have the producer of their operand, and are added to the statement of the
+        next node. No node is added if all operations are views, or if there are none.
         """
         working = [operation for operation in operations if not operation.is_free]
         for operation in operations:
@@ -197,11 +194,12 @@ class _WorkloadBuilder:
         self.producer |= dict.fromkeys((operation.name for operation in working), numbers)
 
     def _add_collective(self, operations: Sequence[Operation], kind: JobCollective) -> None:
-        """Add one COLLECTIVE node per rank of the group, and let it wait for its operands.
+        """Add one COLLECTIVE node per rank of the group, which waits for its operands.
 
-        `operations`: the members of a bucket, or a single one. The bytes of a node are those of the
-        inputs of a rank, its root is a rank of the job, or -1 for none. A reduction to a scalar
-        waits for its partial results. The nodes become the producers of the operations.
+        `operations`: the members of a bucket, or a single operation. The bytes of a node are those
+        of the inputs of a rank; its root is a rank of the job, -1 for none. A reduction to a scalar
+        waits for its partial results. Along axes of one rank no node is added, and the results have
+        the producers of the operands.
         """
         operation = operations[0]
         # A reduction of slices to a scalar is all-reduced after the computation.
@@ -236,11 +234,10 @@ class _WorkloadBuilder:
             self.producer[one.name] = numbers
 
     def _add_messages(self, operation: Operation) -> None:
-        """Add a SEND on each rank of the sending group and a RECV on its partner, with one new tag.
+        """Add a SEND on each rank of the sending group and a RECV on its partner, with a new tag.
 
-        Partners have the same position in both groups. The message carries the bytes of the result
-        on one rank. The SEND nodes depend on the producers of the operand; the RECV nodes become
-        the producers of the result.
+        Partners have the same position in both groups. The message has the bytes of the result on
+        one rank. The SEND waits for the producer of the operand; the RECV produces the result.
         """
         sender = self.program.types[operation.reads[0]].group
         kind = self.program.types[operation.name]
@@ -256,9 +253,9 @@ class _WorkloadBuilder:
     def _add_rows(
         self, row: dict[str, int], ranks: Sequence[int], peers: Sequence[int] | None = None
     ) -> Sequence[int]:
-        """Add a node with these columns on every rank, and return the numbers of their rows.
+        """Add a node with these columns on every rank; return the numbers of the rows.
 
-        Other columns have defaults. `peers`: of each rank, for messages; None: -1.
+        Other columns have their defaults. `peers`: by rank, for messages; None for -1.
         """
         first, self.num_rows = self.num_rows, self.num_rows + len(ranks)
         self.rows.append((dict(row), ranks, peers or [-1] * len(ranks)))
@@ -312,10 +309,9 @@ def read(source: Source, options: ProgramOptions) -> Workload:
 
 
 def _locate_in_file(diagnostic: Diagnostic, file: str) -> Diagnostic:
-    """Let a finding about the program refer to the file; the operation's number goes to the
-    message.
+    """Locate a finding about the program in the file, with the operation number in the message.
 
-    A finding that is already about the file is unchanged.
+    A finding that is already located in the file is returned unchanged.
     """
     location = diagnostic.location
     if location.file == file:
@@ -326,8 +322,9 @@ def _locate_in_file(diagnostic: Diagnostic, file: str) -> Diagnostic:
 
 
 def lower_source(bound: BoundProgram, source: Source) -> Workload:
-    """Lower a program that was read from a source; the provenance has the source's name and
-    SHA-256.
+    """Lower a program that was read from a source.
+
+    The provenance of the workload has the name and SHA-256 of the source.
     """
     workload = lower(bound.program, bound.binding, bound.history)
     version = installed_version("collhub-coconet") or ""

@@ -50,11 +50,11 @@ class ProgramBuilder:
         layout: Layout | Mapping[str, Layout] = REPLICATED,
         group: int = 0,
     ) -> Value:
-        """Declare an input tensor, replicated by default, and return its value.
+        """Declare an input tensor, and return its value.
 
-        `shape`: numbers or symbols. `layout`: on a mesh by the name of an axis, replicated along
-        axes that are left out; one layout counts for all axes. Raises `InputError` for an invalid
-        type, layout, group or name.
+        `shape`: numbers or symbols. `layout`: one layout for all axes of the mesh, or layouts by
+        axis name, with replicated as default. Raises `InputError` for an invalid type, layout,
+        group or name.
         """
         kind = self._create_tensor_type(name, element, shape, layout, group)
         return self._declare(Argument(name, kind))
@@ -68,9 +68,10 @@ class ProgramBuilder:
         group: int = 0,
         whole_after: bool = False,
     ) -> Value:
-        """Declare a tensor that the program may update, and return its value; raises as `argument`.
+        """Declare a tensor that the program may update, and return its value.
 
-        `whole_after`: every rank reads the complete state after the program.
+        `whole_after`: every rank reads the complete state after the program. Further parameters and
+        errors are those of `argument`.
         """
         kind = self._create_tensor_type(name, element, shape, layout, group)
         return self._declare(Argument(name, kind, is_state=True, whole_after=whole_after))
@@ -93,10 +94,10 @@ class ProgramBuilder:
         return Value(self, operation.name)
 
     def rename(self, value: Value, name: str) -> None:
-        """Name the value of the last operation; later uses must take the new name.
+        """Name the value of the last operation; later uses must have the new name.
 
-        Raises `InputError` for any other value, if there is no operation yet, and for a used name,
-        which includes the present one.
+        Raises `InputError` (`name`) for any other value, and for a name that is already used,
+        including the present one.
         """
         line = len(self._operations)
         last = self._operations[-1] if line else None
@@ -111,7 +112,7 @@ class ProgramBuilder:
     def program(self, *outputs: Value) -> Program:
         """Return the complete program with these outputs, in order.
 
-        Raises `InputError` for an invalid output. The builder can be used further.
+        Raises `InputError` for an invalid output. The builder may be used further.
         """
         names = tuple(value.name for value in outputs)
         operations = tuple(self._operations)
@@ -123,7 +124,7 @@ class ProgramBuilder:
         return self._checker.types[value.name]
 
     def _declare(self, argument: Argument) -> Value:
-        """Check an argument, add it, and return its value.
+        """Check an argument, add it to the program, and return its value.
 
         Raises `InputError` with all violations.
         """

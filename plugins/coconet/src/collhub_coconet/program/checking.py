@@ -26,11 +26,11 @@ RULES = {**TYPING_RULES, **dict.fromkeys(CONTRACTIONS, type_contraction)}
 def type_operation(
     operation: Operation, types: list[TensorType | None], mesh: Sequence[str] = ()
 ) -> TensorType:
-    """Type the value of an operation; `types`: types of its operands, None for numbers.
+    """Return the type of the value of an operation.
 
-    `mesh`: names of the axes, empty for one axis without a name. Raises `TypingMistakeError` for
-    the first of: a wrong number of operands, a superfluous or missing attribute, and a violated
-    typing rule of the kind.
+    `types`: types of its operands, None for numbers; `mesh`: names of the axes, empty for one axis
+    without a name. Raises `TypingMistakeError` for the first of: a wrong number of operands, a
+    superfluous or missing attribute, a violated typing rule.
     """
     traits = TRAITS[operation.kind]
     if traits.operands >= 0 and len(types) != traits.operands:
@@ -77,10 +77,10 @@ class Checker:
             self._add("mesh", "two axes of the mesh have one name", "name every axis once", 0)
 
     def add_argument(self, argument: Argument) -> None:
-        """Check one argument and record its type, even if invalid, so that readers are checked.
+        """Check an argument; record its type even if it is invalid, so that readers are checked.
 
-        Only the first violation is added to `findings`; nothing is raised. A state is recorded as
-        such. An argument of a used name replaces the type of the earlier one.
+        The first violation is added to `self.findings`; nothing is raised. A repeated name replaces
+        the type of the earlier argument.
         """
         text = f"argument {argument.name}"
         try:
@@ -93,11 +93,11 @@ class Checker:
             self._states.add(argument.name)
 
     def add_operation(self, operation: Operation, line: int) -> None:
-        """Check one operation and record the type of its value; `line` is counted from 1.
+        """Check an operation, and record the type of its value; `line` is counted from 1.
 
-        A violation is added to `findings` (only the first of an operation), and the operation
-        counts as ill-typed. An operation that reads an ill-typed value is not checked and counts as
-        ill-typed too. An Update marks its state as updated.
+        Its first violation is added to `self.findings`, and it counts as ill-typed. An operation
+        that reads an ill-typed value is not checked and counts as ill-typed too. An Update marks
+        its state as updated.
         """
         # A violation is reported once, and not again for every operation that depends on it.
         if not self._ill_typed.isdisjoint(operation.reads):
@@ -152,9 +152,9 @@ class Checker:
     def _check_argument(self, argument: Argument) -> None:
         """Raise `TypingMistakeError` for the first mistake in the declaration of an argument.
 
-        In this order: the name is used already, a dimension is an undefined symbol or a number
-        below 1, the sliced dimension cannot be sliced, the group is negative, or a state has the
-        layout local.
+        The mistakes, in this order: a used name; a dimension that is an undefined symbol or below
+        1; another number of layouts than axes; a dimension that cannot be sliced; two reductions; a
+        negative group; a state with a local layout.
         """
         kind = argument.type
         if argument.name in self.types:
@@ -188,11 +188,11 @@ class Checker:
                 raise TypingMistakeError("size", message, "state a positive number")
 
     def _check_names(self, operation: Operation) -> None:
-        """Raise `TypingMistakeError` for a used name and for operands that are not defined before.
+        """Raise `TypingMistakeError` for a used name, and for operands that are not defined before.
 
-        The names of operations with mistakes count as used, but not as defined. The first operand
-        of an Update must be an argument declared as a state that no earlier Update names. Sizes of
-        a stated shape are checked like those of arguments. Only the first mistake is reported.
+        The name of an operation with a mistake counts as used, but not as defined. The sizes of a
+        given shape are checked too. The first operand of an Update must be a state that no earlier
+        Update names. Only the first mistake is reported.
         """
         if operation.name in self.types or operation.name in self._ill_typed:
             raise TypingMistakeError("name", "the name is taken", "give every value its own name")
@@ -214,7 +214,7 @@ class Checker:
                 raise TypingMistakeError("state", message, "update it once, with the last value")
 
     def _add(self, code: str, message: str, cure: str, line: int) -> None:
-        """Add a finding at a line of the program; line 0 means the program as a whole."""
+        """Add a finding at a line of the program; line 0 means the entire program."""
         location = Location(self._program, line or None)
         self.findings.append(Diagnostic(code, message, location=location, cure=cure))
 
@@ -227,12 +227,11 @@ def type_program(
     outputs: Sequence[str],
     mesh: Sequence[str] = (),
 ) -> dict[str, TensorType]:
-    """Type all values of a program; returns the type of every argument and operation by name.
+    """Return the types of all arguments and operations of a program, by name.
 
-    `program`: its name, for messages; `sizes`: bounds of every symbol; `mesh`: names of its axes.
-    Operations are typed in
-    order and are numbered from 1 in messages. Checking continues after a mistake: raises one
-    `InputError` with all mistakes of arguments, operations and outputs.
+    `program`: its name, for messages; `sizes`: bounds of every symbol; `mesh`: names of the axes.
+    Operations are checked in order and numbered from 1 in messages. Raises one `InputError` with
+    all mistakes of arguments, operations and outputs.
     """
     checker = Checker(program, sizes, mesh)
     for argument in arguments:

@@ -49,9 +49,11 @@ def broadcast(x: Value, root: int = 0, axes: Axes = None) -> Value:
 
 
 def reduce(x: Value, root: int = 0, reduction: str = "sum", axes: Axes = None) -> Value:
-    """Reduce over all ranks, with the result on the root only.
+    """Reduce over all ranks along the axes; only the root has the result.
 
     Only a Broadcast from this root, a Send, and an Update of a state on the root may read it.
+    Raises `InputError` for a tensor of another layout than local or partial, and `ValueError` for
+    an unknown reduction.
     """
     attributes = {"root": root, "reduction": Reduction(reduction), "axes": _name_axes(axes)}
     return x.builder.apply(Kind.REDUCE, (x,), **attributes)
@@ -221,9 +223,10 @@ def largest(x: Value) -> Value:
 
 
 def row_reduce(x: Value, dimension: int, reduction: str = "sum") -> Value:
-    """Reduce along one dimension, whose size becomes 1: sum, prod, min or max.
+    """Reduce along one dimension, whose size becomes 1, by `sum`, `prod`, `min` or `max`.
 
-    If x is sliced along the dimension, the result is partial: `all_reduce` completes it.
+    If x is sliced along the dimension, the result is partial: `all_reduce` completes it. Raises
+    `ValueError` for an unknown reduction.
     """
     attributes = {"reduction": Reduction(reduction), "dimension": dimension}
     return x.builder.apply(Kind.ROW_REDUCE, (x,), **attributes)
@@ -263,9 +266,9 @@ def scatter(indices: Value, values: Value, *shape: Size) -> Value:
 
 
 def top_k(x: Value, count: int, dimension: int) -> tuple[Value, Value]:
-    """Find the `count` largest elements along one dimension, in descending order, and their places.
+    """Find the `count` largest elements along one dimension, largest first; return both results.
 
-    Of equal elements the first ones are selected. Returns values and positions (int64).
+    They are the values and their positions (int64). The first one of equal elements comes first.
     """
     attributes = {"dimension": dimension, "count": count}
     values = x.builder.apply(Kind.TOP_VALUES, (x,), **attributes)

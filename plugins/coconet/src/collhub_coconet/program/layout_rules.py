@@ -100,11 +100,11 @@ Symbols = tuple[str, ...]
 
 
 def _parse_table(table: str) -> dict[tuple[Kind, Symbols], str]:
-    """Return the symbol of the result by (kind, symbols of the operands) from the text of a table.
+    """Parse the text of a table to the symbol of the result by (kind, symbols of the operands).
 
     A line begins with a kind or the name of a class of kinds; its entries `a, b -> c` are separated
-    by at least two blanks. `P(any)` stands for one rule per reduction operator. A later entry
-    replaces an earlier one with the same key.
+    by at least two blanks. `P(any)` stands for one rule per reduction. A later entry replaces an
+    earlier one with the same key.
     """
     rules: dict[tuple[Kind, Symbols], str] = {}
     for line in filter(None, table.splitlines()):
@@ -149,8 +149,9 @@ def find_axis_layout(
 ) -> Layout | None:
     """Look up the layout of a result on one axis; None if the table does not permit the operands.
 
-    `operation`: kind, reduction, dimension and root. `layouts`: of the operands on this axis.
-    `roles`: of the dimensions of every operand; `result`: of those of the result.
+    `operation`: kind, reduction, dimension and root; `layouts`: of the operands on this axis.
+    `roles`: roles of the dimensions of each operand; `result`: those of the result. Two operands
+    that are sliced along dimensions of different roles are not permitted.
     """
     kind, reduction, dimension, root = operation
     symbols, sliced_roles = [], set[Role]()

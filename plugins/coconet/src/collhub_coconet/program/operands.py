@@ -122,17 +122,16 @@ class Operands:
             raise TypingMistakeError("element-type", message, "insert a Cast")
 
     def check_same_group(self) -> None:
-        """Raise `TypingMistakeError` if two tensors are on different groups."""
+        """Raise `TypingMistakeError` if tensors among the operands are on different groups."""
         groups = {tensor.group for tensor in self.tensors}
         if len(groups) > 1:
             message = f"operands lie on groups {', '.join(map(str, sorted(groups)))}"
             raise TypingMistakeError("group", message, "Send one of them to the other group")
 
     def check_same_element(self, positions: list[int]) -> None:
-        """Raise `TypingMistakeError` if the tensors at these positions have different element
-        types.
+        """Raise `TypingMistakeError` if tensors at these positions differ in their element types.
 
-        Numbers have no type of their own.
+        Numbers are ignored.
         """
         operands = [self.all[position] for position in positions]
         elements = {operand.element for operand in operands if operand is not None}
@@ -141,9 +140,9 @@ class Operands:
             raise TypingMistakeError("element-type", message, "insert a Cast")
 
     def type_like(self, role: str = "dim") -> TensorType:
-        """Type a result with element type and shape of the first operand, whose layout is derived.
+        """Return the type of a result with the element type and shape of the first operand.
 
-        `role`: of all dimensions in the table.
+        Its layout is derived; `role` is the role of all dimensions in the table.
         """
         operand = self.tensor(0)
         roles = number_roles(role, len(operand.shape))
@@ -152,7 +151,8 @@ class Operands:
     def find_view_axes(self) -> tuple[int, ...]:
         """Return the positions of the axes on which an opaque view changes the layout.
 
-        Raises `TypingMistakeError` for unknown or repeated axes, and if it is no view.
+        Raises `TypingMistakeError` for an operation that is no view, and for unknown or repeated
+        axes.
         """
         if self.operation.rule not in (Rule.TO_BLOCKS, Rule.TO_LOCAL):
             message = f"axes are stated for the rule {self.operation.rule}"
@@ -165,11 +165,12 @@ class Operands:
     def derive_layout(
         self, shape: Shape, roles: Sequence[tuple[Role, ...]], result: tuple[Role, ...]
     ) -> Layout:
-        """Derive the layout of the result from the table, axis by axis.
+        """Derive the layout of the result from the table of rules, axis by axis.
 
-        `shape`: of the result. `roles`: of the dimensions of each operand, empty for a number;
-        `result`: of those of the result. Raises `TypingMistakeError` for operands that the table
-        does not permit, for a dimension that cannot be sliced, and for slices that do not nest.
+        `shape`: of the result. `roles`: roles of the dimensions of each operand, empty for a
+        number; `result`: roles of those of the result. Raises `TypingMistakeError` for operands
+        that the table does not permit, for a dimension that cannot be sliced, and for slices that
+        do not nest.
         """
         layouts = [REPLICATED if tensor is None else tensor.layout for tensor in self.all]
         if len(self.mesh) < 2:
@@ -224,7 +225,7 @@ class Operands:
         return on_mesh(*found)
 
     def _refuse_axis(self, name: str) -> NoReturn:
-        """Raise `TypingMistakeError` for axis `name`: unknown, or listed twice if the mesh has it.
+        """Raise `TypingMistakeError` (`axis`) for an axis that is unknown or listed twice.
 
         An empty name stands for an operation that names no axis.
         """
@@ -235,10 +236,10 @@ class Operands:
         raise TypingMistakeError("axis", message, f"axes of the mesh: {axes}")
 
     def _check_innermost(self, layouts: Sequence[Layout], active: Sequence[int]) -> None:
-        """Raise `TypingMistakeError` unless the active axes cut their dimension last.
+        """Raise `TypingMistakeError` unless the active axes slice one dimension, and are its last.
 
-        Blocks nest in the order of the axes, hence a dimension that a later axis cuts as well
-        can be gathered or cut along the active axes only after that.
+        Blocks nest in the order of the axes: a dimension that a later axis slices too must be
+        gathered along that axis first.
         """
         dimensions = {layouts[axis].dimension for axis in active} - {-1}
         if len(dimensions) > 1:
@@ -259,8 +260,8 @@ class Operands:
     ) -> None:
         """Raise `TypingMistakeError` unless each operand contains the block of the result.
 
-        An operand that is not sliced along an axis is cut there, which is possible if no later axis
-        slices this dimension already.
+        An operand that is not sliced along an axis of the result is cut there; that is impossible
+        if a later axis already slices this dimension.
         """
         needed = [
             (axis, result[layout.dimension])
@@ -292,8 +293,8 @@ class Operands:
         """Look up the layout of the result on one axis.
 
         Three and more operands are combined pairwise from the left. Without a mesh, the partial sum
-        of a contraction is LOCAL if no operand is partial. Raises the error of `_explain` if the
-        table has no rule; `where` precedes its message.
+        of a contraction is LOCAL if no operand is partial. Raises `TypingMistakeError` if the table
+        has no rule; `where` precedes its message.
         """
         operation = self.operation
         key = operation.kind, operation.reduction, operation.dimension, operation.root
@@ -376,9 +377,8 @@ class Operands:
 def check_sliceable(tensor: TensorType, dimension: int, name: str) -> None:
     """Raise `TypingMistakeError` if a tensor cannot be sliced along a dimension.
 
-    That is a dimension outside of 0..rank - 1, so any for a scalar, or one of size 1, which is
-    broadcast. Other sizes, also symbols, need not be multiples of the ranks. `name` is for the
-    message.
+    The dimension must be in 0..rank - 1, and its size must not be 1, which means broadcast. Other
+    sizes, also symbols, need not be multiples of the ranks. `name`: for the message.
     """
     rank = len(tensor.shape)
     if 0 <= dimension < rank and tensor.shape[dimension] != 1:

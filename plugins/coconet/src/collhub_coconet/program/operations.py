@@ -295,7 +295,11 @@ class Operation:
 
     @property
     def is_free(self) -> bool:
-        """Whether no kernel runs: a Slice, a Reshape, a Part, or an opaque view of its operand."""
+        """Whether no kernel runs for the operation.
+
+        That is so for views (`VIEWS`, such as Slice and Reshape), and for an opaque operation
+        without work and memory traffic.
+        """
         is_opaque_view = self.kind is Kind.OPAQUE and not self.work and not self.traffic
         return self.kind in VIEWS or is_opaque_view
 

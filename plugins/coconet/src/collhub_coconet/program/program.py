@@ -68,9 +68,9 @@ def find_ancestors(operations: Sequence[Operation], sinks: Iterable[str]) -> set
 
 
 def find_between(program: Program, members: Iterable[str]) -> list[Operation]:
-    """Find the operations outside a set on a path that leaves the set and enters it again.
+    """Return the operations on paths that leave a set and enter it again, in program order.
 
-    Returns them in program order. `members`: names of operations, at least one.
+    `members`: names of the operations in the set, at least one; they are not in the result.
     """
     inside = set(members)
     positions = [program.places[name] for name in inside]
@@ -85,12 +85,11 @@ def find_between(program: Program, members: Iterable[str]) -> list[Operation]:
 def order_groups(
     operations: Sequence[Operation], groups: Iterable[Sequence[str]]
 ) -> list[list[Operation]] | None:
-    """Order the operations so that those of a group are adjacent; None if this is impossible.
+    """Order operations so that those of each group are adjacent; None if this is impossible.
 
-    Returns one list per group, in program order, and one per other operation. Kahn's algorithm on
-    the graph in which a group is one node. Among nodes that are ready, the one whose first
-    operation is first in the program comes first. Reads of names that are no operations are
-    ignored.
+    Returns one list per group, and one per other operation. Within a list, operations are in
+    program order. Among lists that are ready, the one whose first operation is first in the program
+    comes first (Kahn's algorithm). Reads of names that are no operations are ignored.
     """
     node_of = {operation.name: index for index, operation in enumerate(operations)}
     position = dict(node_of)
@@ -226,7 +225,7 @@ class Program:
     def buckets(self) -> Mapping[str, tuple[Operation, ...]]:
         """Members of a bucket in program order, by the name of each of its collectives.
 
-        Collectives outside of buckets have no entry.
+        Collectives outside of buckets have no entry. Computed once.
         """
         buckets: dict[str, tuple[Operation, ...]] = {}
         for stage in self.stages:
@@ -251,8 +250,7 @@ class Program:
     def _kernels(self) -> list[list[Operation]]:
         """Kernels in an order that respects all dependencies; each stage is one kernel.
 
-        Computed once per program, since a search needs it often. Raises `InputError` if stages wait
-        for one another.
+        Computed once per program. Raises `InputError` (`stage`) if stages wait for each other.
         """
         order = order_groups(self.operations, [stage.members for stage in self.stages])
         if order is None:
@@ -296,8 +294,8 @@ class Program:
     ) -> Program:
         """Copy the program with other arguments and operations whose types are known.
 
-        Only for operations that were typed under other names, since a renaming changes no type:
-        nothing is checked. `types`: of all arguments and operations. The copy has no stages.
+        Nothing is checked: use it only for operations that were typed before under other names.
+        `types`: of all arguments and operations. The copy has no stages and no chains.
         """
         result = object.__new__(Program)
         vars(result).update({entry.name: getattr(self, entry.name) for entry in fields(self)})
@@ -307,11 +305,11 @@ class Program:
         return result
 
     def _check_stages(self) -> None:
-        """Raise `InputError` for the first mistake in the stages (fused operations) and chains.
+        """Raise `InputError` for the first mistake in the stages and chains.
 
-        In this order: a member of a stage is no operation (the first by name is reported), two
-        stages share an operation, a member of a chain is neither an operation nor a stage, and
-        stages that depend on one another in a cycle.
+        The mistakes, in this order: a member of a stage is no operation; two stages share an
+        operation; a member of a chain is neither an operation nor a stage; a bucket is invalid;
+        stages wait for each other.
         """
         names = [name for stage in self.stages for name in stage.members]
         unknown = sorted(set(names) - self.places.keys())
@@ -335,8 +333,8 @@ class Program:
     def _check_bucket(self, stage: Stage) -> None:
         """Raise `InputError` unless one collective can replace all members of a bucket.
 
-        Members must have equal results of `classify_for_bucket`, not None, and no member may depend
-        on another one.
+        All members must be collectives of the same class (`classify_for_bucket`), and no member may
+        depend on another one.
         """
         operations = [self.by_name[name] for name in stage.members]
         classes = [self.classify_for_bucket(operation) for operation in operations]
@@ -357,10 +355,10 @@ class Program:
 def check_binding(program: Program, binding: Binding) -> None:
     """Check that the layouts of a program fit the ranks of a mesh.
 
-    Raises `InputError` if the binding has another number of axes than the program, for the root of
-    an argument or operation that is no rank of its axis, for a top-k of fewer elements, and for a
-    Reshape that divides or joins a sliced dimension whose size the ranks do not divide, before or
-    after.
+    Raises `InputError` if the binding has another number of axes than the program (`mesh`), for a
+    root that is no rank of its axis (`root`), for more elements or positions than a dimension has
+    (`count`), and for a Reshape that divides or joins a sliced dimension whose size, before or
+    after, is no multiple of the ranks (`placement`).
     """
     location = Location(program.name)
     if len(binding.axis_sizes) != max(1, len(program.mesh)):
@@ -398,10 +396,10 @@ def check_binding(program: Program, binding: Binding) -> None:
 
 
 def _check_divisible(program: Program, binding: Binding, operation: Operation, line: int) -> None:
-    """Raise `InputError` if a Reshape would divide blocks of a sliced dimension.
+    """Raise `InputError` (`placement`) if a Reshape would divide blocks of a sliced dimension.
 
-    A dimension is accepted if it keeps its size, or if the ranks that slice it divide its size
-    before and after. `line`: for the position of the error.
+    A dimension is accepted if it keeps its size, or if its size before and after is a multiple of
+    the ranks that slice it. `line`: of the operation, for the error.
     """
     before, after = program.types[operation.reads[0]], program.types[operation.name]
     axes = zip(before.layout.by_axis, after.layout.by_axis, binding.axis_sizes, strict=True)
@@ -421,9 +419,10 @@ def _check_divisible(program: Program, binding: Binding, operation: Operation, l
 
 
 def find_axis_positions(program: Program, operation: Operation) -> tuple[int, ...]:
-    """Return the positions in the mesh of the axes over which an operation communicates, ascending.
+    """Return the positions in the mesh of the axes along which an operation communicates.
 
-    For a reduction of slices to a scalar these are the axes along which its operand is sliced.
+    They ascend. For a reduction of slices to a scalar these are the axes along which its operand is
+    sliced.
     """
     if operation.is_communication or operation.kind is Kind.SLICE:
         mesh = program.mesh
@@ -433,9 +432,9 @@ def find_axis_positions(program: Program, operation: Operation) -> tuple[int, ..
 
 
 def reduces_scalar(program: Program, operation: Operation) -> bool:
-    """Whether an operation reduces a sliced tensor to a scalar.
+    """Check whether an operation reduces a sliced tensor to a scalar.
 
-    Its partial results of the ranks must then be all-reduced.
+    The partial results of the ranks must then be all-reduced.
     """
     is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
     layouts = program.types[operation.reads[0]].layout.by_axis if is_scalar else ()

@@ -25,11 +25,11 @@ from collhub_coconet.program.operations import (
 
 
 def type_row_reduction(operands: Operands) -> TensorType:
-    """Type a RowReduce, ArgMax, TopValues or TopIndices along one dimension, which remains.
+    """Return the type of a RowReduce, ArgMax, TopValues or TopIndices along one dimension.
 
-    Its size becomes 1, or the number of largest elements. A RowReduce of slices along the dimension
-    is partial. Indices are int64. Raises `TypingMistakeError` for bool, a replacing reduction, a
-    dimension that does not exist, and more largest elements than there are.
+    The size of the dimension becomes 1, or the number of largest elements. A RowReduce of slices
+    along it is partial. Indices are int64. Raises `TypingMistakeError` for bool, the reduction
+    `replace`, a dimension that does not exist, and more largest elements than the dimension has.
     """
     operation, operand = operands.operation, operands.tensor(0)
     operands.check_not_bool(0)
@@ -63,7 +63,7 @@ def type_index(operands: Operands) -> TensorType:
 
 
 def type_gather(operands: Operands) -> TensorType:
-    """Type a Gather: rows of x[rows, ...] at indices[...], as [indices..., ...].
+    """Return the type of a Gather: rows of x[rows, ...] at indices[...], as [indices..., ...].
 
     Raises `TypingMistakeError` for a scalar x, and for indices that are no integers.
     """
@@ -81,10 +81,11 @@ def type_gather(operands: Operands) -> TensorType:
 
 
 def type_scatter(operands: Operands) -> TensorType:
-    """Type a Scatter: add values[indices..., ...] at rows indices[...] to zeros of `shape`.
+    """Return the type of a Scatter, which adds values to rows of a tensor of zeros.
 
-    It is the inverse of a Gather, for gradients. Raises `TypingMistakeError` for indices that are
-    no integers, and shapes that do not fit.
+    `values[indices..., ...]` are added at rows `indices[...]`; the result has the shape of the
+    operation. It is the gradient of a Gather. Raises `TypingMistakeError` for indices that are no
+    integers, bool values, and shapes that do not fit.
     """
     indices, values = operands.tensor(0), operands.tensor(1)
     operands.check_index(0)
@@ -103,11 +104,10 @@ def type_scatter(operands: Operands) -> TensorType:
 
 
 def type_reshape(operands: Operands) -> TensorType:
-    """Type a Reshape: the same elements in the same row-major order, with another shape.
+    """Return the type of a Reshape: the same elements in row-major order, with another shape.
 
     A sliced dimension must remain the first one of the dimensions that are joined or divided with
-    it. `check_binding` requires that the ranks divide its size before and after. Raises
-    `TypingMistakeError` for another number of elements.
+    it; `check_binding` checks its size. Raises `TypingMistakeError` for another number of elements.
     """
     operand, shape = operands.tensor(0), operands.operation.shape or ()
     pieces = match_dimensions(operand.shape, shape)
@@ -124,11 +124,11 @@ def type_reshape(operands: Operands) -> TensorType:
 
 
 def match_dimensions(old: Shape, new: Shape) -> list[tuple[int, int]] | None:
-    """Match the leading dimensions of all pieces of two shapes that have the same elements.
+    """Match the leading dimensions of corresponding pieces of two shapes.
 
     A piece is a shortest run of dimensions in both shapes with equal products; dimensions of size 1
-    are ignored. Returns pairs (position in `old`, position in `new`); None if the shapes have
-    different numbers of elements. Symbols have to remain dimensions of their own.
+    are ignored. Returns pairs (position in `old`, position in `new`). None if the shapes have
+    different numbers of elements, or if a symbol is joined with other dimensions.
     """
     left = [index for index, size in enumerate(old) if size != 1]
     right = [index for index, size in enumerate(new) if size != 1]
@@ -154,10 +154,10 @@ def match_dimensions(old: Shape, new: Shape) -> list[tuple[int, int]] | None:
 
 
 def type_concat(operands: Operands) -> TensorType:
-    """Type a Concat: tensors of one element type, one after the other along a dimension.
+    """Return the type of a Concat of tensors along one dimension.
 
-    Raises `TypingMistakeError` for no operand, symbols or slices along this dimension, and other
-    sizes that differ.
+    Raises `TypingMistakeError` for no operand, different element types or groups, symbols or slices
+    along this dimension, and other dimensions that differ.
     """
     if not operands.all:
         raise TypingMistakeError("operands", "no operand is given", "name at least one")
@@ -184,10 +184,10 @@ def type_concat(operands: Operands) -> TensorType:
 
 
 def type_transpose(operands: Operands) -> TensorType:
-    """Type a Transpose: swap the last two dimensions.
+    """Return the type of a Transpose, which swaps the last two dimensions.
 
-    A slice along one of them becomes one along the other; all other layouts, leading dimensions,
-    element type and group remain. Raises `TypingMistakeError` for fewer than two dimensions.
+    A slice along one of them becomes one along the other. Raises `TypingMistakeError` for fewer
+    than two dimensions.
     """
     operand = operands.tensor(0)
     rank = len(operand.shape)
@@ -202,9 +202,9 @@ def type_transpose(operands: Operands) -> TensorType:
 
 
 def type_permute(operands: Operands) -> TensorType:
-    """Type a Permute: dimension i of the result is dimension `order[i]` of the operand.
+    """Return the type of a Permute: dimension i of the result is dimension `order[i]`.
 
-    Raises `TypingMistakeError` for an order that does not name every dimension once.
+    Raises `TypingMistakeError` for an order that does not contain every dimension once.
     """
     operand, order = operands.tensor(0), operands.operation.order or ()
     rank = len(operand.shape)
@@ -218,10 +218,10 @@ def type_permute(operands: Operands) -> TensorType:
 
 
 def type_part(operands: Operands) -> TensorType:
-    """Type a Part: `count` positions of a dimension from position `start` on.
+    """Return the type of a Part: `count` positions of a dimension from position `start` on.
 
-    Element type and group remain. Raises `TypingMistakeError` for a dimension that does not exist,
-    slices along it, and positions outside of a dimension of known size.
+    Raises `TypingMistakeError` for a dimension that does not exist, slices along it, and positions
+    outside of a dimension of known size.
     """
     operation, operand = operands.operation, operands.tensor(0)
     dimension, start, count = operation.dimension or 0, operation.start or 0, operation.count or 0
@@ -284,10 +284,11 @@ class Axes:
 
 
 def find_axes(kind: Kind, x_rank: int) -> Axes:
-    """Return the dimensions of a contraction by role: rows, contracted and free ones; see `Axes`.
+    """Return the dimensions of a contraction by role: rows, contracted and free ones.
 
-    `x_rank`: number of dimensions of the first operand. Of a product, all dimensions of x but the
-    last are rows; of a batch product, only the last but one; of a convolution, only the batch.
+    `x_rank`: number of dimensions of the first operand x. In a matrix product, all dimensions of x
+    but the last are rows; in a batch product, only the last but one; in a convolution, only the
+    batch.
     """
     last = x_rank - 1
     if kind is Kind.MATMUL:
@@ -300,13 +301,17 @@ def find_axes(kind: Kind, x_rank: int) -> Axes:
 
 
 def type_contraction(operands: Operands) -> TensorType:
-    """Type a matrix product or convolution; partial sums over the ranks are partial or local.
+    """Return the type of a matrix product or convolution.
 
-    MatMul: x[..., K], w[K, N] -> [..., N]. Conv: x[B, C, positions], w[O, C, window] -> [B, O,
-    positions], with zero padding and windows of odd lengths. BatchMatMul: x[..., M, K], w[..., K,
-    N] -> [..., M, N] with equal batch dimensions; if both are sliced along the same one, the result
-    is, too. The product of two local operands is the product on every rank; that of two partial
-    ones is refused, since the sum of products is not the product of sums.
+    - MatMul: x[..., K], w[K, N] -> [..., N]
+    - BatchMatMul: x[..., M, K], w[..., K, N] -> [..., M, N] with equal batch dimensions. If both
+      are sliced along the same batch dimension, so is the result.
+    - Conv: x[B, C, positions], w[O, C, window] -> [B, O, positions], with zero padding and windows
+      of odd lengths
+
+    If both are sliced along the contracted dimension, the result is a partial sum (partial or
+    local). The product of two local operands is local. Two partial operands are refused, since the
+    sum of products is not the product of sums. Raises `TypingMistakeError` for other operands.
     """
     operands.check_float(0)
     operands.check_float(1)
@@ -323,9 +328,10 @@ def type_contraction(operands: Operands) -> TensorType:
 def _find_roles(
     kind: Kind, x_rank: int, w_rank: int, rank: int
 ) -> tuple[tuple[tuple[Role, ...], ...], tuple[Role, ...]]:
-    """Return the roles of the dimensions of both operands, and of the result.
+    """Return the roles of the dimensions of both operands, and those of the result.
 
-    Dimensions without a role in the table, such as those of a window, are `whole`.
+    `x_rank`, `w_rank`, `rank`: numbers of their dimensions. Dimensions that the rules of
+    contractions do not mention, such as those of a window, have the role `whole`.
     """
     axes = find_axes(kind, x_rank)
     x: list[Role] = [("whole", index) for index in range(x_rank)]

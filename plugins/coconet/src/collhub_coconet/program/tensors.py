@@ -176,7 +176,10 @@ def at_root(root: int) -> Layout:
 
 
 def on_mesh(*layouts: Layout) -> Layout:
-    """Layout on a mesh, given that of each axis in order; a single one is returned itself."""
+    """Create the layout on a mesh from the layouts on its axes, in order.
+
+    A single layout is returned itself.
+    """
     if len(layouts) == 1:
         return layouts[0]
     return Layout(Placement.MESH, axes=layouts)
@@ -216,9 +219,9 @@ def has_dimension(shape: Shape, distance: int) -> bool:
 
 
 def block_bounds(size: int, num_ranks: int, rank: int) -> tuple[int, int]:
-    """Return the first element of a rank's block, and its end (exclusive).
+    """Return (first, end) of a rank's block along a dimension of `size` elements; end exclusive.
 
-    Blocks have equal lengths, rounded up; the last ones are shorter or empty.
+    Blocks have size / num_ranks elements, rounded up; the last ones are shorter or empty.
     """
     length = -(-size // num_ranks)
     return min(rank * length, size), min((rank + 1) * length, size)
@@ -272,10 +275,10 @@ class Binding:
         return tuple(reversed(result))
 
     def subgroups(self, axes: Sequence[int]) -> list[list[int]]:
-        """Return the ranks of a group that differ only in their coordinates on these axes.
+        """Return the lists of ranks that differ only in their coordinates on the given axes.
 
-        `axes`: positions in the mesh, ascending. One list for each combination of the remaining
-        coordinates; ranks ascend. A list of one rank has nobody to communicate with.
+        `axes`: positions in the mesh. There is one list for each combination of the other
+        coordinates; ranks ascend.
         """
         by_others: dict[tuple[int, ...], list[int]] = {}
         for rank, coordinates in enumerate(product(*map(range, self.axis_sizes))):
@@ -295,10 +298,10 @@ class Binding:
         return range(first, first + self.num_ranks)
 
     def bounds(self, kind: TensorType, rank: int) -> list[tuple[int, int]]:
-        """Return the first element and the end (exclusive) of a rank's block, by dimension.
+        """Return (first, end) of a rank's block in every dimension; end exclusive.
 
-        `rank`: within its group. Nested slices follow the order of the axes. A dimension that is
-        not sliced is complete.
+        `rank`: within its group. If several axes slice a dimension, blocks nest in the order of the
+        axes. Dimensions that are not sliced are complete.
         """
         bounds = [(0, size) for size in self.shape(kind.shape)]
         if kind.layout.is_sliced:
@@ -318,7 +321,7 @@ class Binding:
     def elements(self, shape: Shape) -> int:
         """Return the number of elements of the complete tensor; 1 for a scalar.
 
-        Raises as `_size`.
+        Raises `InputError` (`symbol`) for a symbol without a number.
         """
         count = 1
         for size in shape:
@@ -328,8 +331,8 @@ class Binding:
     def elements_of_rank(self, kind: TensorType) -> int:
         """Return the number of elements of a tensor on one rank.
 
-        That is all elements, or of a sliced tensor those of the longest block: the sliced dimension
-        divided by the ranks of a group or axis, rounded up.
+        For a sliced tensor it is that of the longest block: the sliced dimensions are divided by
+        their ranks, rounded up. Raises `InputError` (`symbol`) for a symbol without a number.
         """
         if not kind.layout.axes and not kind.layout.is_sliced:
             return self.elements(kind.shape)
@@ -358,10 +361,10 @@ Ranges = Mapping[str, tuple[int, int]]
 
 
 def parse_ranges(text: str) -> Ranges:
-    """Return smallest and largest size by symbol, from text such as `B=8,N=1024..1048576`.
+    """Return (smallest, largest) size by symbol, from text such as `B=8,N=1024..1048576`.
 
-    `B=8` is the range 8..8. The last entry of a symbol counts; empty entries are skipped. Raises
-    `UsageError` for any other entry, and for a range whose end is below its start.
+    `B=8` is the range 8..8. The last entry of a repeated symbol is used; empty entries are skipped.
+    Raises `UsageError` for any other entry, and for a range whose end is below its start.
     """
     ranges = {}
     for part in filter(None, text.split(",")):

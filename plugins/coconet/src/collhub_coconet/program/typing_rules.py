@@ -35,10 +35,9 @@ TypingRule = Callable[[Operands], TensorType]
 
 
 def type_reducing_communication(operands: Operands) -> TensorType:
-    """Return the type of an AllReduce, ReduceScatter or Reduce, with the shape of the complete
-    tensor.
+    """Return the type of an AllReduce, ReduceScatter or Reduce, with the complete shape.
 
-    Raises `TypingMistakeError` for a layout without a rule, or for bool elements.
+    Raises `TypingMistakeError` for a layout without a rule, and for bool elements.
     """
     result = operands.type_like()
     operands.check_not_bool(0)
@@ -46,9 +45,10 @@ def type_reducing_communication(operands: Operands) -> TensorType:
 
 
 def type_moving_communication(operands: Operands) -> TensorType:
-    """Type an AllGather, AllToAll, Broadcast or Slice: only the layout changes.
+    """Return the type of an AllGather, AllToAll, Broadcast or Slice: only the layout changes.
 
-    Raises `TypingMistakeError` for an AllToAll to the dimension that is sliced already.
+    Raises `TypingMistakeError` for a layout without a rule, and for an AllToAll to the dimension
+    that is already sliced.
     """
     result = operands.type_like("any")
     if operands.operation.kind is Kind.ALL_TO_ALL and result.layout == operands.tensor(0).layout:
@@ -59,10 +59,10 @@ def type_moving_communication(operands: Operands) -> TensorType:
 
 
 def type_send(operands: Operands) -> TensorType:
-    """Return the type of a Send: that of the operand on the group `offset` (0 by default) further
-    on.
+    """Return the type of a Send: that of the operand, in the group `offset` groups further on.
 
-    Raises `TypingMistakeError` for an offset of 0 and for a group below 0; there is no upper limit.
+    Raises `TypingMistakeError` (`group`) for a missing offset or an offset of 0, and for a group
+    below 0; there is no upper limit.
     """
     operand = operands.tensor(0)
     offset = operands.operation.offset or 0
@@ -75,10 +75,9 @@ def type_send(operands: Operands) -> TensorType:
 
 
 def type_arithmetic(operands: Operands) -> TensorType:
-    """Type arithmetic: two tensors, or a tensor and a number, of one element type; see
-    `_join_types`.
+    """Return the type of an arithmetic operation on two tensors, or a tensor and a number.
 
-    Raises `TypingMistakeError` for bool, and for a quotient of integers.
+    See `_join_types`. Raises `TypingMistakeError` for bool, and for a quotient of integers.
     """
     result = _join_types(operands, [0, 1])
     is_quotient = operands.operation.kind is Kind.DIVIDE
@@ -98,10 +97,9 @@ def type_comparison(operands: Operands) -> TensorType:
 
 
 def type_select(operands: Operands) -> TensorType:
-    """Type `Select(c, a, b)`, which is a where the bool c is true, else b: the joined type of a and
-    b.
+    """Return the type of `Select(c, a, b)`, which is a where c is true, else b.
 
-    Raises `TypingMistakeError` if c is not bool.
+    It is the joined type of a and b. Raises `TypingMistakeError` if c is not bool.
     """
     if operands.tensor(0).element is not ElementType.BOOL:
         message = f"the condition {operands.name(0)} is {operands.tensor(0).element}, not bool"
@@ -135,10 +133,9 @@ def type_cast(operands: Operands) -> TensorType:
 
 
 def type_dropout(operands: Operands) -> TensorType:
-    """Type a Dropout: the type of the operand, which must be a float; the rate is in [0, 1).
+    """Return the type of a Dropout, which is that of its operand.
 
-    Slices give the same values as the complete tensor, since the random numbers depend on the index
-    of an element in the complete tensor.
+    Raises `TypingMistakeError` for an operand that is no float, and for a rate outside of [0, 1).
     """
     rate = operands.operation.rate
     if rate is None or not 0 <= rate < 1:
@@ -147,10 +144,10 @@ def type_dropout(operands: Operands) -> TensorType:
 
 
 def type_scalar_reduction(operands: Operands) -> TensorType:
-    """Return the type of a reduction to a scalar; that of slices contains an all-reduce of one
-    scalar.
+    """Return the type of a reduction to a scalar.
 
-    Raises `TypingMistakeError` for bool, and for a norm of elements that are not floats.
+    A reduction of slices includes the all-reduce of a scalar. Raises `TypingMistakeError` for bool,
+    and for a norm of elements that are no floats.
     """
     operand = operands.tensor(0)
     if operands.operation.kind is Kind.NORM:
@@ -163,7 +160,7 @@ def type_scalar_reduction(operands: Operands) -> TensorType:
 
 
 def type_update(operands: Operands) -> TensorType:
-    """Type an Update: state and value must have equal types, which is the type of the result.
+    """Return the type of an Update: state and value must have equal types, which the result has.
 
     Raises `TypingMistakeError` otherwise, for example for a sliced value of a replicated state,
     which needs an AllGather.
@@ -195,15 +192,13 @@ _OPAQUE_VIEWS = (Rule.TO_BLOCKS, Rule.TO_LOCAL)
 
 
 def type_opaque(operands: Operands) -> TensorType:
-    """Type an opaque operation: the declared element type and shape, and the layout of its rule.
+    """Return the type of an opaque operation: declared element type and shape, layout by its rule.
 
-    Operands must be tensors of one group. ROWS takes slices of one of its first `count` dimensions,
-    PARTS slices of any dimension, and TO_LOCAL every layout. On a mesh of several axes the rule
-    applies to every axis, that of a view to its `axes` only; axes on which all operands are
-    replicated remain so, except for RANDOM and the axes that a view names. TO_BLOCKS may name
-    another dimension than 0. Raises
-    `TypingMistakeError` for a layout that the rule does not permit, such as a sliced operand of an
-    operator without a rule for slices.
+    Operands must be tensors of one group. The rule ROWS permits slices of one of the first `count`
+    dimensions, PARTS slices of any dimension, TO_LOCAL every layout. On a mesh the rule applies to
+    every axis, that of a view to its `axes` only. Axes on which all operands are replicated remain
+    so, except for RANDOM and the axes of a view. Only TO_BLOCKS may have another dimension than 0.
+    Raises `TypingMistakeError` for attributes and layouts that the rule does not permit.
     """
     operation = operands.operation
     assert operation.rule is not None
@@ -233,10 +228,10 @@ def type_opaque(operands: Operands) -> TensorType:
 def _type_opaque_axis(operands: Operands, axis: int, is_active: bool) -> Layout:
     """Return the layout of the result of an opaque operation on one axis.
 
-    With `is_active` False, for an axis that a view leaves unchanged, it is that of the first
-    operand. Otherwise the rule of the operation decides; replicated operands give a replicated
-    result if the rule keeps it. Raises `TypingMistakeError` for an operand layout that the rule
-    does not permit.
+    If `is_active` is false, for an axis that a view leaves unchanged, it is that of the first
+    operand. Otherwise the rule of the operation decides, or the result is replicated if all
+    operands are and the rule preserves this. Raises `TypingMistakeError` for an operand layout that
+    the rule does not permit.
     """
     operation = operands.operation
     assert operation.rule is not None
@@ -309,12 +304,12 @@ def compute_broadcast_shape(shapes: list[Shape]) -> Shape:
 
 
 def _join_types(operands: Operands, positions: list[int]) -> TensorType:
-    """Join the operands of a pointwise operation: broadcast shape, joined layout, element type.
+    """Return the type of a pointwise operation: broadcast shape, joined layout, element type.
 
-    `positions`: the operands whose element types must be equal; the type of the first of them that
-    is no number is the result's. The group is that of all tensors. Sliced dimensions are compared
-    by their distance from the end, as broadcasting aligns shapes. Raises `TypingMistakeError` for
-    operands that do not fit, and if all, or all of `positions`, are numbers.
+    `positions`: operands whose element types must be equal; the first of them that is no number
+    determines the type. Sliced dimensions are compared by their distance from the end, as
+    broadcasting aligns shapes. Raises `TypingMistakeError` for operands that do not fit, and if
+    all, or all of `positions`, are numbers.
     """
     if not operands.tensors:
         raise TypingMistakeError("operand", "all operands are numbers", "compute the number")
@@ -333,9 +328,9 @@ def _join_types(operands: Operands, positions: list[int]) -> TensorType:
 
 
 def _join_sizes(shapes: list[Shape], distance: int) -> Size:
-    """Return the common size of all shapes at a distance from the end, ignoring sizes of 1.
+    """Return the common size of all shapes at a distance from the end; sizes of 1 are ignored.
 
-    Raises `TypingMistakeError` for different ones.
+    Returns 1 if there is no other size. Raises `TypingMistakeError` for different sizes.
     """
     sizes = {shape[-distance] for shape in shapes if has_dimension(shape, distance)}
     if len(sizes) > 1:

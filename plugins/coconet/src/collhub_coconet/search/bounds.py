@@ -46,20 +46,19 @@ def compute_bound(
     kinds: Sequence[str],
     times: CollectiveTimes | None = None,
 ) -> ProgramBound:
-    """Compute bounds for `program` and all programs that transformations of `kinds` reach from it.
+    """Compute lower bounds of time and memory for a program and all programs reachable from it.
 
-    `times`: of collectives alone; default: by formula. The time is that of the busiest links or
-    processors, plus all-reduces of scalars:
+    `kinds`: the transformations that may be applied; `times`: of collectives in isolation, default:
+    by formula. The time is that of the busiest links or processors, plus all-reduces of scalars:
 
-    - An AllReduce counts as the faster of itself and its ReduceScatter if a split is allowed, else
-      in full.
-    - An AllGather counts in full if no transformation can remove it. If reorders are allowed, each
+    - An AllReduce counts as the faster of itself and its ReduceScatter if `split` is allowed.
+    - An AllGather counts in full if no transformation can remove it. If `reorder` is allowed, each
       group counts one AllGather of the narrowest tensor on a path to a replicated output (of the
       widest such path).
-    - A contraction counts as a fraction 1 / ranks if it can still be moved onto slices.
+    - A contraction that can still be moved onto slices counts as 1 / ranks of its time.
 
-    Memory: the arguments (a state as a slice if it may become one), plus the largest result of an
-    AllGather that cannot be removed or avoided.
+    The memory is that of the arguments (a state counts as a slice if it may become one), plus the
+    largest result of an AllGather that cannot be removed or avoided.
     """
     times = times or FormulaTimes(rates)
     calculation = _BoundCalculation(program, binding, rates, frozenset(kinds), times)
@@ -88,10 +87,9 @@ class _BoundCalculation:
         self.movable = find_descendants(self.program.operations, sources)
 
     def _can_scatter(self, operation: Operation) -> bool:
-        """Whether a reorder may move the readers of this operation onto slices.
+        """Check whether a reorder may move the readers of this operation onto slices.
 
-        True for an AllReduce that may still be split, and for an AllGather (an original one or the
-        second half of a split) if reorders are allowed.
+        It may for an AllReduce if `split` is allowed, and for an AllGather if `reorder` is allowed.
         """
         if operation.kind is Kind.ALL_REDUCE:
             return "split" in self.kinds
@@ -102,9 +100,9 @@ class _BoundCalculation:
     def compute_seconds(self) -> float:
         """Return a lower bound of the time in s for all reachable programs.
 
-        It is the sum of the times on the busiest resource, plus the all-reduces of scalars.
-        Resources are the network (all Sends), the links of each group (collectives, and the
-        AllGathers that cannot be removed) and the processors of each group (contractions only).
+        It is the time of the busiest resource, plus the all-reduces of scalars. Resources are the
+        network (all Sends), the links of each group (collectives, and the AllGathers that cannot be
+        avoided) and the processors of each group (contractions only).
         """
         busy: dict[str, float] = {}
         for operation in self.program.operations:
@@ -130,10 +128,11 @@ class _BoundCalculation:
         return max(busy.values(), default=0.0) + scalars_s
 
     def _compute_collective_s(self, operation: Operation) -> float:
-        """Minimum seconds of a collective with its launch; 0 for an AllGather that may be removed.
+        """Return the minimum time of a collective in s, with its launch.
 
-        An AllGather that remains counts without its launch, since it may share the launch of a
-        stage. An AllReduce counts as its ReduceScatter if that is faster and splits are allowed.
+        Returns 0 for an AllGather that may be removed. An AllGather that remains counts without its
+        launch, since it may share the launch of a stage. An AllReduce counts as its ReduceScatter
+        if that is faster and `split` is allowed.
         """
         if operation.kind is Kind.ALL_GATHER and self._can_be_removed(operation):
             return 0.0
@@ -151,18 +150,19 @@ class _BoundCalculation:
         return seconds
 
     def _can_be_removed(self, gather: Operation) -> bool:
-        """Whether a transformation may remove an AllGather.
+        """Check whether a transformation may remove an AllGather.
 
-        True if reorders are allowed, or if it is read by an update of a state and states may become
-        slices.
+        It may if `reorder` is allowed, or if an update of a state reads it and `as-slice` is
+        allowed.
         """
         readers = self.program.readers.get(gather.name, ())
         is_of_state = any(reader.kind is Kind.UPDATE for reader in readers)
         return "reorder" in self.kinds or ("as-slice" in self.kinds and is_of_state)
 
     def _compute_send_s(self, operation: Operation) -> float:
-        """Return the seconds of a Send; of one slice of its tensor if a reorder can move it onto
-        slices.
+        """Return the time of a Send in s.
+
+        It is that of one slice of its tensor if a reorder can move the Send onto slices.
         """
         size = self.binding.bytes_of_rank(self.program.types[operation.name])
         divisor = self.binding.num_ranks if operation.name in self.movable else 1
@@ -170,9 +170,10 @@ class _BoundCalculation:
         return FormulaTimes(self.rates).find_fastest(demand)[0]
 
     def _compute_contraction_s(self, operation: Operation) -> float:
-        """Seconds of a contraction with its launch; 0 for all remaining computations.
+        """Return the time of a contraction in s, with its launch; 0 for other computations.
 
-        The latter may be fused into a collective and hidden by it.
+        Other computations may be fused into a collective and be hidden by it. The time is divided
+        by the ranks if a reorder can move the contraction onto slices.
         """
         if operation.kind not in CONTRACTIONS:
             return 0.0
@@ -183,10 +184,10 @@ class _BoundCalculation:
         return seconds / divisor + self.rates.launch_s
 
     def _find_seconds(self, kind: Kind, size: int, group: int) -> float:
-        """Seconds of a collective alone, as in the cost model; `size` in bytes.
+        """Return the time of a collective in isolation in s; `size` in bytes.
 
-        0 for less than a byte per rank, which is padded, and on a mesh of several axes, where the
-        ranks are not known.
+        Returns 0 for less than a byte per rank (except for an AllReduce), and on a mesh of several
+        axes, where the ranks are unknown.
         """
         if size < self.binding.num_ranks and kind is not Kind.ALL_REDUCE:
             return 0.0
@@ -198,12 +199,12 @@ class _BoundCalculation:
     # --- memory ---
 
     def compute_peak_bytes(self) -> int:
-        """Compute the bound of the peak memory in bytes: the maximum over the groups of ranks.
+        """Return a lower bound of the peak memory in bytes: the maximum over the groups of ranks.
 
         A rank stores its arguments, and at some time the largest tensor of its group that an
-        AllGather has to produce. A replicated state counts only its slice (bytes divided by the
-        ranks) if the transformation `as-slice` is allowed and the complete state is not needed
-        afterwards. All remaining results may be internal to a kernel. 0 without arguments.
+        AllGather must produce. A replicated state counts as a slice if `as-slice` is allowed and
+        the complete state is not needed afterwards. Other results may be internal to a kernel. 0
+        without arguments.
         """
         argument_bytes: dict[int, int] = {}
         for argument in self.program.arguments:
@@ -229,11 +230,11 @@ class _BoundCalculation:
     # --- AllGathers that no reorder avoids ---
 
     def _find_necessary_gathers(self) -> dict[int, int]:
-        """Find for each group the bytes that one AllGather has to produce, however it is moved.
+        """Return for each group the bytes that one AllGather must produce, wherever it is moved.
 
-        A replicated output needs an AllGather on every path from a slice to it, at the narrowest
-        tensor of the path or at a wider one. The path whose narrowest tensor is widest gives the
-        bound. Empty if reorders are not allowed.
+        A replicated output needs an AllGather on every path from a slice to it, of the narrowest
+        tensor of the path or of a wider one. The path whose narrowest tensor is widest gives the
+        bound. Empty if `reorder` is not allowed.
         """
         if "reorder" not in self.kinds:
             return {}
@@ -258,7 +259,7 @@ class _BoundCalculation:
         return bytes_by_group
 
     def _stays_replicated(self, output: str) -> bool:
-        """Whether an output is replicated in every reachable program.
+        """Check whether an output is replicated in every reachable program.
 
         False for arguments, for outputs that are not replicated now, and for updates of states that
         may become slices.

@@ -56,11 +56,11 @@ def add_buckets(
 ) -> tuple[Exploration, BucketTrials]:
     """Add the fastest program with buckets at every size to the candidates of a search.
 
-    `explorations`: results of the classes of equal parts; `exploration`: of the whole program.
-    `simulation`: None if the times of `exploration` are by formula; then all candidates get the
-    times of the entire program, if a program with buckets exists. Programs that cannot be simulated
-    are left out. `budget` counts one unit of work per compared program and size; at its limit the
-    remaining programs are omitted.
+    `explorations`: results of the classes of equal parts; `exploration`: of the entire program.
+    `simulation`: None if times are by formula; then all candidates get the times of the entire
+    program if a program with buckets is added. Programs that cannot be simulated are left out.
+    `budget` counts one unit of work per compared program and size; at its limit the remaining
+    programs are omitted.
     """
     choice = _BucketChoice(program, classes, explorations, bindings, model, simulation, budget)
     added: list[Candidate] = []
@@ -97,11 +97,12 @@ class _BucketChoice:
         self.sizes: set[int] = set()
 
     def find_fastest(self, size_index: int) -> list[Candidate]:
-        """Return a list with the fastest program with buckets at one size; empty if there is none.
+        """Return the fastest program with buckets at one size, in a list; empty if there is none.
 
-        For each base and several bucket sizes, it compares the program with and without fused
-        computations; of equally fast ones the first is kept. Chunk counts are then chosen for the
-        fastest one. At the budget's limit the result is the best one so far, without this choice.
+        For each base program and several bucket sizes, programs with and without fused computations
+        are compared; the first of equally fast ones is kept. Chunk counts are then chosen for the
+        fastest one. At the limit of the budget, the best program so far is returned without this
+        choice.
         """
         best: Candidate | None = None
         for steps, base in self._list_bases(size_index):
@@ -137,7 +138,7 @@ class _BucketChoice:
         return [] if best is None else [self._choose_chunks(best)]
 
     def _choose_chunks(self, candidate: Candidate) -> Candidate:
-        """Simulate a candidate in further chunk counts at every size; keep the faster times.
+        """Simulate a candidate with further chunk counts at every size, and keep the faster times.
 
         Nothing changes without a simulation, or with more than `MAX_CHUNKED` kernels that
         communicate.
@@ -154,9 +155,9 @@ class _BucketChoice:
         return replace(candidate, timings=tuple(timings))
 
     def _fuse_equal_computations(self, steps: Sequence[PartStep]) -> list[PartStep]:
-        """Return the steps, followed by those that fuse the computations of equal tensors.
+        """Return the steps, followed by steps that fuse the computations of equal tensors.
 
-        Groups that cannot be fused are skipped. Multi-tensor optimizers fuse in the same manner.
+        Groups that cannot be fused are skipped. Multi-tensor optimizers fuse in the same way.
         """
         extended = list(steps)
         for members in _list_equal_computations(self._classes, steps[-1].rewrite.program):
@@ -170,11 +171,11 @@ class _BucketChoice:
     def _fuse_all(
         self, steps: Sequence[PartStep], base: Program | None = None, num_collectives: int = 0
     ) -> list[PartStep] | None:
-        """Return `steps` and one that fuses all computations with the last `num_collectives`
-        collectives.
+        """Return `steps` and one step that fuses all computations and the last few collectives.
 
-        `base`: program after `steps`; None: that of the last one. The result is None if no parts
-        wait for scalars of each other, or if the fusion is refused.
+        `base`: program after `steps`, default: that of the last step; `num_collectives`: number of
+        collectives to include. None if no parts wait for scalars of each other, or if the fusion is
+        refused.
         """
         if not any(is_stand_in(each) for part in self._classes for each in part.program.operations):
             return None
@@ -193,11 +194,10 @@ class _BucketChoice:
     def _select(
         self, best: Candidate | None, steps: list[PartStep], size_index: int
     ) -> Candidate | None:
-        """Time the program after `steps` at all sizes.
+        """Time the program after `steps` at all sizes; return the faster one of it and `best`.
 
-        Returns it as a candidate if it is faster than `best` at `size_index`, or if `best` is None.
-        Returns `best` if it is not faster, or if it cannot be timed at some size. Counts one trial,
-        and one unit of work per timed size.
+        Times are compared at `size_index`. `best` is returned if the program is not faster, or
+        cannot be timed at some size. Counts one trial, and one unit of work per timed size.
         """
         program = steps[-1].rewrite.program
         timings = []
@@ -226,8 +226,9 @@ class _BucketChoice:
     def _list_bases(self, size_index: int) -> Iterator[tuple[list[PartStep], Program]]:
         """Yield the programs to which buckets are added, each as (steps to it, program).
 
-        Every part takes its first candidate, then its fastest at the size, then the last of its
-        Pareto front at the size, with the collectives separated. Equal programs are yielded once.
+        For every part, the candidates are first the original ones, then the fastest at the size,
+        then those with the smallest memory; their collectives are separated from computations.
+        Equal programs are yielded once.
         """
         seen = set()
         for selection in (
@@ -258,9 +259,8 @@ def _list_part_steps(
 ) -> list[PartStep]:
     """List the steps of all classes, ordered by split, reorder, as-slice and fuse.
 
-    In this order they can be applied to the whole program. Steps of the same kind keep the order of
-    the classes. Each step has the program of the part before it and the number of copies of the
-    part.
+    In this order they can be applied to the entire program. Steps of one kind keep the order of the
+    classes. Each has the program of its part before it, and the number of copies of the part.
     """
     listed = []
     for part, entries in zip(classes, steps, strict=True):
@@ -273,11 +273,10 @@ def _list_part_steps(
 
 
 def _separate_collectives(program: Program, candidate: Candidate) -> list[Rewrite]:
-    """Return the steps to a candidate without its stages and chains, then steps that fuse
-    computations.
+    """Return the steps to a candidate without its stages, then steps that fuse computations.
 
     No stage contains a communication, so that all collectives can be put into buckets. If no step
-    of the candidate remains and `fuse_scalars` finds a fusion, this is the only step.
+    of the candidate remains, and `fuse_scalars` finds a fusion, this is the only step.
     """
     steps = [
         step
@@ -300,10 +299,11 @@ def _separate_collectives(program: Program, candidate: Candidate) -> list[Rewrit
 
 
 def _list_equal_computations(classes: Sequence[PartClass], program: Program) -> list[list[str]]:
-    """List the names of operations of equal parts that one kernel can compute, a list per kernel.
+    """List the operations of equal parts that one kernel can compute, one list per kernel.
 
-    Each list has one fusible operation, or the stage that contains it, of every copy. Parts without
-    further copies, views outside of stages and computations in one common stage are left out.
+    A list has one fusible operation, or the stage that contains it, of every copy. Parts without
+    further copies, views outside of stages, and computations that are in one stage already are left
+    out.
     """
     stage_of = {member: stage for stage in program.stages for member in stage.members}
     lists = []

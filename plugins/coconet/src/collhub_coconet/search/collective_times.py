@@ -41,20 +41,20 @@ class Rates:
 
 
 def is_any_to_any(topology: Topology) -> bool:
-    """Whether the network has exactly one dimension, which is a switch or fully connected.
+    """Check whether the network is a single dimension of a switch or of links between all NPUs.
 
-    Only these networks have the same bandwidth and latency between any two NPUs.
+    Only such networks have the same bandwidth and latency between any two NPUs.
     """
     kinds = [dimension.kind for dimension in topology.dimensions]
     return kinds in ([DimensionKind.SWITCH], [DimensionKind.FULLY_CONNECTED])
 
 
 def find_slowest_link(topology: Topology) -> tuple[float, float]:
-    """Find bandwidth (bytes/s) and latency (s) of the NPU whose fastest outgoing link is slowest.
+    """Return (bandwidth in bytes/s, latency in s) of the NPU whose fastest link is slowest.
 
-    The fastest link of an NPU has the highest bandwidth. NPUs without outgoing links are ignored.
-    The latency of a link to a switch counts twice, for the link from the switch to the receiver.
-    Raises `InputError` if no NPU has a link.
+    The fastest outgoing link of an NPU is the one with the highest bandwidth. NPUs without links
+    are ignored. The latency of a link to a switch counts twice, for the link from the switch to the
+    receiver. Raises `InputError` if no NPU has a link.
     """
     fastest_by_npu: dict[int, tuple[float, float]] = {}
     for link in topology.links():
@@ -125,9 +125,9 @@ class Demand:
 def find_demand(program: Program, binding: Binding, operation: Operation) -> Demand | None:
     """Describe the communication of an operation; None for an operation without communication.
 
-    A reduction of slices to a scalar contains an AllReduce of one scalar. Axes of one rank of a
-    mesh have nobody to communicate with. The first member of a bucket has the bytes of all members;
-    the remaining members have no communication of their own.
+    A reduction of slices to a scalar has an AllReduce of one scalar. The first member of a bucket
+    has the bytes of all members, the other members no communication. Along axes of one rank there
+    is none either.
     """
     tensor = program.types[operation.name]
     is_scalar = reduces_scalar(program, operation)

@@ -31,14 +31,14 @@ def combine(
     bindings: Sequence[Binding],
     simulation: Simulation | None,
 ) -> tuple[Exploration, str]:
-    """Combine one exploration per class of equal parts into one of the whole program.
+    """Combine the explorations of all classes of equal parts to one of the entire program.
 
-    Its candidates are the original program, and for every size the program of the fastest
-    candidates of all parts, and that of their smallest ones. With a simulation, the whole programs
+    The candidates are the original program and, for every size, the program of the fastest
+    candidates of all parts and that of the smallest ones. With a simulation, the entire programs
     are simulated with the means that were selected for their parts, so that kernels of different
-    parts overlap; programs of more than 100 communications, and those that cannot be simulated,
-    have the sums of the times of their parts. If parts read values of each other, other candidates
-    are tried in the whole program, too. The second result describes the times.
+    parts overlap. Programs with more than 100 communications, and those that cannot be simulated,
+    have the sum of the times of their parts. If parts read values of each other, other candidates
+    are also tried in the entire program. The second result describes the times.
     """
     selections = [[exploration.candidates[0] for exploration in explorations]]
     for size_index in range(len(bindings)):
@@ -92,7 +92,8 @@ def _unite_restrictions(
 ) -> tuple[str, ...]:
     """Return the restrictions of all parts and of their combination, each text once.
 
-    A part with several copies adds one, and simulated programs of several classes another one.
+    There is an additional one for parts with several copies, and one for simulated programs of
+    several classes.
     """
     texts = [text for exploration in explorations for text in exploration.restrictions]
     if any(len(part.copies) > 1 for part in classes):
@@ -110,11 +111,10 @@ def _descend(
     size_index: int,
     simulation: Simulation,
 ) -> list[Candidate]:
-    """Select one candidate per class by simulation of the whole program at one size.
+    """Select one candidate per class by simulating the entire program at one size.
 
-    Starting from the fastest of each class alone, every other candidate of a class that
-    communicates is adopted if it reduces the time of the whole: alone, a part does not overlap with
-    kernels of other parts.
+    It starts with the fastest candidates in isolation. Then every other candidate of a class that
+    communicates is adopted if it reduces the time of the entire program, in which parts overlap.
     """
     selection = [exploration.fastest(size_index) for exploration in explorations]
     best_s = math.inf
@@ -145,10 +145,10 @@ def _add_up(
     selection: Sequence[Candidate],
     bindings: Sequence[Binding],
 ) -> Candidate:
-    """Build the candidate of a whole program, with the sum of the times of all parts.
+    """Build the candidate of an entire program, with the sum of the times of all parts.
 
-    `choices` are those of the first copies. Steps are in the order of `TRANSFORMATIONS`, in which
-    they can be applied to the whole program.
+    The means are those of the first copies. Steps are in the order of `TRANSFORMATIONS`, in which
+    they can be applied to the entire program.
     """
     steps = []
     for part, candidate in zip(classes, selection, strict=True):
@@ -201,10 +201,10 @@ def _simulate(
 def _spread_means(
     origins: Mapping[str, Origin], selection: Sequence[Candidate], size_index: int
 ) -> dict[str, Means]:
-    """Return the means of the communications of the whole program by name, at one size.
+    """Return the means of the communications of the entire program by name, at one size.
 
-    An operation takes those of its origin in the candidate of its class, so that copies have equal
-    means. Operations whose origin has no means have no entry.
+    An operation has those of its origin in the candidate of its class, so that copies have equal
+    means. Operations whose origin has no means are left out.
     """
     means = {}
     for name, origin in origins.items():

@@ -64,9 +64,10 @@ class FormulaModel:
     collective_times: CollectiveTimes | None = None
 
     def timing(self, program: Program, binding: Binding) -> Timing:
-        """Return the time of a program in s, and the means of each communication by name.
+        """Return the time of a program in s by formula, and each communication's means by name.
 
-        Each communication has its fastest algorithm, protocol and chunk count in isolation.
+        Each communication uses the algorithm, protocol and chunk count that are fastest in
+        isolation.
         """
         calculation = _TimeCalculation(self.rates, program, binding, self.find_times())
         # Evaluated in this order: `compute_seconds` fills `choices`.
@@ -75,7 +76,7 @@ class FormulaModel:
     def bound(self, program: Program, binding: Binding, kinds: Sequence[str]) -> ProgramBound:
         """Compute the bounds of `compute_bound`, and tighter ones if `kinds` has no `fuse`.
 
-        Only chains can then change, and the current kernels and peak memory remain.
+        Without `fuse` only chains can change, so that kernels and peak memory remain.
         """
         bound = compute_bound(program, binding, self.rates, kinds, self.find_times())
         if "fuse" in kinds:
@@ -100,12 +101,12 @@ class _TimeCalculation:
     choices: dict[str, Means] = field(default_factory=dict)
 
     def compute_seconds(self) -> float:
-        """Return the time of the program in s: all kernels outside chains, plus every chain.
+        """Return the time of the program in s: all kernels outside of chains, plus every chain.
 
-        Kernels run one after another. In a chain the times of the kernels are added per resource,
-        and the resources overlap in the fastest number of chunks, each further one at the cost of a
-        launch for every kernel of the chain. Kernels that take no time are not counted. Fills
-        `choices` with the algorithm and chunks of every collective and chain, by name.
+        Kernels run one after the other. In a chain the times are added per resource, and the
+        resources overlap in the fastest number of chunks; each further chunk costs a launch of
+        every kernel of the chain. Kernels that take no time are not counted. Fills `self.choices`
+        with the means of every collective and chain, by name.
         """
         total = 0.0
         labels = {member: stage.name for stage in self.program.stages for member in stage.members}
@@ -132,7 +133,7 @@ class _TimeCalculation:
         return total
 
     def compute_minimum_seconds(self) -> float:
-        """Return a lower bound, in seconds, of these kernels in any arrangement of chains.
+        """Return a lower bound, in s, of the time of the kernels in any arrangement of chains.
 
         It is the time of the busiest resource, because kernels of one resource never overlap, plus
         the time of all kernels with a reduction to a scalar, which cannot be in a chain.
@@ -148,10 +149,10 @@ class _TimeCalculation:
         return unchained_s + max(busy.values(), default=0.0)
 
     def _find_resource(self, kernel: list[Operation]) -> str:
-        """Name the resource of a kernel; kernels of one resource never overlap.
+        """Return the name of the resource of a kernel; kernels of one resource never overlap.
 
-        It is the network between groups for a Send, the links of the group for a kernel with a
-        collective, else the processors of the group.
+        It is the network for a Send, the links of the group for a kernel with a collective,
+        otherwise the processors of the group.
         """
         kinds = {operation.kind for operation in kernel if operation.is_communication}
         if Kind.SEND in kinds:
@@ -160,14 +161,13 @@ class _TimeCalculation:
         return f"{'links' if kinds else 'processors'} of group {group}"
 
     def _compute_kernel_s(self, kernel: list[Operation], label: str) -> float:
-        """Compute the seconds of a kernel (computation, collective, or both) with its launch.
+        """Return the time of a kernel (computation, collective, or both) in s, with its launch.
 
-        A computation takes the longer of contractions (operations per second) and memory traffic;
-        collectives are added up, and so are all-reduces of scalars. Both parts of a stage overlap
-        in the fastest number of chunks, unless it contains a reduction to a scalar: then they are
-        added. 0 for views only, and for an update of a state that the producing collective can
-        write in place. `label`: name of the kernel in `choices`, in which the chosen chunks are
-        stored.
+        The computation takes the longer one of contractions and memory traffic; collectives and
+        all-reduces of scalars are added. Computation and collectives overlap in the fastest number
+        of chunks, unless the kernel contains a reduction to a scalar: then they are added. 0 for
+        views only, and for an update of a state that the producing collective can write in place.
+        `label`: name of the kernel, under which the chunks are stored in `self.choices`.
         """
         communications = [operation for operation in kernel if operation.is_communication]
         scalars = [operation for operation in kernel if reduces_scalar(self.program, operation)]
@@ -199,9 +199,9 @@ class _TimeCalculation:
         return self._compute_overlapped_s(label, parts, step_s) + scalars_s + launch_s
 
     def _is_in_place(self, kernel: list[Operation]) -> bool:
-        """Whether all operations update states with results of collectives.
+        """Check whether all operations update states with results of collectives.
 
-        The collective can write such a result to the state itself.
+        Such a collective can write its result directly to the state.
         """
         sources = (self.program.by_name.get(operation.reads[-1]) for operation in kernel)
         return all(
@@ -210,18 +210,17 @@ class _TimeCalculation:
         )
 
     def _compute_collective_s(self, operation: Operation) -> float:
-        """Seconds of a collective or Send by its fastest means, without its launch.
+        """Return the time of a collective or Send in s by its fastest means, without its launch.
 
-        The means are stored in `choices`.
+        The means are stored in `self.choices`. 0 without communication.
         """
         demand = find_demand(self.program, self.binding, operation)
         return 0.0 if demand is None else self._choose_means(operation.name, demand)
 
     def _compute_scalar_s(self, operation: Operation) -> float:
-        """Return the seconds of the AllReduce of one scalar, after each rank has reduced its slice.
+        """Return the time of the AllReduce of one scalar in s; 0 if no communication is needed.
 
-        0 if the operation needs no communication. The means are stored in `choices` under the name
-        with the suffix ` (scalar)`.
+        The means are stored in `self.choices` under the name with the suffix ` (scalar)`.
         """
         demand = find_demand(self.program, self.binding, operation)
         if demand is None:
@@ -229,9 +228,9 @@ class _TimeCalculation:
         return self._choose_means(f"{operation.name} (scalar)", demand)
 
     def _choose_means(self, name: str, demand: Demand) -> float:
-        """Return the seconds of the fastest means, and store these means in `choices[name]`.
+        """Return the time of the fastest means in s, and store the means in `self.choices[name]`.
 
-        A send is always timed by formula.
+        A Send is always timed by formula.
         """
         times = self.times
         if demand.kind is Kind.SEND:
@@ -241,10 +240,11 @@ class _TimeCalculation:
         return seconds
 
     def _compute_overlapped_s(self, name: str, times_s: list[float], overhead_s: float) -> float:
-        """Seconds of parts that overlap in k chunks, for the fastest k of `CHUNK_COUNTS`.
+        """Return the time in s of parts that overlap, in the fastest chunk count.
 
-        The time is that of the longest part, plus 1/k of the remaining parts, plus `overhead_s` for
-        every chunk after the first. The chunk count is stored in `choices[name]`.
+        With k chunks it is the time of the longest part, plus 1/k of the other parts, plus
+        `overhead_s` for every chunk after the first. The best k of `CHUNK_COUNTS` is stored in
+        `self.choices[name]`.
         """
         longest_s = max(times_s)
         remaining_s = sum(times_s) - max(times_s)

@@ -20,12 +20,12 @@ def describe_exploration(
     omissions: Sequence[Omission] = (),
     restrictions: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Describe the result of a search in lines.
+    """Yield lines that describe the result of a search.
 
-    For every range of neighbouring sizes with the same fastest program: its time and gain at the
-    largest of these sizes, its passes and its means. Then the front of time and memory at the
-    largest size, the numbers of expanded and pruned programs, the completeness, and the
-    restrictions.
+    For every range of consecutive sizes with the same fastest program, they contain its time and
+    gain at the largest of these sizes, its passes and its means. Then follow the Pareto front of
+    time and memory at the largest size, the numbers of expanded and pruned programs, the
+    completeness, and the restrictions.
     """
     original = exploration.candidates[0]
     fastest = [exploration.fastest(size_index) for size_index in range(len(bindings))]
@@ -61,8 +61,8 @@ def describe_completeness(
 ) -> str:
     """Describe in one line whether the search covered all reachable programs and algorithms.
 
-    A search with restrictions is never called complete. Algorithms that cannot be faster than the
-    compared ones by more than 1 % count as covered.
+    A search with restrictions is never called complete. Omitted algorithms that are proven to be at
+    most 1 % faster than the compared ones count as covered.
     """
     unproven = sorted({omission.name for omission in omissions if not omission.is_proven})
     if not exploration.is_complete:

@@ -145,8 +145,9 @@ class Exploration:
         return min(self.candidates, key=lambda candidate: candidate.sort_key(size_index))
 
     def pareto_front(self, size_index: int) -> list[Candidate]:
-        """Return candidates at one size, the fastest first, each of which needs less memory than
-        all before.
+        """Return the Pareto front of time and memory at one size, the fastest candidate first.
+
+        Each further candidate needs less memory than all before it.
         """
         front: list[Candidate] = []
         for candidate in sorted(self.candidates, key=lambda program: program.sort_key(size_index)):
@@ -165,13 +166,13 @@ def explore(
     progress: Progress = ignore_progress,
     budget: SearchBudget | None = None,
 ) -> Exploration:
-    """Explore up to `max_states` programs, starting from `program`.
+    """Explore up to `max_states` programs that transformations reach from `program`.
 
     `bindings`: the sizes to optimize for. The result is deterministic and does not depend on
-    `workers`; ties go to the state discovered first. `progress(fraction, text)` reports the
-    processed fraction of the states discovered so far. `budget` counts one unit of work for every
-    discovered program. At its limit the search stops after the current round, and records the cut
-    in `budget`; the result is then incomplete. A time limit makes the result depend on the machine.
+    `workers`; the state that was discovered first wins ties. `progress(fraction, text)` reports the
+    processed fraction of discovered states. `budget` counts one unit of work per discovered
+    program. At its limit the search stops after the current round and records the cut; the result
+    is then incomplete. With a time limit the result depends on the speed of the machine.
     """
     budget = budget or SearchBudget()
     if rewrite := fuse_scalars(program):
@@ -227,12 +228,12 @@ class _Search:
         self._enqueue(Candidate(program, (), *evaluation), SEARCHED)
 
     def expand_round(self, workers: Executor | None) -> None:
-        """Expand the most promising states of the queue and enqueue the new programs.
+        """Expand the most promising states of the queue, and enqueue the new programs.
 
-        A rewrite is dropped if its program, by hash, is known already; the first one found counts.
-        New programs are evaluated at every size. A child may be rewritten by the transformation
-        that created it and later ones of `SEARCHED` only. `workers` computes in parallel;
-        None: in this process; the results are the same. Nothing happens if no state is left.
+        A rewrite whose program is already known (by hash) is dropped. New programs are evaluated at
+        every size. A child may be rewritten only by the transformation that created it and later
+        ones of `SEARCHED`. `workers` compute in parallel, with the same results as without. Nothing
+        happens if the queue has no state to expand.
         """
         parents = self._take_parents()
         tasks = [(candidate.program, kinds) for candidate, kinds in parents]
@@ -256,8 +257,8 @@ class _Search:
     def _take_parents(self) -> list[tuple[Candidate, AllowedKinds]]:
         """Take up to `_STATES_PER_ROUND` states from the queue, and count them as expanded.
 
-        Dominated states on the way are removed too, counted as pruned, and do not count toward the
-        limit. Empty if no state is left to expand.
+        Dominated states are removed and counted as pruned, and do not count toward the limit. Empty
+        if no state is left.
         """
         parents: list[tuple[Candidate, AllowedKinds]] = []
         while self.queue and len(parents) < _STATES_PER_ROUND:
@@ -271,10 +272,10 @@ class _Search:
         return parents
 
     def _is_dominated(self, state: Candidate, kinds: AllowedKinds) -> bool:
-        """Whether at every size a known program meets the bounds of `state` and its descendants.
+        """Check whether known programs are at least as good as any descendant of a state.
 
-        The known program may differ between sizes; it must be at most as slow as the bound of the
-        time and at most as large as the bound of the peak memory.
+        That holds if at every size some known program (not necessarily the same) is at most as slow
+        as the bound of the time, and needs at most the bound of the memory.
         """
         for size_index, binding in enumerate(self._bindings):
             bound = self._cost_model.bound(state.program, binding, kinds)
@@ -288,7 +289,7 @@ class _Search:
         return True
 
     def _register(self, program_hash: str) -> bool:
-        """Record a hash and return True, or return False without recording it.
+        """Record a hash; return whether it is new and recorded.
 
         False if the hash is known, or if `max_states` hashes are recorded; the latter marks the
         result as incomplete.
@@ -323,10 +324,10 @@ class _Search:
 
 
 def find_rewrites(task: tuple[Program, AllowedKinds]) -> list[tuple[Rewrite, str]]:
-    """Find the legal rewrites that can help, as pairs of rewrite and canonical hash of its result.
+    """Return the legal rewrites that may improve a program, each with the hash of its result.
 
-    `task`: the program and the kinds of transformations that may be applied. Different rewrites can
-    lead to the same program and hash.
+    `task`: the program and the kinds of transformations that may be applied. Different rewrites may
+    have the same hash.
     """
     program, kinds = task
     return [
@@ -337,10 +338,10 @@ def find_rewrites(task: tuple[Program, AllowedKinds]) -> list[tuple[Rewrite, str
 
 
 def _can_help(program: Program, record: LegalityRecord) -> bool:
-    """Whether a legal transformation can improve a program at all.
+    """Check whether a legal transformation can improve a program.
 
-    False for a reorder that would only split a statement into two, and for an overlap of members
-    that all occupy one resource. True for all remaining transformations.
+    False for a reorder that only splits a statement into two, and for an overlap of members that
+    all use one resource. True for all others.
     """
     # Moving a prefix whose last member is inside a statement would only split the statement.
     if record.transformation == "reorder":
@@ -357,10 +358,9 @@ def _can_help(program: Program, record: LegalityRecord) -> bool:
 
 
 def evaluate(task: tuple[Program, Sequence[Binding], CostModel]) -> Evaluation:
-    """Compute timings, peak memory in bytes and the number of unevenly sliced values.
+    """Return timings, peak memory in bytes, and number of unevenly sliced values of a program.
 
-    `task`: program, sizes, and cost model. Each of the three results has one entry per size, in
-    order.
+    `task`: program, sizes, and cost model. Each result has one entry per size, in order.
     """
     program, bindings, cost_model = task
     timings = tuple(cost_model.timing(program, binding) for binding in bindings)

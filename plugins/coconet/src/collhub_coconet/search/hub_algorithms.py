@@ -127,9 +127,10 @@ class HubAlgorithms:
         return _rebuild, (*arguments, self._fastest)
 
     def find_fastest(self, demand: Demand) -> tuple[float, Means]:
-        """Return the seconds and the means of the fastest algorithm alone, in one piece.
+        """Return the time in s and the means of the fastest algorithm in isolation, in one piece.
 
-        Raises `InputError` if the hub has no algorithm for the collective.
+        The result is cached. Raises `InputError` (`algorithm-does-not-fit`) if the hub has no
+        algorithm for the collective.
         """
         if demand not in self._fastest:
             best = self.list_offers(demand)[0]
@@ -138,9 +139,9 @@ class HubAlgorithms:
         return self._fastest[demand]
 
     def list_offers(self, demand: Demand) -> tuple[OfferedAlgorithm, ...]:
-        """Return the algorithms for a collective, the fastest alone first; ties by name.
+        """Return the algorithms for a collective, the fastest in isolation first, then by name.
 
-        Raises `InputError` if there is none.
+        The result is cached. Raises `InputError` (`algorithm-does-not-fit`) if there is none.
         """
         if demand not in self._offered:
             offers = sorted(
@@ -174,9 +175,8 @@ class HubAlgorithms:
     def find_network(self, members: tuple[int, ...], protocol: str) -> Topology:
         """Return the part of the network that some ranks use, with the rates of a protocol.
 
-        Ranks that are not connected among themselves, such as those of an axis of a mesh, have
-        links between all pairs with the rates of the slowest link; the simulation of the program
-        uses the routes of the network.
+        If the ranks are not connected among themselves, such as those of an axis of a mesh, the
+        result has links between all pairs, with the rates of the slowest link. It is cached.
         """
         if members not in self._networks:
             network = self.topology
@@ -195,9 +195,10 @@ class HubAlgorithms:
     def _build_offers(self, demand: Demand) -> Iterator[OfferedAlgorithm]:
         """Yield the algorithms that fit a collective, with their times by protocol.
 
-        Ends as soon as the best time is within 1 % of the smallest proven bound of all protocols.
-        Algorithms that fail, have more than `MAX_STEPS` steps or come after the end are stored in
-        `omissions` with the reason. An algorithm without a time is skipped without a reason.
+        The remaining ones are omitted as soon as the best time is within 1 % of the smallest proven
+        bound of all protocols. Omitted algorithms, those that fail, and those of more than
+        `MAX_STEPS` steps are stored in `self.omissions` with the reason. An algorithm without a
+        time is skipped.
         """
         call = Call(demand.kind, range(len(demand.members)), demand.root, demand.size_bytes)
         bounds = {
@@ -238,9 +239,10 @@ class HubAlgorithms:
         return bound.time_ps / 1e12 if bound else 0.0
 
     def _sort_names(self, demand: Demand, call: Call) -> list[str]:
-        """Sort the names of algorithms: files, patterns by their estimate, then searches.
+        """Sort the names of algorithms: files, then patterns by their estimate, then searches.
 
-        Synthesizers that declare no kinds, and those that are used only by name, are left out.
+        Synthesizers that declare no kinds of collectives, and those that are used only by name, are
+        left out.
         """
         kind = call.collective.kind
         network = self.find_network(demand.members, PROTOCOLS[0].name)
@@ -268,9 +270,10 @@ class HubAlgorithms:
     def _build(self, name: str, demand: Demand, call: Call) -> Algorithm:
         """Return a verified algorithm: of the synthesizer `name`, or of the file `name`.
 
-        Algorithms that do not depend on the size are built once per kind, members and root. Parts
-        of a synthesis that its work limit cuts are stored in `omissions`. Raises `HubError` if the
-        algorithm does not fit the collective, has no contents, or is incorrect.
+        Algorithms that do not depend on the size are cached. Parts of a synthesis that are cut by
+        the limit of work are stored in `self.omissions`. Raises `InputError` if the algorithm does
+        not fit the collective (`algorithm-does-not-fit`), has no units (`no-contents`), or is
+        incorrect (`wrong`).
         """
         known = {provided.name: provided.offer for provided in self.registry.all(Synthesizer)}
         is_size_dependent = name in known and known[name].adapts
@@ -310,10 +313,11 @@ class HubAlgorithms:
     def _time(
         self, algorithm: Algorithm, demand: Demand, bounds: dict[str, float], best_s: float
     ) -> dict[str, float]:
-        """Simulate an algorithm in isolation; return seconds by protocol.
+        """Simulate an algorithm in isolation; return its times in s by protocol.
 
-        Protocols whose bound (s) is above `best_s` are skipped, and those without a time have no
-        entry. Raises `InputError` if the collective has fewer bytes than the algorithm has units.
+        Protocols whose bound is above `best_s` are skipped; those without a time have no entry.
+        Raises `InputError` (`size-too-small`) if the collective has fewer bytes than the algorithm
+        has units.
         """
         if demand.size_bytes < algorithm.collective.unit_count:
             message = f"{demand.size_bytes} bytes are too few for its units"
@@ -335,9 +339,10 @@ class HubAlgorithms:
 
 
 def describe_omissions(omissions: Sequence[Omission]) -> list[str]:
-    """Return one line per reason: the names of the omitted algorithms, without repetition.
+    """Describe omitted algorithms, one line per reason with their names.
 
-    The number in a line is the largest count of omissions of one of these algorithms.
+    The number in a line is the largest number of collectives for which one of these algorithms was
+    omitted.
     """
     grouped: dict[str, dict[str, int]] = {}
     for omission in omissions:
@@ -351,7 +356,7 @@ def describe_omissions(omissions: Sequence[Omission]) -> list[str]:
 
 
 def _is_connected(network: Topology) -> bool:
-    """Return whether directed routes lead from NPU 0 to all NPUs, and from all NPUs to it."""
+    """Check whether routes lead from NPU 0 to all NPUs, and from all NPUs to it."""
     for sources, targets in (
         (network.source, network.destination),
         (network.destination, network.source),

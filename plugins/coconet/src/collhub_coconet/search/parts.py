@@ -62,11 +62,15 @@ class PartClass:
 def divide(program: Program) -> list[PartClass]:
     """Divide a program into classes of equal parts, in the order of their first operations.
 
-    Parts share no operations, and no states that may become slices. Parts without common values are
-    separate; a part of more than 40 operations is divided further: around each collective, the
-    operations that may move before its AllGather and the product before it stay together. A value
-    that another part reads is an output of its part with a fixed layout. Parts may wait for
-    scalars of each other (`is_stand_in`). Programs with stages or chains are one part.
+    - Parts share no operations, and no states that may become slices.
+    - Operations without common values are in separate parts.
+    - A part of more than `_LARGE` (40) operations is divided further: each collective stays
+      together with the operations that may move before its AllGather, and with the product before
+      it.
+    - A value that another part reads is an output of its part with a fixed layout.
+    - Parts may wait for scalars of each other (`is_stand_in`).
+
+    A program with stages or chains is one part.
     """
     if program.stages or program.chains or not program.operations:
         return [PartClass(program, (_identity(program),))]
@@ -85,9 +89,10 @@ def divide(program: Program) -> list[PartClass]:
 
 
 def _classify(program: Program, members: list[list[str]], shared: set[str]) -> list[PartClass]:
-    """Find the classes of equal sets of operations, and divide large sets before.
+    """Divide large sets of operations, and find the classes of equal sets.
 
-    `shared`: scalars that are computed from several of the sets; a set of them remains.
+    `shared`: scalars that are computed from several of the sets; sets that contain one are not
+    divided.
     """
     if any(len(group) > _LARGE and shared.isdisjoint(group) for group in members):
         members = _divide_at_collectives(program, members, shared)
@@ -130,7 +135,7 @@ def is_stand_in(operation: Operation) -> bool:
 def exchanged_values(classes: Sequence[PartClass]) -> set[str]:
     """Return the names of the values of parts that other parts read, without scalars.
 
-    Scalars have one layout only, and no decision depends on it.
+    Scalars have only one layout, so that no decision depends on them.
     """
     produced = {
         copy.names[name]
@@ -162,11 +167,12 @@ class Origin:
 def assemble(
     program: Program, classes: Sequence[PartClass], chosen: Sequence[Program]
 ) -> tuple[Program, dict[str, Origin]]:
-    """Assemble the whole program from one rewritten program per class, in the order of `classes`.
+    """Assemble the entire program from one rewritten program per class; also return origins.
 
-    Names of values of `program` remain. New values and stages get the name of the first copy with a
-    number. Also returns the origin of every value. Types are those of the chosen programs. Raises
-    `InputError` if stages of different parts would wait for each other.
+    `chosen`: in the order of `classes`. Names of `program` remain; new values and stages have the
+    name in the first copy, with a number if necessary. The second result is the origin of every
+    value, by name. Types are those of the chosen programs. Raises `InputError` if stages of
+    different parts would wait for each other.
     """
     types: dict[str, TensorType] = {}
     is_interleaved = False
@@ -263,8 +269,8 @@ def _divide_at_scalars(program: Program) -> tuple[list[list[str]], set[str]]:
     """Divide the operations into sets that have no common values, or only scalars.
 
     A scalar that is computed from one set, or that only one set reads, belongs to this set. The
-    second result are the remaining scalars; connected ones are one set. Reductions to scalars and
-    communications belong to the set of their operand.
+    second result are the remaining scalars, of which connected ones are one set. Reductions to
+    scalars and communications belong to the set of their operand.
     """
     scalars = {
         operation.name
@@ -296,10 +302,10 @@ def _divide_at_scalars(program: Program) -> tuple[list[list[str]], set[str]]:
 def _propagate(
     program: Program, scalars: set[str], groups: _Groups, *, is_forward: bool
 ) -> dict[str, str | None]:
-    """Return for each scalar the only set from which it is computed, through scalars alone.
+    """Return for each scalar the only set of operations from which it is computed.
 
-    With `is_forward` False, it is the set that reads it, directly or through scalars. A set is
-    given by its representative; "" for none, None for several.
+    With `is_forward` false it is the only set that reads it. Both count directly or through other
+    scalars. A set is given by its representative; "" for none, None for several.
     """
     only: dict[str, str | None] = {}
     for operation in program.operations if is_forward else reversed(program.operations):
@@ -332,8 +338,8 @@ def _divide_at_collectives(
 ) -> list[list[str]]:
     """Divide connected sets of operations around their collectives; small sets remain.
 
-    Sets that would wait for each other are united, except through `shared` scalars, whose sets
-    remain.
+    Sets that would wait for each other are united. Scalars in `shared` are ignored for this, and
+    their sets remain.
     """
     groups = _Groups(operation.name for operation in program.operations)
     near: set[str] = set()
@@ -369,9 +375,9 @@ def _divide_at_collectives(
 def _find_levels(program: Program, loose: set[str]) -> dict[str, int]:
     """Return the level of every `loose` operation; those of one level can be fused without a cycle.
 
-    The level is the largest number of other operations on a path to the operation. If all readers
-    are loose and it is no output, it is the lowest level of a reader, with which it can be
-    computed.
+    The level is the largest number of other operations on a path to the operation. If the operation
+    is no output, and all readers are loose, it is the lowest level of a reader instead, since it
+    can be computed together with it.
     """
     early: dict[str, int] = {}
     for operation in program.operations:
@@ -390,11 +396,11 @@ def _find_levels(program: Program, loose: set[str]) -> dict[str, int]:
 
 
 def _find_neighbours(program: Program, operation: Operation) -> list[str]:
-    """Find the operations that a decision about a communication concerns.
+    """Return the operations that a decision about a communication concerns.
 
-    These are the product or pointwise operation that produces its operand, and all operations that
-    may move before its AllGather (of an AllReduce: after a split along any dimension); of other
-    communications their readers.
+    They are the contraction that produces its operand, and, for an AllGather or AllReduce, all
+    operations that may move before the AllGather (of an AllReduce: after a split along any
+    dimension). For other communications they are the readers.
     """
     names = [
         read
@@ -416,9 +422,9 @@ def _find_neighbours(program: Program, operation: Operation) -> list[str]:
 
 
 def _unite_cycles(program: Program, groups: _Groups, shared: set[str]) -> None:
-    """Unite sets until they have an order in which every set reads earlier ones only.
+    """Unite sets until they can be ordered so that each reads only earlier ones.
 
-    `shared`: scalars that do not count.
+    `shared`: scalars that are ignored. Modifies `groups`.
     """
     operations = [operation for operation in program.operations if operation.name not in shared]
     while True:
@@ -463,10 +469,10 @@ def _find_blocked(waits: Mapping[int, set[int]]) -> set[int]:
 
 
 def _order(program: Program, members: list[list[str]]) -> tuple[list[list[str]], set[str]]:
-    """Order sets of operations so that every set reads values of earlier sets only.
+    """Order sets of operations so that each reads values of earlier sets only.
 
-    Sets that wait for each other are in the order of their first operations; all of their
-    operations are the second result.
+    If sets wait for each other, their order remains that of `members`, and all operations of these
+    sets are the second result; otherwise it is empty.
     """
     ordered = order_groups(program.operations, [group for group in members if len(group) > 1])
     if ordered is not None:
@@ -522,12 +528,10 @@ class _Draft:
 def _extract(program: Program, members: Sequence[str], coupled: set[str]) -> _Draft:
     """Extract a part of a program; values of other parts become arguments.
 
-    `coupled`: operations of the parts that wait for each other. A scalar of such a part is a
-    stand-in if it depends on results of this part: those that another of these parts reads, and
-    that precede the scalar in the program. A result on which it does not depend may be among them.
-
-    Its outputs are those of the program, values that other parts read, and without either all its
-    updates.
+    `coupled`: operations of the parts that wait for each other. A scalar of another coupled part is
+    replaced by a stand-in if results of this part precede it that coupled operations of other parts
+    read (`_add_stand_ins`). The outputs of the part are outputs of the program and values that
+    other parts read; without any, all its updates.
     """
     own, inside = set(members), set(members)
     operations = tuple(program.by_name[name] for name in members)
@@ -564,9 +568,9 @@ def _add_stand_ins(
 ) -> tuple[Operation, ...]:
     """Add stand-ins for scalars of other parts; return all operations in program order.
 
-    A stand-in is an opaque operation without cost that reads the results of this part which precede
-    it and which `coupled` operations of other parts read. It replaces a coupled scalar that the
-    part reads. A scalar without such a result before it gets no stand-in.
+    A stand-in is an opaque operation without cost that replaces a coupled scalar which the part
+    reads. It reads those results of the part that precede the scalar and that `coupled` operations
+    of other parts read. A scalar without such results gets no stand-in.
     """
     inside = {operation.name for operation in operations}
     results = [
@@ -637,11 +641,11 @@ class _Order:
         self.seeds = tuple(self._seed_numbers)
 
     def _visit(self, name: str) -> None:
-        """Number a value after all values on which it depends, and append one row of text for each.
+        """Number a value after all values on which it depends, and append a row of text for each.
 
         Operands are visited in their order, each value once. The row of an argument is its hash;
-        that of an operation has its attributes, the numbers of its operands, and the number of its
-        seed in order of occurrence.
+        that of an operation has its attributes, the numbers of its operands, and its seed as a
+        number in order of occurrence.
         """
         stack = [(name, False)]
         while stack:
@@ -701,7 +705,7 @@ def _identity(part: Program, position: int = 0) -> Copy:
 def _name_values(result: Program, copy: Copy, taken: dict[str, int]) -> dict[str, str]:
     """Return the names of all values of a rewritten copy, by their name in the rewritten part.
 
-    Values of the original part have their name in the copy; new values get a free name, which is
+    Values of the original part have their name in the copy. New values get a free name, which is
     added to `taken`.
     """
     names = {}
@@ -711,9 +715,9 @@ def _name_values(result: Program, copy: Copy, taken: dict[str, int]) -> dict[str
 
 
 def _choose_free_name(name: str, taken: dict[str, int]) -> str:
-    """Return a name with the first free number, and add it to `taken`.
+    """Return a name that is not taken, with a number if necessary, and add it to `taken`.
 
-    `taken`: for each name in use the number up to which all of its numbers are in use.
+    `taken`: for each used name, the number up to which all of its numbers are used.
     """
     chosen, number = name, taken.get(name, 0)
     while chosen in taken:

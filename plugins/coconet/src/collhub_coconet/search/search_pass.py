@@ -60,10 +60,10 @@ class Outlook:
     def to_record(
         self, before: Candidate, after: Candidate, size_index: int
     ) -> dict[str, JsonValue]:
-        """Build the record that follows those of the transformations.
+        """Build the record of the search, which follows those of the transformations.
 
         `before`, `after`: the original and the selected program. Times are in ns, of the slowest
-        rank; peaks are bytes of tensors on a rank; `means` has a text per collective or chain.
+        rank; peaks are bytes on a rank; `means` has a text per collective or chain.
         """
         choices = {name: str(means) for name, means in after.timings[size_index].choices.items()}
         return {
@@ -93,14 +93,15 @@ def run(
 ) -> tuple[Workload, PassReport]:
     """Return the workload of the fastest program at its sizes, and a report about all sizes.
 
-    The report lists for every range of sizes the fastest program with the passes that produce it,
-    and for the largest size the front of time and memory. The result does not depend on the number
-    of `workers`. At a limit of `budget` the fastest program so far is returned, and the report
-    lists the omitted work. With the option `simulate`, the most promising programs are simulated;
-    if one cannot be simulated, all times are by formula, and the report gives the reason.
+    For every range of sizes the report has the fastest program with the passes that produce it, and
+    for the largest size the Pareto front of time and memory. The result does not depend on the
+    number of `workers`. At a limit of `budget` the fastest program so far is returned, and the
+    report lists the omitted work. With the option `simulate`, the most promising programs are
+    simulated; if one cannot be simulated, all times are by formula, and the report gives the
+    reason.
 
-    Raises `UsageError` without a network, and `InputError` for a network whose number of NPUs is
-    not a multiple of the number of groups with at least 2 ranks per group.
+    Raises `UsageError` without a network, and `InputError` (`ranks`) if the NPUs cannot be divided
+    equally among the groups, with at least 2 ranks per group.
     """
     budget = budget or SearchBudget()
     inference = read_program(workload, options)
@@ -178,8 +179,8 @@ def _search_part(
     """Search one program, and simulate the most promising candidates if there is a simulation.
 
     Returns the candidates, and a text about the origin of their times. Times are by formula without
-    a simulation, after the budget's limit, or if a program cannot be simulated; then the text has
-    the reason.
+    a simulation, after the limit of the budget, or if a program cannot be simulated, in which case
+    the text has the reason.
     """
     # Fraction of the progress that the search by formula accounts for.
     formula_fraction = 0.5 if simulation else 1.0
@@ -230,8 +231,8 @@ def _list_omissions(
 ) -> list[Omission]:
     """List the algorithms that were not compared for the collectives of the fastest programs.
 
-    For every size the program that is fastest at it counts. Messages are left out. Offers of each
-    collective are built again if another process compared them.
+    For every size these are the collectives of the program that is fastest there, without messages.
+    Algorithms of each collective are compared again if that happened in another process.
     """
     demands: dict[Demand, None] = {}
     for size_index, binding in enumerate(bindings):
@@ -246,11 +247,11 @@ def _list_omissions(
 
 
 def list_bindings(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
-    """List bindings from the smallest to the largest sizes, evenly spaced in their logarithms.
+    """List bindings from the smallest to the largest sizes, at equal ratios.
 
-    `sizes`: sizes and ranges by symbol, such as `B=8,N=1024..4096`; they replace the sizes of the
-    program, and symbols that are absent keep theirs. `count`: number of bindings; only one is
-    listed if no symbol has a range. Raises `UsageError` for malformed sizes.
+    `sizes`: sizes and ranges by symbol, such as `B=8,N=1024..4096`, which replace the sizes of the
+    program. `count`: number of bindings; only one is listed if no symbol has a range. Raises
+    `UsageError` for malformed sizes, and `InputError` for sizes that the program does not permit.
     """
     ranges = {symbol: (size, size) for symbol, size in bound.binding.sizes.items()}
     ranges.update(parse_ranges(sizes))
@@ -271,8 +272,7 @@ def list_bindings(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
 def _read_network(options: SearchOptions) -> Topology:
     """Read the network of the option `topology`.
 
-    Raises `UsageError` if the option is missing, and the errors of `read_topology` for invalid
-    text.
+    Raises `UsageError` if the option is missing, and the errors of `read_topology`.
     """
     if options.topology is None:
         message = "option topology, the network to search for, is missing"
@@ -283,9 +283,9 @@ def _read_network(options: SearchOptions) -> Topology:
 def _assign_ranks(bound: BoundProgram, topology: Topology) -> BoundProgram:
     """Set the number of ranks per group so that every NPU runs one rank.
 
-    Raises `InputError` if the NPUs cannot be divided equally among the groups of the program, if
-    a group would have fewer than 2 ranks, if the axes of a mesh have another number, or if the
-    program was captured on another number.
+    Raises `InputError` if the NPUs cannot be divided equally among the groups or a group would have
+    fewer than 2 ranks (`ranks`), if the axes of a mesh have another product (`mesh`), or if the
+    program was captured on another number of ranks.
     """
     groups = bound.program.num_groups
     ranks, remainder = divmod(topology.num_npus, groups)
@@ -333,7 +333,7 @@ def _lower_fastest(
     """Lower the fastest program at one size to a workload.
 
     Its history gets a record for every transformation, with the effect of this step at the sizes of
-    the workload, and then the record of the search.
+    the workload, followed by the record of the search.
     """
     fastest = exploration.fastest(size_index)
     history = list(bound.history)
@@ -341,7 +341,7 @@ def _lower_fastest(
     known: dict[int, Costs] = {}
 
     def find_costs(program: Program) -> Costs:
-        """Return the costs of a program of the steps; they are computed once per program object."""
+        """Return the costs of a program; cached by program object."""
         if id(program) not in known:
             known[id(program)] = costs(program, bound.binding)
         return known[id(program)]
@@ -362,10 +362,9 @@ def _lower_fastest(
 
 
 def _record_part_step(step: PartStep, effect: Costs) -> dict[str, JsonValue]:
-    """Build the record of a step of equal parts: its parameters are those of the first one.
+    """Build the record of a step of equal parts, with the parameters of the first part.
 
-    `effect`: of the step on one part; that of all parts is recorded. `parent` is the first part
-    before the step.
+    `effect`: of the step on one part; the recorded effect is that on all parts.
     """
     record = step.rewrite.record
     if step.count > 1:

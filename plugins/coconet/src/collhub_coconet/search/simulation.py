@@ -79,12 +79,13 @@ class Simulation:
         object.__setattr__(self, "hub", hub)
 
     def timing(self, program: Program, binding: Binding) -> Timing | str:
-        """Simulate a program, and select means for its collectives; equal collectives share them.
+        """Simulate a program, and select the means of its collectives.
 
-        Every collective starts with the algorithm and protocol that are fastest alone. Coordinate
-        descent: first one chunk count for all, then for each distinct collective its algorithm,
-        protocol and chunk count; every value that reduces the simulated time is adopted. If no
-        means fit, the result is the reason. Raises `HubError` for errors with another reason.
+        Every collective starts with the algorithm and protocol that are fastest in isolation. First
+        a common chunk count is selected, then for each distinct collective its algorithm, protocol
+        and chunk count; every change that reduces the simulated time is kept. Equal collectives
+        have equal means. If no means fit, the result is the reason as text. Raises `HubError` for
+        other errors.
         """
         try:
             choice = self._start(program, binding)
@@ -105,11 +106,11 @@ class Simulation:
         choice: _MeansOfProgram,
         counts: Sequence[int] = CHUNKS,
     ) -> Timing | str:
-        """Simulate a program with each chunk count, and return the fastest time with its means.
+        """Simulate a program with each chunk count; return the fastest time with its means.
 
-        Each communication has the means that are fastest in isolation. Counts after one above 1
-        that changes no communication are skipped. If no count can be simulated, the result is the
-        first reason as text. Of equal times the first count is kept.
+        Other means are those that are fastest in isolation. After a count above 1 that changes no
+        communication, further ones are skipped. The first one of equal times is kept. If no count
+        can be simulated, the result is the first reason as text.
         """
         names = list(choice.demands)
         initial = {name: choice.find_initial(name) for name in names}
@@ -126,11 +127,11 @@ class Simulation:
         return reason if best_s == math.inf else Timing(best_s, selected)
 
     def list_restrictions(self, program: Program, binding: Binding) -> list[str]:
-        """Return texts about the algorithms and chunk counts that are never simulated in a program.
+        """Describe the algorithms and chunk counts that are never simulated in a program.
 
-        Empty without communications. Up to three texts: on the number of compared algorithms, on
-        the chunk counts, and on counts that exceed the limit of nodes. Raises `HubError` for a
-        network that does not fit.
+        There are up to three texts: on the number of compared algorithms, on the chunk counts, and
+        on counts that exceed the limit of nodes. Empty without communications. Raises `HubError`
+        for a network that does not fit.
         """
         choice = self._start(program, binding)
         restrictions = []
@@ -161,10 +162,10 @@ class Simulation:
     def estimate(
         self, program: Program, binding: Binding, counts: Sequence[int] = CHUNKS
     ) -> Timing | str:
-        """Simulate a program with the means that are fastest alone, in the best chunk count.
+        """Simulate a program with the means that are fastest in isolation, in the best chunk count.
 
-        All collectives have the same chunk count, one of `counts`. The result is the reason if no
-        means fit.
+        All collectives have the same chunk count, one of `counts`. If no means fit, the result is
+        the reason as text.
         """
         try:
             choice = self._start(program, binding)
@@ -173,10 +174,10 @@ class Simulation:
         return self._try_chunks(program, binding, choice, counts)
 
     def refined(self, program: Program, binding: Binding, timing: Timing) -> Timing:
-        """Return the time with means that are selected for each collective, starting from `timing`.
+        """Return a time with means that are selected for each collective separately.
 
-        Returns `timing` unchanged if all collectives differ, since their means are already
-        selected, or if there are more than `_MAX_REFINED`. Otherwise the result is never slower.
+        It starts from `timing`, and is never slower. `timing` is returned if all collectives
+        differ, since their means are already selected, or if there are more than `_MAX_REFINED`.
         """
         choice = self._start(program, binding)
         names = list(choice.demands)
@@ -210,11 +211,11 @@ class Simulation:
         timing: Timing,
         groups: list[list[str]],
     ) -> Timing:
-        """Try alternative means for one group of collectives after the other; keep each faster one.
+        """Try alternative means for one group of collectives after the other; keep faster ones.
 
-        All members of a group get equal means. Alternatives are those of the first member's means
-        before its group is varied. Means that do not fit are skipped. The result is never slower
-        than `timing`.
+        The members of a group get equal means. The alternatives are those of the first member's
+        means before its group is varied; means that do not fit are skipped. The result is never
+        slower than `timing`.
         """
         best_s, selected = timing.seconds, dict(timing.choices)
         for names in groups:
@@ -230,8 +231,8 @@ class Simulation:
     ) -> float | str:
         """Simulate a program with the given means of its communications by name.
 
-        Returns seconds, or the reason as text if means or network do not fit. Raises `HubError` for
-        other errors.
+        Returns the time in s, or the reason as text if means or network do not fit. Raises
+        `HubError` for other errors.
         """
         try:
             choice = self._start(program, binding)
@@ -246,12 +247,12 @@ class Simulation:
         choice: _MeansOfProgram,
         means_by_name: Mapping[str, Means],
     ) -> float | str:
-        """Simulate a program once; return seconds, or the reason why the means do not fit.
+        """Simulate a program once; return the time in s, or the reason why the means do not fit.
 
-        The network has the latency of the fastest protocol in use. The messages of a protocol with
-        flags are longer, and those of a slower one have as many bytes more as a link transfers in
-        the additional latency. Chains get as many tiles as chunks. A reason is returned only if all
-        diagnostics have a code of `_CODES_OF_UNFIT_MEANS`; other `HubError`s are raised.
+        The network has the latency of the fastest protocol in use. Messages of a slower protocol
+        are longer by the bytes that a link transfers in the additional latency. A reason is
+        returned only if all diagnostics have a code in `_CODES_OF_UNFIT_MEANS`; otherwise
+        `HubError` is raised.
         """
         used = [choice.find_protocol(means) for means in means_by_name.values()]
         base = min(used or [PROTOCOLS[0]], key=lambda protocol: protocol.step_s)
@@ -299,7 +300,7 @@ class _MeansOfProgram:
     def find_initial(self, name: str) -> Means:
         """Return the means that are fastest in isolation, in one chunk.
 
-        A send is direct, with the first protocol.
+        A Send is direct, with the first protocol.
         """
         demand = self.demands[name]
         if demand.kind is Kind.SEND:
@@ -334,11 +335,11 @@ class _MeansOfProgram:
         return [other for other in dict.fromkeys(alternatives) if other != means]
 
     def create_choice(self, name: str, means: Means, base: Protocol) -> Choice:
-        """Convert means to the choice that the lowering takes.
+        """Convert means to the choice that the lowering uses.
 
         `base`: protocol whose latency the network has. A slower protocol adds to each message the
-        bytes that a link transfers in the additional latency. Chains get as many tiles as chunks. A
-        send is direct.
+        bytes that a link transfers in the additional latency. There are as many tiles as chunks. A
+        Send is direct.
         """
         demand, protocol = self.demands[name], self.find_protocol(means)
         algorithm: str | Algorithm = "direct"
@@ -368,9 +369,9 @@ class _MeansOfProgram:
 
 
 def _explain_unfit(error: HubError) -> str:
-    """Return the text of an error that says that means do not fit a program or network.
+    """Return the text of an error if all of its codes say that means do not fit.
 
-    Raises the error again if any of its codes is not in `_CODES_OF_UNFIT_MEANS`.
+    Otherwise the error is raised again. The codes are `_CODES_OF_UNFIT_MEANS`.
     """
     if any(diagnostic.code not in _CODES_OF_UNFIT_MEANS for diagnostic in error.diagnostics):
         raise error
@@ -389,15 +390,14 @@ def simulate_candidates(
 ) -> Exploration | str:
     """Simulate the most promising candidates of a search by formula.
 
-    Simulated are, at every size, the original program, the `count` fastest candidates, and the
-    first `count` of the Pareto front. The result contains only these candidates, with simulated
-    times; at every size the fastest one gets means for each collective (`Simulation.refined`).
+    At every size these are the original program, the `count` fastest candidates, and the first
+    `count` of the Pareto front. The result contains only these candidates, with simulated times; at
+    every size the fastest one gets separate means for each collective (`Simulation.refined`).
 
     If a program cannot be simulated, the result is the reason as text: times by formula and by
-    simulation are never compared. `workers` simulate one program at one size per task. `budget`
-    counts one unit of work per simulated size of a program. At its limit, only candidates that were
-    simulated at all sizes are compared, without refinement; if there is none, the result is the
-    name of the limit.
+    simulation are never compared. `budget` counts one unit of work per simulated size of a program.
+    At its limit, only candidates that were simulated at all sizes are compared, without refinement;
+    if there is none, the result is the reason of the limit.
     """
     budget = budget or SearchBudget()
     num_sizes = len(bindings)
@@ -408,9 +408,7 @@ def simulate_candidates(
     activity = f"simulating {len(candidates)} programs"
 
     def is_limit_reached(num_completed: int) -> bool:
-        """Count one unit of work, report the progress, and return True once a limit of the budget
-        is reached.
-        """
+        """Count one unit of work and report the progress; return whether a limit is reached."""
         progress(num_completed / len(tasks), activity)
         budget.count(1)
         return bool(budget.reason)
@@ -449,11 +447,9 @@ def _refine_fastest(
     simulation: Simulation,
     workers: Executor | None,
 ) -> None:
-    """Refine the timing of the fastest candidate at every size.
+    """Refine the timing of the fastest candidate at every size; modifies `candidates`.
 
-    Replaces these candidates in the list `candidates`, which is modified; only the timing at that
-    size changes. Of equally fast ones the first is refined. `workers` computes in parallel; None:
-    in this process.
+    Only the timing at that size changes. The first one of equally fast candidates is refined.
     """
     fastest_indices = []
     for size_index in range(len(bindings)):
@@ -488,8 +484,8 @@ def _refine_task(task: tuple[Simulation, Program, Binding, Timing]) -> Timing:
 def _select_promising(exploration: Exploration, num_sizes: int, count: int) -> list[Candidate]:
     """Select candidates to simulate, in order of discovery, without duplicates.
 
-    At every size: the original program, the `count` fastest (ties by order of discovery), and the
-    `count` fastest of the Pareto front of time and memory.
+    At every size these are the original program, the `count` fastest (ties by order of discovery),
+    and the `count` fastest of the Pareto front of time and memory.
     """
     candidates = exploration.candidates
     selected = {0}

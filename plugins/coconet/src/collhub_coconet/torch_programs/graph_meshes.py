@@ -65,12 +65,12 @@ def find_mesh(
     sizes: Mapping[str, int] | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> GraphMesh:
-    """Return the mesh of a graph.
+    """Return the mesh of a graph, with the axes of each process group.
 
-    `num_ranks`, `sizes` (ranks by the name of an axis, the slowest first) and `groups` (names of
-    axes by the name of a process group) are requested by the user; None for the facts of the graph.
-    Raises `InputError` for several groups without stated ranks, for a group whose ranks do not
-    differ along some axes of the mesh only, and for numbers that the graph contradicts.
+    `num_ranks`, `sizes` (ranks by axis name, the slowest first) and `groups` (axis names by the
+    name of a process group) are given by the user; None for the facts of the graph. Raises
+    `InputError` for several groups whose ranks are unknown, for a group that does not extend along
+    axes of the mesh, and for numbers that the graph contradicts.
     """
     used = {
         str(node.arguments["group_name"]): node
@@ -110,11 +110,11 @@ def find_mesh(
 
 
 def find_blocks(graph: CapturedGraph, mesh: GraphMesh) -> Mapping[str, frozenset[int]]:
-    """Find values that are blocks of a sliced tensor because of a collective.
+    """Return the axes that slice a value, by its name, as far as collectives show it.
 
-    Operators that keep dimension 0 and the shape relate their operands and results. A set of
-    related values is sliced along an axis if it has the result of a reduce-scatter or the operand
-    of an all-gather along this axis. Returns the axes by the name of a value.
+    A set of values that are related by operators that preserve dimension 0 and the shape is sliced
+    along an axis if it has the result of a reduce-scatter, or the operand of an all-gather, along
+    this axis.
     """
     number_of = {name: number for number, name in enumerate(graph.tensors)}
     related: list[tuple[str, str]] = []
@@ -150,7 +150,7 @@ def find_blocks(graph: CapturedGraph, mesh: GraphMesh) -> Mapping[str, frozenset
 def find_group_axes(mesh: GraphMesh, node: GraphNode) -> tuple[int, ...]:
     """Return the positions of the mesh axes of a collective.
 
-    All axes if it names no group, or a group that the mesh does not know.
+    They are all axes if it names no group, or an unknown one.
     """
     name = node.arguments.get("group_name")
     return mesh.axes_of.get(name if isinstance(name, str) else "", tuple(range(len(mesh.sizes))))
@@ -159,11 +159,11 @@ def find_group_axes(mesh: GraphMesh, node: GraphNode) -> tuple[int, ...]:
 def _find_num_ranks(
     graph: CapturedGraph, used: Mapping[str, GraphNode], requested: int | None
 ) -> int:
-    """Return the ranks of the only process group of a graph.
+    """Return the number of ranks of the only process group of a graph.
 
-    They are in the document, or in the arguments of an all-gather or reduce-scatter; otherwise the
-    requested number, by default 4. Raises `InputError` for a requested number that the graph
-    contradicts.
+    It is recorded in the document, or in the arguments of an all-gather or reduce-scatter;
+    otherwise it is the requested number, default `DEFAULT_RANKS`. Raises `InputError` (`ranks`) if
+    the graph contradicts the requested number.
     """
     sizes = [
         node.arguments.get("group_size") for node in graph.nodes if is_collective(node.operator)
@@ -185,10 +185,9 @@ def _check_count(graph: CapturedGraph, number: int) -> None:
 
 
 def _find_axes(graph: CapturedGraph, sizes: Mapping[str, int], name: str) -> tuple[int, ...]:
-    """Return the positions of the mesh axes along which the ranks of group `name` differ.
+    """Return the positions of the mesh axes along which the ranks of a group differ.
 
-    The group must be one of the groups along these axes; the fewest axes are tried first. Raises
-    `InputError` (code `groups`) if no axes fit.
+    The fewest axes are tried first. Raises `InputError` (`groups`) if no axes fit.
     """
     ranks = graph.groups[name]
     binding = Binding.of_mesh(tuple(sizes.values()), {})

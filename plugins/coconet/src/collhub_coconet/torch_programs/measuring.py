@@ -21,7 +21,8 @@ def measure(before: Workload, after: Workload, options: TorchModuleOptions) -> M
     """Run the modules of two programs with equal random arguments, one process per rank.
 
     A time is the median of `REPEATS` steps, each as long as on its slowest rank. Raises
-    `UsageError` without PyTorch, and `InputError` if the modules fail or exceed the time limit.
+    `UsageError` without PyTorch, and `InputError` (`run`) if the modules fail or exceed the time
+    limit.
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = []
@@ -43,13 +44,11 @@ def measure(before: Workload, after: Workload, options: TorchModuleOptions) -> M
 def _run(module: str, original: str) -> dict[str, float]:
     """Run a written module in a new Python process, and return the report that it prints.
 
-    The module measures itself and the module `original`, each in 5 steps, and compares their
-    results. Both arguments are paths of files. The report is the last line of its output, a JSON
-    object: `ranks`, `seconds` and `original_seconds` (median of a step), and `max_relative_error`.
-
-    Raises `InputError` (code `run`) if the process takes more than 600 s, if it fails, or if it
-    prints nothing; the message quotes the last line of its error output. Raises `UsageError` if the
-    module does not find PyTorch.
+    `module`, `original`: paths of files; the module measures both and compares their results. The
+    report is the JSON object in the last line of its output: `ranks`, `seconds` and
+    `original_seconds` (median of a step), and `max_relative_error`. Raises `InputError` (`run`) if
+    the process exceeds the time limit, fails, or prints nothing. Raises `UsageError` if it does not
+    find PyTorch.
     """
     command = [sys.executable, "-P", "-W", "ignore", module]
     command += ["--original", original, "--repeats", str(REPEATS)]

@@ -33,9 +33,10 @@ _groups_of_mesh: dict[Group, dict[str, Group]] = {}
 
 
 def _make_groups(group: Group) -> dict[str, Group]:
-    """Process groups of this rank by their axes, such as `dp` or `dp+tp`; empty without a mesh.
+    """Return the process groups of this rank by their axes, such as `dp` or `dp+tp`.
 
-    The ranks of `group`, by default all, form the mesh; they create its groups at the first call.
+    Empty without a mesh. The ranks of `group`, by default all, form the mesh. The groups are
+    created by the first call, which all ranks must make, and cached.
     """
     if group not in _groups_of_mesh:
         world = dist.get_process_group_ranks(group or dist.group.WORLD) if MESH else []
@@ -285,9 +286,9 @@ def _all_gather(x: torch.Tensor, dimension: int, size: int, group: Group) -> _Pe
 def _all_to_all(
     x: torch.Tensor, source: int, destination: int, size: int, group: Group
 ) -> _Pending:
-    """Blocks along `source` become blocks along `destination`; sizes are multiples of the ranks.
+    """Start an all-to-all: blocks along `source` become blocks along `destination`.
 
-    `size`: of the complete dimension `destination`.
+    Sizes must be multiples of the ranks.
     """
     ranks = dist.get_world_size(group)
     parts = torch.cat([part.movedim(source, 0) for part in x.chunk(ranks, destination)])
@@ -305,7 +306,7 @@ def _broadcast(x: torch.Tensor, root: int, group: Group) -> _Pending:
 
 
 def _reduce(x: torch.Tensor, root: int, reduction: str, group: Group) -> _Pending:
-    """Start a reduction, of which programs use the result on rank `root` only.
+    """Start a reduction whose result programs use on rank `root` only.
 
     It is an all-reduce, because PyTorch has no functional reduction to one rank.
     """
@@ -319,9 +320,9 @@ def _all_reduce_scalar(x: torch.Tensor, reduction: str, group: Group) -> torch.T
 
 
 def _top(x: torch.Tensor, dimension: int, count: int) -> Any:
-    """Return the `count` largest elements along a dimension, descending, and their positions.
+    """Return the `count` largest elements along a dimension and their positions, largest first.
 
-    Of equal elements the first one comes first.
+    The first one of equal elements comes first.
     """
     values, indices = x.sort(dim=dimension, descending=True, stable=True)
     parts = (one.narrow(dimension, 0, count) for one in (values, indices))
@@ -329,7 +330,10 @@ def _top(x: torch.Tensor, dimension: int, count: int) -> Any:
 
 
 def _gather_rows(x: torch.Tensor, indices: torch.Tensor, size: int, group: Group) -> torch.Tensor:
-    """Select rows by index, of which this rank has a block of `size` rows; other rows are zeros."""
+    """Select rows by index from this rank's block of a table; rows outside of it are zeros.
+
+    `size`: rows of the complete table; `indices`: in the complete table.
+    """
     length = -(-size // dist.get_world_size(group))
     places = indices - dist.get_rank(group) * length
     is_inside = (places >= 0) & (places < x.shape[0])
@@ -391,7 +395,7 @@ def _complete(
 ) -> Tensors:
     """Return the complete tensors of all outputs by name; every rank receives them.
 
-    Sliced outputs are gathered along the last axis first, other layouts are unchanged. `shapes`:
+    Sliced outputs are gathered, along the last axis first; other layouts are unchanged. `shapes`:
     complete shapes by name. Waits for every gather.
     """
     result: Tensors = {}
@@ -409,10 +413,10 @@ def _complete(
 
 
 def _measure(programs: Sequence[Any], repeats: int) -> list[tuple[Tensors, float]]:
-    """Return the outputs of a step of each program, and the median of `repeats` times in s.
+    """Run each program; return the outputs of a step and the median of `repeats` times in s.
 
-    A time is that of the slowest rank. The programs run in turns, so that other load of the host
-    affects all of them. `programs`: written modules, imported; their arguments are random.
+    A time is that of the slowest rank. The programs alternate, so that other load of the host
+    affects all of them. `programs`: imported modules; their arguments are random.
     """
     arguments = [program.random_arguments(0) for program in programs]
     outputs = [program.step(values) for program, values in zip(programs, arguments, strict=True)]

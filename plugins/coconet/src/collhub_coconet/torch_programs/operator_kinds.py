@@ -67,9 +67,10 @@ class Builder(Protocol):
         """
 
     def finish(self, kind: Kind, *operands: Operand, output: int = 0, **attributes: object) -> str:
-        """Add the operation that computes a result of the node, and return the name of the value.
+        """Add the operation that computes a result of the node, and return the name of its value.
 
-        Raises `TypingMistakeError` if it is ill-typed.
+        `output` is the number of the result, from 0. Raises `TypingMistakeError` if the operation
+        is ill-typed.
         """
 
 
@@ -91,9 +92,9 @@ def _is_one(value: ArgumentValue) -> bool:
 
 
 def _scale(build: Builder, operand: Operand, *names: str) -> Operand:
-    """Multiply an operand by the first named argument that is present.
+    """Return an operand multiplied by the first named argument that is present.
 
-    Returns the operand itself if the factor is absent or 1.
+    The operand itself is returned if the factor is absent or 1.
     """
     factor = build.argument(*names)
     if _is_one(factor):
@@ -185,9 +186,9 @@ def _differentiate_sigmoid(build: Builder) -> str:
 
 
 def _differentiate_silu(build: Builder) -> str:
-    """Add the gradient of SiLU, grad * s * (1 + x * (1 - s)), as PyTorch computes it.
+    """Add the gradient of SiLU, grad * s * (1 + x * (1 - s)), in the order of PyTorch.
 
-    Here x is the operand `self`, and s = 1 / (1 + exp(-x)).
+    Here x is the operand `self`, and s = 1 / (1 + exp(-x)). Returns the name of the result.
     """
     x = build.operand("self")
     power = build.add(Kind.EXP, build.add(Kind.MULTIPLY, x, -1.0))
@@ -200,7 +201,7 @@ def _differentiate_silu(build: Builder) -> str:
 def _differentiate_threshold(build: Builder) -> str:
     """Add the gradient of a threshold: 0 where the operand is at most the threshold.
 
-    Elsewhere, and where the operand is NaN, it is `grad_output`.
+    Elsewhere, and where the operand is NaN, it is `grad_output`. Returns the name of the result.
     """
     x, limit = build.operand("self"), build.operand("threshold")
     equal = build.add(Kind.EQUAL, x, limit)
@@ -214,9 +215,10 @@ def _rectify(build: Builder) -> str:
 
 
 def _clamp(build: Builder) -> str:
-    """Add selections of the limits where the operand exceeds them; NaN remains NaN.
+    """Add selections of the limits where the operand exceeds them; return the name.
 
-    With both limits, `min` is applied first. Refused without a limit.
+    NaN remains NaN. With both limits, `min` is applied first. Refused (`TypingMistakeError`)
+    without a limit.
     """
     x = build.operand("self")
     limits = [(Kind.LESS, "min"), (Kind.GREATER, "max")]
@@ -255,9 +257,10 @@ def _interpolate(build: Builder) -> str:
 
 
 def _add_product(kind: Kind) -> Expansion:
-    """Return the expansion of `self + value * (tensor1 * tensor2)`, or of the quotient by `kind`.
+    """Return the expansion of `self + value * (tensor1 * tensor2)`.
 
-    A missing `value` is 1.
+    With `kind` Divide it is the quotient of the tensors instead of the product. The default of
+    `value` is 1.
     """
 
     def expand(build: Builder) -> str:
@@ -359,9 +362,10 @@ def _find_dimensions(build: Builder, rank: int) -> list[int]:
 
 
 def _reduce_rows(build: Builder, x: Operand, reduction: Reduction) -> str:
-    """Reduce along the dimensions of `dim`, which are removed without `keepdim`; return the name.
+    """Reduce along the dimensions of `dim`, and return the name of the result.
 
-    The result is an intermediate value. A dimension that an axis slices gives a partial value.
+    The dimensions are removed unless `keepdim` is true. A dimension that an axis slices gives a
+    partial value.
     """
     name = x
     for dimension in _find_dimensions(build, len(build.shape(x))):
@@ -375,8 +379,9 @@ def _reduce_rows(build: Builder, x: Operand, reduction: Reduction) -> str:
 def _reduce(kind: Kind, reduction: Reduction | None) -> Expansion:
     """Return the expansion of a reduction: of all elements by `kind`, else along dimensions.
 
-    `reduction`: along dimensions; None refuses these. A sliced operand of a reduction to a scalar
-    is refused here, since the language would reduce the complete tensor.
+    `reduction`: along dimensions; None refuses these. Refused are also another element type, norms
+    other than 2, and a reduction to a scalar of a sliced operand, since the language would reduce
+    the complete tensor.
     """
 
     def expand(build: Builder) -> str:
@@ -398,7 +403,10 @@ def _reduce(kind: Kind, reduction: Reduction | None) -> Expansion:
 
 
 def _average(build: Builder) -> str:
-    """Add a sum, divided by the number of elements that a rank adds."""
+    """Add a mean: a sum, divided by the number of elements that a rank adds.
+
+    Refused are another element type, and a mean of all elements of a sliced operand.
+    """
     x = build.operand("self")
     if build.argument("dtype") is not None:
         raise _refuse("a mean in another element type")
@@ -434,7 +442,10 @@ _GELU_CUBE = 0.044715
 
 
 def _differentiate_gelu(build: Builder) -> str:
-    """Add the gradient of GELU: grad (c(x) + x c'(x)), c the factor of x in GELU."""
+    """Add the gradient of GELU: grad (c(x) + x c'(x)), where GELU is x c(x).
+
+    Returns the name of the result.
+    """
     x, gradient = build.operand("self"), build.operand("grad_output")
     square = build.add(Kind.MULTIPLY, x, x)
     inner = _add_gelu_argument(build, x)
@@ -454,7 +465,10 @@ def _differentiate_gelu(build: Builder) -> str:
 
 
 def _find_dimension(build: Builder, rank: int) -> int:
-    """Return the argument `dim` as a number from 0; 0 if it is absent."""
+    """Return the argument `dim`, counted from 0; 0 if it is absent.
+
+    Refused (`TypingMistakeError`) for a scalar, and for another type.
+    """
     value = build.argument("dim")
     if not rank or not (value is None or type(value) is int):
         raise _refuse("no dimension")
@@ -462,9 +476,10 @@ def _find_dimension(build: Builder, rank: int) -> int:
 
 
 def _add_parts(build: Builder) -> tuple[str | None, ...]:
-    """Add one Part per result of a division along a dimension, with the size of the result.
+    """Add one Part per result of a division along a dimension; return their names.
 
-    Refused if a result other than the last ones is not used, since its size is not known then.
+    The name of an unused result is None. Refused if the size of a Part is unknown, which it is for
+    an unused result without `split_sizes`.
     """
     x = build.operand("self")
     dimension = _find_dimension(build, len(build.shape(x)))
@@ -486,7 +501,10 @@ def _add_parts(build: Builder) -> tuple[str | None, ...]:
 
 
 def _unbind(build: Builder) -> tuple[str | None, ...]:
-    """Add a Part of size 1 per result, without its dimension."""
+    """Add a Part of one position per result, without its dimension; return their names.
+
+    The name of an unused result is None.
+    """
     x = build.operand("self")
     dimension = _find_dimension(build, len(build.shape(x)))
     return tuple(
@@ -498,7 +516,10 @@ def _unbind(build: Builder) -> tuple[str | None, ...]:
 def _select_position(
     build: Builder, x: Operand, dimension: int, start: int, output: int = 0
 ) -> str:
-    """Add a Part of one position of a dimension, and a Reshape that removes the dimension."""
+    """Add a Part of one position of a dimension, and a Reshape that removes the dimension.
+
+    `output`: number of the result. Returns the name of the Reshape.
+    """
     part = build.add(Kind.PART, x, dimension=dimension, start=start, count=1)
     shape = build.shape(part)
     shape = (*shape[:dimension], *shape[dimension + 1 :])
@@ -516,9 +537,10 @@ def _select_index(build: Builder) -> str:
 
 
 def _cut(build: Builder) -> str:
-    """Add a Part from `start` to `end`, or of `length` positions; a step other than 1 is refused.
+    """Add a Part from `start` to `end`, or of `length` positions, and return its name.
 
-    A range of all positions returns the operand.
+    Negative positions count from the end. A range of all positions returns the operand. A step
+    other than 1, and a size that is no number, are refused.
     """
     x = build.operand("self")
     shape = build.shape(x)
@@ -557,8 +579,8 @@ def _stack(build: Builder) -> str:
 def _look_up(build: Builder) -> str:
     """Add a Gather of the rows of an embedding.
 
-    Refused for a block of rows: indices of the graph count in the block, those of a Gather in the
-    complete table.
+    Refused for a table in blocks of rows: indices of the graph count within the block, those of a
+    Gather in the complete table.
     """
     if build.is_sliced(build.operand("weight"), 0):
         raise _refuse("a table in blocks of rows")
@@ -578,7 +600,10 @@ def _add_rows(build: Builder) -> str:
 
 
 def _drop_nothing(build: Builder) -> str | tuple[str | None, ...]:
-    """Return the operand of a Dropout without effect; others, and a used mask, are refused."""
+    """Return the operand of a Dropout without effect (rate 0, or not in training).
+
+    Other Dropouts, and a used mask, are refused. Results other than the first have the name None.
+    """
     x = build.operand("input")
     rate, is_training = build.argument("p"), build.argument("train")
     if not isinstance(x, str) or not (rate in (0, 0.0) or is_training is False):
@@ -613,7 +638,10 @@ def _negate_truth(build: Builder) -> str:
 
 
 def _combine_truths(is_and: bool) -> Expansion:
-    """Return the expansion of `and`, or of `or`, of two bool operands; other types are refused."""
+    """Return the expansion of the logical `and` (`is_and`) or `or` of two bool operands.
+
+    Other element types are refused, because a Select needs a bool condition.
+    """
 
     def expand(build: Builder) -> str:
         x, y = build.operand("self"), build.operand("other")
@@ -623,8 +651,10 @@ def _combine_truths(is_and: bool) -> Expansion:
 
 
 def _choose_extreme(kind: Kind) -> Expansion:
-    """Return the expansion of the larger (`kind` Greater) or smaller (Less) operand; NaN if one is
-    NaN."""
+    """Return the expansion of the larger operand (`kind` Greater) or the smaller one (Less).
+
+    The result is NaN where an operand is NaN.
+    """
 
     def expand(build: Builder) -> str:
         x, y = build.operand("self"), build.operand("other")

@@ -111,7 +111,8 @@ def type_graph(graph: CapturedGraph, choices: TypingChoices) -> BoundProgram:
 def parse_placement(text: str, num_axes: int = 1) -> Layout | None:
     """Return the layout of a placement: `R`, `L` or `S(d)`; None for any other text.
 
-    On several axes it is one placement per axis, such as `(S(0), R)`; `R` and `L` are of all axes.
+    For several axes it is one placement per axis, such as `(S(0), R)`; a single `R` or `L` applies
+    to all axes.
     """
     if text in ("R", "L"):
         return on_mesh(*(REPLICATED if text == "R" else LOCAL,) * num_axes)
@@ -141,7 +142,7 @@ class _GraphTyper:
     def type_program(self) -> BoundProgram:
         """Return the program of the graph, bound to the number of ranks and the mesh.
 
-        Types all inputs, nodes and outputs in order. Inputs with an update are states; updated
+        Inputs, nodes and outputs are typed in order. Inputs with an update are states; updated
         parameters and buffers must be complete after the step. The history has one record, the
         capture. Raises `InputError` for a graph that cannot be typed.
         """
@@ -196,8 +197,8 @@ class _GraphTyper:
     def name_value(self, name: str) -> str:
         """Return an unused program name for the value `name` of the graph.
 
-        A leading `_`, which marks intermediate values, gets the prefix `v`; used names get one or
-        more trailing `_`. The name is not reserved.
+        A leading `_`, which marks intermediate values, gets the prefix `v`; `_` is appended until
+        the name is unused. The name is not reserved.
         """
         candidate = f"v{name}" if name.startswith("_") else name
         while candidate in self.types:
@@ -205,12 +206,12 @@ class _GraphTyper:
         return candidate
 
     def _add_input(self, entry: GraphInput, block_axes: Collection[int]) -> None:
-        """Declare an input with the placement of the options, else of the document, else a default.
+        """Declare an input with its placement: from the options, the document or a default.
 
-        Defaults: R for constants, L for inputs, the option `parameters` for the others. A local
-        value becomes blocks of dimension 0 on `block_axes`, the axes along which collectives show
-        that it is a block. Raises `InputError` for an invalid placement, or one that does not fit
-        the shape.
+        The options have precedence over the document. Defaults: R for constants, L for inputs, the
+        option `parameters` for others. On `block_axes`, along which collectives show that the value
+        is a block, a local value becomes a block of dimension 0. Raises `InputError` (`placement`)
+        for an invalid placement, or one that does not fit the shape.
         """
         name = entry.tensor.name
         chosen = self._choices.placements
@@ -243,8 +244,9 @@ class _GraphTyper:
     def _add_node(self, node: GraphNode) -> None:
         """Add the operations of a node: a collective, operations of the language, or opaque ones.
 
-        Waits and nodes without an effect on values add none: the result has the name of the
-        operand. Checks are ignored. Any other node without a tensor as result is refused.
+        Waits, and nodes without an effect on values, add none: the result has the value of the
+        operand. Checks are ignored. Raises `InputError` for any other node without a tensor as
+        result (`operator`), and for a result whose shape contradicts the operands (`shape`).
         """
         base = ".".join(node.operator.split(".")[:2])
         if base.endswith(".wait_tensor"):
@@ -263,7 +265,7 @@ class _GraphTyper:
             self._add_opaque(node)
 
     def _alias(self, node: GraphNode, base: str) -> bool:
-        """Let the result of a node without an effect on values share the name of its operand.
+        """Give the result of a node without an effect the value of its operand, if possible.
 
         Such a node is a copy or view of equal shape and element type. Returns False, and changes
         nothing, for other nodes.
@@ -281,9 +283,9 @@ class _GraphTyper:
     def _add_kind(self, node: GraphNode, base: str) -> bool:
         """Add a node as operations of the language; return whether this succeeded.
 
-        If the layouts do not fit, local values become blocks of the dimension of other operands,
-        and if that does not fit, blocks become local values. Nothing is added if no attempt fits,
-        or if the operator has no kind.
+        If the layouts do not fit, local values are converted to blocks like those of other
+        operands, and if that does not fit, blocks to local values. Nothing is added if no attempt
+        fits, or if the operator has no expansion.
         """
         # A list operator (`_foreach_add`) applies the operator of its name to every entry.
         expansion = EXPANSIONS.get(base.replace("aten._foreach_", "aten."))
@@ -308,10 +310,10 @@ class _GraphTyper:
         return False
 
     def _match_blocks(self, node: GraphNode, operands: Mapping[str, str]) -> dict[str, str]:
-        """Return the operands of a node by the name of the graph's value, adapted to blocks.
+        """Return a node's operands by name in the graph, with local values converted to blocks.
 
-        Operands with the shape of a result that are local on an axis become blocks there, if the
-        other operands of this shape are sliced along a single dimension on it.
+        An operand with the shape of a result that is local on an axis is converted if the other
+        operands of this shape are sliced along a single dimension on this axis.
         """
         shapes = {tensor.shape for tensor in node.tensors}
         matched = dict(operands)
@@ -327,8 +329,8 @@ class _GraphTyper:
     def _expand(self, node: GraphNode, expansion: Expansion, operands: Mapping[str, str]) -> bool:
         """Add the operations of one expansion; return whether the results fit the graph.
 
-        Every result must have the element type of the graph, and its part on a rank the shape. All
-        operations are removed if one does not fit or is ill-typed.
+        Each result must have the element type of the graph, and its part on a rank the shape. If
+        one does not fit, or an operation is ill-typed, all operations are removed again.
         """
         before = self._save()
         names: Sequence[str | None]
@@ -362,10 +364,11 @@ class _GraphTyper:
     def _add_opaque(self, node: GraphNode) -> None:
         """Add a node as one opaque operation per result; the first one has all work and traffic.
 
-        Operands stay blocks of rows if the operator permits it (`_find_row_axes`), and become local
-        otherwise. Results that do not have the rows of the operands, such as the gradient of a
-        weight, are local then. An operator without an entry in the table is refused if it reads a
-        block, unless the options take unknown operators as local.
+        Operands remain blocks of rows if the operator permits it (`_find_row_axes`); otherwise they
+        are converted to local values. Results without the rows of the operands, such as the
+        gradient of a weight, are local. Raises `InputError` (`unknown-operator`) for an operator
+        without an entry in the table that reads a block, unless the options take unknown operators
+        as local.
         """
         facts = describe_node(self.graph, node)
         reads = list(dict.fromkeys(node.reads))
@@ -411,11 +414,11 @@ class _GraphTyper:
             self._values[tensor.name] = name
 
     def _find_row_axes(self, values: Mapping[str, str], facts: Layouts) -> dict[int, int]:
-        """Return the sliced dimension by axis if an operator can be applied to blocks; else empty.
+        """Return the sliced dimension by axis if an operator can be applied to blocks; else {}.
 
-        `values`: program values by the names of the operands. On each axis all blocks must be of
-        operands that the operator permits, along the same dimension of its rows. Operands that are
-        replicated or local on the axis are read as they are.
+        `values`: program values by the names of the operands. On each axis all divided operands
+        must be permitted by the operator, and sliced along the same dimension of its rows. Operands
+        that are replicated or local on an axis remain so.
         """
         by_axis = {name: self.types[value].layout.by_axis for name, value in values.items()}
         dimensions = {}
@@ -438,8 +441,8 @@ class _GraphTyper:
     def _add_collective(self, node: GraphNode, kind: str) -> None:
         """Add a collective of the given kind; a coalesced one becomes one collective per tensor.
 
-        Refused are messages, ill-typed collectives, and results whose element type or shape on a
-        rank differs from that of the graph.
+        Raises `InputError` for messages (`send`), ill-typed collectives (`layout`), and results
+        that differ from the graph in element type or shape on a rank (`shape`).
         """
         functions: dict[str, Callable[[GraphNode, str, Tensor], str]] = {
             "all_reduce": self._reduce_all,
@@ -467,8 +470,8 @@ class _GraphTyper:
     def _reduce_all(self, node: GraphNode, operand: str, result: Tensor) -> str:
         """Add an AllReduce, and a division if it averages; return the name of the result.
 
-        If the operand is each rank's sum of its block of a sliced tensor, a Sum of that tensor
-        replaces the AllReduce.
+        If the operand is each rank's sum of its block of a sliced tensor, a Sum of that tensor is
+        added instead.
         """
         reduction = self._find_reduction(node)
         axes = find_group_axes(self.mesh, node)
@@ -485,11 +488,10 @@ class _GraphTyper:
         return self._average(node, total, name)
 
     def _find_summed_block(self, operand: str, axes: Sequence[int]) -> str | None:
-        """Return the sliced value whose complete sum equals the all-reduce of `operand` over the
-        axes.
+        """Return the sliced value whose complete sum equals the all-reduce of `operand`, or None.
 
         It exists if the operand is the Sum of a local view of a value that all these axes slice. On
-        further axes of the view, the result is local. None for any other operand.
+        further axes of the view, the result is local.
         """
         inner = self._operations.get(operand)
         if inner is None or inner.kind is not Kind.SUM:
@@ -513,8 +515,8 @@ class _GraphTyper:
     ) -> str:
         """Return a value that is local, or partial with this reduction, on the given axes.
 
-        `is_whole`: other axes that divide the value become local too. A view is added if a layout
-        has to change; otherwise the result is `value`.
+        `is_whole`: it also becomes local on other axes that divide it. A view is added if a layout
+        must change; otherwise the result is `value`.
         """
         layouts = self.types[value].layout.by_axis
         change = [
@@ -526,10 +528,10 @@ class _GraphTyper:
         return self._make_local(value, change)
 
     def _reduce_scatter(self, node: GraphNode, operand: str, result: Tensor) -> str:
-        """Add a ReduceScatter along dimension 0, and a division if it averages; return its name.
+        """Add a ReduceScatter along dimension 0, and a division if it averages.
 
-        If axes outside of the group slice dimension 0, the operand first becomes local on all axes
-        outside of the group that divide it.
+        If axes outside of the group slice dimension 0, the operand is first converted to a local
+        value on all axes outside of the group that divide it. Returns the name of the result.
         """
         reduction = self._find_reduction(node)
         axes = find_group_axes(self.mesh, node)
@@ -549,8 +551,8 @@ class _GraphTyper:
     def _gather(self, node: GraphNode, operand: str, result: Tensor) -> str:
         """Add an AllGather along dimension 0; return the name of the result.
 
-        If an axis after the first one of the group, but not in it, slices dimension 0, the operand
-        first becomes local.
+        If dimension 0 is also sliced along an axis that is not in the group but after its first
+        axis, the operand is first converted to a local value.
         """
         axes = find_group_axes(self.mesh, node)
         layouts = self.types[operand].layout.by_axis
@@ -565,7 +567,7 @@ class _GraphTyper:
         """Add an AllToAll between two views, and return the name of the result.
 
         Dimension 0 on each rank consists of one equal part per rank; part j of rank i becomes part
-        i of rank j. Parts of different lengths are refused.
+        i of rank j. Raises `InputError` (`splits`) for parts of different lengths.
         """
         lists = [node.arguments.get(name) for name in ("output_split_sizes", "input_split_sizes")]
         splits = [set(one) for one in lists if isinstance(one, tuple) and one]
@@ -607,10 +609,9 @@ class _GraphTyper:
         return _REDUCTIONS[name]
 
     def _average(self, node: GraphNode, total: str, name: str) -> str:
-        """Return the name of `total` divided by the ranks of the group if the collective averages.
+        """Divide `total` by the ranks of the group if the collective averages; return the name.
 
-        The quotient has the name `name`. For other collectives the result is `total`, and nothing
-        is added.
+        The quotient has the name `name`. For other collectives the result is `total`.
         """
         if node.arguments.get("reduce_op") != "avg":
             return total
@@ -618,17 +619,16 @@ class _GraphTyper:
         return self.emit(name, Kind.DIVIDE, [total, float(count)])
 
     def _add_output(self, output: GraphOutput) -> str:
-        """Return the program value of an output; add an `Update` for a new value of a state.
+        """Return the program value of an output; add an Update for the new value of a state.
 
-        A state is an input whose new value the graph computes. An output with the role `MUTATION`
-        names it in `target`, by the target or the name of the input. If the state is sliced on an
-        axis where the value is not, the value is first converted to blocks. Then an operation
-        `Update` of the state is added, and its name is returned. A partial value becomes local.
+        An output with the role `MUTATION` names a state in `target`, by target or name of the
+        input. If the state is sliced on an axis where the value is not, the value is converted to
+        blocks. A partial value is always converted to a local one first. The result is then the
+        Update.
 
-        No `Update` is added, and the value itself is returned, for outputs with other roles,
-        without a target, or whose target is no input; for states that are local to each rank or
-        have an `Update` already; and if the value, after the conversion, does not have the type of
-        the state (then the converted value is returned).
+        No Update is added, and the (converted) value is returned, for other roles; for a target
+        that is no input; for a state that is local or already has an Update; and if the value does
+        not have the type of the state.
         """
         value = self._values[output.value]
         partial = [
@@ -666,8 +666,8 @@ class _GraphTyper:
     def _make_local(self, value: str, axes: Collection[int]) -> str:
         """Return a value that is local on the given axes.
 
-        If it has another layout on some of them, a view of no cost with the shape of a rank's part
-        is added; otherwise the result is `value` itself.
+        If it has another layout on some of them, a view without cost is added, which has the shape
+        of a rank's part. Otherwise the result is `value`.
         """
         layouts = self.types[value].layout.by_axis
         change = [axis for axis in sorted(axes) if layouts[axis] != LOCAL]
@@ -677,10 +677,11 @@ class _GraphTyper:
         return self._view(self.name_inner(value), value, Rule.TO_LOCAL, shape, change)
 
     def _make_block(self, value: str, axes: Sequence[int], dimension: int = 0) -> str:
-        """Return a value that is sliced along a dimension on these axes.
+        """Return a value that is sliced along a dimension on the given axes.
 
         If it has another layout on some of them, a view is added in which each rank's part is its
-        block, so that the dimension grows by their ranks; otherwise the result is `value` itself.
+        block, so that the dimension grows by the ranks of these axes. Otherwise the result is
+        `value`.
         """
         layouts = self.types[value].layout.by_axis
         change = [axis for axis in axes if layouts[axis] != sliced(dimension)]
@@ -727,7 +728,7 @@ class _GraphTyper:
         """Return the type of the complete tensor of which `tensor` is the part of one rank.
 
         A sliced dimension is multiplied by the ranks of its axis. Raises `InputError` for an empty
-        tensor, or an element type that programs lack.
+        tensor (`size`), and for an unsupported element type (`element-type`).
         """
         if tensor.element not in {str(element) for element in ElementType}:
             message = f"{tensor.name} has element type {tensor.element}, which programs lack"
@@ -744,9 +745,9 @@ class _GraphTyper:
     def find_local_shape(
         self, kind: TensorType, axes: Collection[int] | None = None
     ) -> tuple[int, ...]:
-        """Return the shape of a rank's part of a tensor; -1 for blocks of different lengths.
+        """Return the shape of a rank's part of a tensor; -1 where blocks have different lengths.
 
-        `axes`: those whose slices are taken, by default all.
+        `axes`: axes along which blocks are taken, default all.
         """
         shape = [size if isinstance(size, int) else -1 for size in kind.shape]
         for axis, layout in enumerate(kind.layout.by_axis):
@@ -789,7 +790,7 @@ class _NodeBuilder:
     def argument(self, *names: str) -> ArgumentValue:
         """Return the first of the named arguments that the node has; None if it has none.
 
-        For an entry of a list operator it is the entry of a list.
+        For an entry of a list operator, an argument that is a list gives its entry.
         """
         arguments = self.node.arguments
         value = next((arguments[name] for name in names if name in arguments), None)
@@ -859,8 +860,9 @@ class _NodeBuilder:
     def find_complete_shape(self, operand: Operand) -> Shape | None:
         """Return the complete shape of the node's result if it keeps the slices of an operand.
 
-        The sizes of a rank are multiplied by the ranks of every slicing axis. None for a number as
-        operand, or if a sliced dimension has no counterpart in the result.
+        Each dimension that an axis of the mesh slices in the operand is multiplied by the number of
+        ranks of this axis. Returns None if the operand is a number, or if a sliced dimension has no
+        counterpart in the result.
         """
         if not isinstance(operand, str):
             return None
@@ -884,9 +886,10 @@ class _NodeBuilder:
         return self.typer.emit(name, kind, operands, **attributes)
 
     def finish(self, kind: Kind, *operands: Operand, output: int = 0, **attributes: object) -> str:
-        """Add the operation that computes a result of the node, and return the name of the value.
+        """Add the operation that computes a result of the node, and return the name of its value.
 
-        Raises `TypingMistakeError` if it is ill-typed.
+        `output` is the number of the result, from 0. Raises `TypingMistakeError` if the operation
+        is ill-typed.
         """
         tensor = self.results()[output]
         assert tensor is not None
@@ -895,10 +898,13 @@ class _NodeBuilder:
 
 
 def _merge_statements(operations: Sequence[Operation], outputs: set[str]) -> tuple[Operation, ...]:
-    """Rename pointwise operations with a single reader to intermediate values of its statement.
+    """Rename pointwise operations with a single reader, so that they join the reader's statement.
 
-    Transformations move a statement as a whole, such as `0.9 * m + 0.1 * g`, although `0.9 * m`
-    does not depend on g. At most `_MAX_NESTING` operations are nested.
+    The new name begins with `_`, which marks an intermediate value. Transformations then move a
+    statement such as `0.9 * m + 0.1 * g` as a whole, although `0.9 * m` does not depend on g.
+    Values in `outputs` keep their names, and so does an operation that is nested more than
+    `_MAX_NESTING` levels deep. Underscores are appended to a new name that is in use. Returns the
+    operations in the same order, with renamed operands.
     """
     counts = Counter(name for operation in operations for name in operation.reads)
     used = {operation.name for operation in operations}
@@ -924,10 +930,10 @@ def _merge_statements(operations: Sequence[Operation], outputs: set[str]) -> tup
 
 
 def _format_call(node: GraphNode, operands: Sequence[str], output: int) -> str:
-    """Format operator and arguments of a node as compact JSON.
+    """Format the operator and the arguments of a node as compact JSON.
 
-    A value becomes its position in `operands`; a float becomes its exact text. `output`: number of
-    the result that the operation stands for, from 0.
+    A value of the graph becomes its position in `operands`; a float becomes its text from `repr`.
+    `output` is the number of the node's result that the operation represents, from 0.
     """
     numbers = {name: number for number, name in enumerate(operands)}
 

@@ -98,11 +98,13 @@ _FORBIDDEN_NAMESPACES = frozenset({"load_library", "import_module", "loaded_libr
 
 
 def write(workload: Workload, options: TorchModuleOptions) -> WriteResult:
-    """Write the program of a workload as a Python module.
+    """Write the program of a workload as a Python module for PyTorch.
 
-    Losses: stages are not single kernels, and overlaps other than of a matrix product with its
-    all-reduce are not cut into chunks. Raises `InputError` for programs of several groups, blocks
-    of unequal length on several mesh axes, and operations without a form in PyTorch.
+    Returns one artifact in UTF-8 without a file name, and the losses: stages become separate
+    kernels, and an overlap is cut into chunks only if it joins a matrix product with its
+    all-reduce. Collectives smaller than the option `bucket_size` (bytes; None for 0) are combined.
+    Raises `InputError` for programs of several groups, blocks of unequal length on a mesh of
+    several axes, names that are not valid in Python, and operations without a form in PyTorch.
     """
     writer = _ModuleWriter(extract_program(workload), options.bucket_size or 0)
     content = writer.write()
@@ -132,8 +134,9 @@ class _ModuleWriter:
     def write(self) -> str:
         """Return the text of the module: description, tables, runtime functions, and `step`.
 
-        Outputs are those of the program, followed by the new states. Losses are added to `losses`.
-        Raises `InputError` for a program that a module cannot run.
+        `step` returns the outputs of the program, followed by the new states that are not outputs.
+        Losses are added to `losses`. Call it once. Raises `InputError` for a program that a module
+        cannot run.
         """
         program, binding = self.program, self.bound.binding
         self._check()
@@ -184,8 +187,12 @@ class _ModuleWriter:
     def _check(self) -> None:
         """Raise `InputError` for programs that a module of one process group cannot run.
 
-        These have several groups, unequal blocks on a mesh, names that Python does not permit, or
-        numbers of ranks that do not fit.
+        Refused are, in this order:
+
+        - a number of ranks that does not fit the program (see `check_ranks`);
+        - several groups of a pipeline;
+        - blocks of unequal length on a mesh of several axes;
+        - a name of a value that is not valid in Python.
         """
         self.bound.check_ranks(self.bound.binding.num_ranks)
         if self.program.num_groups > 1:
@@ -200,9 +207,11 @@ class _ModuleWriter:
                 raise self._refuse(f"{name:.60} is no name in Python", "rename the value")
 
     def _describe(self) -> str:
-        """Return the module's docstring with quotes: transformations, and predicted times in ms.
+        """Return the docstring of the module, with its quotes.
 
-        Records without predicted times add no line.
+        It lists the transformations in the history (`none` if there are none) and, for each record
+        with predicted times, the times after and before in ms. Backslashes and triple quotes are
+        removed from the text.
         """
         lines = [
             f'"""One step of {self.program.name!r:.100} on {self.bound.binding.num_ranks} ranks.'
@@ -219,9 +228,10 @@ class _ModuleWriter:
         return f'"""{text}\n"""\n'
 
     def _format_step(self, outputs: Sequence[str]) -> str:
-        """Return the text of the function `step`, with the statements written so far.
+        """Return the text of the function `step`, which contains the statements in `_lines`.
 
-        It takes the parts of this rank and returns the values `outputs` by name.
+        The written function takes the parts of the arguments on this rank, and returns the values
+        in `outputs` by name.
         """
         device = next(iter(self.program.declared), None)
         lines = [
@@ -239,10 +249,14 @@ class _ModuleWriter:
         return "\n".join([*lines, f"    return {{{entries}}}"])
 
     def _write_step(self) -> None:
-        """Write all operations: collectives start early, and readers wait late.
+        """Write all operations, such that collectives start early and their readers wait late.
 
-        Collectives come first among the operations that are ready, then operations whose operands
-        are present, in the order of the program; readers of a collective in flight come last.
+        An operation is ready if all its operands are written. Of the ready operations,
+        communications come first, then computations that do not depend on a collective in flight,
+        then the others; ties follow the program order. A bucket of the program is written when all
+        its members are ready. Small all-reduces are collected in an open bucket until `_must_flush`
+        closes it. Waits for results that are still pending come last. Changes `_lines` and
+        `_pending`.
         """
         order = {
             operation.name: number
@@ -301,26 +315,33 @@ class _ModuleWriter:
     ) -> tuple[int, int, str]:
         """Return the sort key of an operation: (priority, position in `order`, name).
 
-        The operation with the smallest key is written next. Communications have priority 0,
-        computations in `delayed` 2, and all other computations 1.
+        The operation with the smallest key is written next. The priority is 0 for a communication,
+        2 for a computation in `delayed`, and 1 for any other computation.
         """
         if self.program.by_name[name].is_communication:
             return 0, order[name], name
         return (2 if name in delayed else 1), order[name], name
 
     def _fits_bucket(self, operation: Operation) -> bool:
-        """Whether an operation is an all-reduce below `bucket_bytes` and not cut into chunks."""
+        """Check whether an operation may join an open bucket of small all-reduces.
+
+        It must be an all-reduce with less than `bucket_bytes` bytes on a rank that is not cut into
+        chunks.
+        """
         if operation.kind is not Kind.ALL_REDUCE or operation.name in self._chunked:
             return False
         size = self.bound.binding.bytes_of_rank(self.program.types[operation.name])
         return size < self.bucket_bytes
 
     def _must_flush(self, bucket: Sequence[Operation], ready: Operation) -> bool:
-        """Return whether an open bucket must be written before the operation `ready`.
+        """Check whether an open bucket must be written before the operation `ready`.
 
-        True if it is full (`bucket_bytes`), if `ready` is an all-reduce of another element type,
-        axes or reduction, or if `ready` is no member and reads a pending result or one of the
-        bucket.
+        It must if one of these holds:
+
+        - the members have `bucket_bytes` bytes or more together;
+        - `ready` is an all-reduce that fits a bucket, but its element type, axes or reduction
+          differ from those of the first member;
+        - `ready` fits no bucket, and reads a member of the bucket or a pending result.
         """
         types = self.program.types
         sizes = [self.bound.binding.bytes_of_rank(types[one.name]) for one in bucket]
@@ -337,9 +358,11 @@ class _ModuleWriter:
         return not same or ready.reduction is not first.reduction
 
     def _write_bucket(self, bucket: Sequence[Operation]) -> None:
-        """Write one statement that starts a collective of several tensors, after their waits.
+        """Write one statement that starts a collective of several tensors.
 
-        The results are then pending. A bucket with one member is written as a single operation.
+        Waits for pending operands are written before. Kind, axes and reduction are those of the
+        first member. The results are then pending. A bucket with one member is written as a single
+        operation.
         """
         if len(bucket) == 1:
             self._write_operation(bucket[0])
@@ -363,10 +386,10 @@ class _ModuleWriter:
         self._pending |= {operation.name for operation in bucket}
 
     def _write_operation(self, operation: Operation) -> None:
-        """Write the statements of one operation, after waits for its operands.
+        """Write the statements of one operation, after waits for its pending operands.
 
         The result of a communication is then pending. Members of chunked chains are written by
-        `_write_chunks`.
+        `_write_chunks`. Raises `InputError` for an operation without a form in PyTorch.
         """
         chain = self._chunked.get(operation.name)
         if chain is not None:
@@ -391,9 +414,11 @@ class _ModuleWriter:
             self._pending.discard(name)
 
     def _find_chunked_chains(self) -> None:
-        """Store in `_chunked` the chains of a product and its all-reduce that can be cut.
+        """Store in `_chunked` the chains that can be cut into chunks; add losses for the others.
 
-        Each remaining chain, and each stage other than buckets, adds a loss.
+        A chain is stored, by the names of both members, if it consists of a matrix product and its
+        all-reduce that `_can_chunk` accepts. Every other chain adds the loss `overlap`, and every
+        stage that is not a bucket adds the loss `fuse`.
         """
         for chain in self.program.chains:
             members = [self.program.by_name.get(name) for name in chain.members]
@@ -417,11 +442,12 @@ class _ModuleWriter:
     def _can_chunk(
         self, product: Operation | None, reduction: Operation | None, distance: int
     ) -> bool:
-        """Return whether a product and its all-reduce can be cut into chunks along a row.
+        """Check whether a product and its all-reduce can be cut into chunks along a dimension.
 
-        The product must be a MatMul that only the all-reduce reads and that is no output, with at
-        least `CHUNKS` elements along the dimension. `distance`: of the dimension from the end, 1
-        for the last. False for None.
+        `distance` is the number of the dimension from the end, where 1 is the last. The product
+        must be a MatMul that is not an output and whose only reader is the all-reduce. The
+        dimension must be a row dimension of the product with at least `CHUNKS` elements. Returns
+        False if the product or the reduction is None.
         """
         if product is None or reduction is None or product.kind is not Kind.MATMUL:
             return False
@@ -438,10 +464,10 @@ class _ModuleWriter:
         )
 
     def _write_chunks(self, operation: Operation, chain: Chain) -> None:
-        """Write a product and its all-reduce in `CHUNKS` chunks.
+        """Write a product and its all-reduce in `CHUNKS` chunks; `operation` is one of the two.
 
-        Each chunk is reduced while the next one is multiplied; the result is complete, not pending.
-        Everything is written for the all-reduce; the product adds nothing.
+        Each chunk is reduced while the next one is multiplied. The result is complete, not pending.
+        All statements are written for the all-reduce; a call with the product writes nothing.
         """
         if operation.kind is Kind.MATMUL:
             return
@@ -461,9 +487,11 @@ class _ModuleWriter:
         ]
 
     def _write_opaque(self, operation: Operation) -> None:
-        """Write a view as `reshape`, a further result as a selection, or the call of an operator.
+        """Write an opaque operation: a reshape, a selection of a result, or a call of an operator.
 
-        Raises `InputError` if a selection has no number of a result.
+        The operator `view` and the rules `TO_BLOCKS` and `TO_LOCAL` become `reshape`; the operator
+        `result` becomes a selection from `<operand>_results`. Raises `InputError` if the number of
+        the selected result is not an int, and for a call that `_write_call` refuses.
         """
         call, name = parse_call(operation), operation.name
         operator = call.get("operator")
@@ -481,9 +509,10 @@ class _ModuleWriter:
     def _write_call(self, operation: Operation, call: Mapping[str, object]) -> None:
         """Write the call of an operator of PyTorch.
 
-        Several results are assigned to `<name>_results`, and the selected one to the name.
-        Factories get the device of the arguments. Raises `InputError` for an incomplete call, a
-        forbidden operator or an invalid argument name.
+        If the operator has several results, they are assigned to `<name>_results`, and the selected
+        one to the name. Operators that create tensors get the device of the arguments, and views
+        become their reshaping counterparts. Raises `InputError` for an incomplete call, a forbidden
+        operator or namespace, and an argument with an invalid name or value.
         """
         name, operator = operation.name, call.get("operator")
         arguments, keywords = call.get("arguments"), call.get("keywords")
@@ -515,10 +544,11 @@ class _ModuleWriter:
         self._lines.append(f"{name} = {name}_results[{int(str(output))}]")
 
     def _format_value(self, operation: Operation, value: object) -> str:
-        """Format an argument of an operator as a Python expression: a value, number, type or list.
+        """Format an argument of an operator as a Python expression.
 
-        Raises `InputError` for any other argument, such as a number of an operand that does not
-        exist.
+        It may be a number, string, bool, None, element type (`torch.<name>`), the position of an
+        operand in `operation.reads`, or a list of these. Raises `InputError` for any other
+        argument, such as a position that does not exist.
         """
         if isinstance(value, list):
             return f"[{', '.join(self._format_value(operation, entry) for entry in value)}]"
@@ -536,10 +566,10 @@ class _ModuleWriter:
         raise self._refuse(f"{operation.name} has the argument {value!r:.40}", "capture it again")
 
     def _format_collective(self, operation: Operation) -> str:
-        """Return the expression that starts a collective and has a pending result.
+        """Return the expression that starts a collective, whose result is pending.
 
-        Raises `InputError` for an all-to-all of unequal blocks, and for communications between
-        groups.
+        Raises `InputError` for an all-to-all whose dimensions are not multiples of its ranks, for
+        communications between groups, and for reductions that PyTorch lacks.
         """
         x, group = operation.reads[0], self._format_group(operation.axes)
         kind, operand = operation.kind, self.program.types[x]
@@ -570,9 +600,9 @@ class _ModuleWriter:
         )
 
     def _find_gathered(self, operation: Operation) -> tuple[int, int]:
-        """Return (dimension, size) that a gather completes on a rank.
+        """Return the dimension that an operation gathers on a rank, and its size after the gather.
 
-        If further axes slice the dimension, the size is that of the block along these.
+        If other axes slice the same dimension, the size is divided by their numbers of ranks.
         """
         kind = self.program.types[operation.reads[0]]
         axes = find_axis_positions(self.program, operation)
@@ -590,8 +620,8 @@ class _ModuleWriter:
     def _format_group(self, axes: Sequence[str] | None) -> str:
         """Return the expression of the process group over these axes.
 
-        It is `group` for a mesh of one axis, or without axes; other combinations are recorded, so
-        that the module creates them.
+        It is `group` if the mesh has one axis or no axes are given. Otherwise it is an entry of
+        `groups_`, and the axes are added to `_combined`, so that the module creates this group.
         """
         if len(self.program.mesh) < 2 or not axes:
             return "group"
@@ -609,8 +639,8 @@ class _ModuleWriter:
     def _format_expression(self, operation: Operation) -> str:
         """Return a computation as an expression of PyTorch.
 
-        Raises `InputError` for contractions without a function, and for other kinds that are not
-        written.
+        Raises `InputError` for a contraction or any other kind that has no form in PyTorch, and for
+        a row reduction that PyTorch lacks.
         """
         kind = operation.kind
         if kind in REDUCTIONS_TO_SCALARS:
@@ -656,14 +686,21 @@ class _ModuleWriter:
         return formats[kind]()
 
     def _find_row_reduction(self, operation: Operation) -> str:
-        """Return the reduction of rows; raises `InputError` for one that PyTorch lacks."""
+        """Return the name of the row reduction of an operation, a key of `_ROWS`.
+
+        Raises `InputError` for a reduction that PyTorch lacks.
+        """
         if str(operation.reduction) not in _ROWS:
             message = f"{operation.name} reduces with {operation.reduction}"
             raise self._refuse(message, "use sum, prod, min or max")
         return str(operation.reduction)
 
     def _format_gather(self, operation: Operation) -> str:
-        """Return the expression of rows by index; rows of other ranks are zeros."""
+        """Return the expression that selects rows by index (Gather).
+
+        If axes slice the rows, the expression uses `_gather_rows` over these axes, and rows that
+        another rank holds are zeros in the result of this rank.
+        """
         rows, indices = operation.reads
         kind = self.program.types[rows]
         positions = [axis for axis, layout in enumerate(kind.layout.by_axis) if layout == sliced(0)]
@@ -676,8 +713,8 @@ class _ModuleWriter:
     def _format_scalar(self, operation: Operation) -> str:
         """Return the expression of a reduction to a scalar.
 
-        If any axis slices the operand, the scalar is all-reduced over these axes, and the statement
-        waits.
+        If any axis slices the operand, the expression also all-reduces the scalar over the slicing
+        axes and waits for it.
         """
         part, reduction, result = _SCALARS[operation.kind]
         text = part.format(operation.reads[0])
@@ -689,10 +726,10 @@ class _ModuleWriter:
         return result.format(text)
 
     def _format_operand(self, operation: Operation, operand: Operand) -> str:
-        """Return an operand as an expression.
+        """Return an operand as an expression: a number, a name, or a block of a replicated value.
 
         In a pointwise operation, a replicated operand is cut to the block of the rank on every axis
-        that slices the result, unless it lacks that dimension or has size 1 there.
+        that slices the result, unless the operand lacks that dimension or has size 1 there.
         """
         if not isinstance(operand, str):
             return repr(operand)
@@ -710,10 +747,11 @@ class _ModuleWriter:
         return text
 
     def _find_local_shape(self, name: str, *, needs_lengths: bool = False) -> tuple[int, ...]:
-        """Return the shape of a value on a rank; -1 for blocks, whose lengths may differ.
+        """Return the shape of a value on a rank, with -1 for sliced dimensions of unknown length.
 
-        On a mesh of several axes the lengths of equal blocks are known. With `needs_lengths`, the
-        shape has all lengths; raises `InputError` for unequal blocks.
+        By default a sliced dimension is -1, except on a mesh of several axes if it is divisible and
+        not empty: then it has the length of the block. With `needs_lengths`, every sliced dimension
+        has the length of the block, and unequal blocks raise `InputError`.
         """
         kind = self.program.types[name]
         shape = list(self.bound.binding.shape(kind.shape))
@@ -733,9 +771,9 @@ class _ModuleWriter:
 
 
 def _describe_layout(program: Program, name: str) -> int | str | list[int | str]:
-    """Return the layout of a value: the sliced dimension, `replicated`, or `local` for others.
+    """Return the layout of a value: the sliced dimension, `replicated`, or `local` for any other.
 
-    On a mesh of several axes it is a list with one entry per axis.
+    On a mesh of several axes it is a list with one such entry per axis.
     """
     layouts: list[int | str] = [
         layout.dimension

@@ -31,12 +31,16 @@ from collhub_coconet.transformations.legality import (
 
 
 def coalesce(program: Program, members: Sequence[str], name: str = BUCKET) -> Rewrite:
-    """Run the collectives `members`, names of operations or of complete buckets, as one.
+    """Combine the collectives `members`, names of operations or of entire buckets, into one bucket.
 
-    If `name` is in use, a number is appended. Raises `RefusedMoveError` unless there are several
-    AllReduces, ReduceScatters or AllGathers of one group, mesh axis, reduction and element type,
-    none is in a kernel with computations or depends on another one, no other stage would have to
-    run between them, and the program has no chain.
+    A number is appended to `name` if it is in use. Raises `RefusedMoveError` if a condition is
+    violated:
+
+    - The program has no chain.
+    - There are at least two members, and they are AllReduces, ReduceScatters or AllGathers.
+    - All have one kind, reduction, group, mesh axes and element type.
+    - No member is in a stage with operations that are not members.
+    - No member depends on another one, and no other stage must run between them.
     """
     conditions = Conditions("coalesce", program, {"members": tuple(members), "name": name})
     buckets = {stage.name: stage.members for stage in program.stages if stage.family == BUCKET}
@@ -81,13 +85,14 @@ def coalesce(program: Program, members: Sequence[str], name: str = BUCKET) -> Re
 
 
 def coalesce_by_size(program: Program, binding: Binding, bucket_bytes: int) -> Rewrite:
-    """Fill buckets of at least `bucket_bytes` bytes with the collectives outside of stages.
+    """Fill buckets of at least `bucket_bytes` bytes with the collectives that are in no stage.
 
-    Collectives of one class (kind, reduction, group, axis, element type) are added to a bucket in
-    the order of execution. The bucket is complete once its full buffers have `bucket_bytes` bytes,
-    and before a collective that depends on a member. A bucket that would wait for another one is
-    divided. Raises `RefusedMoveError` if the program has a chain, or if no two collectives share a
-    bucket.
+    Each bucket has one class: kind, reduction, group, axis and element type. Collectives join the
+    open bucket of their class in the order of execution. A bucket ends once its complete buffers
+    have `bucket_bytes` bytes, before a collective that depends on a member, or at the end of the
+    program. A bucket that conflicts with the order of other stages is halved repeatedly; single
+    collectives stay as they are. Raises `RefusedMoveError` if the program has a chain, or if no two
+    collectives share a bucket.
     """
     conditions = Conditions("coalesce", program, {"bucket_size": bucket_bytes})
     first = program.operations[0].name if program.operations else program.name
@@ -114,11 +119,12 @@ def coalesce_by_size(program: Program, binding: Binding, bucket_bytes: int) -> R
 
 
 def list_bucket_sizes(program: Program, binding: Binding, max_count: int = 8) -> list[int]:
-    """List bucket sizes in bytes worth trying, descending: all bytes, then powers of two.
+    """List bucket sizes in bytes that are useful to try, in descending order.
 
-    The first one puts all collectives of a class into one bucket if they are independent. Sizes
-    that are not above the smallest collective outside of stages put every collective into a bucket
-    of its own and are left out. Empty if no class has two collectives.
+    The first is the sum of the bytes in the largest class with at least two collectives, so that
+    each class fits one bucket. Powers of two follow that are smaller than this sum and larger than
+    the smallest collective of those classes. There are at most `max_count` sizes. Only collectives
+    outside of stages are considered. Empty if no class has two collectives.
     """
     sizes: dict[BucketClass, list[int]] = {}
     for name, size in _list_sizes(program, binding).items():
@@ -148,9 +154,9 @@ class _OpenBucket:
 
 
 def find_largest_buckets(program: Program) -> list[list[str]]:
-    """Return the names in the largest buckets that dependencies allow, without a size limit.
+    """Return the names in the largest buckets that dependencies permit, without a size limit.
 
-    Only collectives outside of stages are used; buckets with one member are left out.
+    Only collectives outside of stages are used. Buckets with one member are omitted.
     """
     staged = {name for stage in program.stages for name in stage.members}
     names = {
@@ -175,11 +181,11 @@ def _list_sizes(program: Program, binding: Binding) -> dict[str, int]:
 
 
 def _fill_buckets(program: Program, sizes: Mapping[str, int], bucket_bytes: int) -> list[list[str]]:
-    """Assign the collectives of `sizes` (bytes by name) to buckets in execution order.
+    """Assign the collectives in `sizes` (bytes by name) to buckets in execution order.
 
-    Each bucket has one class (`Program.classify_for_bucket`). A bucket is complete when it has at
-    least `bucket_bytes`, or before a collective that depends on a member. Returns the names by
-    bucket, also of buckets with one member.
+    Each bucket has one class (`Program.classify_for_bucket`). It ends once its members have
+    `bucket_bytes` bytes or more, or before a collective that depends on a member. Returns the names
+    by bucket, including buckets with one member; buckets that never filled come last.
     """
     open_buckets: dict[BucketClass, _OpenBucket] = {}
     complete: list[list[str]] = []
@@ -205,9 +211,10 @@ def _fill_buckets(program: Program, sizes: Mapping[str, int], bucket_bytes: int)
 def _divide_cycles(
     program: Program, groups: Sequence[Sequence[str]], group: list[str]
 ) -> list[list[str]]:
-    """Divide a bucket into halves, repeatedly, until no order conflicts with stages and `groups`.
+    """Halve a bucket repeatedly until its parts can be ordered with the stages and `groups`.
 
-    Returns `[group]` if it can be ordered with all of them, or has one member.
+    Returns the parts in order. It is `[group]` if the group has fewer than two members or needs no
+    division. A part of one member is returned without a check.
     """
     fixed = [stage.members for stage in program.stages]
     if len(group) < 2 or order_groups(program.operations, [*fixed, *groups, group]):
@@ -220,10 +227,10 @@ def _divide_cycles(
 
 
 def _add_stages(program: Program, groups: Sequence[Sequence[str]], name: str) -> tuple[Stage, ...]:
-    """Return the stages of a program with a bucket per group at the end.
+    """Return the stages of a program, followed by one bucket per group.
 
-    Present stages that share a member with a group are removed. New names begin with `name` and are
-    not yet used.
+    Existing stages that share a member with a group are removed. The first bucket is called `name`,
+    and a number is appended to names that are in use.
     """
     grouped = {member for group in groups for member in group}
     stages = [stage for stage in program.stages if grouped.isdisjoint(stage.members)]

@@ -55,10 +55,11 @@ class Costs:
 
 
 def costs(program: Program, binding: Binding) -> Costs:
-    """Compute the costs of one run at the sizes of `binding`.
+    """Compute the costs of one run of a program on a rank, at the sizes in `binding`.
 
-    Kernels that consist only of views are not launched and do not count. Raises `InputError` for a
-    symbol without a size.
+    These are the bytes that are sent, the bytes that are read and written in memory, the arithmetic
+    operations, the bytes of the states, and the number of kernels that are launched. Kernels that
+    consist only of views are not launched. Raises `InputError` for a symbol without a size.
     """
     kernels = program.kernels()
     states = (argument.type for argument in program.states.values())
@@ -74,8 +75,15 @@ def costs(program: Program, binding: Binding) -> Costs:
 def _count_sent_bytes(program: Program, operation: Operation, binding: Binding) -> int:
     """Count the bytes that a rank sends for an operation with a ring algorithm.
 
-    A ring sends p - 1 of the p blocks of the complete tensor, twice for an AllReduce; a reduction
-    of slices to a scalar contains an AllReduce. 0 for computations.
+    With p ranks and a complete tensor of n bytes, a rank sends:
+
+    - n (p - 1) / p for a collective, rounded down;
+    - twice that for an AllReduce, and for a reduction of a sliced operand to a scalar;
+    - 1 / p of that for an AllToAll;
+    - the bytes of its part for a Send;
+    - 0 for a computation.
+
+    On a mesh of several axes `_count_mesh_bytes` applies instead.
     """
     tensor = program.types[operation.name]
     if tensor.layout.axes:
@@ -98,8 +106,9 @@ def _count_sent_bytes(program: Program, operation: Operation, binding: Binding) 
 def _count_mesh_bytes(program: Program, operation: Operation, binding: Binding) -> int:
     """Count the bytes that a rank sends for an operation on a mesh of several axes.
 
-    The ring goes over the ranks of the axes, and its tensor is the longer one of operand and result
-    on a rank.
+    With p ranks along the axes of the operation, these are (p - 1) / p of the larger one of operand
+    and result on a rank, rounded down; twice that for an AllReduce and a reduction to a scalar. A
+    Send sends the entire part of the rank. Computations send nothing.
     """
     tensor = program.types[operation.name]
     if operation.kind is Kind.SEND:
@@ -124,9 +133,10 @@ def count_memory_bytes(
     """Count the bytes of memory that operations of one kernel read and write on a rank.
 
     Each distinct operand from outside the kernel is read once. Each value that is used outside the
-    kernel is written once; the remaining values stay in registers. A slice is a view: it copies no
-    memory, and its readers read the slice. `same_kernel`: names of further operations of the kernel
-    whose traffic is not counted.
+    kernel is written once; the other values stay in registers. Views move no memory; their readers
+    read the view. A Gather reads as many bytes as its result has, and an Index reads nothing. If
+    the kernel has opaque operations, only their declared traffic counts. `same_kernel`: names of
+    further operations of the kernel whose traffic is not counted.
     """
     opaque = [operation for operation in kernel if operation.kind is Kind.OPAQUE]
     if opaque:
@@ -154,9 +164,10 @@ def count_memory_bytes(
 
 
 def _is_stored(program: Program, operation: Operation, inside: set[str]) -> bool:
-    """Whether a kernel writes a value to memory; `inside`: names of its operations.
+    """Check whether a kernel writes a value to memory; `inside`: names of its operations.
 
-    True if an operation outside the kernel reads it, for outputs, and for new values of states.
+    It does if an operation outside the kernel reads the value, if it is an output, or if it is the
+    new value of a state (Update).
     """
     readers = program.readers.get(operation.name, ())
     is_read = any(reader.name not in inside for reader in readers)
@@ -164,11 +175,14 @@ def _is_stored(program: Program, operation: Operation, inside: set[str]) -> bool
 
 
 def count_operations(program: Program, operation: Operation, binding: Binding) -> int:
-    """Count the arithmetic operations on a rank with the longest block.
+    """Count the arithmetic operations on the rank with the longest block.
 
-    A contraction counts 2 per multiplication; a reduction to a scalar or of rows, a top-k and a
-    Scatter 1 per element that they read; a pointwise operation 1 per element of its result; all
-    remaining kinds count 0.
+    - A contraction counts 2 per multiplication.
+    - A reduction to a scalar or of rows, a top-k and a Scatter count 1 per element of the last
+      operand.
+    - A pointwise operation counts 1 per element of its result.
+    - An opaque operation counts its declared work, divided by the ranks that slice its result.
+    - All other kinds count 0.
     """
     if operation.kind in CONTRACTIONS:
         # Count the multiplications of a contraction on a rank with the longest block.
@@ -194,7 +208,7 @@ def count_operations(program: Program, operation: Operation, binding: Binding) -
 def _divide_by_ranks(
     program: Program, operation: Operation, amount: int | None, binding: Binding
 ) -> int:
-    """Return `amount` (work or traffic) divided by the ranks that slice the operation, rounded up.
+    """Return `amount` (work or traffic) divided by the ranks that slice the result, rounded up.
 
     None counts as 0.
     """

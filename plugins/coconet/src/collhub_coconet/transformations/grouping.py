@@ -34,12 +34,15 @@ from hub_core.model import InputError
 def fuse(program: Program, members: Sequence[str], name: str = "fused") -> Rewrite:
     """Combine `members`, names of operations or of complete stages, into one stage called `name`.
 
-    If the name is in use, a number is appended. The kernel reads every operand from outside once
-    and writes every value that is used outside once. With a ReduceScatter and AllGathers it is a
-    fused all-reduce, which computes on a chunk between its last reduction and its first send. With
-    a Send it computes a chunk directly before sending it. Raises `RefusedMoveError` if there is
-    only one member, if the members are not one kernel (`check_stage`), if two stages would wait for
-    each other, or if the program has a chain.
+    A number is appended to the name if it is in use. The kernel reads each operand from outside
+    once, and writes each value that is used outside once. Raises `RefusedMoveError` if a condition
+    is violated:
+
+    - There are at least two operations, and all names exist.
+    - No stage has members both inside and outside the set.
+    - The program has no chain.
+    - The members can be one kernel (`check_stage`).
+    - The new stage and another one do not wait for each other.
     """
     conditions = Conditions("fuse", program, {"members": tuple(members), "name": name})
     stage_members = {stage.name: stage.members for stage in program.stages}
@@ -81,11 +84,14 @@ def fuse(program: Program, members: Sequence[str], name: str = "fused") -> Rewri
 def overlap(program: Program, members: Sequence[str]) -> Rewrite:
     """Make a chain of `members`, names of operations or stages from producer to consumer.
 
-    Each member starts when its predecessor has completed a chunk. Conditions: there are at least
-    two members, none is in a chain already, each reads its predecessor, no path between members
-    contains an operation outside the chain, no member needs all chunks before it delivers the
-    first, and every pair has a dimension along which both can be cut into chunks. The record notes
-    the resource of each member. Raises `RefusedMoveError` if a condition is violated.
+    Each member starts when its predecessor has completed a chunk. The record notes the resource of
+    each member. Raises `RefusedMoveError` if a condition is violated:
+
+    - There are at least two members, none is in a chain or bucket, and each reads its predecessor.
+    - No path between members contains an operation outside the chain.
+    - No member must have all chunks before it delivers the first one.
+    - Each pair has a dimension along which both can be cut into chunks.
+    - The chain and another stage do not wait for each other.
     """
     conditions = Conditions("overlap", program, {"members": tuple(members)})
     conditions.require(len(members) > 1, "several", " ".join(members), "no pair", "name two")
@@ -128,10 +134,10 @@ Part = list[Operation]
 
 
 def _find_operations(program: Program, member: str, conditions: Conditions) -> Part:
-    """Return the operations that a member names: one, or all of a stage in order.
+    """Return the operations that a member names: one operation, or all of a stage in order.
 
-    The condition that holds is recorded in `conditions`. Raises `RefusedMoveError` for an unknown
-    name, and for an operation inside a stage, whose name is required instead.
+    The met condition is recorded in `conditions`. Raises `RefusedMoveError` for an unknown name,
+    and for an operation inside a stage (the name of the stage is required instead).
     """
     for stage in program.stages:
         if member in stage.members:
@@ -159,11 +165,11 @@ def _check_no_scalar_reduction(member: str, part: Part, conditions: Conditions) 
 
 
 def _check_pair(program: Program, producer: Part, consumer: Part, conditions: Conditions) -> int:
-    """Check two neighbours in a chain; return the dimension of their chunks.
+    """Check two neighbours in a chain, and return the dimension of their chunks.
 
-    The dimension is counted from the end of the tensor; of several possible ones, the first of the
-    tensor is used. Raises `RefusedMoveError` if the consumer does not read the producer, or if no
-    dimension suits both for all tensors between them.
+    The dimension is counted from the end of the tensor, where 1 is the last. Of several possible
+    dimensions, the first of the tensor is chosen. Raises `RefusedMoveError` if the consumer does
+    not read the producer, or if no dimension is suitable for every value that passes between them.
     """
     produced = {operation.name for operation in producer}
     reads = [(reader, name) for reader in consumer for name in reader.reads if name in produced]
@@ -184,8 +190,10 @@ def _check_pair(program: Program, producer: Part, consumer: Part, conditions: Co
 def _find_emitted_dimensions(program: Program, part: Part, name: str) -> set[int]:
     """Return the dimensions along which a member can deliver its value `name` in chunks.
 
-    Counted from the end of the tensor, 1 for the last. Empty for members with rearranging or opaque
-    operations; of a convolution, only batch and channels.
+    They are counted from the end of the tensor, where 1 is the last. For a member with a
+    convolution these are the first two (batch and channels). For other members these are the
+    dimensions whose size is not 1, except those that an AllToAll exchanges; none if the member has
+    a rearranging or opaque operation.
     """
     if any(operation.kind is Kind.CONV for operation in part):
         # An output position needs neighbouring positions of the input: no chunks along these.
@@ -200,9 +208,10 @@ def _find_emitted_dimensions(program: Program, part: Part, name: str) -> set[int
 
 
 def _find_exchanged_dimensions(program: Program, operation: Operation) -> set[int]:
-    """Find the sliced dimensions of operand and result of an AllToAll; empty for other kinds.
+    """Find the sliced dimensions of result and operand of an AllToAll, counted from the end.
 
-    A chunk cannot be cut along them, since data move between them. Counted from the end.
+    A chunk cannot be cut along them, since the AllToAll moves data between them. Empty for other
+    kinds.
     """
     if operation.kind is not Kind.ALL_TO_ALL:
         return set()
@@ -214,8 +223,9 @@ def _find_exchanged_dimensions(program: Program, operation: Operation) -> set[in
 def _find_accepted_dimensions(program: Program, reader: Operation, name: str) -> set[int]:
     """Return the dimensions along which an operation can read the value `name` in chunks.
 
-    Counted from the end of the tensor, 1 for the last. A contraction accepts the dimensions that it
-    does not sum over; rearranging, transposing and opaque operations accept none.
+    They are counted from the end of the tensor, where 1 is the last. A contraction accepts the
+    dimensions that it does not sum over. Rearranging, transposing and opaque operations accept
+    none. Others accept the dimensions whose size is not 1, except those that an AllToAll exchanges.
     """
     if reader.kind in REARRANGING | {Kind.TRANSPOSE, Kind.OPAQUE}:
         # A chunk of the operand is not a contiguous chunk of the result, or may not be one.
@@ -235,9 +245,10 @@ def _find_dimensions(program: Program, name: str) -> set[int]:
 
 
 def _find_resource(part: Part) -> str:
-    """Name the resource of a member: `network` between groups for a Send, links, or `compute`.
+    """Return the name of the resource that a member of a chain occupies.
 
-    A member with both communication and computation occupies the links.
+    It is `network` if the member has a Send (between groups), otherwise `intra-node link` if it has
+    another communication, otherwise `compute`.
     """
     kinds = {operation.kind for operation in part}
     if Kind.SEND in kinds:

@@ -88,9 +88,9 @@ class Conditions:
     def require(
         self, is_met: bool, condition: str, operation: str, message: str, cure: str
     ) -> None:
-        """Record that `condition` holds for `operation`; raise `RefusedMoveError` unless `is_met`.
+        """Record that `condition` holds for `operation`; raise `RefusedMoveError` if not `is_met`.
 
-        `message` and `cure` are for the error: the violation, and how to avoid it.
+        `message` and `cure` are texts for the error: the violation, and how to avoid it.
         """
         if not is_met:
             raise self.build_refusal(condition, operation, message, cure)
@@ -99,9 +99,10 @@ class Conditions:
     def build_refusal(
         self, condition: str, operation: str, message: str, cure: str
     ) -> RefusedMoveError:
-        """Build the error for a condition that an operation violates.
+        """Build, but do not raise, the error for a condition that an operation violates.
 
-        Its location is the line of the operation in the program, if the program has it.
+        Its code is `refused-<condition>`. Its location is the program with the line of the
+        operation, or without a line if the program has no such operation.
         """
         names = [entry.name for entry in self._program.operations]
         line = names.index(operation) + 1 if operation in self._program.by_name else None
@@ -133,10 +134,14 @@ _FAMILIES = {
 def check_stage(program: Program, members: Sequence[str], conditions: Conditions) -> str:
     """Check that operations can be one kernel, and return the family of the stage.
 
-    `members`: names, at least one of which exists. Conditions: no path leaves the set and enters it
-    again; computations are pointwise, reductions to scalars, Updates or Slices; the communications
-    are those of a family; all members have one shape, layout and group. Raises `RefusedMoveError`
-    if a condition is violated.
+    `members` are names of operations of the program, at least one. The met conditions are recorded
+    in `conditions`. Raises `RefusedMoveError` if a condition is violated:
+
+    - No path leaves the set and enters it again.
+    - The communications are those of a family (`_find_family`).
+    - Computations are pointwise, reductions to scalars, Updates or Slices.
+    - Each member fits the shape, layout and group of the largest one (`_fits`).
+    - In the family `RS-C-AG`, operations need only slices (`_check_slices`).
     """
     inside = set(members)
     operations = [program.by_name[name] for name in sorted(inside, key=program.places.__getitem__)]
@@ -183,10 +188,11 @@ def select_live(operations: Sequence[Operation], outputs: Iterable[str]) -> tupl
 
 
 def remove_dead(program: Program) -> Rewrite:
-    """Remove operations that no output and no Update needs, directly or indirectly.
+    """Remove the operations that no output and no Update needs, directly or indirectly.
 
-    Removed operations leave their stages, and stages that become empty are removed; chains remain.
-    The record has one condition per removed operation. Nothing is refused.
+    They are also removed from their stages. Stages that become empty are removed, and so are
+    buckets with one remaining member. Chains are not changed. The record has one condition per
+    removed operation. No program is refused.
     """
     conditions = Conditions("dead", program, {})
     operations = select_live(program.operations, program.outputs)
@@ -207,11 +213,11 @@ def build_program(
 ) -> Program:
     """Build a program with new operations, and check its types and stages.
 
-    Dead operations are removed. `arguments`: the new arguments, or None for those of `program`.
-    `renamed`: new names of stage members by old name. Stages remain, without members that no longer
-    exist. Raises `RefusedMoveError` if a stage is no longer one kernel or one bucket, if stages
-    would wait for each other, if `program` has chains, and on a mesh of several axes if the
-    slices of different axes do not nest.
+    Dead operations are removed. `arguments` are the new arguments, or None for those of `program`.
+    `renamed` has the new names of stage members by old name. Stages remain, without members that no
+    longer exist. Raises `RefusedMoveError` if a stage is no longer one kernel or one bucket, if
+    stages would wait for each other, if `program` has chains, and, on a mesh of several axes, if
+    the new program is ill-typed. On one axis an ill-typed program raises `InputError`.
     """
     live = select_live(tuple(operations), program.outputs)
     stages = _update_stages(program, {operation.name for operation in live}, renamed or {})
@@ -258,9 +264,10 @@ def choose_name(program: Program, proposal: str, taken: Iterable[str] = ()) -> s
 
 
 def replace_operands(operation: Operation, names: Mapping[str, str]) -> Operation:
-    """Copy an operation with renamed operands; `names`: new names by old name.
+    """Copy an operation, with operands renamed according to `names` (new name by old name).
 
-    Operands that are numbers or not in `names` stay.
+    Numbers, and operands that are not in `names`, stay. Returns the operation itself if nothing
+    changes.
     """
     if names.keys().isdisjoint(operation.reads):
         return operation
@@ -286,9 +293,9 @@ def find_operation(program: Program, name: str, kind: Kind, conditions: Conditio
 
 
 def find_members(program: Program, names: Sequence[str], conditions: Conditions) -> list[Operation]:
-    """Return the named operations in program order; repeated names give one entry.
+    """Return the named operations in program order, each once.
 
-    Raises `RefusedMoveError` for an unknown name.
+    Raises `RefusedMoveError` (condition `target`) for an unknown name.
     """
     for name in names:
         if name not in program.by_name:
@@ -297,11 +304,11 @@ def find_members(program: Program, names: Sequence[str], conditions: Conditions)
 
 
 def _find_family(operations: list[Operation], conditions: Conditions) -> str:
-    """Find the family of a stage by its communications, in program order.
+    """Return the family of a stage, which its communications determine.
 
-    Families: no communication, one AllReduce, one ReduceScatter without AllGathers or with any
-    number of them (which count as one), or one Send. Raises `RefusedMoveError` for any other
-    combination.
+    The operations are in program order. Permitted are no communication, one AllReduce, one
+    ReduceScatter with any number of later AllGathers, and one Send; all must have the same mesh
+    axes. The condition is recorded. Raises `RefusedMoveError` for any other combination.
     """
     communications = [operation for operation in operations if operation.is_communication]
     kinds: list[Kind] = [
@@ -320,10 +327,10 @@ def _find_family(operations: list[Operation], conditions: Conditions) -> str:
 
 
 def _find_space(program: Program, operation: Operation) -> TensorType:
-    """Find the tensor over whose elements an operation iterates.
+    """Return the type of the tensor over whose elements an operation iterates.
 
-    Reductions to scalars, AllGather and Send iterate over their operand. All remaining operations
-    iterate over their result; ReduceScatter and AllReduce deliver it chunk by chunk.
+    It is that of the first operand for reductions to scalars, AllGather and Send, and that of the
+    result for all other operations.
     """
     is_of_operand = operation.kind in REDUCTIONS_TO_SCALARS | {Kind.ALL_GATHER, Kind.SEND}
     name = operation.reads[0] if is_of_operand else operation.name
@@ -331,12 +338,11 @@ def _find_space(program: Program, operation: Operation) -> TensorType:
 
 
 def _fits(space: TensorType, largest: TensorType) -> bool:
-    """Return whether a tensor has shape, layout and group of `largest` or can be broadcast to it.
+    """Check whether a tensor fits the iteration over `largest`, possibly by broadcast.
 
-    The groups must be equal. Shapes are aligned at the end: each dimension must be 1 or equal that
-    of `largest`, which may have more dimensions. If `largest` is not sliced, the layouts must be
-    equal. If it is sliced, the tensor must be sliced at the same distance from the end, or be
-    replicated without extent (missing or 1) in the sliced dimension.
+    Three conditions must hold. The groups are equal. With shapes aligned at the end, each dimension
+    is 1 or equal to that of `largest`, which may have more dimensions. On every axis of the mesh,
+    `_fits_on_axis` accepts the layout.
     """
     if space.group != largest.group or len(space.shape) > len(largest.shape):
         return False
@@ -348,11 +354,11 @@ def _fits(space: TensorType, largest: TensorType) -> bool:
 
 
 def _fits_on_axis(space: TensorType, layout: Layout, largest: TensorType, target: Layout) -> bool:
-    """Return whether a tensor with a layout on one axis can be broadcast to `largest`.
+    """Check whether a tensor with `layout` on one axis can be broadcast to `largest`.
 
-    `target` is the layout of `largest`. If it is not sliced, the layouts must be equal. Otherwise
-    the tensor must be sliced along the same dimension from the end, or be replicated without that
-    dimension (missing or of size 1).
+    `target` is the layout of `largest` on this axis. If it is not sliced, the layouts must be
+    equal. Otherwise the tensor must be sliced along the same dimension, counted from the end, or be
+    replicated and lack that dimension (missing or of size 1).
     """
     if not target.is_sliced:
         return layout == target
@@ -365,10 +371,10 @@ def _fits_on_axis(space: TensorType, layout: Layout, largest: TensorType, target
 def _check_slices(program: Program, operations: list[Operation], conditions: Conditions) -> None:
     """Refuse operations of a stage with AllGathers that need more than a slice.
 
-    `operations` must contain a ReduceScatter. Except for it and Slices, every operand must be
-    sliced, or replicated without extent along the scattered dimension (counted from the end); local
-    operands are refused. AllGathers must depend on the ReduceScatter. Raises `RefusedMoveError` at
-    the first violation; fulfilled conditions are recorded.
+    `operations` must contain a ReduceScatter. It and all Slices are not checked. Every operand of
+    the others must be sliced, or replicated if it lacks the scattered dimension (counted from the
+    end, missing or of size 1). Local operands are refused. AllGathers must depend on the
+    ReduceScatter. Raises `RefusedMoveError` at the first violation, and records met conditions.
     """
     scatter = next(entry for entry in operations if entry.kind is Kind.REDUCE_SCATTER)
     scattered = program.types[scatter.name]
@@ -396,10 +402,10 @@ def _check_slices(program: Program, operations: list[Operation], conditions: Con
 def _update_stages(
     program: Program, live_names: set[str], renamed: Mapping[str, str]
 ) -> tuple[Stage, ...]:
-    """Return the stages with renamed members, without dead members and without empty stages.
+    """Return the stages of a program with renamed members and without dead members.
 
-    Buckets with a single member are removed, too. `renamed`: new names by old name; other members
-    keep theirs. `live_names` are new names.
+    `renamed` has new names by old name; other members keep their names. `live_names` are new names.
+    Stages without members are removed, and so are buckets with a single member.
     """
     stages = []
     for stage in program.stages:

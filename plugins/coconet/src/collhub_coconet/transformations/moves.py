@@ -37,7 +37,9 @@ class Move:
 
 
 def legal_moves(program: Program, binding: Binding) -> list[Move]:
-    """List the legal moves of a program, in the order of `TRANSFORMATIONS`.
+    """List the legal moves of a program with their effects on the costs.
+
+    They come in the order of `TRANSFORMATIONS`:
 
     - split: every AllReduce along every dimension;
     - reorder: for every AllGather, the largest movable set and its prefixes;
@@ -112,10 +114,11 @@ def _attempt_slicing_of_states(program: Program) -> Iterator[Attempt]:
 
 
 def _attempt_fusions(program: Program) -> Iterator[Attempt]:
-    """Yield a fuse of the maximal set around each communication and each pointwise operation.
+    """Yield attempts to fuse the maximal sets around communications and pointwise operations.
 
-    Pointwise operations that are in a stage or in an earlier set around a pointwise operation are
-    skipped, and so are sets that are stages already and repeated sets.
+    Sets around communications come first. Skipped are operations without communication that are in
+    a stage or in an earlier set around a pointwise operation, sets of one member, sets that are
+    stages already, and repeated sets. The caller runs each attempt, which may be refused.
     """
     seen = {frozenset(stage.members) for stage in program.stages}
     covered = {name for stage in program.stages for name in stage.members}
@@ -138,10 +141,11 @@ def grow_stage(
 ) -> list[str]:
     """Grow a set around the operation `seed` until `fuse` accepts no further neighbour.
 
-    Neighbours read a member or are read by one. In each round those known at its start are tried in
-    program order, and each is added if `fuse` accepts the set with it. Returns names in program
-    order; only `seed` if it is in a stage already. Operations of existing stages are not added, and
-    communications only if `allows_communication`. The program is not changed.
+    Neighbours read a member or are read by one. In each round, the neighbours of the members at its
+    start are tried in program order, and each is added if `fuse` accepts the set with it.
+    Operations of existing stages are never added, and communications only if
+    `allows_communication`. Returns the names in program order; only the seed if it is in a stage
+    already. The program is not changed.
     """
     members = [seed.name]
     fused = {name for stage in program.stages for name in stage.members}
@@ -164,10 +168,11 @@ def grow_stage(
 
 
 def fuse_scalars(program: Program) -> Rewrite | None:
-    """Fuse all operations of a program of several pointwise operations on scalars.
+    """Fuse the entire program into one stage if all operations are pointwise and on scalars.
 
-    No other arrangement is faster: the kernels of scalars are launches. None for other programs,
-    and for programs with stages.
+    This is always the fastest arrangement, since kernels on scalars cost only their launches.
+    Returns None for any other program, for one with stages, and for one with fewer than two
+    operations.
     """
     is_scalar = all(
         operation.kind in POINTWISE and not program.types[operation.name].shape
@@ -179,7 +184,7 @@ def fuse_scalars(program: Program) -> Rewrite | None:
 
 
 def _can_fuse(program: Program, members: list[str]) -> bool:
-    """Whether `fuse` accepts these operations as one stage; nothing is changed."""
+    """Check whether `fuse` accepts these operations as one stage; the program is not changed."""
     try:
         fuse(program, members)
     except RefusedMoveError:
@@ -194,9 +199,10 @@ def _attempt_buckets(program: Program) -> Iterator[Attempt]:
 
 
 def _attempt_overlaps(program: Program) -> Iterator[Attempt]:
-    """Yield an overlap of the longest chain from each kernel; each member reads its predecessor.
+    """Yield attempts to overlap chains: one from each kernel, extended by `_find_follower`.
 
-    Chains that are a suffix of an earlier chain are left out, since they gain less.
+    Views and opaque operations are not members. Skipped are chains of one kernel, and chains that
+    are the end of an earlier one, since they gain less. The caller runs each attempt.
     """
     stage_of = {name: stage.name for stage in program.stages for name in stage.members}
     # A slice is a view without a kernel; opaque operations have no chunks.
@@ -216,7 +222,8 @@ def _attempt_overlaps(program: Program) -> Iterator[Attempt]:
 def _find_follower(program: Program, chain: list[str], labels: list[str]) -> str | None:
     """Return the first of `labels` by which `overlap` can extend a chain; None if there is none.
 
-    It must read the last member of the chain; labels are names of stages or of single operations.
+    Labels are names of stages or of single operations. The result reads the last member of the
+    chain and is not in it.
     """
     last = _operations_in(program, chain[-1])
     readers = {reader.name for name in last for reader in program.readers.get(name, ())}
@@ -233,7 +240,7 @@ def _find_follower(program: Program, chain: list[str], labels: list[str]) -> str
 
 
 def _operations_in(program: Program, label: str) -> tuple[str, ...]:
-    """Names of the operations of the stage `label`, or `label` itself if there is no such stage."""
+    """Return the names of the operations of the stage `label`, or `label` if there is none."""
     members = [stage.members for stage in program.stages if stage.name == label]
     return members[0] if members else (label,)
 

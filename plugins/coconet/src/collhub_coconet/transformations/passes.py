@@ -38,12 +38,12 @@ Transformation = Callable[[Program], Rewrite]
 def rewrite_workload(
     workload: Workload, options: StatedOptions, transformation: Transformation
 ) -> tuple[Workload, PassReport]:
-    """Transform the program of a workload; return the lowered result and a report.
+    """Transform the program of a workload, and return the lowered result and a report.
 
-    The history of the result has one more record: the transformation with the conditions that were
-    checked and its effect at the sizes of the workload. The report lists the inferred nodes, the
-    conditions and the effect. Raises `InputError` if the nodes do not describe a program, and
-    `RefusedMoveError` if a condition of the transformation does not hold.
+    The history of the result has one more record: the transformation, the checked conditions, and
+    its effect on the costs at the sizes of the workload. The report lists the inferred nodes, the
+    conditions and the effect. The provenance is kept. Raises `InputError` if the nodes do not
+    describe a program, and `RefusedMoveError` if a condition of the transformation does not hold.
     """
     inference = read_program(workload, options)
     before = inference.bound
@@ -125,10 +125,10 @@ def split_names(text: str | None, option: str) -> list[str]:
 
 
 def select_target(program: Program, target: str | None, kind: Kind) -> str:
-    """Return `target`, or the name of the only operation of this kind if `target` is None or empty.
+    """Return `target`, or if it is None or empty, the name of the only operation of this kind.
 
-    A given target is not checked. Raises `UsageError` if none is given and the program has no
-    operation of the kind, or several.
+    A given target is not checked. Raises `UsageError` if none is given and the program does not
+    have exactly one operation of this kind.
     """
     if target:
         return target

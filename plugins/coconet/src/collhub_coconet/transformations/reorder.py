@@ -41,13 +41,14 @@ _COMMUTING = POINTWISE | REDUCTIONS_TO_SCALARS | CONTRACTIONS | {Kind.UPDATE, Ki
 
 
 def reorder(program: Program, target: str, members: Sequence[str]) -> Rewrite:
-    """Let the operations `members` compute on the slice that the AllGather `target` collects.
+    """Move operations before an AllGather, so that they compute on the slice that it collects.
 
-    Unnamed operations of a member's statement that only members read are moved, too. Replicated
-    operands are sliced. Every result that is used elsewhere gets an AllGather, and an Update of a
-    replicated state writes the gathered value. Raises `RefusedMoveError` if no member reads the
-    AllGather, if a path leaves the members and enters them again, or if a member reads a
-    local value or does not commute with slicing.
+    `target` is the name of the AllGather, and `members` are names of operations. Unnamed operations
+    of a statement that only members read are moved, too. Replicated operands are sliced. Every
+    result that is used elsewhere gets a new AllGather, and an Update of a replicated state writes
+    the gathered value. Raises `RefusedMoveError` if a name is wrong, no member reads the AllGather,
+    a path leaves the members and enters them again, or a member has a local operand or does not
+    commute with slicing.
     """
     conditions = Conditions("reorder", program, {"target": target, "members": tuple(members)})
     find_operation(program, target, Kind.ALL_GATHER, conditions)
@@ -77,8 +78,8 @@ def reorder(program: Program, target: str, members: Sequence[str]) -> Rewrite:
 def movable(program: Program, target: str) -> list[str]:
     """Find the largest set that `reorder` can move before the AllGather `target`.
 
-    Returns names in program order. Every prefix can be moved, too, since the operands of a member
-    that depend on the AllGather precede it.
+    Returns the names in program order, or an empty list. Every prefix can be moved, too, since each
+    member follows its operands that depend on the AllGather.
     """
     # The AllGather and all operations that can move; descendants of it that cannot.
     sources = {target}
@@ -98,10 +99,9 @@ def movable(program: Program, target: str) -> list[str]:
 
 
 def _add_inner_operations(program: Program, members: Sequence[str]) -> list[str]:
-    """Return the members and all unnamed pointwise operations that only members read, sorted by
-    name.
+    """Return the members and all unnamed pointwise operations that only members read.
 
-    Added operations count as members for their operands.
+    Added operations count as members in turn. The names are sorted alphabetically.
     """
     names = set(members)
     # In reverse, so that operands of added operations are considered.
@@ -151,10 +151,11 @@ class _Move:
     def select_feeders(self, candidates: list[Operation]) -> None:
         """Select pointwise operations that only members read, to compute only slices of them.
 
-        They do not depend on the AllGather. Selected are candidates that are not outputs, whose
-        readers (pointwise operations or Updates) are all sliced along one dimension that the
-        candidate has with a size other than 1. Candidates are tried from the last to the first, so
-        that one may feed another. Fills `_feeds`.
+        `candidates` do not depend on the AllGather. One is selected if it is pointwise and not an
+        output, if all its readers are pointwise operations or Updates that are sliced along one
+        dimension, and if it has that dimension with a size other than 1. Candidates are tried from
+        the last to the first, so that one can feed another. Stores the dimension (counted from the
+        end) by name in `_feeds`.
         """
         # Moving the members in a trial gives the sliced dimension of each of them.
         trial = _Move(self._program, next(iter(self._slice_of)), self._members, self._conditions)
@@ -177,11 +178,10 @@ class _Move:
     def build_operations(self) -> list[Operation]:
         """Build all operations of the program after the move, in order; call it once.
 
-        Moved operations, and those that only they read, are emitted on slices, with Slices of
-        complete operands inserted as needed. A moved operation that depends on the AllGather only
-        through a scalar, and all operations that do not move, are emitted unchanged. Raises
-        `RefusedMoveError` for a member that cannot move: it has a local operand or does not commute
-        with slicing.
+        Moved operations, and those in `_feeds`, are emitted on slices, and complete operands are
+        sliced as needed. A moved operation that depends on the AllGather only through a scalar is
+        emitted unchanged, and so are all operations that do not move. Raises `RefusedMoveError` for
+        a member that cannot move (`_find_obstacle`).
         """
         for operation in self._program.operations:
             if operation.name in self._feeds:
@@ -212,9 +212,9 @@ class _Move:
         return self._result
 
     def accepts(self, operation: Operation) -> bool:
-        """Whether an operation can move after all operations accepted so far.
+        """Check whether an operation can move together with all operations accepted so far.
 
-        If so, its value counts as sliced for later calls.
+        If it can, and reads a sliced value, then its result counts as sliced in later calls.
         """
         if self._find_obstacle(operation) is not None:
             return False
@@ -224,16 +224,17 @@ class _Move:
         return True
 
     def _find_obstacle(self, operation: Operation) -> tuple[str, str, str] | None:
-        """Find the first reason why an operation cannot move before the AllGather, None if it can.
+        """Find the first reason why an operation cannot move before the AllGather; None if it can.
 
-        The reason is (name of the condition, message, cure). These are checked in order:
+        The reason is (name of the condition, message, cure). The rules are checked in this order:
+
         1. No operand is local.
         2. An operation that reads no sliced value can always move; the rest is not checked.
-        3. Its kind must be one that can commute with slicing (`_COMMUTING`), or work along another
-           dimension (`_ROW_KINDS`).
-        4. The first operand of a contraction must be sliced along a dimension that is not summed
-           over, and the second must be replicated and not sliced.
-        5. All sliced operands of any other operation must be sliced along the same dimension,
+        3. The AllGather must go over a single axis.
+        4. Its kind must be one that can commute with slicing (`_COMMUTING`), or work along another
+           dimension than the sliced one (`_ROW_KINDS`).
+        5. A contraction must meet the conditions of `_find_contraction_obstacle`.
+        6. All sliced operands of any other operation must be sliced along the same dimension,
            counted from the end.
         """
         for name in operation.reads:
@@ -277,8 +278,9 @@ class _Move:
     def _find_contraction_obstacle(self, operation: Operation) -> tuple[str, str, str] | None:
         """Find the reason why a contraction does not commute with slicing; None if it does.
 
-        It does if its first operand is sliced along a dimension that is not summed over, and its
-        second operand is replicated.
+        Its first operand must be sliced along a dimension that it does not sum over, and its second
+        operand must be replicated and not sliced by the move. The reason is (condition, message,
+        cure).
         """
         x, w = operation.reads
         rank = len(self._program.types[x].shape)
@@ -292,9 +294,9 @@ class _Move:
         return None
 
     def _record_slice(self, operation: Operation, slice_name: str) -> None:
-        """Record name and dimension of the slice of a moved operation.
+        """Store the name and the dimension of the slice of a moved operation in the object.
 
-        Nothing is recorded for a reduction to a scalar, whose result is replicated.
+        Nothing is stored for a reduction to a scalar, whose result is replicated.
         """
         if operation.kind in REDUCTIONS_TO_SCALARS:
             return
@@ -304,10 +306,10 @@ class _Move:
         self._distance[operation.name] = self._find_result_distance(operation, distances[0])
 
     def _find_result_distance(self, operation: Operation, distance: int) -> int:
-        """Return the sliced dimension of a result, given that of its operands; both are counted
-        from the end.
+        """Return the sliced dimension of a result, counted from the end of its shape.
 
-        It is the same, except for a contraction, which keeps the index of the row from the start.
+        `distance` is that of the sliced operand, counted from its end. Both are equal, except for a
+        contraction, which keeps the dimension as counted from the start.
         """
         if operation.kind not in CONTRACTIONS:
             return distance
@@ -317,11 +319,11 @@ class _Move:
         return result_rank - (rank - distance)
 
     def _emit_on_slices(self, operation: Operation) -> None:
-        """Emit an operation on slices, and the AllGather of its value if that is needed complete.
+        """Emit an operation on slices and, if its complete value is needed, an AllGather of it.
 
-        It is needed complete if it is an output or read by an operation that does not move; then
-        the slice gets a new name and the AllGather the old one. A reduction to a scalar needs no
-        AllGather.
+        The value is needed if it was not a slice before, and is an output or read by an operation
+        that does not move. Then the slice gets a new name and the AllGather the old one. A
+        reduction to a scalar needs no AllGather.
         """
         name = operation.name
         is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
@@ -337,10 +339,10 @@ class _Move:
             self._emit_gather(name, name)
 
     def _emit_update(self, operation: Operation) -> None:
-        """Emit the AllGather of the value, unless it exists, and the Update of the state.
+        """Emit an Update of a state, after the AllGather of its value unless that exists already.
 
-        A sliced state is updated with the slice, without an AllGather. An unnamed value is renamed
-        after the Update.
+        A sliced state is updated with the slice, without an AllGather. An unnamed value is renamed:
+        its new name is formed from that of the Update.
         """
         state, value = operation.reads
         if self._layout(state).is_sliced:
@@ -358,10 +360,12 @@ class _Move:
         self._distance[operation.name] = self._distance[value]
 
     def _slice_operands(self, operation: Operation, distance: int) -> dict[str, str]:
-        """Find the slices that an operation has to read: name of the slice by name of an operand.
+        """Return the names of the slices that an operation has to read, by name of the operand.
 
-        Slices of replicated operands with the sliced dimension `distance` are emitted. Absent are
-        operands that are broadcast or sliced already, and second operands of contractions.
+        `distance` is the sliced dimension, counted from the end. A replicated operand that has it
+        is cut by a new Slice, which is emitted once per value and dimension. Absent are operands
+        without that dimension, operands that are sliced already, and replicated operands of
+        contractions.
         """
         new_names = {}
         for name in operation.reads:
@@ -385,9 +389,10 @@ class _Move:
         return new_names
 
     def _is_needed_complete(self, name: str) -> bool:
-        """Whether the complete value of a moved operation is read elsewhere or is an output.
+        """Check whether the complete value of a moved operation is an output or read elsewhere.
 
-        False if the value was a slice before the move.
+        "Elsewhere" means by an operation that does not move. False if the value was a slice before
+        the move.
         """
         if self._layout(name).is_sliced:
             return False
@@ -396,8 +401,9 @@ class _Move:
         return is_read or name in self._program.output_names
 
     def _rename(self, name: str, base: str) -> None:
-        """Give the slice of a value the name `base` with its layout, such as `g_S_0`, and record
-        it.
+        """Choose the name of the slice of a value: `base` with the layout, such as `g_S_0`.
+
+        A number is appended if the name is in use. Stores the name in `_slice_of` and `renamed`.
         """
         rank = len(self._program.types[name].shape)
         layout = sliced(rank - self._distance[name])
@@ -417,9 +423,9 @@ class _Move:
             self._result[index] = replace_operands(operation, names)
 
     def _emit_gather(self, name: str, gathered: str) -> None:
-        """Emit the AllGather of the slice of `name`, called `gathered`.
+        """Emit the AllGather, called `gathered`, of the slice of `name`, and store its name.
 
-        Later Updates use it, too.
+        Later Updates with this value use the same AllGather.
         """
         self._gathered[name] = gathered
         self._result.append(

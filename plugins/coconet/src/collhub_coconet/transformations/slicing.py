@@ -29,8 +29,10 @@ from collhub_coconet.transformations.legality import (
 def split(program: Program, target: str, dimension: int = 0) -> Rewrite:
     """Replace `a = AllReduce(op, x)` by `s = ReduceScatter(op, x, d); a = AllGather(s)`.
 
-    `target`: name of the AllReduce; `dimension`: d, counted from 0. Raises `RefusedMoveError`
-    unless the operator is commutative and x has more than one element along the dimension.
+    `target` is the name of the AllReduce, and `dimension` is d, counted from 0. Raises
+    `RefusedMoveError` if `target` is not an AllReduce, if the reduction is not commutative, if x
+    does not have more than one element along the dimension, and if `build_program` refuses the new
+    program.
     """
     conditions = Conditions("split", program, {"target": target, "dimension": dimension})
     operation = _check_target(program, target, conditions)
@@ -65,9 +67,9 @@ def split_at_root(program: Program, target: str, root: int = 0) -> Rewrite:
 
 
 def _check_target(program: Program, target: str, conditions: Conditions) -> Operation:
-    """Return the AllReduce with this name. Raises `RefusedMoveError` for another kind or operator.
+    """Return the AllReduce with this name, whose reduction must be commutative.
 
-    The operator must be commutative.
+    Raises `RefusedMoveError` if there is no such AllReduce or its reduction is not commutative.
     """
     operation = find_operation(program, target, Kind.ALL_REDUCE, conditions)
     reduction = operation.reduction or Reduction.SUM
@@ -82,7 +84,7 @@ def _replace_operation(
 ) -> Rewrite:
     """Return the rewrite in which the operations `new` take the position of `old`.
 
-    Raises `RefusedMoveError` if the new program is ill-typed.
+    Raises `RefusedMoveError` if `build_program` refuses the new program.
     """
     operations: list[Operation] = []
     for operation in program.operations:
@@ -93,10 +95,12 @@ def _replace_operation(
 def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
     """Change the layout of the replicated states `states` to sliced.
 
-    Conditions: every use of a state is a Slice, or its Update by an AllGather of a slice, all along
-    one dimension, and the state is not declared as needed completely after the program. Slices of
-    a state, or of its new value, are replaced by the state itself. Outputs that are the new value
-    of such a state become slices. Raises `RefusedMoveError` if a condition is violated.
+    Each Slice of a state, or of its new value, is replaced by that value. An output that is the new
+    value of such a state becomes a slice. Raises `RefusedMoveError` if a condition is violated:
+
+    - Every use of a state is a Slice, or its Update by an AllGather of a slice.
+    - All these uses slice it along one dimension and one mesh axis, and no Slice is an output.
+    - The state is not declared as needed completely after the program (`whole_after`).
     """
     conditions = Conditions("as-slice", program, {"states": tuple(states)})
     dimensions = {name: _find_dimension(program, name, conditions) for name in states}
@@ -139,10 +143,10 @@ def as_slice(program: Program, states: Sequence[str]) -> Rewrite:
 
 
 def _find_axis(program: Program, name: str) -> int:
-    """Return the position of the first mesh axis along which the uses of a state slice it.
+    """Return the position of the mesh axis along which the uses of a state slice it.
 
-    The first reader that is a Slice or AllGather, or an Update with such a value, decides; 0
-    without one.
+    The first reader decides that is a Slice, an AllGather, or an Update whose value one of these
+    computes. If it goes over several axes, the first one is returned. 0 without such a reader.
     """
     for reader in program.readers.get(name, ()):
         source = reader
@@ -154,7 +158,7 @@ def _find_axis(program: Program, name: str) -> int:
 
 
 def _slice_along(layout: Layout, axis: int, dimension: int) -> Layout:
-    """Copy a layout in which one axis slices a dimension."""
+    """Copy a layout, but let the axis at the position `axis` slice a dimension."""
     layouts = list(layout.by_axis)
     layouts[axis] = sliced(dimension)
     return on_mesh(*layouts)
@@ -168,11 +172,12 @@ def _writes(operation: Operation, states: dict[str, int]) -> bool:
 def _read_new_states(
     program: Program, operations: list[Operation], states: dict[str, int]
 ) -> tuple[list[Operation], dict[str, str]]:
-    """Let operations after an Update read the new state instead of the value that was written.
+    """Let operations after an Update read the new state instead of the value that it wrote.
 
-    `states`: sliced dimension by name of a state; other Updates are ignored. Returns the
-    operations, and new internal names (by old name) of values that only the Update reads, that are
-    no outputs, and that `reorder` had named after it. The operations already have the new names.
+    `states` has the sliced dimension by name of a state; Updates of other states are ignored. A
+    value that `reorder` named after the Update becomes unnamed (prefix `_`) if it is not an output
+    and only the Update reads it. Returns the operations with the new names, and these names by old
+    name.
     """
     renamed: dict[str, str] = {}
     # Name of the Update by name of the value that it writes.
@@ -198,9 +203,9 @@ def _read_new_states(
 
 
 def _sliced_update(program: Program, update: Operation) -> Operation:
-    """Return an Update that writes the slice which its AllGather reads.
+    """Copy an Update so that it writes the slice which its AllGather reads.
 
-    The AllGather becomes dead code.
+    The AllGather may then have no reader.
     """
     state, value = update.reads
     return replace(update, operands=(state, program.by_name[value].reads[0]))
@@ -209,8 +214,9 @@ def _sliced_update(program: Program, update: Operation) -> Operation:
 def _find_dimension(program: Program, name: str, conditions: Conditions) -> int:
     """Return the one dimension along which all uses of a state slice it.
 
-    Raises `RefusedMoveError` unless the state is replicated, not needed completely after the
-    program, and used only by Slices and Updates of one dimension.
+    Raises `RefusedMoveError` if no replicated state has the name, if the state is needed completely
+    after the program, if a use needs more than a slice (`_check_use`), and if its uses slice it
+    along no dimension or several.
     """
     state = program.states.get(name)
     message = "it is no replicated state"
@@ -230,11 +236,12 @@ def _find_dimension(program: Program, name: str, conditions: Conditions) -> int:
 
 
 def _check_use(program: Program, name: str, reader: Operation, conditions: Conditions) -> int:
-    """Check that a reader uses only a slice of the state `name`; return the sliced dimension.
+    """Check that a reader uses only a slice of the state `name`, and return the sliced dimension.
 
-    Allowed are a Slice that is not an output, and an Update of the state by an AllGather. All
-    readers of that Update must be such Slices along the gathered dimension. Raises
-    `RefusedMoveError` at the first violation.
+    Permitted are a Slice that is not an output, and an Update of the state whose value is an
+    AllGather. All readers of that Update must be Slices along the gathered dimension that are not
+    outputs. All Slices and AllGathers must be over the axis of the state. Raises `RefusedMoveError`
+    at the first violation.
     """
     axis = _find_axis(program, name)
     if reader.kind is Kind.SLICE:
@@ -263,8 +270,9 @@ def _check_use(program: Program, name: str, reader: Operation, conditions: Condi
 
 
 def _check_axis(program: Program, use: Operation, axis: int, conditions: Conditions) -> None:
-    """Raise `RefusedMoveError` (condition `one-axis`) unless a Slice or AllGather is over `axis`
-    only.
+    """Raise `RefusedMoveError` (condition `one-axis`) unless a use is over `axis` alone.
+
+    `use` is a Slice or AllGather; `axis` is a position in the mesh.
     """
     is_along = find_axis_positions(program, use) == (axis,)
     message = "other uses of the state slice it along another axis"
@@ -272,7 +280,10 @@ def _check_axis(program: Program, use: Operation, axis: int, conditions: Conditi
 
 
 def _check_no_output(program: Program, cut: Operation, conditions: Conditions) -> None:
-    """Raise `RefusedMoveError` for a Slice that is an output, since it would be removed."""
+    """Raise `RefusedMoveError` (condition `sliced-use`) if the Slice `cut` is an output.
+
+    `as_slice` removes such Slices, so that the output would be missing.
+    """
     is_output = cut.name in program.outputs
     cure = "make the new value of the state the output"
     conditions.require(not is_output, "sliced-use", cut.name, "it is an output", cure)

@@ -40,12 +40,12 @@ class RankTime:
 
 
 def measure_rank_times(workload: Workload, times: Timeline) -> list[RankTime]:
-    """Measure how long every rank computes, communicates, moves memory and idles, in ns, in order.
+    """Measure the times in ns in which each rank computes, communicates, moves memory and idles.
 
-    Overlapping intervals of one kind count once. Idle time lies between the first start and the
-    last end of all work, where no work runs. Memory and idle time are None for ranks without work
-    of a device. The overlap is the percentage of communication time during which computations run,
-    None without communication.
+    Returns one entry per rank, in order. Overlapping intervals of one kind count once. Idle time is
+    the time without any work between the first start and the last end of work. Memory and idle time
+    are None for ranks without work on a device. The overlap is the percentage of communication time
+    during which computations run, None without communication.
     """
     communicates = is_communication(workload)
     on_memory = _is_named(workload, "memory_names") & ~communicates
@@ -107,9 +107,9 @@ def is_computation(workload: Workload) -> BoolArray:
 
 
 def _is_named(workload: Workload, fact: str) -> BoolArray:
-    """Return which COMPUTE nodes have a name in a list of the plugin's extension: bool[nodes].
+    """Mark COMPUTE nodes whose name is in a list of the plugin's extension: bool[nodes].
 
-    `fact`: name of the list, such as `memory_names`. All False without the list.
+    `fact`: name of the list, such as `memory_names`. All False if the list does not exist.
     """
     listed = set(map(str, fact_list(workload, fact)))
     named = np.array([*(name in listed for name in workload.names), False], np.bool_)
@@ -136,9 +136,9 @@ def _length(intervals: Intervals) -> int:
 
 
 def _measure_overlap_ns(first: Intervals, second: Intervals) -> int:
-    """Measure the time in ns in which an interval of both sets is active.
+    """Return the time in ns during which an interval of each of both sets is active.
 
-    Intervals of one set must be disjoint.
+    The intervals of one set must be disjoint.
     """
     starts, ends = np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
     moments = np.concatenate([starts, ends])
@@ -164,11 +164,11 @@ class WaitingTimes:
 
 
 def measure_waiting(times: Timeline, meetings: Meetings) -> WaitingTimes:
-    """Split the duration of every communication node into waiting and transfer, in ns per node.
+    """Split the duration of every communication node into waiting and transfer: int64[nodes], ns.
 
-    Transfer begins at the last start of any node of the communication, and is 0 if the node has
-    ended by then; the rest is waiting. Nodes that belong to no communication have 0, and -1 as last
-    start.
+    The transfer begins at the last start of the communication's nodes; time before it is waiting.
+    If a node has ended by then, its transfer is 0. Nodes of no communication have 0 for both, and
+    -1 as last start.
     """
     last_start = np.full(len(times.start), -1, np.int64)
     rows, of_node = meetings.rows, meetings.of_node
@@ -198,7 +198,7 @@ class Stragglers:
 
 
 def is_measured(workload: Workload) -> BoolArray:
-    """Return which nodes belong to ranks with a file of their own: bool[nodes].
+    """Mark the nodes of ranks that have their own file: bool[nodes].
 
     False for ranks that are assumed to be copies of another rank.
     """
@@ -212,8 +212,9 @@ def find_stragglers(
 ) -> Stragglers:
     """Find the straggler of every communication: the measured rank that starts last.
 
-    Without at least two measured ranks, or if several start last, it is -1. `caused_ns` sums the
-    waiting of the measured ranks, also in these cases; `measured` counts them.
+    It is -1 with fewer than two measured ranks, or if several of them start last. `caused_ns` is
+    the sum of the waiting times of all measured ranks in ns, also in these cases; `measured` is
+    their number.
     """
     measured_rows = is_measured(workload)
     rank, caused, measured = np.full((3, len(meetings)), -1, np.int64)

@@ -43,10 +43,11 @@ class Meetings:
 
 
 def match_communications(workload: Workload) -> Meetings:
-    """Match the k-th collective of a group on all of its ranks, and messages in order.
+    """Match collectives of the ranks of each group by position, and messages by order.
 
-    Raises `InputError` for the first collective that differs in kind, size or type, or that is
-    missing on a rank. The error locates both nodes.
+    The k-th collective of a group on each of its ranks is one communication. Raises `InputError`
+    for the first collective that differs in kind, size or dtype between ranks, or that is missing
+    on a rank; the error locates both nodes.
     """
     of_node = np.full(len(workload.nodes), -1, np.int64)
     count = 0
@@ -105,10 +106,11 @@ def _check_equal(
 
 
 def _find_differences(workload: Workload, first: Int64Array, second: Int64Array) -> Int64Array:
-    """Find positions at which recorded kind, size or type of two ranks' collectives differ.
+    """Find the positions at which collectives of two ranks differ in kind, size or dtype.
 
-    `first`, `second`: rows of equal number. Sizes and types count only if both are recorded, and
-    sizes of all-to-alls never, because they may be uneven. The positions ascend.
+    `first`, `second`: rows, of equal number. Sizes and dtypes are compared only if both are
+    recorded; sizes of all-to-alls are never compared, because they may be uneven. The positions
+    ascend.
     """
     nodes = workload.nodes
     differs = nodes.collective[first] != nodes.collective[second]
@@ -141,10 +143,10 @@ def _mismatch_error(workload: Workload, subject: str, row: int, first: int) -> I
 
 
 def _group_hint(workload: Workload, row: int) -> str:
-    """Return a further reason for a mismatch of collectives, for the end of the message.
+    """Return an additional explanation of a mismatch, for the end of the message.
 
-    Host libraries do not record groups, so collectives of fewer ranks look like those of all. "" if
-    the node has a group, or its rank records a device.
+    It says that host libraries do not record groups, so that collectives of fewer ranks look like
+    those of all ranks. `""` if the node has a group, or if its rank records a device.
     """
     nodes = workload.nodes
     if nodes.group[row] >= 0 or has_device(workload, int(nodes.rank[row])):
@@ -187,10 +189,10 @@ def _group_name(workload: Workload, group: int) -> str:
 
 
 def _match_messages(workload: Workload, of_node: Int64Array, count: int) -> int:
-    """Number the pairs of SEND and RECV from `count` on, and return the next number.
+    """Number the pairs of sends and receives from `count` on; return the next free number.
 
-    Sets `of_node` of both ends. The n-th send and the n-th receive with equal ranks and tag are a
-    pair; bytes are not compared. Unmatched messages get no number.
+    The n-th send and the n-th receive with equal ranks and tag are a pair; bytes are not compared.
+    The numbers are written to `of_node` for both nodes. Unmatched messages get no number.
     """
     nodes = workload.nodes
     waiting: dict[tuple[int, int, int], list[int]] = {}

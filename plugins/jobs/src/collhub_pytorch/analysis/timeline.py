@@ -39,9 +39,10 @@ class Timeline:
 
 
 def measured_timeline(workload: Workload) -> Timeline:
-    """Compute the times of the profile from measured durations, including waiting times.
+    """Compute start and end of all nodes from the recorded durations, with measured waiting times.
 
-    Raises `InputError` for a node without a time, and for cyclic dependencies.
+    A node starts when all of its parents have ended. Raises `InputError` for a node without a
+    duration (`no-times`), and for cyclic dependencies.
     """
     no_communication = np.full(len(workload.nodes), -1, np.int64)
     return timeline(workload, no_communication, np.empty(0, np.int64), lambda rows, starts: ())
@@ -60,13 +61,17 @@ def timeline(
     compute_ends: ComputeEnds,
     lane: Int64Array | None = None,
 ) -> Timeline:
-    """Compute the times at which each node starts when all of its parents have ended.
+    """Compute the start and end of each node; a node starts when all of its parents have ended.
 
-    `meeting`: communication of each node, -1 without one. A communication with `sizes` nodes ends
-    at the times that `compute_ends(rows, starts)` returns once all of them can start. `lane`: nodes
-    without communication that have the same number run one after another, in the order in which
-    they can start, and then by row; -1: no limit; None: no limits at all. Cost: linear, with lanes
-    n log n. Raises `InputError` as `measured_timeline`.
+    - `meeting`: communication of each node, -1 without one
+    - `sizes`: number of nodes of each communication
+    - `compute_ends(rows, starts)`: returns the ends of the nodes of a communication; called when
+      all of them can start
+    - `lane`: nodes without communication in the same lane run one at a time, in the order in which
+      they can start, then by row; -1: no limit. None: no limits at all.
+
+    Raises `InputError` for a node with neither a duration nor a communication (`no-times`), and if
+    nodes wait for each other.
     """
     _check_durations(workload, meeting)
     nodes = workload.nodes
@@ -138,9 +143,9 @@ def _to_array(column: Int64Array) -> array[int]:
 
 
 def _build_children(workload: Workload) -> tuple[array[int], array[int], array[int]]:
-    """Build the children of every node as (indptr, children), and the counts of parents.
+    """Return the children of every node as CSR (indptr, children), and its number of parents.
 
-    Data and control edges count alike; a pair with both is listed and counted twice.
+    Data and control edges count alike; a pair with both is contained and counted twice.
     """
     nodes = workload.nodes
     tables = [
@@ -197,19 +202,15 @@ def fit_clocks(
 ) -> ClockFit:
     """Fit the offset of each clock so that collectives end at the same time on all ranks.
 
-    Each trace file has its own clock. Only collectives of several ranks without a root count,
-    and of these only those on devices, if there are any. If there is no such collective, all
-    communications with several nodes count, messages included.
+    Each trace file has a clock. The ends that should coincide are those of `_select_common_ends`.
+    Offsets spread from the first clock along shared communications. Then, at most `_ROUNDS` (20)
+    times or until nothing changes, the medians of the ends of each communication and the offsets of
+    the clocks from them are computed alternately.
 
-    Offsets start at that of the first clock and spread from clock to clock along shared
-    communications. Then medians are taken in turn, at most 20 times or until nothing
-    changes: of the ends of a communication, and of the differences of a clock from them.
-
-    The result has one offset per rank in ns, which is subtracted from the rank's times and
-    is 0 for the clock of rank 0, and the residual: the largest distance in ns of an end from
-    the median end of its communication. Raises `InputError` (code `clocks`) if a clock is
-    not connected to the first one by shared communications, and if the residual is greater
-    than `max_residual_ns`.
+    Returns one offset per rank in ns, which must be subtracted from its times and is 0 for the
+    clock of rank 0; and the residual, the largest distance in ns of an end from the median of its
+    communication. Raises `InputError` (`clocks`) if a clock shares no communication with the
+    others, and if the residual exceeds `max_residual_ns`.
     """
     rows, of_row = _select_common_ends(workload, meetings)
     # One clock per file: assumed ranks share the clock of their file.
@@ -234,11 +235,10 @@ def fit_clocks(
 
 
 def _select_common_ends(workload: Workload, meetings: Meetings) -> tuple[Int64Array, Int64Array]:
-    """Select the nodes whose ends should coincide, and the communication of each.
+    """Return the nodes whose ends should coincide, and the communication of each.
 
-    They are, of communications with several nodes, the collectives without a root on devices;
-    without such ones, those of libraries of the host too; without any, all nodes of these
-    communications.
+    Only communications with several nodes count. The first set that is not empty is used:
+    collectives without a root on devices; collectives without a root; all nodes of communications.
     """
     nodes = workload.nodes
     of_row = group_of_entry(meetings.indptr)
@@ -262,12 +262,13 @@ def _propagate_offsets(
     meeting: Int64Array,
     end: Int64Array,
 ) -> Int64Array:
-    """Propagate offsets from clock 0 to every clock that shares a collective with a known one.
+    """Return the offset of each clock in ns, starting from clock 0 with offset 0.
 
-    `clock`, `meeting`, `end`: int64[entries], clock, communication and end time of each entry. The
-    common time of a communication is the median of its known ends, the offset of a clock the median
-    of its ends less these times, in ns; each round fixes all clocks that are reached. Clock 0 has
-    offset 0. Raises `InputError` for clocks that cannot be reached.
+    `clock`, `meeting`, `end`: int64[entries], clock, communication and end in ns of each entry. In
+    each round, a communication with known clocks has the median of their corrected ends as common
+    time, and the offset of every new clock is the median of its ends minus these times. Raises
+    `InputError` (`clocks`) for clocks that share no communication, directly or indirectly, with
+    clock 0.
     """
     count = int(clock_of_rank.max()) + 1
     meeting_count = int(meeting.max(initial=-1)) + 1

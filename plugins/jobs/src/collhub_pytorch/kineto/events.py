@@ -84,10 +84,10 @@ class EventColumns:
     label: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, event: Record, place: int, correlation: int, label: int) -> None:
-        """Append an event, converting times from us to ns.
+        """Append an event, with its times converted from us to ns.
 
-        `place`: stream or thread; `correlation`, `label`: stored as they are. Raises `ValueError`
-        for invalid times.
+        `place`: stream or thread; `correlation` and `label` are stored unchanged. Raises
+        `ValueError` for invalid times, and `KeyError` without a start.
         """
         start, duration = _times_ns(event)
         self.start.append(start)
@@ -185,9 +185,9 @@ class RankEvents:
         return self.distributed_number("world_size")
 
     def distributed_number(self, key: str) -> int | None:
-        """Return a number of `distributedInfo`, None if it is missing or negative (uninitialised).
+        """Return a number in `distributedInfo`; None if it is missing, or negative (uninitialized).
 
-        Raises `InputError` for other values.
+        Raises `InputError` (`profile-record`) for other values.
         """
         value = self.distributed().get(key)
         if value is None:
@@ -214,9 +214,9 @@ LAUNCH, BLOCK, STREAM_WAIT = 0, 1, 2
 def read_events(file: TraceFile, order: int) -> RankEvents:
     """Read the complete events (`ph` is `X`) of a file, and its header.
 
-    The rank is that of `file.rank_or`, with the rank in `distributedInfo`; it defaults to `order`.
-    Raises `InputError` with the byte offset of damaged JSON, for invalid events, and for a file
-    without relevant ones.
+    The rank of the file is that of its name or of `distributedInfo` (see `TraceFile.rank_or`), else
+    `order`. Raises `InputError` with the byte offset of damaged JSON, (`profile-record`) for
+    invalid events, and (`empty`) for a file without events of a profile.
     """
     events = RankEvents(file.name)
     with open_decompressed(file) as content:
@@ -236,7 +236,7 @@ def read_events(file: TraceFile, order: int) -> RankEvents:
 def _handle(events: RankEvents, record: Record) -> None:
     """Store an event in `events` if its category has a handler; ignore it otherwise.
 
-    Missing `args` are set to an empty object in the record. Raises `InputError` with the file for
+    Missing `args` become an empty object in `record`. Raises `InputError` (`profile-record`) for
     `args` of another type, and for missing or invalid fields.
     """
     take = _find_handler(str(record.get("cat", "")))
@@ -311,9 +311,10 @@ def _add_device_work(events: RankEvents, record: Record) -> None:
 
 
 def _drop_other_operators(events: RankEvents) -> None:
-    """Drop operators that issue no collectives: with a device, host work consists of launches.
+    """Remove operators that issue no collectives; modifies `events`.
 
-    Modifies `events`: the kept operators are numbered anew, in the order of `issuers`.
+    They are not needed for files with a device, where the work of the host consists of launches.
+    The remaining operators are numbered anew, in the order of `events.issuers`.
     """
     operators, issuers = events.operators, events.issuers
     issuer_columns = EventColumns()
@@ -360,9 +361,9 @@ def _add_runtime_call(events: RankEvents, record: Record) -> None:
 
 
 def classify_runtime_call(name: str) -> int:
-    """Return the kind of a call of the device's runtime, from its name.
+    """Return the kind of a call of the device's runtime, by its name.
 
-    BLOCK if it blocks the host, STREAM_WAIT if a stream waits for an event; all others count as
+    BLOCK if it blocks the host, STREAM_WAIT if it lets a stream wait for an event, otherwise
     LAUNCH.
     """
     if _BLOCKING.search(name):
@@ -389,9 +390,9 @@ def _add_operator(events: RankEvents, record: Record) -> None:
 
 
 def _issuer_args(name: str, args: Mapping[str, Any]) -> IssuerArgs:
-    """Return the sizes of an operator's inputs in elements, and its root or peer (-1: none).
+    """Return the sizes of an operator's inputs in elements, and its root or peer (-1 for none).
 
-    The position of root or peer in `Concrete Inputs` depends on the operator's name.
+    The name of the operator determines the position of root or peer in `Concrete Inputs`.
     """
     inputs = args.get("Concrete Inputs", ())
     index = ROOT_OR_PEER.get(name.removeprefix("c10d::"), len(inputs))
@@ -435,10 +436,10 @@ _HANDLERS: Mapping[str, Callable[[RankEvents, Record], None]] = {
 
 
 def resolve_group(events: RankEvents, group: GroupRecord) -> GroupRecord:
-    """Return the group with its list of ranks; a group whose list is complete is returned as it is.
+    """Return a group with its complete list of ranks.
 
-    A truncated list is replaced by that of another event of the same group, else by that in the
-    file's header. Raises `InputError` if neither has it.
+    A truncated list is replaced by that of another event with the same group, or by that in the
+    file's header. Raises `InputError` (`group`) if neither has it.
     """
     if not group.is_cut:
         return group
@@ -450,10 +451,10 @@ def resolve_group(events: RankEvents, group: GroupRecord) -> GroupRecord:
 
 
 def _parse_call(events: RankEvents, args: Mapping[str, Any]) -> Call | None:
-    """Return the communication that an event's arguments describe, in the form of newer files.
+    """Parse the communication in the arguments of an event in newer files.
 
-    None without `Collective name`. If the group's ranks are stated, they are added to
-    `events.groups`, unless the name is present.
+    None without `Collective name`. A known list of ranks is stored in `events.groups`, unless the
+    group is already there.
     """
     if "Collective name" not in args:
         return None
@@ -464,10 +465,10 @@ def _parse_call(events: RankEvents, args: Mapping[str, Any]) -> Call | None:
 
 
 def _find_configured_ranks(events: RankEvents, name: str) -> tuple[int, ...] | None:
-    """Find the ranks of a group in the header of the file; None if it does not list them.
+    """Return the ranks of a group in the header of the file; None if it does not contain them.
 
-    The first entry of `pg_config` with this name and a list that is not empty is taken. Newer files
-    write long lists as truncated text, which is not used.
+    The first entry of `pg_config` with this name and a nonempty list is used. Truncated lists in
+    newer files are texts, and ignored.
     """
     groups = events.distributed().get("pg_config")
     for group in groups if isinstance(groups, list) else []:

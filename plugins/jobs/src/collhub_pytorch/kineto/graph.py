@@ -92,9 +92,9 @@ class RankProfile:
     host_calls: int = 0
 
     def order_times(self) -> Int64Array:
-        """Return the times that order the activities: start times, or issue times.
+        """Return the times in ns by which activities are ordered: start times, or issue times.
 
-        Collectives of the host are ordered by issue time, the order common to all ranks.
+        Collectives of the host are ordered by issue time, in which all ranks agree.
         """
         times = self.start.copy()
         first = 0 if self.is_on_host else len(times) - self.host_calls
@@ -140,14 +140,14 @@ def infer_dependencies(
     is_communication: BoolArray,
     launches: Launches,
 ) -> Pairs:
-    """Infer (earlier, later) activities by the three rules; activities are sorted by start.
+    """Infer dependencies between activities as (earlier, later); activities are sorted by start.
 
-    Communication aside, an activity gets at most one dependency of the second and third rule: if
-    its thread called for a wait before launching it, or if it starts more than 20 us after its
-    launch and its predecessor on the stream. The earlier activity is that of another stream with
-    the latest end not after its start, which was launched before; only the last 64 ends are
-    examined, and for a gap only those after the stream was free. The first rule is
-    `_link_to_last_launch`.
+    The first rule is `_link_to_last_launch`, for communication. Any other activity gets at most one
+    dependency on another stream, if its thread called for a wait before launching it (second rule),
+    or if it starts more than 20 us after its launch and its predecessor on the stream (third rule).
+    The earlier activity is the one with the latest end at or before its start that was launched
+    before it. Only the last 64 ends are examined; for the third rule only those after the stream
+    was free.
     """
     issued_at = launches.issue_times(start)
     before = find_previous_on_stream(stream)
@@ -174,11 +174,11 @@ def infer_dependencies(
 def convert_stream_waits(
     waits: Sequence[StreamWait], stream: Int64Array, correlation: Int64Array
 ) -> Pairs:
-    """Convert recorded waits to (earlier, later) activities: the last and the next work.
+    """Convert recorded waits of streams to dependencies between activities: (earlier, later).
 
-    The later one is the first activity of the waiting stream with a correlation number above
-    `wait.after`; the earlier one is the last of the awaited stream with a number below
-    `wait.before`. Waits are left out if a stream or either activity is missing.
+    `correlation`: number of each activity. The later activity is the first one of the waiting
+    stream with a number above `wait.after`. The earlier one is the last one of the awaited stream
+    with a number below `wait.before`. A wait without either is left out.
     """
     by_number = np.argsort(correlation, kind="stable")
     numbers = correlation[by_number]
@@ -199,7 +199,10 @@ def convert_stream_waits(
 
 
 def find_previous_on_stream(stream: Int64Array) -> Int64Array:
-    """Find the previous activity on each stream, or -1; activities are sorted by start."""
+    """Return the previous activity on the same stream, -1 for the first; int64[activities].
+
+    Activities are sorted by start.
+    """
     order = np.argsort(stream, kind="stable")
     previous = np.full(len(stream), -1, np.int64)
     is_same = stream[order][1:] == stream[order][:-1]
@@ -210,10 +213,11 @@ def find_previous_on_stream(stream: Int64Array) -> Int64Array:
 def _link_to_last_launch(
     start: Int64Array, end: Int64Array, is_communication: BoolArray, launches: Launches
 ) -> tuple[list[int], list[int]]:
-    """Apply rule 1: a communication kernel waits for the last launch of the same thread.
+    """Return the dependencies of communication kernels on the previous launch of their thread.
 
-    That is the last other activity launched before it by this thread, if it ended by the start of
-    the communication; else there is no pair. Returns (earlier, later), in the order of launches.
+    The earlier activity is the last one without communication that the same thread launched before.
+    There is no dependency if it ended after the start of the kernel. Returns (earlier, later) in
+    the order of launches.
     """
     earlier, later = [], []
     last_of_thread: dict[int, int] = {}
@@ -231,10 +235,9 @@ def _link_to_last_launch(
 
 
 def _mask_awaiting_launches(launches: Launches) -> BoolArray:
-    """Mark activities whose thread called for a wait since its previous launch: bool[activities].
+    """Mark activities whose thread called for a wait after its previous launch: bool[activities].
 
-    A wait counts for the next launch of the same thread only. Activities whose launch is unknown
-    are not marked.
+    Activities without a known launch are not marked.
     """
     is_waiting = np.zeros(len(launches.of_activity), np.bool_)
     is_launch = launches.launch_mask()
@@ -276,9 +279,9 @@ class _Builder:
         self._latency_ns = self._median_latency_ns()
 
     def build(self) -> RankNodes:
-        """Build all nodes in the order of time; may be called once.
+        """Build the nodes of host and device in the order of time; call it only once.
 
-        At equal times, points of the host precede the activities that they issue.
+        At equal times, points of the host precede activities.
         """
         profile = self._profile
         times = np.concatenate([profile.time, profile.order_times()])
@@ -293,11 +296,11 @@ class _Builder:
         return self._nodes
 
     def _add_point(self, point: int, previous: int, moment: int) -> int:
-        """Add a node for the work of the host since the previous point, and return its row.
+        """Add a node for the work of the host up to a point, and return its row.
 
-        `previous`, `moment`: row and time of that point. The node depends on it, and on the awaited
-        activity if this has a row; its duration then begins at the later of both ends. Work without
-        a name is called `HOST`.
+        `previous`, `moment`: row and time in ns of the previous point. The node depends on this
+        row, and on the awaited activity if this has a row. Its duration is from the later end of
+        both to the point. Work without a name is called `HOST`.
         """
         profile, nodes = self._profile, self._nodes
         awaited = int(profile.awaited[point])
@@ -315,13 +318,13 @@ class _Builder:
         return row
 
     def _add_activity(self, activity: int) -> None:
-        """Add a node for the activity, after nodes for its launch and an unexplained gap.
+        """Add a node for an activity, and before it nodes for its launch and an unexplained gap.
 
-        It depends on the activities that it waits for, if these have nodes, and on the launch, if
-        there is a row for its call; without either, on row 0. The launch takes the time from call
-        to start, but at most the usual latency if an awaited activity ends after the call. If the
-        activity starts later than all this explains, the rest becomes a gap on the host, and the
-        dependencies are those of the gap.
+        The activity depends on those that it waits for, if they have nodes, and on the launch, if
+        its call is known; without either, on row 0. The launch has the time from call to start, but
+        at most the median latency if an awaited activity ends after the call. If the activity
+        starts later than all this explains, the remaining time is a gap on the host, which then has
+        the dependencies.
         """
         profile, nodes = self._profile, self._nodes
         start, issue = int(profile.start[activity]), int(profile.issue[activity])
@@ -344,10 +347,10 @@ class _Builder:
             nodes.link(parent, row, is_stated=is_stated)
 
     def _launch(self, issue: int, latency_ns: int) -> int:
-        """Return the row after which the device can start the activity that the host issues.
+        """Return the row on which an activity of the device depends for its launch.
 
         `issue`: point of the host. With a positive latency a launch node of this duration is added
-        after the point; otherwise it is the point's row.
+        after the point; otherwise it is the row of the point.
         """
         row = self._row_of_point[issue]
         if latency_ns <= 0:
@@ -371,10 +374,10 @@ class _Builder:
         return row
 
     def _median_latency_ns(self) -> int:
-        """Compute the median time in ns from call to start of activities without other delays.
+        """Return the median time in ns from call to start of activities without other delays.
 
         These are activities that start at or after their call, and whose awaited activities ended
-        by the call. 0 if there are none; half a nanosecond is cut.
+        by the call. The result is rounded down; 0 without such activities.
         """
         profile = self._profile
         issued = np.flatnonzero(profile.issue >= 0)
@@ -392,10 +395,10 @@ class _Builder:
 
 
 def _waits_by_activity(profile: RankProfile) -> list[list[tuple[int, bool]]]:
-    """List, per activity, the activities it waits for as (activity, whether the file records it).
+    """List for each activity those that it waits for, as (activity, whether the file records it).
 
-    Waits are for the previous activity of its stream, and by recorded and assumed dependencies. A
-    dependency on an activity that ends after the start of its successor is dropped.
+    An activity waits for the previous one on its stream, and for recorded and assumed dependencies.
+    A dependency on an activity that ends after the start is dropped.
     """
     waits: list[list[tuple[int, bool]]] = [[] for _ in range(len(profile.start))]
     before = find_previous_on_stream(profile.stream)

@@ -20,15 +20,15 @@ _NO_ARGS = IssuerArgs(frozenset(), -1)
 def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProfile:
     """Build the profile of a rank whose collectives run on the host.
 
-    Its points are the starts and ends of operators of all threads, except threads in which
-    libraries communicate; threads are assumed to work in time order. An operator that contains an
-    operator of torch.distributed is replaced by its inner operators; its remaining time is idle.
-    Files do not record waiting: the host is assumed to wait for a collective that ends while the
-    host is idle or within an operator of torch.distributed.
+    `window`: (start, end) in ns, None for the entire file. The points of the host are starts and
+    ends of operators of all threads, except threads in which libraries communicate. An operator
+    that contains an operator of torch.distributed is replaced by its inner operators; its remaining
+    time is idle. The host is assumed to wait for a collective that ends while the host is idle or
+    in an operator of torch.distributed, because files do not record waiting.
 
     Collectives of device libraries (nccl) have no recorded times without their kernels: their
-    durations are unknown, and no node waits for them. Raises `InputError` for collectives of host
-    libraries without an issuing operator.
+    durations are unknown, and no node waits for them. Raises `InputError` for a collective of a
+    host library without an issuing operator.
     """
     operators = _Operators.of(events)
     issued = _issued_calls(events, operators, window)
@@ -68,13 +68,13 @@ def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProf
 def add_host_calls(
     profile: RankProfile, events: RankEvents, window: tuple[int, int] | None
 ) -> RankProfile:
-    """Return the profile of a rank with a device with the collectives of host libraries added.
+    """Return the profile of a rank with a device, with collectives of host libraries added.
 
-    They follow the work of the device, each on a stream of its own, without a label. The host is
-    assumed to wait for a collective that ends before its next launch or blocking call. The
-    collectives form a separate group of all ranks, named after the library, because files do not
-    record their group. Without such collectives the profile is returned as it is. Raises
-    `InputError` as `host_profile`.
+    They follow the work of the device, each on a separate stream. The host is assumed to wait for a
+    collective that ends before the next launch or blocking call. Collectives of a library form a
+    group of all ranks with its name, because files do not record their group. Without such
+    collectives the profile is returned unchanged. Raises `InputError` for a collective without an
+    issuing operator.
     """
     issued = _host_calls(events, _Operators.of(events), window)
     if not issued:
@@ -135,7 +135,7 @@ class _IssuedCall:
     def call(self, events: RankEvents) -> Call:
         """Return the communication of the span, with the complete ranks of its group.
 
-        For host libraries root or peer are those of the issuing operator.
+        For host libraries, root or peer are those of the issuing operator.
         """
         call = replace(self.span.call, group=resolve_group(events, self.span.call.group))
         return with_target(call, self.target) if self.span.is_of_host else call
@@ -165,8 +165,9 @@ class _Operators:
         """Sort the operators of a file by thread, start and descending end; find enclosing ones.
 
         `has_issuer` marks operators that enclose, at any depth, one of a namespace in
-        `ISSUER_NAMESPACES`. `is_of_job` is false for threads with spans of a library of the host,
-        unless such an operator runs in them: there, operators only copy buffers of the library.
+        `ISSUER_NAMESPACES`. `is_of_job` is false for operators in threads with spans of a host
+        library, which only copy its buffers, unless an operator of these namespaces runs in the
+        thread.
         """
         columns = events.operators
         names = list(events.names)
@@ -190,10 +191,10 @@ class _Operators:
         return cls(names, order, start, end, thread, label, parent, has_issuer, is_of_job)
 
     def visible_rows(self) -> Int64Array:
-        """Return the outermost operators of the job that issue no collective themselves.
+        """Return the outermost operators of the job that enclose no issuing operator, by start.
 
-        An operator that contains one that does is replaced by the operators inside it. By start;
-        the result are rows of the file's operators.
+        An operator that encloses one is replaced by the operators inside it. The result are rows of
+        this table.
         """
         is_open = np.zeros(len(self.row), np.bool_)
         for operator in range(len(self.row)):
@@ -205,8 +206,8 @@ class _Operators:
     def issuers(self, events: RankEvents) -> list[Issuer]:
         """List the operators that issue collectives and messages, ordered by thread and start.
 
-        They are the operators with recorded arguments of a call whose name is that of a known kind;
-        others are omitted. Each one states whether it encloses another operator of the same kind.
+        These are operators with recorded arguments and the name of a known kind. Each records
+        whether it encloses another issuing operator of the same kind.
         """
         issuers = []
         for operator in np.flatnonzero(np.isin(self.row, list(events.issuers))).tolist():
@@ -227,9 +228,9 @@ class _Operators:
         return issuers
 
     def _encloses_kind(self, operator: int, kind: object) -> bool:
-        """Return whether this operator encloses, at any depth, an issuing operator of the kind.
+        """Check whether an operator encloses, at any depth, an issuing operator of this kind.
 
-        Only operators of the namespaces `ISSUER_NAMESPACES` count.
+        Only operators of the namespaces in `ISSUER_NAMESPACES` issue.
         """
         inner = operator + 1
         while (
@@ -247,10 +248,10 @@ class _Operators:
 
 
 def _parents(start: Int64Array, end: Int64Array, thread: Int64Array) -> Int64Array:
-    """Find for every operator the enclosing one on its thread, -1 for outermost ones.
+    """Return the enclosing operator on the same thread, -1 for outermost ones; int64[operators].
 
-    Operators are sorted by thread, start and descending end. The parent is the innermost one that
-    has not ended by the start of the operator, even if it ends before the operator does.
+    Operators are sorted by thread, start and descending end. The result is the innermost one that
+    has not ended at the start of the operator, even if it ends earlier than the operator.
     """
     parent = np.full(len(start), -1, np.int64)
     around: list[int] = []
@@ -270,14 +271,11 @@ def _issued_calls(
 ) -> list[_IssuedCall]:
     """List the collectives that were issued within a window of time, in the order of issue.
 
-    The window is (start, end) in ns; it includes its start and excludes its end. None stands for
-    the entire trace. A collective of a device library counts as issued at the start of its span; of
-    spans within each other only one is taken, see `_device_library_spans`. A collective of a host
-    library counts as issued at the start of the operator of torch.distributed that issued it. At
-    equal times, collectives of device libraries precede those of host libraries.
-
-    Raises `InputError` if a collective of a host library has no such operator, and its own span
-    starts within the window.
+    `window`: (start, end) in ns, with start included and end excluded; None for the entire file. A
+    collective of a device library is issued at the start of its span (see `_device_library_spans`),
+    one of a host library at the start of the operator that issued it. At equal times, those of
+    device libraries come first. Raises `InputError` for a collective of a host library without such
+    an operator whose span starts in the window.
     """
     calls = [_IssuedCall(span, span.start) for span in _device_library_spans(events)]
     if window is not None:
@@ -291,11 +289,11 @@ def _issued_calls(
 def _host_calls(
     events: RankEvents, operators: _Operators, window: tuple[int, int] | None
 ) -> list[_IssuedCall]:
-    """List the collectives of host libraries, each with its issuing operator, in issue order.
+    """List the collectives of host libraries with their issuing operators, in issue order.
 
-    `window`: only those issued from its start to before its end (None: all). All ranks issue them
-    in the same order; threads of a library may start them in another one. Raises `InputError` for a
-    collective in the window without an issuing operator.
+    `window`: (start, end) in ns of the issue time, end excluded; None for all. All ranks issue them
+    in the same order, while threads of a library may start them in another order. Raises
+    `InputError` for a collective without an issuing operator whose span starts in the window.
     """
     of_host = [span for span in events.spans if span.is_of_host]
     issuers = operators.issuers(events)
@@ -315,10 +313,10 @@ def _host_calls(
 
 
 def _device_library_spans(events: RankEvents) -> list[Span]:
-    """Select one span per collective of a device library: of nested ones the most complete.
+    """Select one span per collective of a device library, ordered by thread and start.
 
-    That is the outermost, unless only an inner one names its group; the first of these replaces it.
-    The result is ordered by thread and start.
+    Of nested spans it is the outermost one, unless only inner ones have the name of the group: then
+    it is the first of these.
     """
     spans = [span for span in events.spans if not span.is_of_host]
     spans.sort(key=lambda one: (one.thread, one.start, -one.end))
@@ -349,10 +347,10 @@ def _no_issuer_error(events: RankEvents, orphans: Sequence[Span], count: int) ->
 def _points(
     operators: _Operators, visible: Int64Array, issue_times: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (points in time, label of the host's work before each point, -1 for idle).
+    """Return the points in time of the host, and the label of its work before each, -1 for idle.
 
-    Points are the starts and ends of the `visible` operators, and `issue_times` that are no start.
-    The work is that of the operator that started last and has not ended.
+    Points are the starts and ends of the `visible` operators, and those `issue_times` that are no
+    start. The work is that of the operator that started last and has not ended.
     """
     start, end = operators.start[visible], operators.end[visible]
     extra = np.setdiff1d(issue_times, start)
@@ -373,10 +371,10 @@ def _points(
 
 
 def _may_wait(work: Int64Array, names: Sequence[str]) -> BoolArray:
-    """Return before which points the host may have waited for a collective: bool[points].
+    """Mark the points before which the host may have waited for a collective: bool[points].
 
-    `work`: index in `names` of the host's work before each point, -1 for idle. True if idle or in
-    an operator that issues collectives.
+    `work`: index in `names` of the host's work before each point, -1 for idle. These are the points
+    after idle time, and after work in operators that issue collectives.
     """
     is_issuer = np.array([*(name.startswith(ISSUER_NAMESPACES) for name in names), True], np.bool_)
     mask: BoolArray = is_issuer[work]
@@ -386,10 +384,10 @@ def _may_wait(work: Int64Array, names: Sequence[str]) -> BoolArray:
 def _awaited(
     time: Int64Array, may_wait: BoolArray, ends: Int64Array, begin: Int64Array
 ) -> Int64Array:
-    """For every point the collective for which the host waited before it, or -1.
+    """Return for every point the collective for which the host waited before it, or -1.
 
-    It is the last to end between the point and the one before, and was issued before that. Ends of
-    -1 are unknown.
+    It is the collective with the last end between the previous point and this one. Only points in
+    `may_wait`, and collectives that began before the point, count. `ends`: -1 if unknown.
     """
     awaited = np.full(len(time), -1, np.int64)
     first_point = np.searchsorted(time, ends, "left")

@@ -67,10 +67,11 @@ class _Assignment:
         self._is_free = [True] * len(issuers)
 
     def run(self) -> list[int]:
-        """Assign all spans; return the index of the issuer of each span, -1 for none.
+        """Assign an issuer to every span; return its index for each span, -1 for none.
 
-        First by enclosure in time. The rest is assigned in order of time by kind and size, by kind,
-        then by implementing kinds: to operators that are no wrappers, then to all.
+        First, spans within an operator of their thread are assigned. The remaining ones are
+        assigned in order of time, by kind and size, by kind, then by implementing kind; first to
+        operators that are no wrappers, then to all.
         """
         self._assign_enclosing()
         plain = [index for index in self._by_start if not self._issuers[index].is_wrapper]
@@ -81,10 +82,10 @@ class _Assignment:
         return self._issuer_of
 
     def _assign_enclosing(self) -> None:
-        """Assign the spans that start within an operator of their thread to the innermost one.
+        """Assign spans that start within a free operator of their thread and kind.
 
-        The operator must have the same kind, and no span yet; of the 32 last ones that began by the
-        start of the span, the last that has not ended before is taken. Other spans stay unassigned.
+        The last such operator is taken, among the `_MAX_NESTING` (32) last ones that began by the
+        start of the span. Other spans remain unassigned.
         """
         on_thread: dict[tuple[int, Kind], list[int]] = {}
         for index in self._by_start:
@@ -105,10 +106,10 @@ class _Assignment:
         keys: Callable[[Issuer], Iterable[Hashable]],
         key: Callable[[Span], Hashable],
     ) -> None:
-        """Assign spans without an issuer, by start, each to the first free candidate of its key.
+        """Assign unassigned spans, by start, to the first free candidate with the same key.
 
-        `candidates`: issuers by start; `keys`: keys of an issuer, `key`: that of a span. If that
-        candidate begins after the span, the span stays unassigned.
+        `candidates`: issuers by start; `keys`: returns the keys of an issuer; `key`: returns that
+        of a span. A span remains unassigned if this candidate begins after it.
         """
         queues: dict[Hashable, list[int]] = {}
         for index in reversed(candidates):

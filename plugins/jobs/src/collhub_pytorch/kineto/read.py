@@ -59,10 +59,11 @@ def read(source: Source, options: ProfileOptions) -> Workload:
 def workload_of(
     files: Sequence[TraceFile], options: ProfileOptions, provenance: Provenance
 ) -> Workload:
-    """Read Kineto profiles, one per rank, as a workload, with one file in memory at a time.
+    """Read Kineto profiles, one per rank, as a workload.
 
-    Notes and assumptions are in the extension; clocks are aligned if times of collectives are
-    recorded. Raises `InputError` for invalid files, and as `join_ranks`.
+    One file is in memory at a time. Notes and assumptions are in the extension. Clocks are aligned
+    by `align_clocks`. Raises `InputError` for invalid files, missing ranks, and ranks with two
+    files.
     """
     parts = [_rank_nodes(file, order, options) for order, file in enumerate(files)]
     lines: list[JsonValue] = [*describe_facts(parts)]
@@ -87,8 +88,8 @@ def _rank_nodes(file: TraceFile, order: int, options: ProfileOptions) -> RankNod
 def nodes_of_profile(events: RankEvents, profile: RankProfile) -> RankNodes:
     """Build the nodes of a rank from its profile; `facts` of the result describe its file.
 
-    Facts are for example whether it has a device, numbers of unknown kernels and calls, and idle
-    times (None without a device).
+    Facts are for example whether it has a device, the numbers of unknown kernels and calls, and
+    idle times (None without a device).
     """
     nodes = build_nodes(profile)
     is_recorded = profile.is_recorded
@@ -109,9 +110,9 @@ def nodes_of_profile(events: RankEvents, profile: RankProfile) -> RankNodes:
 def describe_facts(parts: Sequence[RankNodes]) -> list[str]:
     """Format notes on the files: treatment of unusual work, and missing data.
 
-    A note is returned only if it concerns a rank, and names the ranks or counts: kernels of unknown
-    collectives, collectives of the host, annotations that are left out, collectives without
-    kernels, ranks without collectives, and ranks without work of a device, in this order.
+    A note is returned only if it concerns some rank. The order is: kernels of unknown collectives,
+    collectives of the host next to a device, ignored annotations, collectives without kernels,
+    ranks without collectives, ranks without work of a device.
     """
     facts = [(part.rank, part.facts) for part in parts]
     lines = [
@@ -159,9 +160,9 @@ def _format_rank_list(ranks: Sequence[int]) -> str:
 
 
 def _window(events: RankEvents, step: int) -> tuple[int, int]:
-    """Return (start, end) in ns of iteration `step` of a profile.
+    """Return (start, end) in ns of step `step` of a profile.
 
-    Raises `InputError` (code `step`) with the recorded steps if the file lacks it.
+    Raises `InputError` (`step`) with the recorded steps if the file does not have it.
     """
     if step in events.steps:
         return events.steps[step]
@@ -178,9 +179,11 @@ _MAX_NESTING = 32
 def device_profile(
     events: RankEvents, window: tuple[int, int] | None, kernel_delay_ns: float = KERNEL_DELAY_NS
 ) -> RankProfile:
-    """Build the profile of a rank with a device; `window`: selects work issued in this interval.
+    """Build the profile of a rank with a device.
 
-    `kernel_delay_ns`: shorter gaps of a stream count as the usual delay between two kernels.
+    `window`: (start, end) in ns; only work that is issued in it is read, None for all.
+    `kernel_delay_ns`: shorter idle times of a stream count as delay between two kernels.
+    Dependencies between streams are inferred only if the file records no waits of streams.
     """
     order, launches = _issued(events, window)
     start = events.device.column("start")[order]
@@ -221,10 +224,10 @@ def device_profile(
 
 
 def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Array, Launches]:
-    """Return the rows of device work (issued in the window) by start, and their launches.
+    """Return the rows of device work in the order of start, and its launches.
 
-    The window includes its start and excludes its end; work whose launch is unknown counts by its
-    own start. Raises `InputError` (`step`) if no work is issued in it.
+    `window`: (start, end) in ns of the issue time, end excluded; None for all. Work without a known
+    launch counts by its start. Raises `InputError` (`step`) if no work is issued in the window.
     """
     start = events.device.column("start")
     order = np.argsort(start, kind="stable")
@@ -240,10 +243,11 @@ def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Ar
 
 
 def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
-    """Sort runtime calls by start, and find the last call of each correlation.
+    """Sort the runtime calls by start, and find the call that launched each activity.
 
-    `correlation`: number by activity; negative numbers, and those of no call, have no launch (-1 in
-    `of_activity`). Equal starts keep the order of the file.
+    `correlation`: number by activity. The launch is the last call with this number; -1 in
+    `of_activity` without one, and for negative numbers. Calls with equal start keep the order of
+    the file.
     """
     calls = events.calls
     order = np.argsort(calls.column("start"), kind="stable")
@@ -265,11 +269,11 @@ def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
 def _calls(
     events: RankEvents, order: Int64Array, launches: Launches
 ) -> tuple[list[Call], Int64Array, Counter[str]]:
-    """Return the communications, their index per activity or -1, and unknown kernels by name.
+    """Return the communications, their index per activity (-1 for none), and unknown kernels.
 
-    `order`: selected rows of the device in the order of activities; kernels outside it are skipped.
-    A call is the one that the file states for the kernel, else that of the span that encloses its
-    launch, else that which the name of the kernel tells; kernels without any count as unknown.
+    `order`: selected rows of device work; kernels of other rows are skipped. The communication of a
+    kernel is the recorded one, else that of the span that encloses its launch, else the one that
+    its name indicates. Kernels without any are counted by name as unknown.
     """
     position = positions_in(order, len(events.device.start))
     names = list(events.names)
@@ -293,7 +297,7 @@ def _calls(
 
 
 def _spans_by_thread(spans: Sequence[Span]) -> dict[int, tuple[list[int], list[Span]]]:
-    """Sort the spans of every thread by start, enclosing ones first: (starts, spans) by thread."""
+    """Return (starts, spans) by thread, sorted by start, with enclosing spans first."""
     by_thread: dict[int, tuple[list[int], list[Span]]] = {}
     for span in sorted(spans, key=lambda one: (one.start, -one.end)):
         starts, thread_spans = by_thread.setdefault(span.thread, ([], []))
@@ -305,11 +309,11 @@ def _spans_by_thread(spans: Sequence[Span]) -> dict[int, tuple[list[int], list[S
 def _enclosing_call(
     spans: dict[int, tuple[list[int], list[Span]]], launches: Launches, launch: int
 ) -> Call | None:
-    """Return the communication whose span encloses a launch: the innermost with arguments.
+    """Return the communication of the innermost span with a group name that encloses a launch.
 
-    `spans`: (starts, spans) by thread, ascending; only the 32 last ones that began are examined.
-    Without arguments in any, it is the innermost. None without such a span, and for an unknown
-    launch (-1).
+    `spans`: (starts, spans) by thread, ascending; only the `_MAX_NESTING` (32) last spans that
+    began before the launch are examined. If none has a group name, it is the innermost span. None
+    without an enclosing span, and for an unknown launch (-1).
     """
     if launch < 0 or int(launches.thread[launch]) not in spans:
         return None
@@ -326,11 +330,11 @@ def _enclosing_call(
 def _points(
     launches: Launches, start: Int64Array, end: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return the issuing point of each activity, and times and awaited activities of points.
+    """Return the issuing point of each activity, and time and awaited activity of each point.
 
-    Points are ordered by time in ns: the start of each call that launched an activity, and the end
-    of each blocking call. The first array is -1 for activities without a launch; the last is -1 for
-    launches. At equal times, launches come first.
+    Points are the start of each call that launched an activity, and the end of each call that
+    waited for one, ordered by time in ns, launches first at equal times. The issuing point is -1
+    for activities without a launch, the awaited activity -1 for launches.
     """
     is_launch = launches.launch_mask()
     awaited_by_call = _awaited(launches, start, end, is_launch)
@@ -352,11 +356,11 @@ def _points(
 def _awaited(
     launches: Launches, start: Int64Array, end: Int64Array, is_launch: BoolArray
 ) -> Int64Array:
-    """Return for every call the activity that it awaited: the last one that ends within the call.
+    """Return the activity that each call awaited, -1 for none: int64[calls].
 
-    Only blocking calls, and launches of an activity, wait; others have -1. A launch awaits only its
-    own activity (copies to pageable memory block), a blocking call also any activity that was
-    launched by its start.
+    It is the activity with the last end within the call. Only blocking calls and launches wait. A
+    launch waits only for its own activity (copies of pageable memory block); a blocking call also
+    for any activity that was launched by its start.
     """
     awaited = np.full(len(launches.start), -1, np.int64)
     by_end = np.argsort(end, kind="stable")

@@ -61,10 +61,10 @@ class CallGraph:
             self._place_in_order()
 
     def rank_nodes(self) -> list[RankNodes]:
-        """Build the nodes of every rank that has records, in the order of the ranks.
+        """Build the nodes of every rank that has records.
 
-        Messages are matched first; calls without a partner become communication without one, which
-        is noted.
+        Messages are matched first. Calls without a partner become communication without a peer,
+        which is added to the notes.
         """
         is_matched = self._match_messages()
         return [
@@ -83,11 +83,11 @@ class CallGraph:
         return {name: list(members) for name, members in ranks.items()}
 
     def _place_at_recorded_times(self) -> None:
-        """Take the recorded times; collectives without a record on some rank are left out.
+        """Set the calls of each rank to the recorded times, ordered by start, then by row.
 
-        The calls of a rank are added ordered by start, equal starts by row; they end at start plus
-        duration. Members of a communicator are those with any record. Messages are never left out.
-        The number of collectives that are left out is appended to the notes.
+        A call ends at its start plus duration. Collectives without a record on some member of their
+        communicator are left out, and their number is added to the notes; members are the ranks
+        with any record of it. Messages are never left out.
         """
         calls, members = self._calls, self._members_with_records()
         left_out = 0
@@ -108,13 +108,13 @@ class CallGraph:
                 self._rank_calls[rank].add(calls.kind[row], start, start + calls.duration_ns[row])
 
     def _place_in_order(self) -> None:
-        """Place calls one after the other, in an order common to all ranks.
+        """Place the calls one after the other, in an order common to all ranks.
 
         A call ends on all its ranks at the earliest time at which each can have executed it after
-        its previous call. A rank without a timed record of a collective of its communicator gets
-        one, with the shortest recorded time: such records are lost, and their number is noted. A
-        log without times has all calls (times are NONE); one that is missing there is a mismatch,
-        which is left to the comparison of the ranks.
+        its previous call. If the records have times, a missing record of a collective on a member
+        of its communicator is completed with the shortest recorded time, and their number is added
+        to the notes. Without times all times are NONE and nothing is completed: a missing call is
+        found when the ranks are compared.
         """
         calls, members = self._calls, self._members_with_records()
         added = 0
@@ -157,7 +157,7 @@ class CallGraph:
     def _copy_kind(self, kind: int, member: Member) -> int:
         """Add a copy of a kind of record for another member of its communicator; return its index.
 
-        All lists that describe kinds are extended.
+        `self._calls.kinds`, `self._rank_of_kind` and `self._words` are extended.
         """
         self._calls.kinds.append(replace(self._calls.kinds[kind], member=member))
         self._rank_of_kind.append(self._job.rank_of[member])
@@ -165,12 +165,11 @@ class CallGraph:
         return len(self._calls.kinds) - 1
 
     def _match_messages(self) -> dict[int, list[bool]]:
-        """Mark calls that are collectives, or messages with records of both ends: list per rank.
+        """Mark the calls that are collectives, or messages with records of both ends, by rank.
 
-        Messages match by sender, receiver and bytes alone; of surplus ones at one end, the last are
-        not marked. Collectives are marked if their operation is known and all members of their
-        communicator are. All calls that are not marked are counted in one note, which is appended
-        to `notes`.
+        A message matches by sender, receiver and bytes; if one end has more records, its last ones
+        are not marked. A collective is marked if its operation and all members of its communicator
+        are known. A note gives the number of calls that are not marked.
         """
         counts: dict[tuple[int, int, int], list[int]] = defaultdict(lambda: [0, 0])
         message_ends: dict[int, list[tuple[tuple[int, int, int], int] | None]] = {}
@@ -202,10 +201,10 @@ class CallGraph:
         return is_matched
 
     def _message_end(self, kind: int) -> tuple[tuple[int, int, int], int] | None:
-        """Return ((source, target, bytes), 0 for a send or 1 for a receive); None for others.
+        """Return ((source, target, bytes), 0 for a send or 1 for a receive) of a kind of record.
 
-        Ranks are those of the job. None also for messages whose peer is unknown, or the rank
-        itself.
+        Ranks are those of the job. None for collectives, and for messages whose peer is unknown or
+        the rank itself.
         """
         record = self._calls.kinds[kind]
         if not record.is_message:
@@ -219,10 +218,10 @@ class CallGraph:
         return (peer, rank, record.bytes), 1
 
     def _nodes_of_rank(self, rank: int, rows: _RankCalls, is_matched: Sequence[bool]) -> RankNodes:
-        """Build the nodes of a rank, in order or at the times of its calls.
+        """Build the nodes of a rank, at the times of its calls or in their order.
 
-        `is_matched`: by call; other calls have no recorded call and keep their name only. The names
-        of these are listed as `communication_names` in the facts of the result.
+        `is_matched`: bool by call. Calls that are not matched keep their name only; these names are
+        the `communication_names` in the facts of the result.
         """
         number = {kind: index for index, kind in enumerate(dict.fromkeys(rows.kind))}
         calls = [self._call(kind) for kind in number]
@@ -239,11 +238,11 @@ class CallGraph:
         return nodes
 
     def _call(self, kind: int) -> Call:
-        """Convert a kind of record to a call; the peer becomes a rank of the job.
+        """Convert a kind of record to a call with the group, peer and bytes of the job.
 
-        The root stays a position in the communicator, and bytes become those of the input buffer.
-        If the operation or the ranks of the communicator are unknown, the call becomes a
-        computation of unknown size with the operation's name.
+        The peer is a rank of the job, the root a position in the communicator, the size that of the
+        input buffer. If the operation, or some ranks of the communicator, are unknown, the call
+        becomes a computation of unknown size with the name of the operation.
         """
         record = self._calls.kinds[kind]
         communicator = record.member.communicator
@@ -303,7 +302,7 @@ class CallGraph:
         label: Int64Array,
         call: Int64Array,
     ) -> RankNodes:
-        """Build nodes without times; each has an assumed dependency on the previous one.
+        """Build nodes without times, each of which has an assumed dependency on the previous one.
 
         `label`, `call`: index in `names` and in `calls` by record, -1 for no call.
         """
@@ -321,13 +320,13 @@ def order_calls(
     rows_of_call: Mapping[CallKey, Mapping[int, int]],
     notes: list[str],
 ) -> Sequence[CallKey]:
-    """Order the calls so that every rank issues its calls in the order of its records.
+    """Order the calls so that each rank issues its calls in the order of its records.
 
-    Calls of a communicator are first sorted by sequence number among their places. A call is taken
-    when all its ranks have reached it, first come, first served; ranks begin in ascending order.
-    Where the orders of two ranks contradict each other, the next call of the lowest rank that has
-    calls left is taken; the number of such places is appended to `notes`. Returns all keys of
-    `rows_of_call`.
+    The calls of a communicator are first sorted by sequence number within the positions that they
+    occupy. Then a call is taken when all its ranks have reached it, in the order in which that
+    happens; at the beginning ranks are visited in ascending order. Where the orders of ranks
+    contradict each other, the next call of the lowest rank with remaining calls is taken, and the
+    number of such places is added to `notes`. Returns all keys of `rows_of_call`.
     """
     rank_of_kind = [job.rank_of[record_kind.member] for record_kind in calls.kinds]
     key_of_row = {row: key for key, rows in rows_of_call.items() for row in rows.values()}
@@ -344,10 +343,10 @@ def order_calls(
     contradictions = 0
 
     def advance(rank: int) -> CallKey | None:
-        """Move to the next call of a rank that is not done, and count the rank's arrival at it.
+        """Move to the next call of a rank that is not done, and count the arrival of the rank.
 
-        Returns its key if all ranks of the call have arrived; None otherwise, and if no call is
-        left.
+        Returns the key of the call if all its ranks have arrived. None otherwise, and if the rank
+        has no further calls.
         """
         queue = queues[rank]
         while position[rank] < len(queue) and queue[position[rank]] in is_done:
@@ -382,10 +381,10 @@ def order_calls(
 
 
 def _sort_by_sequence(queue: list[CallKey]) -> None:
-    """Sort the calls of every communicator by sequence number, in place, among their own positions.
+    """Sort the calls of each communicator by sequence number, within the positions they occupy.
 
-    If sequence numbers are counted per operation, the calls of every operation are sorted
-    separately. Messages, which have no communicator, keep their positions.
+    `queue` is modified. If sequence numbers count per operation, the calls of each operation are
+    sorted separately. Messages, which have no communicator, keep their positions.
     """
     positions: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index, (communicator, word, _) in enumerate(queue):

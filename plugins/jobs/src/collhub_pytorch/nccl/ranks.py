@@ -45,12 +45,12 @@ class JobRanks:
 def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
     """Number the ranks of the job by its largest communicator, or by host and process.
 
-    The largest is that with the most ranks; ties are decided by the number of members with records,
-    then by the larger name. If it includes the devices of all members, its ranks are those of the
-    job; otherwise devices are numbered by host and process, with numbers in names compared as
-    numbers (host2 before host10), with a note. Devices of a process are distinguished by the order
-    of their ranks in a communicator, also with a note. In `ranks_of`, members without a
-    record are -1. Raises `InputError` if records of a communicator contradict each other.
+    The largest communicator has the most ranks, then the most members with records, then the
+    largest name. If it contains the devices of all members, its ranks are those of the job.
+    Otherwise devices are numbered by host and process (host2 before host10), with a note. The
+    devices of a process are distinguished by the order of their ranks in a communicator, also with
+    a note. In `ranks_of`, members without a record are -1. Raises `InputError` if records of a
+    communicator contradict each other.
     """
     by_communicator: dict[str, dict[int, Member]] = defaultdict(dict)
     for member in members:
@@ -95,10 +95,11 @@ def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
 
 
 def find_ranks_per_node(rank_of: Mapping[Member, int], world_size: int, world: str) -> int | None:
-    """Return the number of ranks of each node, by the nodes of the communicator of all ranks.
+    """Return the number of ranks on each node; None if it is unknown.
 
-    `world`: its hash, "" without one. None if its node count is not recorded or does not divide
-    the ranks, or if the hosts of the processes contradict consecutive ranks on each node.
+    It is derived from the node count of the communicator of all ranks, `world` (`""` if there is
+    none). None if the node count is not recorded or does not divide the ranks, and if the hosts of
+    the processes contradict consecutive ranks on each node.
     """
     members = {rank: member for member, rank in rank_of.items() if member.communicator == world}
     counts = {member.node_count for member in members.values()}
@@ -138,9 +139,9 @@ def _check_member(member: Member, known: Mapping[int, Member], file: str) -> Non
 def _find_devices(
     by_communicator: Mapping[str, Mapping[int, Member]],
 ) -> dict[tuple[str, int], Device]:
-    """Return the device of every (communicator, rank): its process and its position there.
+    """Return the device of every (communicator, rank): its process, and its position there.
 
-    The position counts the ranks of the communicator in this process in ascending order, from 0.
+    The position numbers the ranks of the communicator in this process in ascending order, from 0.
     """
     devices: dict[tuple[str, int], Device] = {}
     for name, ranks in by_communicator.items():
@@ -168,9 +169,10 @@ def _describe_unknown_members(ranks_of: Mapping[str, tuple[int, ...]]) -> list[s
 
 
 def _natural_order(device: Device) -> tuple[list[str], list[int], int]:
-    """Return a sort key for (host, device) in which host2 precedes host10.
+    """Return a sort key of a device in which numbers within names are compared as numbers.
 
-    Texts between numbers come first, then the numbers in the name, then the device number.
+    For example, host2 precedes host10. The texts between numbers are compared first, then the
+    numbers, then the device number.
     """
     pieces = _NUMBERS.split(device[0])
     return pieces[::2], [int(piece[:18]) for piece in pieces[1::2]], device[1]
@@ -199,9 +201,8 @@ class RecordedCalls:
     def add(self, record: CallRecord) -> None:
         """Append a record as a row of the columns.
 
-        Member, operation, bytes, data type and root determine its kind; the first record of a kind
-        is kept in `kinds` for all of them. Times in microseconds become nanoseconds, -1 without a
-        time.
+        Records with equal member, operation, bytes, dtype and root have one kind; the first one is
+        stored in `kinds`. Times are converted from us to ns; -1 without a time.
         """
         key = (record.member, record.operation, record.bytes, record.dtype, record.root)
         number = self._number.get(key)
@@ -229,12 +230,13 @@ def _to_ns(time_us: float) -> int:
 def match_records(
     calls: RecordedCalls, job: JobRanks, notes: list[str]
 ) -> dict[CallKey, dict[int, int]]:
-    """Return the records (row by rank) of every call, in the order of the first record.
+    """Match the records of all ranks; return the rows by rank for every call.
 
-    Sequence numbers are common to all operations of a communicator, unless a rank has one number
-    twice, with different operations: then they count per operation. Records without a number are
-    numbered in their order by rank and communicator. Of records with equal rank and call, the first
-    is kept. Messages and unknown operations are calls of their own. `notes`: findings are appended.
+    Calls are in the order of their first record. Sequence numbers count all operations of a
+    communicator together, unless a rank has one number with two operations: then they count per
+    operation. Records without a number are numbered in their order by rank and communicator. Of
+    several records of one rank for a call, the first is kept. Messages and unknown operations are
+    separate calls. Notes on repeated and lost records are added to `notes`.
     """
     rank_of_kind = [job.rank_of[record.member] for record in calls.kinds]
     operation_of: dict[tuple[int, str, int], str] = {}
@@ -270,10 +272,10 @@ def match_records(
 
 
 def _note_lost_numbers(rows_of_call: Mapping[CallKey, object], notes: list[str]) -> None:
-    """Report the count of sequence numbers that no rank has recorded, if there are any.
+    """Add a note with the number of sequence numbers that no rank has recorded, if there are any.
 
-    They lie between the first and the last one of a communicator, and of an operation if numbers
-    are per operation; messages have none. One note is appended.
+    These are gaps between the first and the last number of a communicator (and operation, if
+    numbers count per operation). Messages have no numbers.
     """
     bounds: dict[tuple[str, str], tuple[int, int, int]] = {}
     for communicator, word, sequence in rows_of_call:

@@ -69,27 +69,28 @@ def read_profiler(source: Source, options: ClockOptions) -> Workload:
 def read_log(source: Source, options: RankOptions) -> Workload:
     """Read the calls in logs of NCCL (subsystem COLL) as a job without times.
 
-    Other lines are ignored or noted. Raises `InputError` as `workload_of`.
+    Other lines are ignored or noted. Raises `InputError` without a valid record, for contradictory
+    records, and for ranks without a file.
     """
     clocks = ClockOptions(ranks_missing=options.ranks_missing)
     return read_source(source, NCCL_CALLS, workload_of, clocks)
 
 
 def read_deepspeed(source: Source, options: DeepSpeedOptions) -> Workload:
-    """Read the log of DeepSpeed's communication logger as a job; raises as `workload_of`.
+    """Read the log of DeepSpeed's communication logger as a job.
 
     The log is of rank 0: other ranks are assumed to do the same, and all calls to be calls of all
-    ranks.
+    ranks. Raises `InputError` without a valid record.
     """
     clocks = ClockOptions(ranks_missing=options.ranks_missing)
     return read_source(source, DEEPSPEED, workload_of, clocks)
 
 
 def has_calls(source: Source) -> bool:
-    """Return whether a log has calls of all ranks of its largest communicator.
+    """Check whether a log has calls of all ranks of its largest communicator.
 
-    If so, it can be read as a job; a log without these calls only describes rings and trees. Reads
-    the entire log; a log with an error gives False.
+    Such a log can be read as a job; others only describe rings and trees. Reads the entire log;
+    False for a log with an error.
     """
     log, ranks = NcclLog(), defaultdict[str, set[int]](set)
     try:
@@ -109,13 +110,12 @@ def has_calls(source: Source) -> bool:
 def workload_of(
     files: Sequence[TraceFile], options: ClockOptions, provenance: Provenance
 ) -> Workload:
-    """Read files of NCCL records as a workload; the format is the producer in `provenance`.
+    """Read files of NCCL records as a workload; `provenance.producer` is the format.
 
-    Ranks are numbered by `find_job_ranks`. Lines that are not used, and assumptions, are listed as
-    notes in the extension. If no record has times, clocks are not aligned, and calls that do not
-    match raise an error only if `options.mismatches` is `refuse`. Otherwise clocks are aligned;
-    they count as common if the records have no start times. Raises `InputError` if no file has a
-    valid record, or if records contradict each other.
+    Ranks are numbered by `find_job_ranks`. Unused lines and assumptions are notes in the extension.
+    With times, clocks are aligned, or assumed common if the records have no start times. Without
+    times, mismatched calls are an error only if `options.mismatches` is `refuse`. Raises
+    `InputError` if no file has a valid record, or if records contradict each other.
     """
     calls, skipped, assumptions = RecordedCalls(), list[str](), list[str]()
     file_of_process: dict[str, str] = {}
@@ -167,9 +167,9 @@ def workload_of(
 
 
 def _describe_skipped(skipped: Sequence[str]) -> list[str]:
-    """Return a note for each of the first `_MAX_LISTED_LINES` lines that are not used.
+    """Return notes on the first `_MAX_LISTED_LINES` unused lines, and the number of the others.
 
-    A last note gives the number of further ones; [] without such lines.
+    Empty without such lines.
     """
     lines = [f"not used: {text}" for text in skipped[:_MAX_LISTED_LINES]]
     if len(skipped) > _MAX_LISTED_LINES:

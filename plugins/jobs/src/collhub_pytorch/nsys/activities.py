@@ -65,10 +65,10 @@ class RuntimeCalls:
 def read_activities(tables: Tables) -> Activities:
     """Read kernels, copies and sets of memory, sorted, with the kernels of NCCL marked.
 
-    The name of a kernel is the demangled one, else the short one, else the mangled one, by the
-    columns that the table has. Above 200 000 activities, consecutive work of a stream with short
-    gaps is merged, except kernels of NCCL, whenever more than 2^19 records are pending and at the
-    end; up to that number `merger` is None. Tables that are missing are empty.
+    The name of a kernel is taken from the first existing column of demangled, short and mangled
+    name. If there are more than 200 000 activities, consecutive work of a stream with short gaps is
+    merged, except kernels of NCCL, whenever more than 2^19 records are pending and at the end;
+    otherwise `merger` is None. Missing tables count as empty.
     """
     names = ("demangledName", "shortName", "mangledName")
     present = tables.columns(KERNELS)
@@ -102,9 +102,9 @@ def read_activities(tables: Tables) -> Activities:
 
 
 def _read_kernel_names(tables: Tables, column: str) -> dict[int, str]:
-    """Return the texts of all ids in `column` of the table of kernels, by id.
+    """Return the texts of the ids in a column of the table of kernels, by id.
 
-    Negative ids are ignored.
+    Negative ids, and ids without a text, are left out.
     """
     ids: set[int] = set()
     for chunk in tables.numbers(KERNELS, (column,), ("start",)):
@@ -119,10 +119,10 @@ _NARROW = np.dtype([
 
 
 def _narrow(chunk: Int64Array) -> Records:
-    """Convert a chunk int64[rows, 7] to records, without rows that are out of range.
+    """Convert rows of numbers, int64[rows, 7], to compact records; drop rows out of range.
 
     Times must be within 2^62 ns of 0, the end not before the start, and device and name within 31
-    bits. The process is taken from the global number; streams keep their lower 31 bits.
+    bits. The process id is extracted from the global id; streams keep their lower 31 bits.
     """
     start, end, device, stream, correlation, pid, name = chunk.T
     highest = np.iinfo(np.int32).max
@@ -159,9 +159,9 @@ class Merger:
         self.gap_ns = _FIRST_GAP_NS
 
     def add_bounds(self, records: Records) -> None:
-        """Add the starts and ends of NCCL's kernels among `records` to the bounds of their devices.
+        """Store the starts and ends of NCCL kernels among `records`, by device.
 
-        Work of other kernels is never merged across such a time. Other records have no effect.
+        Other work is never merged across such a time.
         """
         nccl = records[np.isin(records["name"], self._nccl_names)]
         devices = _device_keys(nccl)
@@ -170,11 +170,11 @@ class Merger:
             self._bounds.setdefault(device, []).extend((rows["start"], rows["end"]))
 
     def reduce(self, records: Records) -> Records:
-        """Merge sorted records, with longer gaps until there are at most 200 000.
+        """Merge sorted records, with longer and longer gaps, until at most 200 000 remain.
 
-        The gap grows tenfold per round up to `_LAST_GAP_NS`, and is kept for later calls; it stops,
-        and the last growth is taken back, when a round saves too little (`_USEFUL_REDUCTION`). So
-        more records may remain.
+        The gap grows tenfold per round up to `_LAST_GAP_NS`, and is kept for later calls. A round
+        that saves too little (`_USEFUL_REDUCTION`) is the last one, and its growth of the gap is
+        undone. So more records may remain.
         """
         records = self._merge(records)
         while len(records) > _MERGE_ABOVE and self.gap_ns < _LAST_GAP_NS:
@@ -208,10 +208,10 @@ class Merger:
         return merged
 
     def _sections(self, records: Records) -> Int64Array:
-        """Return for each record the number of bounds of its device at or before its start.
+        """Return for each record the number of bounds of its device at or before its start: int64.
 
-        Bounds are those of kernels of NCCL; without any, the number is 0. Bounds are sorted and
-        kept: later additions are only possible before the first merge.
+        Bounds are the starts and ends of NCCL kernels; 0 without any. Sorts the stored bounds of
+        each device, so bounds must not be added after the first merge.
         """
         section = np.zeros(len(records), np.int64)
         devices = _device_keys(records)
@@ -232,10 +232,10 @@ def _device_keys(records: Records) -> Int64Array:
 
 
 def read_runtime_calls(tables: Tables, activities: Activities) -> RuntimeCalls:
-    """Read the calls of the runtime that launched one of the activities, and those that wait.
+    """Read the runtime calls that launched one of the activities, and those that wait.
 
-    Launches belong together with activities by process and correlation id. The columns are
-    contiguous, in the order of the table.
+    Launches and activities are matched by process and correlation id. Calls are in the order of the
+    table.
     """
     needed = np.unique(activities.pid << 40 ^ activities.correlation)
     kinds: dict[int, int] = {}
@@ -247,10 +247,11 @@ def read_runtime_calls(tables: Tables, activities: Activities) -> RuntimeCalls:
 def _select_calls(
     tables: Tables, needed: Int64Array, kinds: dict[int, int]
 ) -> Iterator[Int64Array]:
-    """Yield int64[calls, 6], the fields of `RuntimeCalls`, for the calls that are needed.
+    """Yield the needed runtime calls as int64[calls, 6], the fields of `RuntimeCalls`.
 
-    These are launches with a key in `needed` (ascending; process << 40 ^ correlation), and calls of
-    other kinds. Calls with invalid times are left out. New names are added to `kinds`.
+    These are launches with a key in `needed` (ascending; process << 40 ^ correlation), and all
+    calls of other kinds. Calls with invalid times are dropped. The kinds of new names are added to
+    `kinds`.
     """
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
     for chunk in tables.numbers(_RUNTIME, columns, columns[:2]):
@@ -270,7 +271,7 @@ def _select_calls(
 
 
 def _classify(tables: Tables, names: Sequence[int], kinds: dict[int, int]) -> None:
-    """Add the kind of the runtime call of each name id to `kinds`, unless it is present.
+    """Add the kind of the runtime call for each name id that is not yet in `kinds`.
 
     A name without a text counts as a launch.
     """

@@ -74,9 +74,9 @@ class Tables(Protocol):
 
 
 def read_texts(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
-    """Return the texts of `StringIds` with these numbers; numbers without a text are missing.
+    """Return the texts of the table `StringIds` with these ids, by id; missing ids are left out.
 
-    Reads 500 numbers at a time. The result is empty without this table.
+    Empty without this table. Ids are read in groups of 500.
     """
     texts: dict[int, str] = {}
     for first in range(0, len(numbers), 500):
@@ -95,9 +95,9 @@ class Database:
         self._columns: dict[str, frozenset[str]] = {}
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the names of the stored columns of a table; empty if the file lacks the table.
+        """Return the names of the columns of a table; empty if the file does not have the table.
 
-        They are read once. Raises `InputError` for a damaged file.
+        They are read once and cached. Raises `InputError` for a damaged file.
         """
         if table not in self._columns:
             self._columns[table] = self._read_columns(table)
@@ -110,12 +110,12 @@ class Database:
         integers: Sequence[str] = (),
         where: Sequence[Condition] | None = None,
     ) -> Iterator[list[tuple[object, ...]]]:
-        """Yield chunks of rows, see `Tables`.
+        """Yield chunks of the rows of a table that fulfil a condition; see `Tables`.
 
-        Missing columns are None. A row is selected if it fulfils at least one condition; conditions
-        on missing columns are never fulfilled, and an empty list selects nothing. Prefixes are
-        compared with GLOB: upper and lower case differ, and `*`, `?` and `[` in a prefix are
-        wildcards.
+        Missing columns are None. `where` None selects all rows. Otherwise a row must fulfil at
+        least one condition; conditions on missing columns are never fulfilled, and an empty list
+        selects nothing. Prefixes are compared with GLOB: case matters, and `*`, `?` and `[` in a
+        prefix are wildcards.
         """
         present = self.columns(table)
         selected = ", ".join(column if column in present else "NULL" for column in columns)
@@ -136,10 +136,11 @@ class Database:
     def numbers(
         self, table: str, columns: Sequence[str], integers: Sequence[str]
     ) -> Iterator[Int64Array]:
-        """Yield chunks of whole numbers, see `Tables`; -1 in columns that are missing.
+        """Yield chunks of integers, int64[rows, columns]; see `Tables`.
 
-        Rows in which one of `integers` is no whole number are left out. Yields nothing if the table
-        or one of `integers` is missing. Raises `InputError` above 2^28 rows.
+        -1 in columns that are missing, and for values that are no integers. Rows in which one of
+        `integers` is no integer are dropped. Nothing is yielded if the table or one of `integers`
+        is missing. Raises `InputError` above 2^28 rows.
         """
         present = self.columns(table)
         selected = ", ".join(
@@ -217,9 +218,10 @@ def _translate_errors(name: str) -> Iterator[None]:
 
 @contextmanager
 def open_database(stream: BinaryIO, name: str) -> Iterator[Database]:
-    """Open the database of a stream; only files on disk are read without being loaded.
+    """Open the SQLite database of a stream for reading.
 
-    Raises `InputError` for other files and for archives or pipes above 256 MiB.
+    A regular file on disk is read in place; other streams are loaded into memory. Raises
+    `InputError` for files that are no database, and for archives or pipes above 256 MiB.
     """
     connection = _connect(stream, name)
     try:

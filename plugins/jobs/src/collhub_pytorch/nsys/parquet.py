@@ -40,9 +40,9 @@ class ParquetTables:
         self._columns: dict[str, frozenset[str]] = {}
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the names of the columns of a table; empty without its file.
+        """Return the names of the columns of a table; empty if it has no file.
 
-        A name that occurs more than once is ambiguous and left out. They are read once.
+        They are read once and cached. A name that occurs more than once is ambiguous and left out.
         """
         if table not in self._columns:
             names: frozenset[str] = frozenset()
@@ -68,10 +68,10 @@ class ParquetTables:
         integers: Sequence[str] = (),
         where: Sequence[Condition] | None = None,
     ) -> Iterator[list[tuple[object, ...]]]:
-        """Yield chunks of rows, see `Tables`.
+        """Yield chunks of the rows of a table that fulfil a condition; see `Tables`.
 
-        Only columns that are needed are read; missing columns are None. A chunk consists of the
-        selected rows of one batch of the file; batches without such rows yield nothing.
+        Only needed columns are read; missing columns are None. Each chunk is from one batch of the
+        file; batches without selected rows yield nothing.
         """
         present = self.columns(table)
         needed = {*columns, *integers, *(one.column for one in where or ())} & present
@@ -90,9 +90,10 @@ class ParquetTables:
     def numbers(
         self, table: str, columns: Sequence[str], integers: Sequence[str]
     ) -> Iterator[Int64Array]:
-        """Yield chunks of whole numbers, see `Tables`; -1 in columns that are missing.
+        """Yield chunks of integers, int64[rows, columns]; see `Tables`.
 
-        Rows in which one of `integers` is no whole number are left out. A chunk may have no rows.
+        -1 in columns that are missing, and for values that are no integers. Rows in which one of
+        `integers` is no integer are dropped. A chunk may have no rows.
         """
         present = self.columns(table)
         needed = sorted({*columns, *integers} & present)
@@ -117,10 +118,10 @@ class ParquetTables:
 
     @contextmanager
     def _open(self, table: str) -> Iterator[Any]:
-        """Context manager: open the Parquet file of a table, whose file must exist.
+        """Open the Parquet file of a table as a context; the table must have a file.
 
-        Errors of pyarrow and of the file, also inside the block, become `InputError` (code
-        `parquet`). Sizes of metadata are limited.
+        The sizes of metadata are limited. Errors of pyarrow and of the file, also within the
+        context, become `InputError` (`parquet`).
         """
         pyarrow, parquet = _import_pyarrow()
         try:
@@ -177,9 +178,10 @@ def _import_pyarrow() -> tuple[Any, Any]:
 def _select(
     batch: RecordBatch, integers: Sequence[str], where: Sequence[Condition] | None
 ) -> RecordBatch:
-    """Return the rows with whole numbers in `integers` that fulfil one of the conditions.
+    """Return the rows of a batch with integers in the columns `integers` that fulfil a condition.
 
-    `where`: None for all rows; an empty list selects none, as do conditions on missing columns.
+    `where`: None for no conditions; an empty list selects nothing, and so do conditions on missing
+    columns.
     """
     mask = np.ones(batch.num_rows, np.bool_)
     for column in integers:
@@ -229,7 +231,7 @@ def _is_integer(values: Any) -> bool:
 
 
 def _to_integers(values: Any) -> Int64Array:
-    """Convert a column to int64, with -1 for nulls, for numbers beyond int64 and other types."""
+    """Convert a column to int64; -1 for null, for numbers beyond int64 and for other types."""
     if not _is_integer(values):
         return np.full(len(values), -1, np.int64)
     filled = values.fill_null(0).to_numpy(zero_copy_only=False)

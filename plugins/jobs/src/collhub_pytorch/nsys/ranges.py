@@ -74,11 +74,11 @@ class NcclRanges:
 
 
 def read_ranges(tables: Tables) -> NcclRanges:
-    """Read the ranges (annotated intervals) of NCCL of all threads.
+    """Read the NVTX ranges of NCCL (annotated intervals) of all threads.
 
-    Ranges of initialisation only give the members of communicators, if their payload states rank
-    and communicator. Of all others, those without an end and those behind the first 2^22 are left
-    out. The result has them by thread, and the number of payloads that cannot be decoded.
+    Ranges of initialization only give members of communicators, if their payload has rank and
+    communicator. Other ranges without an end, and those after the first 2^22, are dropped. The
+    result has the ranges by thread, and the number of payloads that cannot be decoded.
     """
     ranges, decoder = NcclRanges(), PayloadDecoder.of(tables)
     raw: dict[int, list[tuple[int, int, str, NcclPayload | None]]] = defaultdict(list)
@@ -102,11 +102,10 @@ def read_ranges(tables: Tables) -> NcclRanges:
 
 
 def _select(tables: Tables) -> Iterator[tuple[int, int | None, int, str, object]]:
-    """Yield start, end, thread, name and payload of the ranges of NCCL, in the order of the table.
+    """Yield start, end, thread, name and payload of the ranges of NCCL, in table order.
 
-    The name is the text of the event, else that of its `textId`. End and payload are None where
-    they are no integer, or neither bytes nor text. Other ranges, by the prefixes of names, are left
-    out.
+    Ranges are selected by the prefix of their name, which is the text of the event, or that of its
+    `textId`. The end is None if it is no integer, the payload None if it is neither bytes nor text.
     """
     ids: dict[int, str] = {}
     nccl = Condition("value", prefixes=_NAME_PREFIXES)
@@ -156,11 +155,12 @@ class KernelCalls:
 
 
 def assign_calls(ranges: NcclRanges, launches: Sequence[tuple[int, int, int, str]]) -> KernelCalls:
-    """Find the calls of kernels. `launches`: row, thread, time in ns and name of the kernel.
+    """Find the NCCL calls that each kernel executes.
 
-    A kernel that is launched within a group of its thread is paired with a call of this group, in
-    the order of launches; another one has the call that encloses its launch, if any. Kernels of
-    threads without ranges have no calls.
+    `launches`: (row, thread, launch time in ns, name) of kernels. A kernel that is launched in a
+    group of calls of its thread executes calls of this group, assigned in the order of launches.
+    Another one executes the call that encloses its launch, if there is one. Kernels of threads
+    without ranges have no calls.
     """
     result = KernelCalls()
     by_group: dict[tuple[int, int], list[tuple[int, int, str]]] = defaultdict(list)
@@ -184,9 +184,9 @@ def _pair_group(
 ) -> None:
     """Divide the calls of a group among its kernels of the same kind, in order.
 
-    `kernels`: (time, row, name), ascending. Shares are consecutive, and differ by at most one call;
-    the first kernels have the larger ones. Kernels without a share get no entry. `result` is
-    updated; `added` counts kernels with several calls other than messages.
+    `kernels`: (time, row, name), ascending. Each kernel gets consecutive calls; the numbers of
+    calls differ by at most one, and the first kernels get more. Kernels without a call get no
+    entry. Modifies `result`; `result.added` counts kernels with several calls that are no messages.
     """
     rows: dict[str, list[int]] = defaultdict(list)
     for _, row, name in kernels:
@@ -203,9 +203,9 @@ def _pair_group(
 
 
 def _kernel_word(name: str) -> str:
-    """Return the operation in the name of a kernel of NCCL, such as `allreduce`.
+    """Return the operation in the name of a NCCL kernel, such as `allreduce`; "" for none.
 
-    `sendrecv` for messages. If several names fit, the longest wins; "" if none does.
+    `sendrecv` for messages; otherwise the longest matching name of a collective.
     """
     word = operation_word(name.partition("(")[0])
     names = (_MESSAGE_KERNEL, *sorted(COLLECTIVES, key=len, reverse=True))
@@ -281,11 +281,11 @@ class PayloadDecoder:
 
     @classmethod
     def of(cls, tables: Tables) -> PayloadDecoder:
-        """Read the schemas of a file: size, and format and offset in bytes of each known field.
+        """Read the schemas of payloads in a file: size, and format and offset of each known field.
 
-        At most 2^12 schemas are kept. Fields are left out if their type or name is unknown, they do
-        not fit in the size, or their offset is negative; a missing offset is 0. Schemas without a
-        known field are not in the result.
+        Sizes and offsets are in bytes. At most 2^12 schemas are kept. Fields of unknown type or
+        name, beyond the size, or with a negative offset are left out; a missing offset is 0.
+        Schemas without a known field are left out.
         """
         sizes: dict[tuple[int, int], int] = {}
         keys = ("domainId", "schemaId")
@@ -309,11 +309,11 @@ class PayloadDecoder:
         return cls({key: (sizes[key], values) for key, values in fields.items()})
 
     def decode(self, content: object, text: str) -> NcclPayload | None:
-        """Decode a payload, or the text of a range of ATLAHS if there is none; None without either.
+        """Decode the payload of a range; without a payload, the text of a range of ATLAHS.
 
-        `content`: bytes, or their hexadecimal text as other tools store them; text of another form
-        counts as empty. Equal payloads are decoded once, as long as at most 2^12 are kept. Each
-        payload that cannot be decoded gives None and increases `undecodable`.
+        `content`: bytes, or their hexadecimal text; other text counts as empty bytes. None without
+        payload and matching text. A payload that cannot be decoded gives None and increases
+        `self.undecodable`. Results are cached; the cache is cleared at 2^12 entries.
         """
         if content is None:
             if match := _ATLAHS_CALL.match(text):

@@ -67,10 +67,10 @@ def workload_of(
 
 
 def read_folder(source: Source, options: NsysOptions) -> Workload:
-    """Read a folder with one export of Parquet files per process as a job.
+    """Read a folder of Parquet exports, one per process, as a workload.
 
-    Ranks in the names of folders are used as those of files. Notes are reported to `source`. Raises
-    `UsageError` without pyarrow, and `InputError` without exports or for damaged files.
+    The ranks of exports are those in the names of their folders. Notes are reported to `source`.
+    Raises `UsageError` without pyarrow, and `InputError` without exports and for damaged files.
     """
     provenance = Provenance(NSYS_PARQUET, "", source.name, source.sha256())
     exports = group_exports(source.parts)
@@ -90,12 +90,12 @@ def _open_files(files: Sequence[TraceFile]) -> Iterator[tuple[Tables, int | None
 def _workload_of(
     exports: Iterable[tuple[Tables, int | None]], options: NsysOptions, provenance: Provenance
 ) -> Workload:
-    """Join exports, with the ranks in their names. An export is open until the next one.
+    """Join the exports of Nsight Systems to a workload.
 
-    A rank in a name counts only for exports of a single process and device. Gaps on a stream below
-    `KERNEL_DELAY_NS` times the option `kernel_delay_factor` are usual; idle times of the extra
-    streams (negative numbers) are not shown. The extension lists notes on contents, numbering and
-    missing data. Clocks are aligned.
+    `exports`: tables and the rank in the name of each; an export is open until the next one is
+    taken. The rank counts only if the export has a single process and device. Gaps on a stream
+    below `KERNEL_DELAY_NS` x the option `kernel_delay_factor` count as usual delays; idle times of
+    extra streams are left out. The extension lists notes. Clocks are aligned.
     """
     parts: list[RankNodes] = []
     ranks: list[FileRank] = []
@@ -145,10 +145,10 @@ def _number_ranks(
 ) -> list[str]:
     """Set ranks, world size and groups of all parts, and return notes.
 
-    Ranks follow from the initialisation of communicators if all processes recorded one (see
-    `find_job_ranks`). Otherwise they follow from the names of the files, else their order, and the
-    world size is None. Communicators without initialisation have the ranks whose processes use
-    them; with all ranks, or without a name, they are groups of all ranks.
+    If all processes recorded the initialization of communicators, ranks follow from these
+    (`find_job_ranks`). Otherwise they follow from the names of files, else from their order, and
+    the world size is None. A communicator without initialization consists of the ranks whose
+    processes use it; if these are all ranks, or if it has no name, it is the group of all ranks.
     """
     users = _find_users(parts, ranks)
     members = [member for rank in ranks for member in rank.members]
@@ -191,7 +191,7 @@ def _number_ranks(
 
 
 def _find_users(parts: Sequence[RankNodes], ranks: Sequence[FileRank]) -> dict[str, list[str]]:
-    """Return the processes whose calls use each communicator, by its name ("": none given).
+    """Return the processes whose calls use each communicator, by its name (`""` if unknown).
 
     `parts` and `ranks` describe the same processes in the same order.
     """
@@ -205,10 +205,11 @@ def _find_users(parts: Sequence[RankNodes], ranks: Sequence[FileRank]) -> dict[s
 def _resolve_call(
     call: Call, group_of: Mapping[str, GroupRecord], ranks_of: Mapping[str, tuple[int, ...]]
 ) -> Call:
-    """Return the call with ranks of the job: bytes of the input buffer, peer, and group.
+    """Convert bytes, peer and group of a call to those of the job.
 
-    NCCL's call counts bytes as its API does, and peers in the communicator. An unknown peer is -1;
-    a group with a rank that has no file loses its list of ranks.
+    NCCL counts bytes as in its API, and peers as positions in the communicator. The result has the
+    bytes of the input buffer, and the peer as rank, -1 if unknown. A group with a rank without a
+    file has no list of ranks.
     """
     communicator = call.group.name
     ranks = ranks_of[communicator]
@@ -256,10 +257,10 @@ class FileContents:
 
 
 def read_file(tables: Tables) -> FileContents:
-    """Read all ranks of a file: one per process and device, by ascending process and device number.
+    """Read all ranks of a file, one per process and device, by ascending process and device.
 
     Calls of NCCL are assigned to kernels by the launches of all processes together. Raises
-    `InputError` (`empty`) without work of a device.
+    `InputError` (`empty`) for a file without work of a device.
     """
     activities = read_activities(tables)
     if not len(activities.start):
@@ -284,9 +285,10 @@ def read_file(tables: Tables) -> FileContents:
 
 
 def _find_launches(activities: Activities, runtime: RuntimeCalls) -> Int64Array:
-    """Return the last call with the correlation of each activity in its process, or -1.
+    """Return the runtime call that launched each activity, -1 for none: int64[activities].
 
-    The last is that with the latest start. Activities with a negative correlation have none.
+    It is the call with the latest start among those with the correlation id of the activity in its
+    process. Activities with a negative correlation id have none.
     """
     keys = runtime.pid << 40 ^ runtime.correlation
     order = np.lexsort((runtime.start, keys))
@@ -303,9 +305,9 @@ def _find_launches(activities: Activities, runtime: RuntimeCalls) -> Int64Array:
 def _nccl_launches(
     activities: Activities, runtime: RuntimeCalls, launch: Int64Array
 ) -> list[tuple[int, int, int, str]]:
-    """List (row, thread, launch time in ns, name) of the kernels of NCCL, by row.
+    """List (row, thread, launch time in ns, name) of the kernels of NCCL, ordered by row.
 
-    `launch`: row of the launching call by activity; kernels without one (-1) are left out.
+    `launch`: row of the launching call by activity; kernels with -1 are left out.
     """
     rows = np.flatnonzero(activities.is_nccl & (launch >= 0))
     return [
@@ -327,10 +329,9 @@ def _file_rank(
 ) -> FileRank:
     """Build the events of one device of a process.
 
-    `rows`: its activities, at least one. If the profile has several devices (`device_count`), the
-    name of the process gets the device as a suffix, and only communicators of this device, and
-    runtime calls that launch its activities or are not launches (kind above 0), are taken; else all
-    of the process.
+    `rows`: its activities, at least one; `device_count`: devices of the process. With several
+    devices, the device is appended to the name of the process, and only communicators of this
+    device are used, and runtime calls that launch its activities or are no launches.
     """
     activities, runtime, ranges, calls = contents
     pid, device = int(activities.pid[rows[0]]), int(activities.device[rows[0]])
@@ -361,12 +362,11 @@ def _file_rank(
 def _add_device_work(
     rank: FileRank, activities: Activities, rows: Int64Array, calls: KernelCalls
 ) -> None:
-    """Add kernels and copies; further messages of a kernel get streams of their own.
+    """Add the kernels and copies of a device to the events of a rank.
 
-    Kernels without a stored name are called `kernel` and the number of the name. Streams are
-    numbered in ascending order of their id. A kernel of NCCL performs the merged calls that were
-    found for it, or None if unknown: the first call is attached to its row, and for each other call
-    the row is repeated in an extra stream (id -1, -2, ...); `rank.extra_streams` becomes the
+    Kernels without a stored name are called `kernel N` by their number. Streams are numbered by
+    ascending id. The first call of a NCCL kernel is attached to its row (None if unknown). Each
+    further call repeats the row in an extra stream (id -1, -2, ...); `rank.extra_streams` is the
     largest number of these.
     """
     events = rank.events
@@ -400,11 +400,12 @@ def _add_device_work(
 
 
 def _merge_calls(calls: Sequence[CallRange]) -> list[Call]:
-    """Convert the calls of one kernel; collectives that are equal in three respects become one.
+    """Convert the calls that one kernel executes; equal collectives are merged to one.
 
-    These are kind, communicator and root. The merged one has the bytes of its first part (-1:
-    unknown) plus the known bytes of further parts, and the operation of the last. Messages are
-    never merged. Calls of an unknown operation are left out. The order is that of the first parts.
+    Collectives are equal if kind, communicator and root are. The merged one has the bytes of the
+    first (-1 if unknown) plus the known bytes of the others, and the operation name of the last.
+    Messages are never merged. Calls of unknown operations are left out. The order is that of the
+    first calls.
     """
     merged: dict[tuple[object, ...], Call] = {}
     for number, call in enumerate(calls):

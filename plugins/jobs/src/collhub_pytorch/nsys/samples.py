@@ -146,9 +146,9 @@ class Export:
 
 
 def exports() -> Sequence[Source]:
-    """Return the exports of two ranks: compute, all-reduce, compute.
+    """Create the SQLite exports of two ranks: compute, all-reduce, compute.
 
-    Rank 0 reaches the all-reduce 40 us before rank 1 and waits.
+    Rank 0 reaches the all-reduce 40 us before rank 1, and waits.
     """
     parts = [
         file_part(f"report.{rank}.sqlite", step_of(rank, start).content(), rank)
@@ -158,9 +158,9 @@ def exports() -> Sequence[Source]:
 
 
 def parquet_exports() -> Sequence[Source]:
-    """Return the exports of `exports` as one folder of Parquet files per rank, in memory.
+    """Create the exports of `exports` as one folder of Parquet files per rank, in memory.
 
-    [] if pyarrow is not installed.
+    Empty if pyarrow is not installed.
     """
     if importlib.util.find_spec("pyarrow") is None:
         return []
@@ -173,9 +173,9 @@ def parquet_exports() -> Sequence[Source]:
 
 
 def parquet_parts(content: bytes, folder: str) -> Iterator[SourcePart]:
-    """Yield the tables of a SQLite export as `nsys export --type parquetdir` writes them.
+    """Yield the tables of a SQLite export as Parquet files, as nsys writes them.
 
-    Needs pyarrow. Rows, columns and values are those of the export.
+    They have the format of `nsys export --type parquetdir`. Requires pyarrow.
     """
     # Imported here: an optional library, which only this format needs.
     import pyarrow

@@ -68,11 +68,11 @@ _MODULES: dict[str, tuple[ModuleType, Sequence[str]]] = {
 
 
 def install_modules() -> None:
-    """Insert the package `msccl` and its public modules into `sys.modules`, replacing existing
-    ones.
+    """Insert the package `msccl` and its public modules into `sys.modules`.
 
-    Each module has the names that the public package exports, defined by this implementation. A
-    submodule becomes an attribute of its parent, unless the parent exports that name.
+    Existing entries are replaced. Each module has the public names of MSCCLang, defined by this
+    implementation. A submodule becomes an attribute of its parent, unless the parent already has a
+    public name that is equal.
     """
     mirrors = {"msccl": ModuleType("msccl", "MSCCLang as collhub-msccl implements it.")}
     for name, (ours, exported) in _MODULES.items():
@@ -125,8 +125,9 @@ class _ProgramRecorder(Host):
     def show_check(self, program: MSCCLProgram) -> bool:
         """Verify the program and return whether it has no errors.
 
-        Errors are recorded with the line of the call and the first 5 lines, including lines that a
-        user-defined collective prints. Nothing is printed.
+        If there are errors, a record is appended to `self.checks` under the number of the program:
+        the line of the call, the first 5 lines of text, and the number of all lines. Lines that a
+        user-defined collective prints precede the errors and are not printed.
         """
         # A user-defined collective may print the errors that its check detects.
         with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -168,10 +169,10 @@ class _MscclLanguage:
         return _build_report(self._recorder, end, chosen)
 
     def message(self, error: BaseException) -> str:
-        """Return an explanation of an error that a program raised, "" for none.
+        """Return an explanation of an exception that a program raised; "" if there is none.
 
-        Only an `AttributeError` on None after a request of an empty slot is explained: the program
-        uses a chunk that was never written.
+        Only an `AttributeError` on None is explained, and only if the program has requested a
+        reference to an empty slot: it uses a chunk that was never written.
         """
         slot = self._recorder.empty_slot
         if isinstance(error, AttributeError) and "'NoneType'" in str(error) and slot:
@@ -187,12 +188,17 @@ def main() -> None:
 
 
 def _build_report(recorder: _ProgramRecorder, outcome: Report, chosen: str | None) -> Report:
-    """Build the report of a file that finished: `trace` and `checks` of the chosen program.
+    """Build the report of a file that was executed: `trace` and `checks` of the selected program.
 
-    `chosen`: name or number, None if the file defines only one. An error report instead if the file
-    defined no program ("no-program", with the line of a call of sys.exit), if `chosen` does not
-    select exactly one ("several-programs", which lists them), or if tracing fails ("check-failed",
-    with the first line that was printed; the user-defined collective may raise any exception).
+    `chosen`: name or number of the program; None if the file has only one. `outcome`: report of the
+    execution, whose `exit_line` is the line of a call of `sys.exit`, if any.
+
+    An error report is returned instead in three cases:
+
+    - `no-program`: the file created no program.
+    - `several-programs`: `chosen` does not select exactly one program. The message lists them.
+    - `check-failed`: building the trace raises any exception, for example in the check of a
+      user-defined collective. The message includes the first line that was printed.
     """
     if not recorder.programs:
         line = outcome.get("exit_line")

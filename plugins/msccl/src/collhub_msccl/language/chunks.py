@@ -75,9 +75,10 @@ class ReduceChunk:
 
     @classmethod
     def from_parts(cls, creation_rank: int, *parts: Value) -> ReduceChunk:
-        """Build the sum of parts (chunks or sums), whose list of chunks is computed on demand.
+        """Build the sum of `parts` (chunks or sums) without listing its chunks.
 
-        Along a ring the lists of all partial sums would grow quadratically.
+        `chunks` lists them when they are first needed: along a ring, the lists of all partial sums
+        would grow quadratically.
         """
         total = cls(creation_rank, [])
         total._parts = parts
@@ -88,7 +89,8 @@ class ReduceChunk:
     def chunks(self) -> list[Chunk]:
         """Return the chunks of the sum, each as often as it was added, in no particular order.
 
-        They are collected at the first use; then the parts of the sum are dropped.
+        The list is computed at the first use and cached; the references to the parts of the sum are
+        then dropped.
         """
         if self._chunks is None:
             self._chunks = list(self._walk())
@@ -228,7 +230,7 @@ class Ref:
         print(self.prog.value(self, index))
 
     def _get_chunk(self, index: int) -> Chunk:
-        """Return the chunk in slot `index` of this reference.
+        """Return the chunk in slot `index`, counted from the first slot of this reference.
 
         Raises `TypeError` if the slot contains a sum, and `ValueError` if it is empty.
         """

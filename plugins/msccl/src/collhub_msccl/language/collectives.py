@@ -115,11 +115,11 @@ class _TabulatedCollective(Collective, ABC):
         return [self._build_rank_buffers(rank) for rank in self._ranks()]
 
     def check(self, prog: HasBuffers) -> bool:
-        """Return whether every required slot contains its chunks, each exactly once.
+        """Return whether every required slot contains exactly its required chunks, each once.
 
-        Chunks are compared by (rank of origin, index of origin), in any order; a slot with further
-        chunks or nothing is wrong. Slots that the collective does not require are not checked.
-        Prints one line per wrong slot.
+        Chunks are identified by (rank of origin, index of origin); their order in a sum does not
+        matter. A slot that is empty, lacks a chunk or has an additional one is wrong. Slots without
+        a requirement are not checked. Prints one line per wrong slot.
         """
         is_right = True
         for rank, buffer, index, origins in self._iterate_expected():
@@ -145,10 +145,11 @@ class _TabulatedCollective(Collective, ABC):
         return range(self.num_ranks)
 
     def _build_buffer_pair(self, data: Slots, output_size: int) -> RankBuffers:
-        """Return the input and output of a rank: input `data`, and an output of empty slots.
+        """Return the input and output buffers of a rank; the input is `data`, the output is empty.
 
-        In place, both are the same list, so that data written under one name are read under the
-        other. `output_size`: slots of a separate output.
+        If the collective is in place, both are the same list, so that data written to one is read
+        from the other, and `output_size` is ignored. Otherwise the output has `output_size` empty
+        slots.
         """
         # The same list, so that data written under one name is read under the other.
         output = data if self.inplace else _build_empty_slots(output_size)
@@ -229,10 +230,10 @@ class AllGather(_TabulatedCollective):
         return {Buffer.input: data, Buffer.output: output}
 
     def get_buffer_index(self, rank: int, buffer: Hashable, index: int) -> Place:
-        """Return the (buffer, index) under which slot `index` of a rank's buffer is stored.
+        """Return the (buffer, index) in which slot `index` of a rank's buffer is stored.
 
-        In place, the input of a rank is its part of the output, which begins at rank times chunk
-        factor. All other slots are returned unchanged.
+        If the collective is in place, input slot i of rank r is output slot r * `chunk_factor` + i.
+        All other slots are returned unchanged.
         """
         if self.inplace and buffer is Buffer.input:
             return Buffer.output, rank * self.chunk_factor + index
@@ -262,10 +263,10 @@ class AllToAll(_TabulatedCollective):
     """
 
     def __init__(self, num_ranks: int, chunk_factor: int, inplace: bool) -> None:
-        """Create the collective with the name `alltoall`, as the runtimes call it.
+        """Create the collective; its name is `alltoall`, as the runtimes write it.
 
-        `chunk_factor`: chunks that each rank sends to each rank. `inplace`: input and output are
-        one list.
+        `chunk_factor` is the number of chunks that each rank sends to each rank. With `inplace`,
+        input and output are one list.
         """
         super().__init__(num_ranks, chunk_factor, inplace)
         self.name = "alltoall"
@@ -308,10 +309,10 @@ class ReduceScatter(_TabulatedCollective):
         return {Buffer.input: data, Buffer.output: _build_empty_slots(share)}
 
     def get_buffer_index(self, rank: int, buffer: Hashable, index: int) -> Place:
-        """Return the (buffer, index) under which slot `index` of a rank's buffer is stored.
+        """Return the (buffer, index) in which slot `index` of a rank's buffer is stored.
 
-        In place, the output of a rank is its part of the input, which begins at rank times chunk
-        factor. All other slots are returned unchanged.
+        If the collective is in place, output slot i of rank r is input slot r * `chunk_factor` + i.
+        All other slots are returned unchanged.
         """
         if self.inplace and buffer is Buffer.output:
             return Buffer.input, rank * self.chunk_factor + index

@@ -48,14 +48,17 @@ def xml_text(algorithm: Algorithm) -> str:
 def compute_execution_order(
     operations: int, parents: Int64Array, children: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Order operations by the longest chains of their dependencies.
+    """Order operations by the number of operations before and after them in dependency chains.
 
-    Returns the order (operations, int64), and the depth of every operation: the number of
-    operations in the longest chain before it. The order is by depth, then by the longest chain
-    after it (longest first), then by program order, like the heap in MSCCLang's scheduler.
-    `parents`, `children`: pairs of operations, numbered in program order. The order is a valid
-    sequential run, and equal on both sides of every connection, so messages cannot deadlock. Cost:
-    n log n in the number of pairs.
+    `parents`, `children`: pairs of dependent operations, numbered in program order, each parent
+    below its child. Returns two int64 arrays: the operations in their new order, and the depth of
+    each operation in program order. The depth is the number of operations in the longest chain
+    before the operation.
+
+    The order is by depth, then by the longest chain after the operation (longest first), then by
+    program order, like the heap of MSCCLang's scheduler. It respects all dependencies and is the
+    same on both sides of every connection, so messages cannot deadlock. Cost: n log n in the number
+    of pairs.
     """
     depth = _compute_longest_chains(operations, parents, children)
     # In reverse order, children precede their parents.
@@ -68,10 +71,10 @@ def compute_execution_order(
 def _compute_longest_chains(
     operations: int, parents: Int64Array, children: Int64Array
 ) -> Int64Array:
-    """Return for each operation the number of operations in the longest chain before it; 0 without
-    parents.
+    """Return for each operation the number of operations in the longest chain before it.
 
-    `parents`, `children`: pairs, in which each parent has a lower number than its child.
+    An operation without parents has 0. `parents`, `children`: pairs of dependent operations; each
+    parent has a lower number than its child. The result is int64.
     """
     by_child = np.lexsort((parents, children))
     pairs = zip(parents[by_child].tolist(), children[by_child].tolist(), strict=True)
@@ -84,11 +87,13 @@ def _compute_longest_chains(
 
 
 def lower_collective(trace: Trace, instances: Instances) -> Collective:
-    """Build the collective of all instances together.
+    """Build the collective that all instances implement together.
 
-    Units are the chunks of all instances (`chunk_factor` per part of the collective); for a custom
-    collective, those of the longest buffer, at least 1. It serves one mode, and only a broadcast
-    has a root. Raises `ValueError` for a custom one without contract.
+    One chunk of one instance is one unit. For a known kind the collective has `chunk_factor` units
+    per part and instance. For a custom one, the number of units is the length of the longest input
+    or output of any rank, at least 1. The collective supports one mode, in place or out of place,
+    and has a root only if it is a broadcast. Raises `ValueError` for a custom collective without a
+    contract.
     """
     kind = CollectiveKind(trace.kind)
     contract = _build_contract(trace, instances) if kind is CollectiveKind.CUSTOM else None
@@ -111,8 +116,8 @@ def lower_collective(trace: Trace, instances: Instances) -> Collective:
 def _build_contract(trace: Trace, instances: Instances) -> CustomContract:
     """Build the contract of a user-defined collective for all instances; one chunk is one unit.
 
-    The result is undefined (None) if the traced contract defines none. Raises `ValueError` without
-    one.
+    Sizes are those of one instance times the number of instances. The expected result is None
+    (undefined) if the trace leaves it undefined. Raises `ValueError` if the trace has no contract.
     """
     stated = trace.contract
     if stated is None:
@@ -127,12 +132,12 @@ def _build_contract(trace: Trace, instances: Instances) -> CustomContract:
 
 
 def _build_expected(rows: list[list[int]], instances: Instances) -> Contributions:
-    """Build the required result of all instances from the rows of one.
+    """Build the required result of all instances from the rows of one instance.
 
-    A row has (rank, output index, source rank, input index), in chunks: that output contains this
-    input; several rows with the same output are summed (see `TracedContract.expected`). The result
-    lists all rows of instance 0, then those of instance 1, and so on, at the locations of
-    `Instances`. Without rows it is empty.
+    A row is (rank, output index, source rank, input index), in chunks: this output chunk must
+    contain this input chunk. Several rows with the same output chunk are summed (see
+    `TracedContract.expected`). The result lists all rows of instance 0, then all rows of instance
+    1, and so on, with the offsets that `Instances` assigns. Without rows it is empty.
     """
     rank, index, source_rank, source_index = np.asarray(rows, np.int64).reshape(-1, 4).T
     output, source = np.full_like(rank, OUTPUT), np.full_like(rank, INPUT)
@@ -156,13 +161,17 @@ Columns = dict[str, Int64Array]
 
 
 def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algorithm:
-    """Convert a trace to an algorithm with all its instances.
+    """Convert a trace to an algorithm that includes all instances of the program.
 
-    Messages match in row order; the rows of a rank follow the longest chains of the dataflow, as in
-    the public compiler, and at equal depth sends precede receives. Lanes and control dependencies
-    exist only if the program assigns thread blocks. Raises `InputError` with the line if these are
-    invalid. The extension `msccl` has the name and protocol for the file, and marks a program
-    without channels.
+    Rows are sorted by the depth of their operation in the data dependencies, as in the public
+    compiler. At equal depth, sends and local steps precede receives. Messages match in row order.
+    Steps have lanes, and control dependencies between consecutive steps of a lane, only if the
+    program assigns thread blocks. Raises `InputError` with the line if these thread blocks are
+    invalid.
+
+    The extension `msccl` has the name and protocol of the program. It also has `channels: unstated`
+    if the program assigns neither thread blocks nor channels, so that the writer may choose
+    channels. `provenance`: None builds one from `file`.
     """
     table = np.asarray(trace.operations, np.int64).reshape(-1, len(OPERATION_FIELDS))
     columns = dict(zip(OPERATION_FIELDS, table.T, strict=True))
@@ -209,10 +218,10 @@ def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algo
 
 
 def _build_rows(columns: Columns) -> tuple[Columns, Int64Array]:
-    """Build step columns of operations in order, and the operation of each row.
+    """Build the step columns of operations in the given order, and the operation of each row.
 
-    A message has two rows, the sender's first; a local operation has one. Columns without a meaning
-    for a kind are -1, 0 or `Buffer.UNKNOWN`.
+    A message between two ranks has two rows, first the send, then the receive. A local operation
+    has one row. A column that has no meaning for the kind of a step is -1, 0 or `Buffer.UNKNOWN`.
     """
     is_message = columns["src_rank"] != columns["dst_rank"]
     operation = group_of_entry(row_pointer(1 + is_message))
@@ -230,9 +239,9 @@ def _build_rows(columns: Columns) -> tuple[Columns, Int64Array]:
 def _build_first_rows(columns: Columns, is_message: BoolArray) -> Columns:
     """Build the columns of the steps on the source rank, one per operation in the given order.
 
-    `is_message`: bool per operation, between different ranks; these become sends, whose destination
-    is UNKNOWN with offset 0. The others become local copies, or reductions if they are no copy,
-    with peer -1. Lane: the thread block that sends.
+    `is_message`: True for operations between different ranks. Such an operation becomes a send,
+    whose destination is UNKNOWN with offset 0. Another operation becomes a local copy or reduction
+    with peer -1. The lane is the thread block that sends.
     """
     is_copy = columns["kind"] == COPY
     local = np.where(is_copy, StepKind.COPY, StepKind.REDUCE)
@@ -249,10 +258,11 @@ def _build_first_rows(columns: Columns, is_message: BoolArray) -> Columns:
 
 
 def _build_second_rows(columns: Columns) -> Columns:
-    """Build the columns of receives, one per operation; valid only for messages.
+    """Build the columns of the receives, one per operation in the given order.
 
-    A copy becomes a plain receive without a source (UNKNOWN, offset 0), any other operation a
-    reducing receive whose local operand is its destination. Lane: the thread block that receives.
+    The rows of local operations have no meaning; the caller ignores them. A copy becomes a plain
+    receive without a source (UNKNOWN, offset 0). A reduction becomes a reducing receive whose local
+    operand is its destination. The lane is the thread block that receives.
     """
     is_copy = columns["kind"] == COPY
     return {
@@ -269,11 +279,12 @@ def _build_second_rows(columns: Columns) -> Columns:
 
 
 def _find_conflicts(rows: Columns, collective: Collective, scratch_units: Int64Array) -> Edges:
-    """Find pairs (earlier row, later row) of a rank that access the same memory, at least one
-    writing.
+    """Find pairs of rows of a rank that access the same memory, at least one of them writing.
 
-    Considers every mode that the collective claims; pairs implied by others are omitted. If there
-    are too many accesses to analyse, all consecutive rows of a rank are pairs.
+    Returns two arrays: the earlier rows and the later rows. Memory is considered in every mode (in
+    place, out of place) that the collective supports, so a pair can occur twice. Pairs that follow
+    from other pairs are omitted. If a mode has too many accesses to analyse (see `find_accesses`),
+    its pairs are all consecutive rows of a rank.
     """
     parents, children = [], []
     for in_place, is_claimed in ((True, collective.in_place), (False, collective.out_of_place)):
@@ -291,9 +302,10 @@ def _find_conflicts(rows: Columns, collective: Collective, scratch_units: Int64A
 
 
 def _chain_entries(key: Int64Array) -> Edges:
-    """Return the pairs (earlier, later) of consecutive entries with equal keys, as indices.
+    """Return the pairs of consecutive entries with equal keys, as two index arrays.
 
-    Consecutive: without another entry of that key in between. The pairs are ordered by key.
+    The first array has the earlier entries, the second one the later entries. Entries with other
+    keys may be in between. The pairs are ordered by key.
     """
     order = np.argsort(key, kind="stable")
     # A stable sort keeps the order of entries with equal keys.

@@ -27,13 +27,15 @@ RankBlock = tuple[int, int]
 
 
 def assign_blocks(columns: Columns, is_manual: bool, file: str) -> Columns:
-    """Return the columns of operations with a channel everywhere, and with valid thread blocks.
+    """Return the columns with a channel for every operation and valid thread blocks.
 
-    Unless the program assigns thread blocks (`is_manual`), all blocks are -1, and a missing channel
-    is 0. A thread block has one send peer, one receive peer and one channel; a message without
-    channel takes that of its thread blocks, or 0. Operations without thread block share one block
-    of their rank. Raises `InputError` with the line of an operation that its thread block cannot
-    execute.
+    If the program does not assign thread blocks (`is_manual` is False), all thread blocks are -1
+    and a missing channel becomes 0.
+
+    Otherwise, the operations of a rank that have no thread block share one further block. A thread
+    block has at most one send peer, one receive peer and one channel. A message without a channel
+    gets the channel of its thread blocks, or 0 if they have none. Raises `InputError` with the line
+    of an operation that its thread block cannot execute. The given columns are not changed.
     """
     if not is_manual:
         nowhere = np.full(len(columns["kind"]), -1, np.int64)
@@ -54,11 +56,11 @@ def assign_blocks(columns: Columns, is_manual: bool, file: str) -> Columns:
 
 
 def _complete_blocks(columns: Columns) -> Columns:
-    """Return the two columns of thread blocks, complete.
+    """Return the two columns of thread blocks with every missing block filled in.
 
-    Operations without a block (negative) get the first number above all used ones of their rank,
-    the same for all of them. A local operation uses only its send block; its receive block is -1.
-    The given columns are not changed.
+    On each rank, all operations without a block (a negative number) get the same block: the first
+    number above all blocks of that rank. A local operation uses only its send block; its receive
+    block becomes -1. The given columns are not changed.
     """
     sender, receiver = columns["src_rank"], columns["dst_rank"]
     send, receive = columns["send_block"], columns["receive_block"]
@@ -88,10 +90,10 @@ class _BlockMessage:
 
 
 def _iterate_messages(columns: Columns) -> Iterator[_BlockMessage]:
-    """Yield the operations between different ranks, in program order.
+    """Yield the operations between two different ranks, in program order.
 
-    Operations whose source and destination rank are equal are omitted. `operation` is the row in
-    `columns`; sender and receiver are pairs (rank, thread block).
+    Local operations are omitted. `operation` of a message is the row in `columns`; `sender` and
+    `receiver` are pairs (rank, thread block).
     """
     rows = np.flatnonzero(columns["src_rank"] != columns["dst_rank"])
     table = np.stack([columns[name][rows] for name in OPERATION_FIELDS], axis=1)
@@ -123,11 +125,12 @@ class _BlockAssignment:
     connections: dict[tuple[str, int, int, int], RankBlock] = field(default_factory=dict)
 
     def add(self, message: _BlockMessage) -> None:
-        """Record a message's peers, and unite the sets of its thread blocks.
+        """Record the peers of a message and merge the sets of its two thread blocks.
 
-        A set has one channel: the united one has the channel of either set or of the message (if it
-        is at least 0), or none. Raises `InputError` if these channels differ, or if the sending
-        block already sends to, or the receiving one receives from, another rank.
+        All thread blocks of a set have the same channel. The merged set takes the channel of either
+        set or of the message (if it is 0 or more); it has none if none of them has one. Raises
+        `InputError` in three cases: these channels differ; the sending block already sends to
+        another rank; the receiving block already receives from another rank.
         """
         # A thread block sends to one rank and receives from one rank.
         sides = (
@@ -157,10 +160,11 @@ class _BlockAssignment:
         return self.channels.get(self._find_root(message.sender), 0)
 
     def connect(self, message: _BlockMessage, channel: int) -> None:
-        """Record the connection of a message on `channel`.
+        """Record which thread blocks use the connection of a message on `channel`.
 
-        The first thread block on each side owns the connection (source, destination, channel).
-        Raises `InputError` if a different thread block of the same rank sends or receives on it.
+        A connection is (source rank, destination rank, channel). On each side, the thread block of
+        its first message owns it. Raises `InputError` if another thread block of the same rank
+        sends or receives on it.
         """
         source, destination = message.sender[0], message.receiver[0]
         for side, block in (("send", message.sender), ("receive", message.receiver)):
@@ -174,10 +178,10 @@ class _BlockAssignment:
                 )
 
     def _find_root(self, block: RankBlock) -> RankBlock:
-        """Return the representative of the set of a thread block, the block itself if it is in no
-        set.
+        """Return the representative of the set that contains a thread block.
 
-        Shortens the path to it: `joined` is changed, but not the sets.
+        A block that is in no set represents itself. Shortens the path in `joined` for later lookups
+        (union-find); the sets do not change.
         """
         root = block
         while self.joined.get(root, root) != root:
@@ -235,9 +239,12 @@ class Instances:
     def compute_offsets(
         self, rank: Int64Array, buffer: Int64Array, index: Int64Array, copy: int
     ) -> Int64Array:
-        """Return the offsets in the hub's INPUT, OUTPUT or SCRATCH of chunks of instance `copy`.
+        """Return the offsets of chunks of instance `copy` in the hub's INPUT, OUTPUT or SCRATCH.
 
-        `rank`, `buffer`, `index`: int64 per chunk; buffers are numbered as in the trace.
+        Each buffer of one instance is divided into cells. Cell k of instance `copy` becomes cell k
+        * `number` + `copy` of the buffer for all instances. `rank`, `buffer`, `index`: int64, one
+        entry per chunk; buffers are numbered as in the trace. All scratch buffers of a rank are
+        part of one SCRATCH.
         """
         cell = self._cell[rank, buffer]
         first_of_cell = (index // cell * self.number + copy) * cell
@@ -247,9 +254,10 @@ class Instances:
     def replicate(self, columns: Columns) -> Columns:
         """Return new columns with the operations of all instances, indexed in the hub's buffers.
 
-        They keep the given order; the instances of an operation follow each other, from 0 on. With
-        several instances, operations are first cut where a cell ends, so there may be more rows
-        than instances times operations. The given columns are not changed.
+        The operations keep their order; the instances of an operation are consecutive, from
+        instance 0 on. With several instances, operations that cross the end of a cell are first
+        divided, so there may be more rows than operations times instances. The given columns are
+        not changed.
         """
         # A single instance has only one copy of each cell, so no operation must be cut.
         parts = columns if self.number == 1 else self._cut_operations(columns)
@@ -258,11 +266,12 @@ class Instances:
         return {name: np.stack([copy[name] for copy in copies], axis=1).ravel() for name in parts}
 
     def _build_instance(self, columns: Columns, copy: int, channels: int) -> Columns:
-        """Build the operations as instance `copy` executes them; a program has `channels` channels.
+        """Build the operations as instance `copy` executes them.
 
-        Thread block b becomes b * number + `copy` (negative ones -1), channel c becomes c + `copy`
-        * `channels`, and chunks move to their places in this instance; all scratch buffers become
-        one. The given columns are not changed.
+        Thread block b becomes b * `number` + `copy`, or -1 if b is negative. Channel c becomes c +
+        `copy` * `channels`, where `channels` is the number of channels of one instance. Indices
+        become the offsets of this instance, and all scratch buffers become one. The given columns
+        are not changed.
         """
         moved = dict(columns)
         for side in _SIDES:
@@ -280,11 +289,12 @@ class Instances:
         return moved
 
     def _cut_operations(self, columns: Columns) -> Columns:
-        """Cut operations where a cell ends on either side, into parts of equal size.
+        """Divide operations that cross the end of a cell on either side into parts of equal size.
 
-        The chunks of each part then stay contiguous in every instance. Parts are the largest that
-        begin and end at cell borders; an operation that crosses none stays whole. Returns new
-        columns with the parts of an operation one after another, in the order of operations.
+        Chunks of a part are then contiguous in every instance. The size of a part is the greatest
+        common divisor of the operation's size, and of the cell and the index on each side that
+        crosses. An operation that crosses no cell border is not divided. Returns new columns, in
+        the order of the operations, the parts of each one consecutively.
         """
         size = columns["size"]
         part_size = size.copy()
@@ -305,14 +315,18 @@ class Instances:
         return cut
 
     def _compute_cells(self) -> Int64Array:
-        """Compute the chunks per cell, int64[ranks, buffers]; the class explains cells.
+        """Compute the number of chunks per cell, int64[ranks, buffers].
 
-        Buffers are input, output, and the scratch buffers; missing ones and empty ones have 1. A
-        cell is the full buffer, except that input and output have `chunk_factor` if it is not 0 and
-        the kind is all-gather, reduce-scatter or all-to-all. In interleaved programs, and in custom
-        in-place programs whose inputs and outputs differ in size, all inputs and outputs of all
-        ranks have the same cell: the greatest common divisor of these cells and of the indices and
-        sizes of all references to input and output.
+        The columns are input, output and the scratch buffers. The class explains cells. The rules,
+        in order:
+
+        - A cell is the full buffer. Empty or missing buffers have 1.
+        - Input and output have cells of `chunk_factor` chunks if the kind is all-gather,
+          reduce-scatter or all-to-all, and `chunk_factor` is not 0.
+        - Two kinds of programs have the same cell for all inputs and outputs of all ranks:
+          interleaved programs, and custom in-place programs whose input and output sizes differ. It
+          is the greatest common divisor of the cells above and of the indices and sizes of all
+          references to input and output.
         """
         trace = self.trace
         # Chunks of every buffer; 1 for scratch buffers that a rank does not have.

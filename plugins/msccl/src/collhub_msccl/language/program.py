@@ -124,11 +124,12 @@ class MSCCLProgram:
         _CURRENT.set(None)
 
     def get_ref(self, rank: int, buffer: Hashable, index: int, size: int = 1) -> Ref | None:
-        """Return a reference for `chunk(...)`, after mapping in-place slots; None if slot `index`
-        is empty.
+        """Return a reference to `size` slots of a rank's buffer from `index` on, for `chunk(...)`.
 
-        Only the first slot must be filled. Raises `KeyError` for an unknown buffer and `IndexError`
-        for a rank or slot out of range.
+        Slots of in-place collectives are first mapped to the buffer that stores them. Returns None
+        if the first slot is empty, and reports this to the current host; the other slots may be
+        empty. Raises `KeyError` if the rank has no such buffer, `IndexError` if the rank or a slot
+        is out of range or `size` is below 1, and `TypeError` if the rank is not an integer.
         """
         self._check_rank(rank)
         buffer, index = self.collective.get_buffer_index(rank, buffer, index)
@@ -144,10 +145,16 @@ class MSCCLProgram:
         return reference
 
     def copy(self, source: Ref, dst: int, buffer: Hashable, index: int, lanes: Lanes) -> Ref | None:
-        """Move the data of `Ref.copy` and record the operation; return a reference to the copy.
+        """Copy the chunks of `source` to rank `dst` and record the operation.
 
-        None if source and destination are the same reference. Not recorded if both are the same
-        slots under two names. Raises `ValueError` if they overlap partly or a source slot is empty.
+        `Ref.copy` calls this. Without a buffer or an index, `_find_destination` chooses the
+        destination. `lanes`: send block, receive block and channel, -1 if not given.
+
+        Returns a reference to the destination, or None if the destination is the source itself. If
+        both are the same slots under two names, nothing is recorded. Raises `ValueError` if source
+        and destination overlap partly or a source slot is empty. Errors for invalid ranks, buffers
+        and links are raised too (see `_check_rank`, `_find_destination`, `_prepare_slots`,
+        `_record`).
         """
         self._check_rank(dst)
         buffer, index = self._find_destination(source, dst, buffer, index)
@@ -169,9 +176,10 @@ class MSCCLProgram:
     def reduce(self, target: Ref, other: Ref, lanes: Lanes) -> Ref:
         """Replace the chunks of `target` by sums with those of `other`, and record the operation.
 
-        Returns `target`; `other` keeps its chunks. Raises `TypeError` if `other` is no reference,
-        and `ValueError` for different sizes, overlapping references or an empty slot; a target that
-        is no buffer of its rank raises `KeyError` or `IndexError`.
+        Returns `target`; `other` keeps its chunks. Raises `TypeError` if `other` is not a
+        reference, and `ValueError` if the sizes differ, the references overlap or a slot of either
+        is empty. Raises `KeyError` or `IndexError` if `target` is not inside a buffer of its rank,
+        and `AssertionError` if the topology has no link between the ranks.
         """
         if not isinstance(other, Ref):
             raise TypeError(f"reduce takes a reference, not {type(other).__name__}")
@@ -193,16 +201,17 @@ class MSCCLProgram:
     def _is_overlapping(self, read: Ref, written: Ref, slots: Slots) -> bool:
         """Return whether two references of equal size have a slot in common.
 
-        `slots`: the list of `written`; in place, input and output are one list.
+        `slots`: the list that stores the buffer of `written`. The input and output of an in-place
+        collective are one list, so references to both can overlap.
         """
         is_one_list = slots is self.buffers[read.rank][read.buffer]
         return is_one_list and abs(written.index - read.index) < read.size
 
     def value(self, reference: Ref, index: int = 0) -> Value:
-        """Return the content of slot `index` of a reference, counted from its first slot.
+        """Return the content of slot `index`, counted from the first slot of the reference.
 
-        `index` may be beyond the size of the reference. Raises `ValueError` if the slot is empty or
-        outside of the buffer, also if the rank has no such buffer.
+        `index` may exceed the size of the reference. Raises `ValueError` if the slot is empty or
+        outside the buffer, or if the rank has no such buffer.
         """
         slots = self.buffers[reference.rank].get(reference.buffer, [])
         position = reference.index + index
@@ -224,10 +233,10 @@ class MSCCLProgram:
         self.buffers[rank].setdefault(name, [])
 
     def check(self) -> bool:
-        """Verify the program, print its errors, and return whether there are none.
+        """Verify the program, print its errors, one a line, and return whether there are none.
 
-        Verifies the lowered steps (matching, deadlock, races, contents); the public language checks
-        only contents, before lowering. For user-defined collectives their `check` counts too.
+        The lowered steps are verified: matching, deadlock, races and contents. The public language
+        checks only the contents, before lowering. A user-defined collective's `check` counts too.
         """
         errors = self.findings()
         for line in errors:
@@ -235,9 +244,11 @@ class MSCCLProgram:
         return not errors
 
     def findings(self) -> list[str]:
-        """Return the errors of the program, one line each; empty if it is correct.
+        """Return the errors of the program, one line each; an empty list if it is correct.
 
-        If the `check` of a user-defined collective refuses the result, this is the only error.
+        If the `check` method of a user-defined collective returns False, this is the only error.
+        Otherwise the lowered program is verified, and its diagnostics of severity ERROR are
+        returned. Lowering may raise (see `lower`).
         """
         # Imported lazily: most programs are only recorded.
         from hub_core.model import Severity
@@ -269,15 +280,15 @@ class MSCCLProgram:
         return xml_text(self.lower())
 
     def trace(self) -> Trace:
-        """Return the recorded operations and their context; computes the contract of a custom
-        collective.
+        """Return the recorded operations and their context as a trace.
 
-        Only a custom collective has a contract, and only it can have `has_two_buffers`: some rank
-        has an output that is not the same object as its input. Output sizes are 0 for ranks without
-        an output; scratch buffers that no operation uses are left out, the others are in the order
-        of first use.
+        Only the trace of a custom collective has a contract, which is computed here. Its
+        `has_two_buffers` is True if the output of some rank is a different list object than the
+        input; it is always False for known collectives. The output size of a rank without an output
+        is 0. Scratch buffers are listed in the order of their first use by an operation, and unused
+        ones are omitted.
 
-        Raises `ValueError` if the custom collective refuses the result.
+        Raises `ValueError` if the `check` of the custom collective refuses the result.
         """
         collective = self.collective
         kind = find_kind(collective)
@@ -317,9 +328,12 @@ class MSCCLProgram:
     def _find_destination(self, source: Ref, rank: int, buffer: Hashable, index: int) -> Place:
         """Return the actual (buffer, index) of a copy to `rank`, from the arguments of `Ref.copy`.
 
-        Without a buffer: the place of the source; without an index (-1): the end of a scratch
-        buffer. The collective then maps in-place slots. Raises `ValueError` for an index without a
-        buffer, or an input or output without an index, and `IndexError` for a negative index.
+        - `buffer` None: the buffer and index of the source.
+        - `index` -1 with a scratch buffer: the slot after its end.
+
+        The collective then maps slots of in-place buffers. Raises `ValueError` for an index without
+        a buffer, and for an input or output without an index. Raises `IndexError` for other
+        negative indices.
         """
         if buffer is None:
             # The public language would create a scratch named None.
@@ -342,10 +356,11 @@ class MSCCLProgram:
         return [self.value(reference, part) for part in range(reference.size)]
 
     def _prepare_slots(self, target: Ref) -> Slots:
-        """Return the slots of the target's buffer (the list itself), long enough for the target.
+        """Return the list of slots of the target's buffer, long enough for the target.
 
-        A scratch buffer is created if it is missing, and extended with empty slots. Raises
-        `KeyError` for a missing input or output, and `IndexError` for one that is too short.
+        This is the list itself, not a copy. A missing scratch buffer is created, and one that is
+        too short is extended with empty slots. Raises `KeyError` if the rank has no such input or
+        output, and `IndexError` if the input or output is too short.
         """
         buffers = self.buffers[target.rank]
         end = target.index + target.size
@@ -366,11 +381,11 @@ class MSCCLProgram:
         return slots
 
     def _record(self, kind: int, source: Ref, target: Ref, lanes: Lanes) -> None:
-        """Append an operation to the trace, as a row of `OPERATION_FIELDS` with the program's
-        current line.
+        """Append an operation to the trace, with the line of the program that is being executed.
 
-        Raises `AssertionError` if the topology has no link between the ranks, and `ValueError` for
-        a thread block or channel below -1.
+        `lanes`: send block, receive block and channel, -1 if not given. Raises `AssertionError` if
+        the topology has no link from the source rank to the target rank, and `ValueError` for a
+        block or channel below -1.
         """
         if source.rank != target.rank:
             assert self.topo.link(source.rank, target.rank), (
@@ -385,10 +400,10 @@ class MSCCLProgram:
         self._operations.append((kind, *operands, source.size, *lanes, line))
 
     def _locate(self, reference: Ref) -> Iterable[int]:
-        """Return rank, number of the buffer and index of a reference.
+        """Return the rank, the buffer number and the index of a reference.
 
-        Buffers are numbered per rank; an unused scratch buffer gets the next number, which is
-        stored.
+        Buffers are numbered per rank: input and output first, then scratch buffers in the order of
+        first use. A scratch buffer without a number gets the next one, which is stored.
         """
         numbers = self._numbers[reference.rank]
         # Scratch buffers are numbered by first use.
@@ -396,10 +411,9 @@ class MSCCLProgram:
         return reference.rank, number, reference.index
 
     def _check_rank(self, rank: int) -> None:
-        """Raise `TypeError` if `rank` is not an integer, `IndexError` if it is not a rank of the
-        program.
+        """Check that `rank` is one of the ranks 0 to `num_ranks` - 1 of the program.
 
-        Ranks are 0 to `num_ranks` - 1; negative numbers are refused.
+        Raises `TypeError` if it is not an integer, and `IndexError` if it is out of range.
         """
         # Programs for older releases pass the buffer first.
         if not isinstance(rank, int):

@@ -36,11 +36,12 @@ def allreduce_ring(size: int, channels: int = 1) -> None:
 
 
 def allreduce_allpairs(size: int) -> None:
-    """Add an in-place all-reduce of `size` * `size` chunks on `size` ranks.
+    """Add the in-place all-pairs all-reduce of `size` ranks to the current program.
 
-    Rank r collects part r (chunks r * size to r * size + size - 1 of the input) of all others in
-    one scratch buffer per peer, adds them to its own, chunk by chunk, and then sends the sums to
-    all others. Raises `ValueError` if a slot is empty.
+    The input has `size`^2 chunks. Rank r owns part r of it: chunks r * `size` to r * `size` +
+    `size` - 1. It receives this part from every other rank into a separate scratch buffer, adds
+    these chunks to its own one by one, and sends the sums to all other ranks. Raises `ValueError`
+    if a required slot is empty.
     """
     for owner in range(size):
         for peer in _list_peers(owner, size):
@@ -114,11 +115,12 @@ def _send_through_equal_gpus(source: int, destination: int, gpus: int) -> None:
 
 
 def _send_through_one_gpu(source: int, destination: int, gpus: int) -> None:
-    """Send the data of a host to another host in one message, collected and distributed by one GPU
-    each.
+    """Send all data of host `source` for host `destination` in one message between two GPUs.
 
-    `gpus`: GPUs per host. The local numbers of the two GPUs are the number of the other host modulo
-    `gpus`, so that pairs of hosts are distributed over the GPUs.
+    `gpus`: GPUs per host. One GPU of the source host collects the data of its host, and one GPU of
+    the destination host distributes it to the outputs. The collecting GPU has the local number
+    `destination` modulo `gpus`, the distributing one `source` modulo `gpus`, so that pairs of hosts
+    are spread over the GPUs.
     """
     # The pairs of hosts are distributed over the GPUs.
     out = source * gpus + destination % gpus
@@ -143,9 +145,10 @@ def _list_peers(rank: int, size: int) -> Iterable[int]:
 
 
 def _require_chunk(rank: int, buffer: object, index: int, size: int = 1) -> Ref:
-    """Return a reference to `size` chunks of the current program, which must be filled.
+    """Return a reference to `size` slots of the current program whose first slot must be filled.
 
-    Raises `ValueError` if slot `index` is empty, and as `chunk` for slots out of range.
+    Raises `ValueError` if the first slot is empty, and the exceptions of `chunk` for a slot out of
+    range.
     """
     reference = chunk(rank, buffer, index, size)
     if reference is None:
@@ -165,10 +168,14 @@ def _copy_chunk(reference: Ref, rank: int, buffer: object, index: int, lane: int
 def allgather_ring_inplace(
     gpus: Sequence[int] | int, gpu_offset: int = 0, index_offset: int = 0, ch: int = 0
 ) -> None:
-    """Add an all-gather around a ring: chunk k of the k-th rank is passed to all ranks.
+    """Add an all-gather along a ring of ranks to the current program.
 
-    It is in the same slot of `Buffer.input` on all ranks, at `index_offset` + k. `gpus`: number of
-    ranks, starting at `gpu_offset`, or the ranks relative to it; `ch`: channel.
+    The chunk of the k-th rank of the ring is in slot `index_offset` + k of `Buffer.input`, and is
+    passed around the ring into the same slot of all other ranks.
+
+    `gpus`: the number of ranks, which are consecutive from `gpu_offset` on, or a list of ranks, to
+    each of which `gpu_offset` is added. `ch`: channel of the messages. Raises `ValueError` if a
+    chunk is missing.
     """
     ranks = _list_ranks(gpus, gpu_offset)
     for start in range(len(ranks)):
@@ -179,10 +186,11 @@ def allgather_ring_inplace(
 def allreduce_ring_inplace(
     gpus: Sequence[int] | int, gpu_offset: int = 0, index_offset: int = 0, ch: int = 0
 ) -> None:
-    """Add an all-reduce of one chunk per rank, from slot `index_offset` on, around the ring.
+    """Add an all-reduce along a ring of ranks to the current program, with one chunk per rank.
 
-    The chunk of slot k is summed from the k-th rank around to the one before it, which then
-    forwards the sum around to all others. Ranks, slots and channel as in `allgather_ring_inplace`.
+    Chunk k is in slot `index_offset` + k of `Buffer.input`. It is summed along the ring from the
+    k-th rank to the rank before it, which then passes the sum around to all others. `gpus`,
+    `gpu_offset`, `ch` and errors are as in `allgather_ring_inplace`.
     """
     ranks = _list_ranks(gpus, gpu_offset)
     size = len(ranks)

@@ -71,10 +71,10 @@ class Topology:
         return (dst for dst in self.nodes() if self.link(src, dst) > 0)
 
     def bandwidth_constraints(self) -> Iterator[Switch]:
-        """Yield every limit of bandwidth: (sources, destinations, bandwidth, name).
+        """Yield all bandwidth limits of the topology as (sources, destinations, bandwidth, name).
 
-        First the links, by destination, then by source, named `src->dst`; links without bandwidth
-        are left out. Then the switches, in their order.
+        First every link with a positive bandwidth, ordered by destination, then by source, with the
+        name `src->dst`. Then all switches, in their order.
         """
         for dst, row in enumerate(self.links):
             for src, bandwidth in enumerate(row):
@@ -84,9 +84,9 @@ class Topology:
 
 
 def _build_links(num_nodes: int, bandwidth: Callable[[int, int], int]) -> list[list[int]]:
-    """Build the table of links `[dst][src]` from a function of source and destination.
+    """Build the table of link bandwidths `[dst][src]` from a function of (source, destination).
 
-    0 from a node to itself.
+    A node has bandwidth 0 to itself; the function is not called for it.
     """
     nodes = range(num_nodes)
     return [[bandwidth(src, dst) if src != dst else 0 for src in nodes] for dst in nodes]
@@ -116,9 +116,10 @@ def hub_and_spoke(num_nodes: int) -> Topology:
 
 
 def ring(num_nodes: int) -> Topology:
-    """Build a topology with links of bandwidth 1 to both neighbours in a cycle.
+    """Build a ring topology with links of bandwidth 1 in both directions between neighbours.
 
-    Node n is next to n - 1 and n + 1 modulo the nodes; two nodes have one link each way.
+    Node n is linked with nodes n - 1 and n + 1, modulo the number of nodes. Two nodes have one link
+    in each direction.
     """
     neighbours = (1, num_nodes - 1)
     links = _build_links(num_nodes, lambda src, dst: int((src - dst) % num_nodes in neighbours))
@@ -163,9 +164,9 @@ def reverse_topology(topology: Topology) -> Topology:
 
 
 def binarize_topology(topology: Topology) -> Topology:
-    """Return a copy with bandwidth 1 on every link and without switches.
+    """Return a copy of the topology with bandwidth 1 on every link, and without switches.
 
-    A link exists where the bandwidth is positive. The name gets the prefix `Binarized`.
+    There is a link where the bandwidth was positive. The name gets the prefix `Binarized`.
     """
     links = [[int(bandwidth > 0) for bandwidth in row] for row in topology.links]
     return Topology(f"Binarized{topology.name}", links)
@@ -174,11 +175,11 @@ def binarize_topology(topology: Topology) -> Topology:
 def distributed_fully_connected(
     local: Topology, num_copies: int, remote_bandwidth: int
 ) -> Topology:
-    """Connect copies of a topology: `remote_bandwidth` between any two nodes of different copies.
+    """Connect all nodes of different copies of a topology with links of `remote_bandwidth`.
 
-    Links and switches inside each copy stay; node k of copy c has number c * nodes + k, and
-    switches of copy c get the prefix "copy_c_". Bandwidths are in the units of `local`, which is
-    not changed.
+    Node k of copy c has number c * (nodes of `local`) + k. Each copy keeps its links and its
+    switches, whose names get the prefix `copy_c_`. `remote_bandwidth` has the unit of the
+    bandwidths of `local`. `local` is not changed.
     """
     size = local.num_nodes()
 
@@ -207,11 +208,11 @@ def distributed_fully_connected(
 
 
 def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth: int) -> Topology:
-    """Connect copies of a topology by a network with `remote_bandwidth` per copy and direction.
+    """Connect copies of a topology; each copy has `remote_bandwidth` in each direction.
 
-    All sends of a copy to other copies share this bandwidth, and so do its receives: two switches
-    per copy, `copy_c_out` and `copy_c_in`, follow the local ones; a single copy has none. Nodes and
-    links are as in `distributed_fully_connected`.
+    Nodes, links and local switches are as in `distributed_fully_connected`. Two further switches
+    per copy limit its total bandwidth to the other copies (`copy_c_out`) and from them
+    (`copy_c_in`) to `remote_bandwidth` each. A single copy gets no further switches.
     """
     joined = distributed_fully_connected(local, num_copies, remote_bandwidth)
     size = local.num_nodes()
@@ -266,9 +267,10 @@ def dgx_a100() -> Topology:
 def nvlink_only(nvidia_smi_topo: str | None = None) -> Topology:
     """Build the topology of a host's NVLinks from the text of `nvidia-smi topo -m`.
 
-    None runs this command on this host, and raises `OSError` or `CalledProcessError` if it fails.
-    The bandwidth is the number of NVLinks; other connections are no links. Only rows of GPUs and
-    their first columns, one per GPU, count. Raises `ValueError` for a text without the table.
+    If the text is None, the command is executed on this host, which raises `OSError` or
+    `CalledProcessError` if it fails. The bandwidth of a link is the number of its NVLinks; cells of
+    other connections (such as `PIX`) are no links. Only the rows of GPUs are read, and in them the
+    first n columns for n GPUs. Raises `ValueError` if the text has no such table.
     """
     text = nvidia_smi_topo
     if text is None:
@@ -288,6 +290,6 @@ def nvlink_only(nvidia_smi_topo: str | None = None) -> Topology:
 
 
 def _parse_link_count(cell: str) -> int:
-    """Number of NVLinks in a cell of the table, such as 2 for `NV2`; 0 for other cells."""
+    """Return the number of NVLinks in a table cell, such as 2 for `NV2`; 0 for other cells."""
     match = re.fullmatch(r"NV(\d+)", cell)
     return int(match[1]) if match else 0

@@ -35,9 +35,9 @@ _PACKAGE_FOLDER = str(Path(__file__).parent)
 
 
 def find_calling_file() -> str:
-    """Return the path of the file of the nearest caller outside of this package.
+    """Return the file name of the nearest caller outside this package.
 
-    The outermost file if all callers are in the package.
+    If all callers are inside the package, it is the file of the outermost caller.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE_FOLDER):
@@ -138,7 +138,8 @@ class Trace:
     def from_json(cls, value: dict[str, Any]) -> Trace:
         """Build a trace from the result of `to_json`.
 
-        Raises `TypeError` or `KeyError` if a field is missing, unknown or has no fields of its own.
+        Raises `KeyError` without a field `contract`, and `TypeError` if another field is missing, a
+        field is unknown, or the contract is not a mapping.
         """
         contract = value["contract"]
         stated = None if contract is None else TracedContract(**contract)
@@ -219,10 +220,11 @@ BufferNames = list[dict[int, Hashable]]
 def list_instructions(
     operations: Sequence[tuple[int, ...]], numbers: Sequence[dict[Hashable, int]]
 ) -> list[Op]:
-    """List the instructions of operations: one `Op` for a local operation, two for a message.
+    """List the instructions of operations: one `Op` per local operation, two per message.
 
-    `operations`: rows of `OPERATION_FIELDS`; `numbers`: for each rank, the numbers of its buffers
-    in the trace.
+    The order is that of the operations; a message is first a send, then a receive. `operations`:
+    rows of `OPERATION_FIELDS`. `numbers`: for each rank, the number of each of its buffers in the
+    trace.
     """
     # Each number denotes one buffer of a rank, so the tables can be inverted.
     names = [{number: buffer for buffer, number in of_rank.items()} for of_rank in numbers]
@@ -274,10 +276,11 @@ _MEANING_METHODS = ("init_buffers", "check", "get_buffer_index", "get_destinatio
 
 
 def find_kind(collective: Collective) -> str:
-    """Return the hub's kind of a collective, such as `all-reduce`.
+    """Return the hub's kind of a collective, such as `all-reduce`, or `custom`.
 
-    `custom` for all other classes, and for a class derived from a known one that overrides a method
-    that defines its meaning (`init_buffers`, `check`, `get_buffer_index`, `get_destination`).
+    A derived class has the kind of the known class, unless it overrides a method that defines the
+    meaning: `init_buffers`, `check`, `get_buffer_index` or `get_destination`. Then it is `custom`,
+    as are all other classes.
     """
     # A derived class may rename things or set defaults.
     for known, kind in _KINDS.items():
@@ -290,12 +293,15 @@ def find_kind(collective: Collective) -> str:
 
 
 def build_contract(program: MSCCLProgram, initial: Sequence[RankBuffers]) -> TracedContract:
-    """Build the contract of a collective that only its `check` method defines.
+    """Build the contract of a collective that is defined only by its `check` method.
 
-    If `check` accepts the final buffers of the program, every run must produce the contents of the
-    outputs, one row per chunk of a sum; if it returns None, the result is undefined. `initial`:
-    buffers of every rank before. Raises `ValueError` if `check` refuses the buffers, or if data is
-    initially outside of `Buffer.input`.
+    `initial`: buffers of every rank before the first operation. A rank counts as defined if its
+    input initially has any data.
+
+    If `check` accepts the final buffers of the program, their outputs are the required result: one
+    row (rank, index, source rank, source index) per chunk of a slot. If `check` returns None, the
+    required result is None (undefined). Raises `ValueError` if `check` returns another false value,
+    or if a slot outside of `Buffer.input` has data initially.
     """
     origins = _find_origins(program.collective, initial)
     defined = [any(value is not None for value in buffers[Buffer.input]) for buffers in initial]
@@ -315,12 +321,13 @@ def build_contract(program: MSCCLProgram, initial: Sequence[RankBuffers]) -> Tra
 
 
 def _find_origins(collective: Collective, initial: Sequence[RankBuffers]) -> dict[int, Origin]:
-    """Map the `id` of every chunk object to its initial (rank, index) in the inputs.
+    """Map the `id` of every initial chunk object to the (rank, index) of its input slot.
 
-    Identity counts, not equality: `init_buffers` of a program may give equal chunks to several
-    ranks, and copies move the objects. A chunk in several slots counts where its own fields locate
-    it, else at the first slot. Raises `ValueError` for data in an output slot that is not the same
-    input slot.
+    Objects are distinguished by identity, because `init_buffers` may give equal chunks to several
+    ranks, and copies keep the objects. If one object is in several slots, the slot that its fields
+    `origin_rank` and `origin_index` name is taken, otherwise the first slot. Raises `ValueError`
+    for data in an output slot, unless the collective is in place and the input slot of the same
+    index has the same object.
     """
     origins: dict[int, Origin] = {}
     for rank, buffers in enumerate(initial):

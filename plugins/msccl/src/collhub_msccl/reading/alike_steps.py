@@ -50,11 +50,12 @@ class StepRun:
 
 
 def find_step_runs(content: bytes) -> Iterator[StepRun]:
-    """Yield runs of at least 8 consecutive steps that differ only in values, in file order.
+    """Yield runs of at least 8 consecutive `step` elements that differ only in attribute values.
 
-    Values have at most 8 bytes of printable ASCII without `&`. Yields no run for files below 64
-    KiB, or with apostrophes, CR or zero bytes. If a parser accepts the first step of a run as a
-    complete element, then all steps of the run are elements with the same attribute names.
+    Runs are yielded in file order. Values have at most 8 bytes of printable ASCII without `&`.
+    Nothing is yielded for files below 64 KiB, or with apostrophes, CR or zero bytes. The elements
+    are not parsed: if a parser accepts the first step of a run as a complete element, all steps of
+    the run are elements with the same attribute names.
     """
     if len(content) < _MIN_FILE_BYTES or any(byte in content for byte in _UNSUPPORTED_BYTES):
         return
@@ -70,12 +71,13 @@ def find_step_runs(content: bytes) -> Iterator[StepRun]:
 
 
 def _find_runs_between(content: bytes, words: Words, begin: int, end: int) -> Iterator[StepRun]:
-    """Yield the runs of at least 8 steps between two byte offsets of a file.
+    """Yield the runs of at least 8 adjacent steps between two byte offsets of a file.
 
-    A run is a sequence of adjacent steps that all match the first step there: equal attribute names
-    and layout, values of at most eight bytes. `words`: the eight bytes from every offset on, as a
-    number. Nothing is yielded if there are fewer than 8 steps, or if any value contains characters
-    that are not printable ASCII, or an "&".
+    All steps are compared with the first step of the range: they must have the same text outside
+    the attribute values, and values of at most 8 bytes. A run is a maximal sequence of adjacent
+    matching steps. Nothing is yielded if there are fewer than 8 steps, or if any matching step has
+    a value with "&" or with a character that is not printable ASCII. `words`: for every offset, the
+    eight bytes from there on as a number.
     """
     tags = _find_byte(content, begin, end, b"<")
     stops = np.append(tags[1:], end)
@@ -119,10 +121,11 @@ def _find_byte(content: bytes, begin: int, end: int, byte: bytes) -> Int64Array:
 
 
 def _find_quotes(quotes: Int64Array, begins: Int64Array, stops: Int64Array) -> Int64Array:
-    """Return the offsets of the quotes of each step, int64[steps, quotes of the first step].
+    """Return the offsets of the quotes of each step: int64[steps, quotes of the first step].
 
-    `begins`, `stops`: range of each step. A row is -1 if the step has a different number of quotes,
-    or an odd one.
+    `quotes`: ascending offsets of all quotes. `begins`, `stops`: offsets of the begin and end of
+    each step. The width is rounded down to an even number, at least 2. The row of a step with
+    another number of quotes has only -1.
     """
     first = np.searchsorted(quotes, begins)
     counts = np.searchsorted(quotes, stops) - first
@@ -138,13 +141,11 @@ def _match_first_step(
     begins: Int64Array,
     stops: Int64Array,
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask of the steps that equal the first step outside values, with values of at most 8
-    bytes.
+    """Return a mask of the steps whose text outside the values equals that of the first step.
 
-    `quotes`: offsets of the opening and closing quotes of each step; `begins`, `stops`: its begin
-    and end. False for steps whose text between values has other lengths than in the first row, and
-    for those with a longer value; the text of the remaining ones is compared with the first of
-    them. Values may differ, also in length.
+    `quotes`: offsets of the opening and closing quotes of each step, int64[steps, quotes].
+    `begins`, `stops`: offsets of the begin and end of each step. Values may differ, also in length,
+    but a step with a value above 8 bytes gives False.
     """
     starts = np.column_stack([begins, quotes[:, 1::2]])
     lengths = np.column_stack([quotes[:, ::2] + 1, stops]) - starts

@@ -45,12 +45,12 @@ def check_program(
     header: AlgoHeader,
     findings: FileFindings,
 ) -> None:
-    """Record the defects of thread blocks and steps as errors in `findings`; raises no exception.
+    """Record the defects of thread blocks and steps in `findings`; raise no exception for them.
 
-    Errors: defective ids of blocks, peers, connections or dependencies, a negative channel, and a
-    count below 1 (except in a nop). Constructs with a clear meaning that the runtimes refuse or
-    misinterpret become warnings, among them limits of steps and channels not below the `nchannels`
-    of the header. All defects are recorded, not only the first.
+    Errors: invalid ids of blocks, peers, connections or dependencies, a negative channel, and a
+    count below 1 (except in a nop). Warnings: constructs with a clear meaning that the runtimes
+    refuse or misinterpret, such as numbers of steps above a runtime's limit, and channels that are
+    not below the `nchannels` of the header.
     """
     _check_block_ids(program, findings)
     _check_peers("send", program.send, program, findings)
@@ -89,11 +89,11 @@ def check_program(
 
 
 def _check_block_ids(program: ThreadBlockProgram, findings: FileFindings) -> None:
-    """Record an error for repeated ids of a rank's thread blocks, and for the first gap of each
-    rank.
+    """Record errors for repeated and missing ids of the thread blocks of each rank.
 
-    Ids must be 0, 1, 2, ..., because the runtimes use them as indices. Each repetition is a
-    "duplicate-thread-block"; of ranks without one, the first unexpected id is a "thread-block-gap".
+    The ids of a rank must be 0, 1, 2, ..., because the runtimes use them as indices. Each
+    repetition is a `duplicate-thread-block`. If a rank has no repetition, its first unexpected id
+    is a `thread-block-gap`; later ones are not recorded.
     """
     rank, ids, line = program.block_rank, program.block_id, program.block_line
     # Thread blocks are sorted by id, so dense ids count up from the first of the rank.
@@ -127,11 +127,10 @@ def _check_peers(
     program: ThreadBlockProgram,
     findings: FileFindings,
 ) -> None:
-    """Record errors for values of `send` or `recv` that are neither -1 nor the id of a different
-    rank.
+    """Record errors for peers that are neither -1 (none) nor another rank.
 
-    `name`: the attribute; `peer`: its values, per thread block. Below -1 or no rank: "peer-range";
-    the own rank: "self-peer". Two of the three runtimes test no upper limit.
+    `name`: the attribute, `send` or `recv`. `peer`: its value for each thread block. A value below
+    -1 or not below the number of ranks is a `peer-range`. The block's own rank is a `self-peer`.
     """
     rank, ids, line = program.block_rank, program.block_id, program.block_line
     num_ranks = program.num_ranks
@@ -157,13 +156,15 @@ def _check_connections(
     program: ThreadBlockProgram,
     findings: FileFindings,
 ) -> None:
-    """Record errors for message steps without peer, and for connections of two thread blocks of a
-    rank.
+    """Record errors for message steps without a peer, and for connections with several users.
 
-    Two owners of a connection (rank, peer, channel) in one direction would corrupt its FIFO; every
-    owner after the first, in the order of thread blocks, is a "shared-connection". A thread block
-    that never uses its peer does not count. A step of `direction.types` whose block has a negative
-    peer is a "no-peer".
+    A message step (a step of `direction.types`) whose thread block has a negative peer is a
+    `no-peer`.
+
+    A connection is (rank, peer, channel) in one direction. If several thread blocks of a rank use
+    one, its FIFO would be corrupted, so every user after the first, in the order of thread blocks,
+    is a `shared-connection`. A thread block that declares a peer but has no message step in this
+    direction is not a user.
     """
     peer = direction.peer
     is_message = program.is_type(*direction.types)
@@ -207,12 +208,11 @@ def _check_connections(
 
 
 def _check_dependencies(program: ThreadBlockProgram, findings: FileFindings) -> None:
-    """Record an error for dependencies on a missing thread block of the rank, or a negative
-    position.
+    """Record a `dangling-dependency` for each dependency on a step that cannot exist.
 
-    A negative `depid` means that the step has no dependency. `depid` must be below the number of
-    thread blocks of the rank and `deps` at least 0; whether the position exists is not checked
-    here. The code is "dangling-dependency"; a step can have both errors.
+    The errors are a `depid` that is not below the number of thread blocks of the rank, and a
+    negative `deps`; a step can have both. A step with a negative `depid` has no dependency and is
+    not checked. Whether the thread block has a step `deps` is not checked here.
     """
     rank, line = program.rank, program.line
     is_waiting = program.depid >= 0
@@ -236,9 +236,12 @@ def _check_dependencies(program: ThreadBlockProgram, findings: FileFindings) -> 
 def _warn_of_step_limits(program: ThreadBlockProgram, findings: FileFindings) -> None:
     """Warn of steps with a clear meaning that the runtimes refuse or misinterpret.
 
-    A `cnt` above 71 (except of a nop), an `s` that differs from the position in the thread block
-    from 0, a nop without dependency, a `depid` above 127: one warning each, at the first such step,
-    with the number of further ones.
+    There is at most one warning per code, at the first such step, with the number of further ones:
+
+    - `count-limit`: a `cnt` above 71, except of a nop
+    - `step-number`: an `s` that is not the position in the thread block, counted from 0
+    - `nop-without-dependency`: a nop without a dependency
+    - `dependency-limit`: a `depid` above 127
     """
     is_nop = program.is_type(StepType.NOP)
     rules = (

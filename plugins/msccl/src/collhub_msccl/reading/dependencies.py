@@ -32,13 +32,17 @@ def resolve_dependencies(
     fusion: Fusion,
     findings: FileFindings,
 ) -> Edges:
-    """Resolve the waits of a program to pairs (step that ends the wait, waiting step), int64, no
-    nops.
+    """Convert the waits of a program to pairs (step that ends the wait, waiting step).
 
-    A wait finishes after the first step of thread block `depid` that has `hasdep` and whose flag
-    value is at least `deps`. The wait of a nop is transferred to the next step that is neither a
-    nop nor fused to an earlier step. A wait for a nop means a wait for the nop's dependencies and
-    for the steps before it. Raises `InputError` for waits that never finish and for cycles of nops.
+    Returns two int64 arrays of steps, which contain no nops. A step with `depid` of 0 or more
+    waits. The wait ends after the first step of thread block `depid` that has `hasdep` and a flag
+    value of at least `deps`; if that value is greater, a warning is reported. Waits for an earlier
+    step of the same thread block are dropped.
+
+    The wait of a nop is transferred to the next step of its thread block that is neither a nop nor
+    fused to an earlier step. A wait for a nop becomes waits for the step before the nop and for the
+    steps that the nop waits for. Raises `InputError` for waits that never end and for cycles of
+    nops.
     """
     waiting = np.flatnonzero(program.depid >= 0)
     parent = find_first_flagged(program, fusion, waiting)
@@ -59,10 +63,11 @@ def find_first_flagged(
     fusion: Fusion,
     waiting: Int64Array,
 ) -> Int64Array:
-    """Return the step that finishes each wait, int64 per entry of `waiting`; -1 if there is none.
+    """Return the step that ends each wait, int64 per entry of `waiting`; -1 if no step does.
 
-    It is the first step with `hasdep` of thread block `depid` whose flag is at least `deps`. One
-    binary search in the flagged steps, which are already sorted by (thread block, flag).
+    It is the first step of thread block `depid` that has `hasdep` and a flag value of at least
+    `deps`. The method is one binary search over all flagged steps, which are already sorted by
+    (thread block, flag value).
     """
     target = program.block_indptr[program.rank[waiting]] + program.depid[waiting]
     # Only steps with hasdep raise the flag.
@@ -79,7 +84,7 @@ def find_first_flagged(
 
 
 def _describe_wait(program: ThreadBlockProgram, step: int) -> str:
-    """Return a text such as `NAME waits for thread block 1, step 2`, from the step's attributes."""
+    """Return a text such as `NAME waits for thread block 1, step 2`, from `depid` and `deps`."""
     target = f"thread block {program.depid[step]}, step {program.deps[step]}"
     return f"{program.name(step)} waits for {target}"
 
@@ -90,10 +95,10 @@ def _report_endless_waits(
     is_endless: BoolArray,
     findings: FileFindings,
 ) -> None:
-    """Record an error for each wait that no step finishes.
+    """Record an error `endless-wait` for each wait that no step ends.
 
-    `waiting`: rows of the waiting steps; `is_endless`: bool per entry of `waiting`. The errors have
-    the code "endless-wait" and the line of the waiting step; no effect if none is endless.
+    `waiting`: rows of the waiting steps. `is_endless`: bool per entry of `waiting`. The line is
+    that of the waiting step. At most 5 errors are recorded; the last one counts the further waits.
     """
 
     def message(row: int) -> str:
@@ -119,10 +124,12 @@ def _report_late_waits(
     is_late: BoolArray,
     findings: FileFindings,
 ) -> None:
-    """Warn of waits that only a later step than the declared one finishes, with its position.
+    """Warn of waits that end only after a later step than the declared one.
 
-    `waiting`: rows of the waiting steps; `parent`: the step that finishes each wait; `is_late`:
-    bool per entry of `waiting`. The code is "late-dependency"; no effect if none is late.
+    `waiting`: rows of the waiting steps. `parent`: the step that ends each wait. `is_late`: bool
+    per entry of `waiting`. One warning `late-dependency` is reported at the first such step, with
+    the position of the step that ends its wait and the number of further such waits. There is no
+    warning if `is_late` is nowhere True.
     """
 
     def message(row: int) -> str:
@@ -157,11 +164,14 @@ def _replace_nops(
     waits: _Waits,
     findings: FileFindings,
 ) -> Edges:
-    """Replace nops on both sides of the waits by the steps that they represent.
+    """Replace nops on both sides of the waits by steps that move data.
 
-    A waiting nop becomes the next step that is neither a nop nor fused; a nop that is waited for
-    becomes the latest step of each thread block before it. Waits of nops at the end of a thread
-    block are dropped. Returns edges (step that finishes the wait, waiting step).
+    A nop that waits is replaced by the next step of its thread block that is neither a nop nor
+    fused; if there is none, the wait is dropped. A nop that is waited for is replaced by the steps
+    that must finish before it (see `_find_steps_before_nops`), each of which gives a pair.
+
+    Returns the pairs as two int64 arrays: steps that end a wait, and waiting steps. Warns of steps
+    that inherit a wait but have no dependency themselves. Raises `InputError` for cycles of nops.
     """
     owner = _find_delayed_steps(program, waits.is_nop | fusion.joins)[waits.waiting]
     _warn_of_unfinished_chains(program, owner, findings)
@@ -186,11 +196,11 @@ def _warn_of_unfinished_chains(
     owner: Int64Array,
     findings: FileFindings,
 ) -> None:
-    """Warn of steps that inherit a nop's wait and have no dependency themselves.
+    """Warn of steps that inherit the wait of a nop but have no dependency themselves.
 
-    The runtimes' parsers refuse them ("chain of dependences"), but their meaning is clear. `owner`:
-    the step that each wait delays, or -1. The code is "unfinished-nop-chain"; each step counts
-    once.
+    The parsers of the runtimes refuse such steps ("chain of dependences"), but their meaning is
+    clear. `owner`: for each wait, the step that it delays, or -1. One warning
+    `unfinished-nop-chain` is reported at the first such step, with the number of further ones.
     """
     is_unfinished = np.zeros(len(program), np.bool_)
     is_unfinished[owner[owner >= 0]] = True
@@ -211,11 +221,11 @@ def _warn_of_unfinished_chains(
 
 
 def _find_delayed_steps(program: ThreadBlockProgram, passes_on: BoolArray) -> Int64Array:
-    """Return for every step the first step from it on, in its thread block, that does not pass on
-    its wait.
+    """Return for every step the step that the wait of this step delays; int64, -1 if none.
 
-    -1 if all later steps pass it on. `passes_on`: bool per step, nops and `re` fused to an earlier
-    `re`. A fused `re` never has a wait, so in effect only nops pass on waits.
+    It is the first step from this one on, in the same thread block, for which `passes_on` is False.
+    `passes_on`: bool per step, True for nops and for `re` steps that are fused to an earlier `re`.
+    A fused `re` has no wait itself, so only the waits of nops are transferred.
     """
     size = len(program)
     rows = np.arange(size, dtype=np.int64)
@@ -232,12 +242,13 @@ def _find_steps_before_nops(
     waits: _Waits,
     findings: FileFindings,
 ) -> dict[int, dict[int, int]]:
-    """Return, for every nop, the steps that must finish before it: {thread block: latest step}.
+    """Return the steps that must finish before every nop, as {thread block: latest step}.
 
-    These are the step before it in its thread block and the steps for which it waits; a nop among
-    them is replaced by the steps before that nop. The latest step of a thread block covers all
-    earlier ones. Raises `InputError` if more than 2^22 entries would result, or if the waits of
-    nops form a cycle.
+    These are the step before the nop in its thread block and the steps that the nop waits for. If
+    one of them is a nop, the steps before that nop take its place. Of each thread block only the
+    latest step is listed, because it implies the earlier ones. Raises `InputError` if the waits of
+    nops form a cycle (`cyclic-dependencies`), or if the results have more than 2^22 entries in
+    total (`too-many-dependencies`).
     """
     # For every nop its direct predecessors: the previous step of its thread block, its parents.
     before: dict[int, list[int]] = {}
@@ -272,11 +283,12 @@ def _order_nops(
     before: dict[int, list[int]],
     findings: FileFindings,
 ) -> list[int]:
-    """Return the nops in topological order of their waits (Kahn).
+    """Return the nops in topological order of their waits (Kahn's algorithm).
 
-    `before`: direct predecessors of every nop; those that are no nops are ignored. Nops that are
-    ready at the same time keep the order of `before` or that in which they became ready. If there
-    is a cycle, records an error for the lowest nop that is in one or waits for one, and raises
+    `before`: direct predecessors of every nop; predecessors that are not nops are ignored. Nops
+    without a predecessor come first, in the order of `before`; the others follow in the order in
+    which their last predecessor was processed. If there is a cycle, records the error
+    `cyclic-dependencies` for the lowest nop that is in a cycle or waits for one, and raises
     `InputError` with all recorded errors.
     """
     after: dict[int, list[int]] = {nop: [] for nop in before}
@@ -317,13 +329,16 @@ class Fusion:
 
 
 def fuse_reductions(program: ThreadBlockProgram, findings: FileFindings) -> Fusion:
-    """Find the `re` steps that the runtimes execute as part of the previous `re`, and warn of bad
-    chains.
+    """Find the `re` steps that the runtimes execute as one step with the previous `re`.
 
-    A `re` joins the previous step (nops ignored) if that is a `re` without `hasdep` with the same
-    dstbuf, dstoff and srcbuf, if it has no dependency itself, and if it is not the 17th `re` of its
-    thread block. All members of a chain move the `cnt` chunks of the last member. `program` is not
-    changed.
+    A `re` joins the previous step of its thread block that is not a nop under four conditions. The
+    previous step is a `re` without `hasdep`. Both have the same dstbuf, dstoff and srcbuf. The `re`
+    has no dependency itself. It is not the 17th `re` of its thread block.
+
+    The result has three columns, one entry per step: whether it joins, the count (all members of a
+    chain move the `cnt` of the last member), and the flag value. The flag value is the position of
+    the step; in a chain, it is the position of the first member plus the number of members before.
+    Warns of chains that are too long or contain a nop. `program` is not changed.
     """
     joins = np.zeros(len(program), np.bool_)
     count, flag = program.count.copy(), program.position.copy()
@@ -344,12 +359,10 @@ def fuse_reductions(program: ThreadBlockProgram, findings: FileFindings) -> Fusi
 
 
 def _find_joins(program: ThreadBlockProgram, reductions: Int64Array) -> BoolArray:
-    """Find every `re` that is executed as part of the previous one; see `fuse_reductions`.
+    """Return for every `re` whether it joins the previous `re`: bool per entry of `reductions`.
 
-    `reductions`: the `re` steps, ascending; the result has a bool for each. A step joins if the
-    previous step that is no nop is an `re` of the same thread block without `hasdep`, with equal
-    destination and source buffer (source offsets may differ), and if it has no dependency itself.
-    The 17th `re` of a thread block never joins.
+    `reductions`: the `re` steps, ascending. The rules are those of `fuse_reductions`. Source
+    offsets may differ, because a chain adds several sources to one destination.
     """
     moves = np.flatnonzero(~program.is_type(StepType.NOP))
     # A nop between two `re` does not separate them: its wait is transferred to the next step that
@@ -375,11 +388,11 @@ def _warn_of_chains(
     length: Int64Array,
     findings: FileFindings,
 ) -> None:
-    """Warn of chains of `re` that are too long for the runtimes, and of chains with a nop inside.
+    """Warn of chains of `re` that are too long for the runtimes or contain a nop.
 
-    More than 16 members give "reduction-chain", as the runtimes cannot store them; a nop between
-    first and last gives "nop-in-reduction". `first`, `last`: first and last step of each chain;
-    `length`: number of `re` steps. Both warnings are at the first step.
+    `first`, `last`: first and last step of each chain. `length`: number of `re` steps in it. More
+    than 16 members give `reduction-chain`. A nop between the first and the last step gives
+    `nop-in-reduction`. Each code is reported at the first step of the first such chain.
     """
     # More than 17 members overflow an array of the kernel in microsoft/msccl and Azure's executor.
     _warn_at_starts(

@@ -47,9 +47,10 @@ class Texts:
 
     @cached_property
     def numbers(self) -> tuple[Int64Array, npt.NDArray[np.uint8]]:
-        """Value (int64) and `NumberState` (uint8) of every text, indexed by code.
+        """Return the value (int64) and the `NumberState` (uint8) of every text, indexed by code.
 
-        A missing attribute is NO_NUMBER with the value 0, as are texts that are no numbers.
+        A missing attribute and a text that does not begin with a number have the value 0 and
+        NO_NUMBER.
         """
         values: list[int] = []
         states: list[int] = []
@@ -60,9 +61,7 @@ class Texts:
         return np.asarray(values, np.int64), np.asarray(states, np.uint8)
 
     def positions_in(self, words: Sequence[str]) -> Int64Array:
-        """Return for every code the index of its text in `words`, int64; -1 if it is not one of
-        them.
-        """
+        """Return for every code the index of its text in `words`: int64, -1 if it is not there."""
         known: dict[str | None, int] = {word: index for index, word in enumerate(words)}
         return np.asarray([known.get(text, -1) for text in self._texts], np.int64)
 
@@ -111,9 +110,10 @@ class ScannedXml:
         return tables[tag]
 
     def name(self, tag: str, row: int) -> str:
-        """Name of a row for messages: `<tb> with id 3`, or for a step `thread block 3, step 0`.
+        """Return the name of a row for messages.
 
-        Ids are as written in the file; steps count from 0 in their thread block.
+        For a `<gpu>` or `<tb>` it is like `<tb> with id 3`, for a step like `thread block 3, step
+        0`. Ids are as written in the file. Steps are counted from 0 in their thread block.
         """
         if tag != "step":
             code = self.table(tag).column("id")[row]
@@ -126,10 +126,10 @@ class ScannedXml:
         return f"thread block {self.texts[code]}, step {row - int(first_step[block])}"
 
     def ranks(self, tag: str) -> Int64Array:
-        """Return the rank of every row of a tag's table, int64: the id of its `<gpu>`.
+        """Return the rank of every row of a tag's table, int64: the id of the `<gpu>` around it.
 
-        `tag`: gpu, tb or step. -1 if the id is missing, no number, or has further characters; an id
-        outside of the ranks is returned as it is.
+        `tag`: `gpu`, `tb` or `step`. The rank is -1 if the id is missing, is not a number, or has
+        further characters. An id that exceeds the number of ranks is returned unchanged.
         """
         values, states = self.texts.numbers
         ids = self.gpus.column("id")
@@ -173,11 +173,11 @@ class ElementRows:
         self._order: list[int] | None = None
 
     def add(self, pairs: list[str], line: int) -> None:
-        """Append an element. `pairs`: alternating names and values (expat's ordered attributes).
+        """Append an element with the given attributes, which is in line `line` of the file.
 
-        Unknown attributes are counted in `unknown` and dropped; missing ones are stored as None.
-        `line`: of the element in the file. Texts are converted to codes when 8 192 have been
-        collected.
+        `pairs`: alternating names and values (expat's ordered attributes). Unknown attributes are
+        counted in `unknown` and dropped. Missing attributes are stored as None. Texts are collected
+        and converted to codes in batches of at least 8 192.
         """
         names = pairs[::2]
         if names != self._layout:
@@ -198,12 +198,11 @@ class ElementRows:
             self._flush()
 
     def add_run(self, run: StepRun) -> None:
-        """Append the elements of a run except the first, which was appended last.
+        """Append the elements of a run, except the first one, which was appended last.
 
-        Values are stored as codes of their texts; if the attributes of the first element are not in
-        the order of the columns, values are sorted into columns and missing ones marked. Unknown
-        attributes are counted for each element. Elements are `run.lines` lines apart, from the last
-        appended line on.
+        All elements of a run have the attributes of the first one; missing attributes are stored as
+        missing, and unknown ones are counted in `unknown` for each element. Each element is
+        `run.lines` lines after the previous one.
         """
         self._flush()
         known = np.fromiter(map(self._codes.__getitem__, run.texts), np.int32, len(run.texts))
@@ -219,11 +218,11 @@ class ElementRows:
         self.lines.extend(lines.tolist())
 
     def build_table(self, child_rows: int) -> ElementTable:
-        """Build the table of all appended elements; `child_rows`: length of the child table.
+        """Build the table of all appended elements.
 
-        It has one row of codes per element, one column per known attribute, the lines, and the
-        first child row of each element with `child_rows` at the end. Pending texts are encoded
-        first.
+        It has one row of codes per element with one column per known attribute, the line of each
+        element, and the row of its first child. `child_rows`, the length of the child table, is
+        appended to the first children. Pending texts are converted to codes first.
         """
         self._flush()
         codes = np.concatenate(self._pieces).reshape(-1, len(self.attributes))
@@ -251,8 +250,9 @@ _TACCL_NAME = "taccl"
 def to_step(attributes: list[str], file: str, line: int) -> list[str]:
     """Convert the attributes of an `<op>` to those of a `<step>`, as alternating names and values.
 
-    Both ends of the step get the one location of the `<op>`; missing attributes get defaults (cnt
-    1, no dependency). Raises `InputError` for a local copy or reduction, which has two locations.
+    The source and the destination of the step both get the buffer and offset of the `<op>`. Missing
+    attributes get defaults (cnt 1, no dependency). Raises `InputError` (`short-form`) for a local
+    copy or reduction (`cpy`, `re`), which needs two locations.
     """
     given_attributes = dict(zip(attributes[::2], attributes[1::2], strict=True))
     kind = given_attributes.get("type", "")
@@ -274,10 +274,16 @@ def to_step(attributes: list[str], file: str, line: int) -> list[str]:
 def complete_header(document: ScannedXml, collective: str | None, file: str) -> ScannedXml:
     """Return the document with the attributes of `<algo>` that the short form omits.
 
-    Any other document is returned unchanged. `collective`: as in `coll`, used if the file names
-    none. Attributes in the file take precedence; the others are the protocol Simple, the number of
-    `<gpu>` as ranks, the largest buffer as chunks, and in place only for programs of TACCL that
-    gather or reduce. Raises `InputError` ("short-form") if neither gives the name.
+    A document that is not in the short form is returned unchanged. Attributes in the file take
+    precedence over these values:
+
+    - coll: `collective`
+    - proto: Simple
+    - ngpus: the number of `<gpu>` elements
+    - nchunksperloop: the largest `i_chunks` or `o_chunks`
+    - inplace: 1 for TACCL programs of a collective in `_IN_PLACE_COLLECTIVES`, else 0
+
+    Raises `InputError` (`short-form`) if neither the file nor `collective` names the collective.
     """
     if not document.is_short:
         return document
@@ -304,8 +310,9 @@ def complete_header(document: ScannedXml, collective: str | None, file: str) -> 
 
 
 def _find_maximum(gpus: ElementTable, texts: Texts, attribute: str) -> int:
-    """Return the maximum of a numeric attribute of `<gpu>`, at least 1; texts without number count
-    as 0.
+    """Return the maximum of a numeric attribute of all `<gpu>`, at least 1.
+
+    Texts that are not numbers count as 0.
     """
     values, _ = texts.numbers
     return int(np.max(values[gpus.column(attribute)], initial=1))

@@ -67,9 +67,10 @@ class AlgoHeader:
 def read_header(document: ScannedXml, findings: FileFindings) -> AlgoHeader:
     """Read the attributes of `<algo>`.
 
-    Defects are recorded in `findings`, and reading goes on: missing numbers and those below 1
-    (`ngpus`, `nchunksperloop`, `nchannels`) become 1, unknown collectives CUSTOM. Protocol and
-    sizes are only checked; `written` keeps all attributes as text.
+    Defects are recorded in `findings`, and reading continues. The numbers `ngpus`, `nchunksperloop`
+    and `nchannels` are 1 if they are missing, invalid or below 1. An unknown or missing collective
+    becomes CUSTOM. The protocol and the sizes `minBytes` and `maxBytes` are only checked. `written`
+    of the result has all attributes as text.
     """
     reader = _AttributeReader(document, findings)
     kind = reader.read_collective()
@@ -95,7 +96,8 @@ class _AttributeReader:
     def __init__(self, document: ScannedXml, findings: FileFindings) -> None:
         """Store the attributes of `<algo>`, and warn of those that no runtime knows.
 
-        One warning "unknown-attribute" per such attribute, in alphabetical order; they are kept.
+        Each such attribute gives one warning `unknown-attribute`, in alphabetical order. It is
+        kept.
         """
         self._algo = document.algo
         self._line = document.algo_line
@@ -105,9 +107,10 @@ class _AttributeReader:
             self._warn("unknown-attribute", message)
 
     def read_number(self, name: str, minimum: int) -> int:
-        """Read a required number.
+        """Return a required number from the attribute `name`.
 
-        If it is missing, no number, or below `minimum`: records an error and returns `minimum`.
+        If it is missing, not a number, or below `minimum`, an error is recorded and `minimum`
+        returned.
         """
         if name not in self._algo:
             self._add_error("missing-attribute", f"<algo> has no attribute {name!r}")
@@ -121,10 +124,11 @@ class _AttributeReader:
         return value
 
     def read_modes(self) -> tuple[bool, bool]:
-        """Return whether the file serves in-place calls, and whether it serves out-of-place calls.
+        """Return (whether the file is for in-place calls, whether it is for out-of-place calls).
 
-        Without `outofplace` the file serves exactly one mode; if both are 0, out of place (a
-        warning "no-mode"). A missing `inplace` counts as 0 with a warning.
+        Without the attribute `outofplace` the file is for exactly one mode, given by `inplace`. If
+        both attributes are 0, it is for out-of-place calls (warning `no-mode`). A missing `inplace`
+        counts as 0 (warning `missing-attribute`).
         """
         in_place = self._read_flag("inplace", False)
         if "inplace" not in self._algo:
@@ -171,9 +175,10 @@ class _AttributeReader:
             self._add_error("unknown-protocol", f"proto {name!r} is not one of {known}")
 
     def check_sizes(self) -> None:
-        """Warn if minBytes is greater than maxBytes, so that no call matches.
+        """Warn (`size-range`) if minBytes is greater than maxBytes, so that no call uses the file.
 
-        Not checked if one of them is not a 32-bit number, or if maxBytes is 0 (no limit).
+        A missing attribute counts as 0. A maxBytes of 0 means no limit. Sizes are not compared if
+        one of them is not a complete number below 2^31.
         """
         lowest, lowest_state = parse_number(self._algo.get("minBytes", "0"))
         highest, highest_state = parse_number(self._algo.get("maxBytes", "0"))
@@ -186,10 +191,10 @@ class _AttributeReader:
             self._warn("size-range", message)
 
     def _read_flag(self, name: str, default: bool) -> bool:
-        """Read an attribute with the values 0 and 1 as a bool; `default` if it is missing.
+        """Return an attribute with the values 0 and 1 as a bool; `default` if it is missing.
 
-        Any other value is recorded as an error and read as False; characters behind the number are
-        ignored with a warning.
+        Any other value is recorded as an error and returned as False. Characters after the number
+        are ignored with a warning.
         """
         # The caller reports a missing attribute if that matters.
         if name not in self._algo:
@@ -201,10 +206,11 @@ class _AttributeReader:
         return value == 1
 
     def _parse(self, name: str) -> int | None:
-        """Return the number in an attribute; None after an error if it is not a number below 2^31.
+        """Return the number in an existing attribute, or None after recording an error.
 
-        The attribute must exist. Codes of errors: "not-a-number" without digits, "attribute-range"
-        for a larger number. Characters after the number are ignored with a warning "odd-number".
+        The errors are `not-a-number` if the text does not begin with a number, and
+        `attribute-range` if its magnitude is 2^31 or more. Characters after the number are ignored
+        with the warning `odd-number`.
         """
         text = self._algo[name]
         shown = text[:_MAX_SHOWN_CHARACTERS]
@@ -244,10 +250,14 @@ def find_possible_roots(
 ) -> list[int]:
     """List the ranks that can be the root of a broadcast, scatter, reduce or gather, ascending.
 
-    Messages must connect the root to all ranks (broadcast, scatter), or all ranks to it (reduce,
-    gather). If connected ranks with further evidence exist, only they are returned: ranks that read
-    input which they never write, because only the root's input is defined; or ranks that write
-    their output, because only the root must. `is_aliased`: input and output are one buffer. Cost:
+    A root must be connected by messages: to all ranks for a broadcast or scatter, from all ranks
+    for a reduce or gather. If some connected ranks have further evidence, only those are returned.
+    Evidence for a broadcast or scatter is a step that reads a location of the input which no step
+    of the rank writes, because only the root's input is defined. Evidence for a reduce or gather is
+    a step that writes the output, because only the root must have the result; it is not used for an
+    in-place reduce.
+
+    `is_aliased`: input and output are one buffer. The list is empty if no rank is connected. Cost:
     linear in steps and connections.
     """
     is_send = columns["kind"] == StepKind.SEND
@@ -278,10 +288,10 @@ def _find_input_accesses(
     side: str,
     is_output_too: bool,
 ) -> set[tuple[int, int]]:
-    """Return (rank, first unit) of each step of `kinds` that accesses INPUT on a side, `src` or
-    `dst`.
+    """Return (rank, first unit) of each step with a kind in `kinds` that accesses INPUT.
 
-    `is_output_too`: accesses to OUTPUT count as well, because it is the same buffer.
+    `side`: `src` or `dst`, the operand to consider. `is_output_too`: accesses to OUTPUT are
+    included, because it is the same buffer.
     """
     buffers = [Buffer.INPUT, Buffer.OUTPUT] if is_output_too else [Buffer.INPUT]
     is_kind = np.isin(columns["kind"], kinds)
@@ -296,12 +306,12 @@ def _find_mother_vertices(
     target: list[int],
     num_ranks: int,
 ) -> set[int]:
-    """Return the ranks from which every rank can be reached by edges source -> target; empty if
-    none.
+    """Return the ranks from which all ranks can be reached along edges source -> target.
 
-    Search for a "mother vertex" of a directed graph: the last start of a sweep that visits every
-    rank once is one, if any exists; all ranks that reach it are mother vertices too. Cost: three
-    searches.
+    Such a rank is a "mother vertex" of the directed graph; the set is empty if there is none.
+    Method: search from every rank that no earlier search has reached. If there is a mother vertex,
+    the start of the last search is one; the result is then all ranks from which that start can be
+    reached. Cost: three searches.
     """
     forward: list[list[int]] = [[] for _ in range(num_ranks)]
     backward: list[list[int]] = [[] for _ in range(num_ranks)]
@@ -326,10 +336,10 @@ def _find_reachable(
     start: int,
     known: set[int],
 ) -> set[int]:
-    """Return the ranks reachable from `start` (included) without entering ranks in `known`.
+    """Return the ranks that can be reached from `start` without entering ranks in `known`.
 
-    `neighbours`: ranks next to each rank. `start` is in the result even if it is known. The
-    arguments are not changed.
+    `neighbours`: for each rank, the ranks that can be reached directly. `start` is always in the
+    result, even if it is in `known`. The arguments are not changed.
     """
     reached = {start}
     # Breadth first; the list grows during iteration.

@@ -51,8 +51,8 @@ _TRAITS_OF_TYPE = {
 def _build_traits() -> _StepTraits:
     """Return the properties of all step types as columns indexed by `StepType`.
 
-    They are the table `_TRAITS_OF_TYPE`: number of rows, kind of the first row (int64), and facts
-    (bool).
+    They are the columns of the table `_TRAITS_OF_TYPE`: number of rows and kind of the first row
+    (int64), and the remaining properties (bool).
     """
     rows, kind, *facts = zip(*(_TRAITS_OF_TYPE[step_type] for step_type in StepType), strict=True)
     masks = [np.asarray(fact, np.bool_) for fact in facts]
@@ -78,10 +78,11 @@ class Lowered:
     scratch_units: Int64Array
 
     def build_table(self, collective: Collective, file: str) -> StepTable:
-        """Build the step table of a collective; its modes decide which memory is shared.
+        """Build the step table of the lowered program for a collective.
 
-        Data edges are added for ordered accesses to the same memory (`insert_true_dependencies`).
-        Raises `InputError` at a line of `file` for cycles.
+        Data edges are added between steps that access the same memory in program order
+        (`insert_true_dependencies`); the modes of the collective decide which buffers share memory.
+        Raises `InputError` with a line of `file` if the dependencies form a cycle.
         """
         num_ranks = len(self.scratch_units)
         table = StepTable.from_columns(num_ranks, self.columns, self.data, self.control, file)
@@ -156,12 +157,13 @@ def lower(
 def _allocate_slots(
     program: ThreadBlockProgram, findings: FileFindings
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the first scratch unit of each thread block's slot, and the scratch units of each
-    rank.
+    """Return the first scratch unit of each block's slot, and the scratch units of each rank.
 
-    Both int64. A slot stores the values of `rrs` steps. The slots of a rank follow its declared
-    scratch; each is as large as the largest `rrs` of its thread block, 0 without one. Raises
-    `InputError` if declared scratch accesses overlap slots.
+    Both are int64. A slot is additional scratch of a thread block for the values of its `rrs`
+    steps, which a file does not store. Its size is the count of the largest `rrs` of the thread
+    block, 0 if there is none. The slots of a rank follow its declared scratch, in the order of
+    thread blocks; the second result includes them. Raises `InputError` if a step reaches beyond the
+    declared scratch of a rank with slots.
     """
     size = np.zeros(len(program.block_id), np.int64)
     is_rrs = program.is_type(StepType.RECV_REDUCE_SEND)
@@ -184,9 +186,9 @@ def _check_scratch(
 ) -> None:
     """Raise `InputError` for steps that access scratch beyond `s_chunks`, in ranks with slots.
 
-    `slots_of_rank`: units of all slots, the places behind the declared scratch for values that a
-    file does not store. A step reaches beyond if offset plus count exceeds `s_chunks`. In ranks
-    without slots, verification reports such steps.
+    `slots_of_rank`: units of all slots of each rank (see `_allocate_slots`). A step reaches beyond
+    if its offset plus count exceeds `s_chunks` (`scratch-range`). Other errors recorded in
+    `findings` are raised too. In ranks without slots, the verification reports such steps instead.
     """
     rank = program.rank
     limit = program.scratch_chunks[rank]
@@ -213,11 +215,13 @@ def _choose_operands(
     slot: Int64Array,
     is_dsl_reading: bool,
 ) -> dict[str, Int64Array]:
-    """Choose source and destination (buffer, offset) of every step's first row.
+    """Choose the source and destination of the first row of every step.
 
-    They are those of the file, except: an `rrs` writes to the slot of its thread block in SCRATCH,
-    and with `is_dsl_reading` reductions of received data take the destination of the file as local
-    operand. Sides that a step does not use keep the values of the file, which the caller clears.
+    Returns the columns `src_buffer`, `src_offset`, `dst_buffer` and `dst_offset`, int64 per step.
+    They are those of the file, with two exceptions. An `rrs` writes to the slot of its thread block
+    in SCRATCH. With `is_dsl_reading`, steps that reduce received data use their destination as the
+    local operand. Sides that a step does not use keep the values of the file; `_build_first_rows`
+    clears them.
     """
     src_buffer, src_offset = program.src_buffer, program.src_offset
     if is_dsl_reading:
@@ -239,12 +243,12 @@ def _build_first_rows(
     program: ThreadBlockProgram,
     regions: dict[str, Int64Array],
 ) -> dict[str, Int64Array]:
-    """Build the columns of the first plain step of every step; unused sides are UNKNOWN with offset
-    0.
+    """Build the columns of the first row of every step, one entry per step.
 
-    `regions`: the result of `_choose_operands`. A plain step sends, receives, reduces or copies; a
-    fused step becomes its receive here. `peer` is the source of a receive, the target of a send,
-    else -1, and local steps have channel 0. The lane is the id of the thread block.
+    A step that receives and sends has its receive as the first row. `regions`: result of
+    `_choose_operands`. `peer` is the source of a receive, the destination of a send, and -1 for
+    local steps, which have channel 0. Unused sides have the buffer UNKNOWN and offset 0. The lane
+    is the id of the thread block.
     """
     block, step_type = program.block, program.type
     uses_src = _TRAITS.uses_src[step_type]

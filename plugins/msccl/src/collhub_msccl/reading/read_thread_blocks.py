@@ -42,11 +42,11 @@ def read_thread_blocks(
     header: AlgoHeader,
     findings: FileFindings,
 ) -> ThreadBlockProgram:
-    """Convert the texts of a scanned file to numbers, and sort ranks and thread blocks by id.
+    """Convert the texts of a scanned file to numbers; sort ranks and thread blocks by id.
 
-    Raises `InputError` with all missing attributes, unknown words, non-numbers, negative sizes,
-    invalid ranks and `hasdep` other than 0 and 1, and with errors recorded in `findings` before.
-    Whether the values make sense for a runtime is checked by `check_program`, not here.
+    Raises `InputError` with all errors recorded so far in `findings` and these defects: missing
+    attributes, unknown words, texts that are not numbers, negative sizes, invalid ranks, and
+    `hasdep` other than 0 and 1. `check_program` checks whether the values are valid for a runtime.
     """
     gpus = _read_numbers("gpu", document, findings)
     blocks = _read_numbers("tb", document, findings)
@@ -88,11 +88,11 @@ def _read_numbers(
     document: ScannedXml,
     findings: FileFindings,
 ) -> dict[str, Int64Array]:
-    """Read the numeric columns of a tag's table by attribute, int64, in the order of the file.
+    """Return the numeric columns of a tag's table by attribute, int64, in the order of the file.
 
-    Of a text that is no number its leading digits are read, 0 without any. Records missing
-    attributes (of all columns, also those with words) and invalid numbers as errors; raises
-    nothing.
+    A text that is only partly a number gives the number at its beginning; any other invalid text
+    gives 0. Missing attributes (also of columns with words) and invalid numbers are recorded as
+    errors in `findings`; nothing is raised.
     """
     table = document.table(tag)
     values, states = document.texts.numbers
@@ -136,10 +136,11 @@ def _check_numbers(
     document: ScannedXml,
     findings: FileFindings,
 ) -> None:
-    """Record an error for values of an attribute that are no numbers below 2^31.
+    """Record errors for values of an attribute that are not numbers below 2^31.
 
-    `tag`: gpu, tb or step. Numbers with further characters ("4x") are read up to these, with a
-    warning "odd-number". Missing attributes are reported elsewhere.
+    `tag`: `gpu`, `tb` or `step`. A number with further characters, such as "4x", gives only the
+    warning `odd-number` and is read up to these characters. Missing attributes are ignored, because
+    `_check_present` reports them.
     """
     table, texts = document.table(tag), document.texts
     codes = table.column(attribute)
@@ -166,10 +167,11 @@ def _read_words(
     document: ScannedXml,
     findings: FileFindings,
 ) -> Int64Array:
-    """Return the index in `words` of an attribute of every step, int64.
+    """Return the index in `words` of an attribute of every step, int64, in the order of the file.
 
-    -1 for a missing attribute, which is no error here, and for an unknown word, which is recorded
-    as an error "unknown-" + attribute. The comparison is exact. Order: that of steps in the file.
+    The comparison is exact. An unknown word gives -1 and is recorded as an error with the code
+    `unknown-` plus the name of the attribute. A missing attribute gives -1 without an error,
+    because `_check_present` reports it.
     """
     codes = document.steps.column(attribute)
     positions = document.texts.positions_in(words)[codes]
@@ -198,11 +200,11 @@ def _check_ranks(
     header: AlgoHeader,
     findings: FileFindings,
 ) -> None:
-    """Record an error for ids outside 0..ngpus-1, repeated ids, and the first missing rank.
+    """Record errors for ids of `<gpu>` elements that are not 0..ngpus-1, each once.
 
-    `ids`, `line`: per `<gpu>` in the order of the file. Of equal ids the first is right. The
-    missing ranks are one error, "missing-rank", with the smallest missing number. The runtimes
-    would mix two `<gpu>` elements with one id into one program.
+    `ids`, `line`: id and line of each `<gpu>` in the order of the file. An id outside the range is
+    a `rank-range`. A repetition of an earlier id is a `duplicate-rank`. If ranks are missing, one
+    `missing-rank` at the line of `<algo>` gives the smallest missing rank.
     """
     expected = header.num_ranks
     outside = (ids < 0) | (ids >= expected)
@@ -239,13 +241,13 @@ def _build_program(
     blocks: Mapping[str, Int64Array],
     steps: Mapping[str, Int64Array],
 ) -> ThreadBlockProgram:
-    """Build the program with ranks and thread blocks sorted by id; steps keep the order of the
-    file.
+    """Build the program from columns in the order of the file; nothing is checked.
 
-    `gpus`, `blocks`, `steps`: columns by attribute, in the order of the file. Thread blocks are
-    sorted by rank, then by id; equal ids keep the order of the file. `position` counts the steps of
-    each block from 0, whereas `number` is the attribute `s`. `block_indptr` has the first block of
-    each rank and the total at the end. Nothing is checked here.
+    `gpus`, `blocks`, `steps`: columns by attribute. Ranks are sorted by id, thread blocks by rank
+    and id; equal ids keep the order of the file. Steps keep their order within their thread block.
+    In the result, `position` counts the steps of each thread block from 0, `number` is the
+    attribute `s`, and `block_indptr` has the first thread block of each rank and the total number
+    at the end.
     """
     gpu_count = len(document.gpus)
     rank_of_block = gpus["id"][group_of_entry(document.gpus.first_child)]
@@ -301,10 +303,12 @@ class Copies:
 def read_copies(
     document: ScannedXml, program: ThreadBlockProgram, findings: FileFindings
 ) -> Copies:
-    """Read the `<copy>` elements of a file, in its order: rank, source, destination and line.
+    """Read the `<copy>` elements of a file in file order: rank, source, destination and line.
 
-    Raises `InputError` ("copy-range") with all elements whose offset is no number of at most 9
-    digits, or outside the declared buffers. Empty without such elements.
+    Source and destination are offsets in the input and output (`i_off`, `o_off`). Raises
+    `InputError` (`copy-range`) with all elements whose offset is not a number of at most 9 digits
+    or is outside the declared buffer of the rank. The result is empty if there are no such
+    elements.
     """
     ids = [document.texts[code] for code in document.gpus.column("id")]
     rows = []
@@ -329,13 +333,12 @@ def _parse_offset(text: str) -> int:
 def insert_copies(
     steps: StepTable, copies: Copies, collective: Collective, program: ThreadBlockProgram
 ) -> StepTable:
-    """Return the steps with every rank's copies before its first steps, each copy in a separate
-    lane.
+    """Return the steps with the copies of every rank executed before all other steps of the rank.
 
-    A copy moves one unit from INPUT to OUTPUT. All steps of its rank without any predecessor depend
-    on it. Copies are appended behind the rows of `steps`, in lanes above all existing ones. If the
-    collective is only in place, copies of a unit to itself are dropped. The arguments are not
-    changed.
+    A copy moves one unit from INPUT to OUTPUT. Copies are appended after the rows of `steps`, each
+    in a lane of its own above all existing lanes. Every step of a rank without predecessors gets a
+    control dependency on all copies of the rank. If the collective is in place only, copies of a
+    unit onto itself are dropped. The arguments are not changed.
     """
     if collective.in_place and not collective.out_of_place:
         layout = collective.memory_layout(True, program.scratch_chunks)

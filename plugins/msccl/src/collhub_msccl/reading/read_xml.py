@@ -33,12 +33,17 @@ _MAX_SHOWN_ROOTS = 8
 
 
 def read(source: Source, options: ReadOptions) -> Algorithm:
-    """Read an MSCCL-IR file as an algorithm, with the semantics of the runtimes.
+    """Read an MSCCL-IR XML file as an algorithm, with the semantics of the runtimes.
 
-    Raises `InputError` with every defect and its line. Constructs that the runtimes would refuse or
-    misread, but that have a clear meaning, are reported to `source.report`. Raises `UsageError` if
-    the root is required and cannot be inferred. The extension `msccl` keeps the header and declared
-    sizes.
+    Raises `InputError` with all defects of the first phase that has any (see `_read_parts`), each
+    with its line. Constructs that have a clear meaning but that the runtimes refuse or misread are
+    reported as warnings to `source.report`. Raises `UsageError` if the collective needs a root that
+    is neither given in `options.root` nor inferable from the steps.
+
+    `options.reading` `dsl` reads the local operand of reductions as MSCCLang means it.
+    `options.copies` `run` adds the `<copy>` elements as steps. The extension `msccl` of the result
+    has the attributes of `<algo>` and the declared buffer sizes. The provenance has the options
+    that differ from their defaults.
     """
     content, file = source.content(), source.name
     findings = FileFindings(file, source.report)
@@ -76,9 +81,9 @@ def read(source: Source, options: ReadOptions) -> Algorithm:
 
 
 def read_program(source: Source) -> tuple[AlgoHeader, ThreadBlockProgram]:
-    """Return the header and the checked thread blocks of a file, without lowering the steps.
+    """Return the header and the checked thread blocks of a file, without converting the steps.
 
-    Raises `InputError` with all defects; warnings go to `source.report`.
+    Raises `InputError` as `read` does for defects of the file; warnings go to `source.report`.
     """
     header, program, _ = _read_parts(source)
     return header, program
@@ -89,9 +94,10 @@ def _read_parts(
 ) -> tuple[AlgoHeader, ThreadBlockProgram, ScannedXml]:
     """Return the header, the checked thread blocks and the scanned tables of a file.
 
-    `collective`: name for files in the short form, which do not contain it. Raises `InputError` for
-    files above 2^30 bytes (before reading, "too-large") and for defects, with all of a phase at
-    once: syntax, then the header, then thread blocks and steps. Warnings go to `source.report`.
+    `collective`: name of the collective for files in the short form, which may omit it. Raises
+    `InputError` for files above 2^30 bytes before they are read (`too-large`). Raises it with all
+    defects of a phase at once: first of the syntax, then of the header, then of texts that are not
+    valid values, then of the values of thread blocks and steps. Warnings go to `source.report`.
     """
     findings = FileFindings(source.name, source.report)
     # Refuse a large file before it is read.
@@ -120,12 +126,12 @@ def _build_collective(
     stated_root: int | None,
     findings: FileFindings,
 ) -> Collective:
-    """Build the collective of the header.
+    """Build the collective that the header describes.
 
-    A custom one has the declared buffers, defined inputs and no required result. `stated_root`:
-    root given by the user, or None; only collectives with a root have one. Raises `UsageError` for
-    a root that does not fit (also if the collective has none) or that cannot be inferred, and
-    `InputError` at the header's line for an impossible collective.
+    A custom collective gets the declared buffers, with all inputs defined and no required result.
+    `stated_root`: root from the options, or None. Raises `UsageError` if a root is given for a
+    collective without a root, if it is not a rank, or if a root is needed and cannot be inferred.
+    Raises `InputError` at the line of the header if the model refuses the collective.
     """
     is_rooted = header.kind in ROOTED
     if stated_root is not None and not is_rooted:
@@ -160,11 +166,11 @@ def _choose_root(
     lowered: Lowered,
     stated: int | None,
 ) -> int:
-    """Return the root given by the user, else the only rank that the steps permit.
+    """Return `stated` if it is given, otherwise the only rank that the steps permit as root.
 
-    A stated root is only checked to be a rank, not against the steps. Raises `UsageError` if it is
-    no rank, or without one if the steps permit no rank or several, of which the message names at
-    most 8.
+    `stated` need only be a rank; it is not compared with the steps. Raises `UsageError` if it is
+    not a rank. Without it, raises `UsageError` if the steps permit no rank or several, of which the
+    message names at most 8.
     """
     if stated is not None:
         if not 0 <= stated < header.num_ranks:
@@ -186,7 +192,7 @@ def _choose_root(
 
 
 def _to_compact_json(sizes: Int64Array) -> JsonValue:
-    """Return one number if all ranks have the same size, else the list of sizes."""
+    """Return a single number if all ranks have the same size, otherwise the list of sizes."""
     if bool(np.all(sizes == sizes[0])):
         return int(sizes[0])
     return [int(size) for size in sizes]
@@ -259,11 +265,11 @@ def samples() -> Sequence[Source]:
 
 
 def _format_ring_rank(rank: int) -> str:
-    """Format the `<gpu>` element of one of the four ranks of the sample, a ring.
+    """Return the `<gpu>` element of a rank of the sample ring of four ranks.
 
     Its only thread block sends to the next rank and receives from the previous one. `_RING_STEPS`
-    lists the steps: the type of each, and the distance d of the rank whose chunk it handles, which
-    is the rank d places before this one in the ring.
+    lists (type, distance) of each step: it handles the chunk of the rank that is `distance`
+    positions before this rank in the ring.
     """
     after = (rank + 1) % _RANKS
     before = (rank - 1) % _RANKS

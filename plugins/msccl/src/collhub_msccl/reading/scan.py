@@ -41,10 +41,11 @@ def scan_xml(
     file: str,
     findings: FileFindings,
 ) -> ScannedXml:
-    """Parse `content` into tables; warn of ignored elements and attributes.
+    """Parse the XML text in `content` into tables; warn of ignored elements and attributes.
 
-    Raises `InputError` for files above 1 GiB, for malformed XML, for an unsupported encoding, for a
-    DOCTYPE, for another root element and for misplaced elements.
+    Raises `InputError` for more than 2^30 bytes (`too-large`), an unsupported encoding, malformed
+    XML, a DOCTYPE, a wrong root element, misplaced elements, and header attributes above 4 096
+    characters.
     """
     if len(content) > MAX_BYTES:
         message = f"the file has {len(content)} bytes, more than {MAX_BYTES}"
@@ -68,8 +69,9 @@ def scan_xml(
 def _feed(scanner: _Scanner, content: bytes) -> None:
     """Pass the file to the parser, which calls the handlers, and end the document.
 
-    Of a run of equal steps the parser gets the first; if it is a valid step, the others are added
-    at once, else the parser gets them too. Errors of the parser are not caught.
+    For a run of steps that differ only in values, the parser gets only the first step. If it
+    accepts that step, the other steps are added to the table directly; otherwise the parser gets
+    them too. Errors of the parser are not caught.
     """
     # Slices of a view are not copies.
     view = memoryview(content)
@@ -99,9 +101,9 @@ def _explain_syntax_error(
 ) -> InputError:
     """Build an `InputError` for a syntax error, with its line in the file.
 
-    An empty file (only white space or a byte order mark) has the code "empty" and no line; a file
-    that ends too early "truncated", with the innermost open element; any other "not-xml", with the
-    reason of the parser.
+    The code is `empty` if the file has only white space or a byte order mark, and `truncated` if
+    the file ends too early; its message names the innermost open element. All other errors are
+    `not-xml` with the parser's reason.
     """
     # Expat reports "no element found" for this, as for a file with only a comment.
     if not content.strip(b" \t\r\n\xef\xbb\xbf"):
@@ -164,9 +166,9 @@ class _Scanner:
         return self._open[-1] if len(self._open) > 1 else ""
 
     def parse_step(self, element: memoryview) -> bool:
-        """Parse a text now, and return whether it was one complete step of a thread block.
+        """Parse an element immediately; return whether it was accepted as one complete step.
 
-        It may also be inside a comment, or where no step is allowed.
+        False if it is inside a comment, at a position where no step is allowed, or incomplete.
         """
         # The text may be inside a comment, or at a position where no step is allowed.
         rows = len(self._steps.lines)
@@ -182,11 +184,12 @@ class _Scanner:
         self.unseen_lines += run.lines * (len(run.codes) - 1)
 
     def build_document(self, findings: FileFindings) -> ScannedXml:
-        """Build the tables of the scanned file, after its end was parsed; warn of ignored elements.
+        """Build the tables of the scanned file after its end was parsed.
 
-        At most one warning "ignored-elements", at the line of the first one, and for each of
-        `<gpu>`, `<tb>` and `<step>` one "ignored-attributes", at the line of `<algo>`. Each names
-        the five most frequent names with their numbers; further ones are not mentioned.
+        Warns of ignored elements with one `ignored-elements` at the line of the first one. Warns of
+        unknown attributes with one `ignored-attributes` at the line of `<algo>` for each of
+        `<gpu>`, `<tb>` and `<step>` that has any. Each warning lists the 5 most frequent names with
+        their numbers.
         """
         if self._ignored:
             most_common = self._ignored.most_common(_MAX_SHOWN_NAMES)
@@ -219,11 +222,12 @@ class _Scanner:
     def _handle_start(self, name: str, attributes: list[str]) -> None:
         """Handle a start tag: add the element to its table, or ignore it with its contents.
 
-        The most frequent element comes first: this is the hot loop. `<op>` is the short form of a
-        step, and `<copy>` within `<gpu>` is noted before it is ignored as an element. Ignored
-        elements are counted by name, except within ignored ones. Raises `InputError` for another
-        root element ("wrong-root"), a known element in a wrong place ("misplaced-element"), or a
-        header attribute above 4 096 characters, name included ("too-long").
+        `<op>` is added as a step and marks the document as short form. A `<copy>` in a `<gpu>` is
+        recorded separately, and counts as an ignored element. Ignored elements are counted by name,
+        except inside other ignored elements. Raises `InputError` for a root element other than
+        `<algo>` (`wrong-root`), for a known element inside a wrong one (`misplaced-element`), and
+        for an attribute of `<algo>` whose name and value together exceed 4 096 characters
+        (`too-long`).
         """
         inside = self._open[-1]
         line = self.parser.CurrentLineNumber + self.unseen_lines

@@ -80,10 +80,10 @@ HISTORIES: Mapping[str, RuntimeHistory] = {
 
 
 def describe_versions(name: str, subject: str) -> list[str]:
-    """Return one note if the newest version of a runtime ignores the files; empty list if it uses
-    them.
+    """Return one note if the newest version of a runtime does not use the files, otherwise [].
 
-    `name`: runtime; `subject`: beginning of the note with its verb, such as `the files are`.
+    `name`: the runtime. `subject`: beginning of the note with its verb, such as `the files are`.
+    The note gives the last version that uses the files and the reason.
     """
     history = HISTORIES[name]
     newest, used = history.versions[-1], [row for row in history.versions if row.uses_files][-1]

@@ -58,12 +58,13 @@ def check_rccl(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _check_runtime(request: CheckRequest, runtime: Runtime) -> CheckReport:
-    """Report whether a runtime loads a file, the calls that use it, and warnings about them.
+    """Check whether a runtime loads a file, and report the calls that use it.
 
-    A file that cannot be parsed, or that violates a rule of the runtime, is reported as refused,
-    with the fact "is_accepted" False and without calls. `ok` only if at least one call uses it; a
-    file that loads but serves no call has a diagnostic with the reason. Raises `UsageError` if the
-    request has no file.
+    The report is `ok` only if at least one call uses the file. A file that cannot be parsed or
+    violates a rule of the runtime is refused: no calls, and the fact "is_accepted" is False. A file
+    that is loaded but used by no call has an error with the reason. For loaded files, warnings
+    about invalid programs and deadlocks are included. Raises `UsageError` if the request has no
+    file.
     """
     source = request.source
     if source is None:
@@ -107,11 +108,12 @@ def _report_refused(runtime: Runtime, findings: Iterable[Diagnostic]) -> CheckRe
 
 
 def _find_calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
-    """Yield the calls that use the file, one per mode; none if no size is served.
+    """Yield the calls that use the file, one per mode (in place, out of place).
 
-    All have the same sizes (in bytes) and conditions: the number of elements is divisible by the
-    chunks of the file, if these are more than 1, counted over all ranks for all-gather,
-    reduce-scatter and all-to-all; and reducing collectives have a condition on operators.
+    Yields nothing if no size or no mode uses the file. All calls have the same sizes (bytes) and
+    conditions. One condition, only if the file has more than one chunk, is that the number of
+    elements is divisible by the number of chunks; for all-gather, reduce-scatter and all-to-all,
+    the elements of all ranks count. Reducing collectives also have a condition on operators.
     """
     sizes = _read_sizes(algo, runtime)
     if sizes is None:
@@ -132,7 +134,9 @@ def _find_calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
 def _read_modes(algo: RawElement, runtime: Runtime) -> list[bool]:
     """List the modes of the calls that use the file: True for in place, False for out of place.
 
-    A runtime that reads both attributes may use the file for no mode.
+    A runtime with both modes uses the file in every mode whose attribute (`inplace`, `outofplace`)
+    is 1, which may be none. microsoft/msccl has only `inplace` and uses the file in exactly one
+    mode; an all-to-all is always out of place.
     """
     # The runtimes treat every number except 1 as 0.
     in_place = read_number(algo.attributes["inplace"]) == 1
@@ -148,10 +152,11 @@ def _read_modes(algo: RawElement, runtime: Runtime) -> list[bool]:
 
 
 def _read_sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | None:
-    """Return the minimum and maximum size in bytes (both inclusive); None if no size is served.
+    """Return the minimum and maximum call size in bytes, both inclusive; None if no size fits.
 
-    A maximum of None means no limit. `maxBytes="0"` means "no limit" to two runtimes, but "never"
-    to microsoft/msccl, which compares with "less than".
+    A maximum of None means no limit. A missing minBytes is 0, and a missing maxBytes is the
+    runtimes' default. microsoft/msccl excludes maxBytes itself, so 0 means that no size fits. For
+    the other runtimes maxBytes is included, and 0 means no limit.
     """
     smallest = read_number(algo.attributes.get("minBytes", "0"))
     largest = read_number(algo.attributes.get("maxBytes", str(DEFAULT_MAX_BYTES)))
@@ -163,10 +168,10 @@ def _read_sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | 
 
 
 def _explain_unused_file(source: Source, algo: RawElement, runtime: Runtime) -> Diagnostic:
-    """Explain why no call uses a file that loads: no size is served, or else no mode is.
+    """Explain why no call uses a file that is loaded: no size fits, or both modes are 0.
 
-    Returns an error "never-selected" at the line of `<algo>`, with a cure. It is only right for a
-    file that no call uses; nothing is reported here.
+    Returns an error `never-selected` at the line of `<algo>`, with a cure. The caller has checked
+    that no call uses the file.
     """
     location = Location(source.name, algo.line)
     reason = f"{runtime.title} loads the file but never uses it"
@@ -186,13 +191,16 @@ def _add_doubts_of_program(
     calls: tuple[LoadableCall, ...],
     refusals: Refusals,
 ) -> None:
-    """Add warnings to `refusals` if the program is invalid, or can deadlock at sizes of `calls`.
+    """Add warnings to `refusals` if the program is invalid or can deadlock for some of `calls`.
 
-    A file that the reader refuses has its errors added and is not checked further. A connection
-    holds only the number of transfers of the protocol. If the program could fill one with
-    `min_units` chunks per transfer, the largest safe size is the chunks of the file times (slice
-    bytes // `min_units`), or 0 if no number is safe; a warning "fifo-deadlock" is added if a call
-    has no limit or one above that size. No warning if single chunks are safe. Sizes are in bytes.
+    If the reader refuses the file, or messages do not match, these errors are added as warnings,
+    and deadlocks are not checked.
+
+    A connection can hold only a limited number of transfers, given by the protocol.
+    `compute_fifo_safety` finds the smallest number of chunks per transfer without deadlock. If it
+    is 1, there is no warning. Otherwise the largest safe call size in bytes is the chunks of the
+    file times (slice bytes // that number), or 0 if no number is safe. A `fifo-deadlock` is added
+    if a call has no maximum size or one above this.
     """
     protocol, runtime = algo.attributes["proto"], refusals.runtime
     try:
@@ -224,11 +232,11 @@ def _add_doubts_of_program(
 
 
 def _add_errors(errors: Iterable[Diagnostic], algo: RawElement, refusals: Refusals) -> None:
-    """Add errors of the reader as warnings about a file that loads.
+    """Add errors of the reader to `refusals`, as warnings about a file that is loaded.
 
-    Each has the code, cure and line of the error (without a line, that of `<algo>`). If the line is
-    that of a thread block or step, the message begins with rank, thread block and step. Warnings
-    with the same code count as one finding.
+    Each warning has the code, cure and line of the error; an error without a line gets that of
+    `<algo>`. If the line is that of a thread block or step, the message begins with the rank,
+    thread block and step. All warnings with the same code count as one finding.
     """
     # By line: rank, thread block and, for a step, its `s`.
     names: dict[int, str] = {}
@@ -269,12 +277,14 @@ class FifoSafety:
 
 
 def compute_fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
-    """Find the minimum number of units per transfer from which on no number causes a deadlock.
+    """Find the smallest number of units per transfer down to which no number causes a deadlock.
 
-    `capacity`: transfers that a connection holds. Tries each distinct partition of the counts into
-    transfers once, from the largest transfers down, until one deadlocks. A step of c units in
-    transfers of u units is ceil(c / u) transfers. Raises `InputError` for algorithms with unmatched
-    messages.
+    `capacity`: transfers that a connection can hold. With u units per transfer, a step of c units
+    takes ceil(c / u) transfers. Distinct splits of all counts into transfers are tried from the
+    largest u down, until one deadlocks. The result is the u of the last safe split; None if the
+    first one deadlocks, and 1 if there are no messages. If the splits have more than
+    `MAX_TRANSFERS` transfers in total, the search stops after the last safe split, and `is_exact`
+    is False. Raises `InputError` if the algorithm has unmatched messages.
     """
     findings = Findings()
     messages = match_messages(algorithm.steps, findings)
@@ -296,12 +306,12 @@ def compute_fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
 
 
 def _iterate_distinct_splits(counts: list[int]) -> Iterator[int]:
-    """Yield, descending, the smallest units per transfer of each distinct split of the counts.
+    """Yield the distinct ways to split counts into transfers, as units per transfer, descending.
 
-    With u units per transfer, a count c is split into ceil(c / u) transfers. For every distinct
-    list of these numbers, over all counts, the smallest u that gives it is yielded once: first the
-    largest count, last 1. `counts`: distinct, at least 1; yields nothing without counts. A
-    generator, because a count near 2^62 has about 2^32 such numbers.
+    With u units per transfer, a count c is split into ceil(c / u) transfers. Of all u that give the
+    same numbers of transfers for all counts, only the smallest is yielded; the last is 1. `counts`:
+    distinct numbers, at least 1; nothing is yielded if it is empty. This is a generator because a
+    count near 2^62 has about 2^32 such numbers.
     """
     latest = 0
     partitions = [_iterate_splits(count) for count in counts]
@@ -312,9 +322,10 @@ def _iterate_distinct_splits(counts: list[int]) -> Iterator[int]:
 
 
 def _iterate_splits(count: int) -> Iterator[int]:
-    """Yield the minimum u for every value of ceil(count / u), descending from `count` to 1.
+    """Yield the smallest u for every value of ceil(`count` / u), descending from `count` to 1.
 
-    For count 5: 5, 3, 2, 1 (1, 2, 3 and 5 transfers). Nothing for a count below 1.
+    For count 5, yields 5, 3, 2, 1 (for 1, 2, 3 and 5 transfers). Yields nothing for a count below
+    1.
     """
     units = count
     while units >= 1:

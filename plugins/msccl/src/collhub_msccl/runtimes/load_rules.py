@@ -33,11 +33,16 @@ _REQUIRED_OF_ALGO = {True: ("outofplace", "minBytes", "maxBytes"), False: ("name
 def check_algo(algo: RawElement, refusals: Refusals) -> None:
     """Check the attributes of `<algo>`, the number of channels and the ids of ranks.
 
-    Refused: each missing required attribute (which ones depends on the runtime), an unknown `coll`,
-    a `proto` other than Simple, LL and LL128, more than 1 024 `<gpu>`, and wrong ids of ranks.
-    `minBytes` above `maxBytes` is refused only by a runtime with one mode per file; too many
-    channels are refused by the others, and only a warning for it. Records every violation in
-    `refusals`; raises no exception.
+    All violations are recorded in `refusals`; no exception is raised. Refused are:
+
+    - a missing required attribute; the runtime determines which ones are required
+    - a `coll` that is missing or that the runtime does not know
+    - a `proto` other than Simple, LL and LL128
+    - `minBytes` above `maxBytes`, only by a runtime with one mode per file
+    - more channels than the runtime has; a runtime with one mode per file gives only a warning
+    - more than 1 024 `<gpu>` elements
+
+    Ids of ranks that are not 0..ngpus-1 give a warning.
     """
     runtime = refusals.runtime
     cure = f"'collhub convert -O runtime={runtime.name}' adds it"
@@ -70,10 +75,10 @@ def check_algo(algo: RawElement, refusals: Refusals) -> None:
 
 
 def _check_collective(algo: RawElement, refusals: Refusals) -> None:
-    """Refuse a `coll` that is missing, or that the runtime does not know.
+    """Refuse a `coll` that is missing or that the runtime does not know.
 
-    The comparison with the runtime's names is exact, including case. Records one refusal
-    "unknown-collective", which lists the known names; no effect for a known one.
+    The comparison with the runtime's names is exact, including case. The refusal
+    `unknown-collective` lists the known names.
     """
     runtime = refusals.runtime
     name = algo.attributes.get("coll")
@@ -89,10 +94,11 @@ def _check_collective(algo: RawElement, refusals: Refusals) -> None:
 
 
 def _check_ranks(algo: RawElement, refusals: Refusals) -> None:
-    """Warn if the ids of `<gpu>` are not 0..ngpus-1, each once, in any order.
+    """Warn if the ids of the `<gpu>` elements are not 0..ngpus-1, each once, in any order.
 
-    A rank reads all elements with its id, and no others. One warning "missing-rank" for the file;
-    an id that is missing or no number counts as 0.
+    A rank executes all elements with its id and no others, so a rank would have no program or a
+    mixed one. There is one warning `missing-rank` for the file. An id that is missing or not a
+    number counts as 0.
     """
     ids = sorted(read_number(gpu.attributes.get("id", "")) for gpu in algo.children)
     expected = read_number(algo.attributes.get("ngpus", "0"))
@@ -110,14 +116,18 @@ def check_gpu(
     algo: RawElement,
     refusals: Refusals,
 ) -> None:
-    """Check the program of one rank by the rules of the parser that runs on this rank.
+    """Check the program of one rank by the rules of the runtime's parser on this rank.
 
-    Refused are a negative `s_chunks`; numbers of input and output chunks that do not fit the mode
-    (in place or out of place) of the file, unless the runtime serves both modes; more than 4 095
-    XML elements that the rank reads (its own steps and all `<gpu>`); ids of thread blocks, in any
-    order, that are not the numbers from 0 without gaps; more thread blocks than the runtime has;
-    and the violations of each block. Records every violation in `refusals`. An element without a
-    required attribute is not checked further.
+    All violations are recorded in `refusals`; no exception is raised. A `<gpu>` without a required
+    attribute is not checked further. Refused are:
+
+    - a negative `s_chunks`
+    - numbers of chunks that do not match `nchunksperloop`, by a runtime with one mode per file
+    - more than 4 095 XML elements that the rank reads: `<algo>`, all `<gpu>`, and its own thread
+      blocks and steps
+    - ids of thread blocks that are not 0, 1, 2, ... in any order
+    - more thread blocks than the runtime has
+    - the violations of each thread block
     """
     if not _has_all_attributes(gpu, refusals):
         return
@@ -158,8 +168,9 @@ def _check_chunks(
 ) -> None:
     """Refuse `i_chunks` or `o_chunks` that does not match nchunksperloop (microsoft/msccl only).
 
-    They must be equal; of an all-gather the input, and of a reduce-scatter the output, times
-    `ngpus`. Size 0 and negative sizes are accepted here. Each violation is a "chunks-inconsistent".
+    Each must be equal to nchunksperloop, with two exceptions: the input of an all-gather and the
+    output of a reduce-scatter must be nchunksperloop / ngpus. Sizes of 0 and below are accepted
+    here. Each violation is a `chunks-inconsistent`.
     """
     chunk_count = algo.attributes.get("nchunksperloop", "")
     for name, divided in (("i_chunks", "allgather"), ("o_chunks", "reduce_scatter")):
@@ -181,13 +192,15 @@ def _check_block(
     usage: Counter[tuple[str, int]],
     refusals: Refusals,
 ) -> None:
-    """Check channel, peers and steps of one thread block.
+    """Check the channel, the peers and the steps of one thread block.
 
-    A negative channel or one above the runtime's limit is refused; the limit itself is only a
-    warning, because the parsers accept it by mistake. A peer is refused if it is the own rank,
-    below -1 (none), or not a rank of the file where the runtime checks that. `usage`: thread blocks
-    of the rank so far by (send or recv, channel), which is updated; more than 32 are refused once.
-    Steps without a required attribute are not checked by themselves.
+    A channel that is negative or above the runtime's limit is refused. The limit itself gives only
+    a warning, because the parsers accept it by mistake. A peer is refused if it is the own rank or
+    below -1 (none); a runtime with one mode per file also refuses a number that is not a rank.
+
+    `usage`: number of thread blocks of the rank so far by (`send` or `recv`, channel); this block
+    is added to it. More than 32 are refused once. Steps without a required attribute are not
+    checked, except in chains of reductions.
     """
     rank = read_number(gpu.attributes["id"])
     name = f"rank {rank}, thread block {block.attributes['id']}"
@@ -261,12 +274,16 @@ def check_step(
     block_name: str,
     refusals: Refusals,
 ) -> None:
-    """Check one step of a thread block; records violations in `refusals`.
+    """Check one step of a thread block and record its violations in `refusals`.
 
-    Refused: `s` outside of 0..max_steps - 1 of the runtime (as one finding per block), unknown
-    types and defective operands; and unless it is a nop, `cnt` outside of 0..71, `hasdep` other
-    than 0 and 1, and a type that sends or receives in a block without that peer. `depid` above 127
-    is only a warning.
+    Refused are:
+
+    - an `s` outside 0..max_steps - 1 of the runtime, merged into one finding per thread block
+    - a type that the runtime does not execute, and invalid operands
+    - except in a nop: a `cnt` outside 0..71, and a `hasdep` other than 0 and 1
+    - a type that sends or receives in a block without that peer, once per block and side
+
+    A `depid` above 127 gives a warning. `block_name`: name of the block for messages.
     """
     runtime, attributes = refusals.runtime, step.attributes
     name = f"{block_name}, step {attributes['s']}"
@@ -305,9 +322,10 @@ def _check_type(
     name: str,
     refusals: Refusals,
 ) -> None:
-    """Refuse a type that the runtime does not execute, once per type and file.
+    """Refuse a step type that the runtime does not execute, once per type and file.
 
-    Warns of `ra`, at which the interpreter leaves the thread block, once per step.
+    For a type `ra` that the runtime has, warns once per step, because the interpreter leaves the
+    thread block there.
     """
     runtime, kind = refusals.runtime, step.attributes["type"]
     if kind in runtime.step_types:
@@ -329,11 +347,12 @@ def _check_operand(
     name: str,
     refusals: Refusals,
 ) -> None:
-    """Check one operand of a step, `side` src or dst; record violations in `refusals`.
+    """Check one operand of a step and record its violations in `refusals`.
 
-    Refused: an unknown buffer and, if the type of the step uses the side, a first chunk outside of
-    the size declared in `gpu`. Like the parsers, it accepts the offset -1 and does not check the
-    last chunk. `name`: of the step, for messages.
+    `side`: `src` or `dst`. `name`: name of the step for messages. An unknown buffer is refused. If
+    the type of the step uses this side, an offset outside the size that `gpu` declares is refused
+    too. As in the runtimes' parsers, the offset -1 is accepted, and only the first chunk is
+    checked. Equal findings about one size of a `<gpu>` are merged.
     """
     attributes = step.attributes
     buffer = attributes[f"{side}buf"]
@@ -357,13 +376,15 @@ def check_chains(
     name: str,
     refusals: Refusals,
 ) -> None:
-    """Refuse steps that follow a waiting nop but do not wait themselves.
+    """Refuse steps that must continue the wait of a nop but do not wait themselves.
 
-    A nop transfers its wait to the next step that moves data, which must have a dependency itself.
-    Nops without a wait are ignored, and so are reductions (`re`) that join the previous one: equal
-    destination and source buffer, no wait of their own, unless the previous one has `hasdep` or is
-    the 16th `re` of the thread block. Each such step is a refusal "unfinished-nop-chain". `name`:
-    of the thread block, for messages.
+    After nops that wait, the next step that moves data must have a dependency itself. An `re` that
+    joins the previous `re` is skipped, and nops without a wait have no effect. An `re` joins if it
+    has the same destination and source buffer as the previous one and no dependency, unless the
+    previous one has `hasdep` or is the 16th `re` of the thread block.
+
+    Each violating step is refused as `unfinished-nop-chain`. `name`: name of the thread block for
+    messages.
     """
     is_pending = False
     run: _ChainKey | None = None

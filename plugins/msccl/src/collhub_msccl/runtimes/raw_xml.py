@@ -47,12 +47,12 @@ class RawElement:
 
 
 def parse_raw(text: str, file: str) -> RawElement:
-    """Parse the first element of a text as the runtimes do, and name it `algo` whatever its tag.
+    """Parse the first element of a text as the runtimes do; its name becomes `algo`.
 
-    Elements that the runtimes do not know are dropped with their content, and so are attributes
-    beyond the 16th slot; every space between attributes takes a slot. The parser reads to the end
-    of the text: after the first element it accepts only comments and further elements, which it
-    ignores. Raises `InputError` at the first position where the parser fails.
+    Elements that the runtimes do not know are dropped with their content. Attributes beyond the
+    16th slot are dropped too; every space before an attribute takes a slot. After the first
+    element, the text may contain only comments and further elements, which are parsed and dropped.
+    Raises `InputError` at the first position where the runtimes' parser fails.
     """
     parser = _Parser(text, file)
     root = parser.parse_element()
@@ -76,11 +76,11 @@ class _Parser:
         return self._position == len(self._text)
 
     def parse_element(self) -> RawElement:
-        """Parse the next element with its content, and name it `algo`.
+        """Parse the next element with its content, and rename it `algo`.
 
-        Only children that the runtimes know at that place are kept; others are parsed and dropped
-        with their content, but must be well-formed for the parser too. The nesting is not limited.
-        Raises `InputError` at the first position where the runtimes' parser fails.
+        Only children that the runtimes know inside their parent are kept. Others are dropped with
+        their content, but must be well-formed. The nesting is not limited. Raises `InputError` at
+        the first position where the runtimes' parser fails.
         """
         root, is_closed = self._parse_opening_tag()
         root.name = "algo"
@@ -102,10 +102,10 @@ class _Parser:
         return root
 
     def _skip_closing_tag(self, element: RawElement, is_root: bool) -> bool:
-        """Skip a closing tag if one follows, and return whether it did.
+        """Skip a closing tag if one follows; return whether one did.
 
-        Raises `InputError` if its name is not that of `element`; the first element (`is_root`) may
-        be closed by any name.
+        `is_root`: `element` is the first element, which any closing tag may close. For other
+        elements, raises `InputError` (`misplaced-element`) if the tag has another name.
         """
         end = _CLOSE.match(self._text, self._position)
         if end is None:
@@ -136,12 +136,12 @@ class _Parser:
         return element, match[3] == "/"
 
     def _parse_attributes(self, match: re.Match[str], line: int) -> dict[str, str]:
-        """Return the attributes that the parser keeps: the first of each name, within 16 slots.
+        """Return the attributes that the runtimes' parser keeps: the first of each name.
 
-        Each space before an attribute takes one slot, so further spaces shift the later attributes;
-        those beyond the last slot are dropped. `match`: of the tag, with the element name and the
-        attributes as groups. Raises `InputError` ("too-long") for names above 254 and values above
-        255 characters.
+        A tag has 16 slots for attributes. Every space before an attribute takes a slot, so
+        additional spaces shift later attributes; those beyond the last slot are dropped. `match`:
+        match of the tag, with the element name and the text of the attributes as groups. Raises
+        `InputError` (`too-long`) for names above 254 and values above 255 characters.
         """
         if len(match[1]) > _MAX_NAME_BYTES:
             self._fail("too-long", f"an element name of {len(match[1])} characters", line)
@@ -160,27 +160,31 @@ class _Parser:
         return attributes
 
     def _skip_between(self) -> None:
-        """Skip white space (no tabs) and complete comments at the current position.
+        """Skip white space except tabs, and complete comments, at the current position.
 
-        Moves the position and counts lines; without any of them nothing changes.
+        Updates the position and the line number.
         """
         match = _BETWEEN.match(self._text, self._position)
         assert match is not None, "the pattern matches the empty text"
         self._advance(match.end())
 
     def _advance(self, position: int) -> None:
-        """Move to a position and count the lines passed: linear in the text over all calls."""
+        """Move to a position of the text and add the line breaks in between to the line number."""
         self._line += self._text.count("\n", self._position, position)
         self._position = position
 
     def _refuse(self, inside: str) -> NoReturn:
-        """Raise `InputError` with the reason why no element follows at the current position.
+        """Raise `InputError` with the reason why no element begins at the current position.
 
-        `inside`: name of the open element, empty before the first. The first reason that applies is
-        reported: end of the file ("truncated"), a construct of `_REASONS` at this position (each
-        with its code), text between elements ("not-xml"), a single quote in the tag
-        ("single-quote"), a tab or line break in it ("line-break"), else "not-xml" with the begin of
-        the tag.
+        `inside`: name of the open element, "" before the first element. The first reason that
+        applies is reported:
+
+        - the text ends (`truncated`)
+        - a construct of `_REASONS` begins here (with its code)
+        - there is text between elements (`not-xml`)
+        - the tag has a single quote (`single-quote`)
+        - the tag has a tab or line break (`line-break`)
+        - otherwise the beginning of the tag is shown (`not-xml`)
         """
         rest = self._text[self._position : self._position + _LOOKAHEAD_CHARACTERS]
         if not rest:
@@ -268,10 +272,10 @@ class Refusals:
         cure: str = "",
         cause: Hashable = None,
     ) -> None:
-        """Record a reason for which the runtime refuses the file.
+        """Record a reason for which the runtime refuses the file, and set `is_any`.
 
-        `cause`: findings of a code with an equal cause are merged into the first; None: never
-        merged.
+        Findings with the same code and the same `cause` are merged into the first one. None is
+        never merged. `cure`: how to fix it, "" if unknown.
         """
         self.is_any = True
         self._add(code, message, line, Severity.ERROR, cure, cause)
@@ -284,10 +288,10 @@ class Refusals:
         line: int,
         cure: str = "",
     ) -> None:
-        """Record a refusal, unless one of equal code and subject is recorded already.
+        """Record a refusal unless one with the same code and subject is already recorded.
 
-        For defects that many elements share; `subject`: for example the step type. `line`: of the
-        first element, `cure`: advice, "" for none.
+        This is for defects that many elements share. `subject`: for example the step type. `line`:
+        line of this element.
         """
         if (code, subject) in self._subjects:
             return
@@ -319,7 +323,7 @@ class Refusals:
     ) -> None:
         """Record a finding; if an earlier one has the same code and cause, only count it.
 
-        Without a cause (None) every finding is separate. The first finding of a cause keeps its
+        If the cause is None, the finding is always separate. The first finding of a cause keeps its
         text, line and severity.
         """
         findings_by_cause = self._findings.setdefault(code, {})

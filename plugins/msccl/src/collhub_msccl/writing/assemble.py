@@ -91,12 +91,13 @@ class _Assembly:
         self._restart(attempt.lanes)
 
     def build_program(self) -> ThreadBlockProgram:
-        """Build a program within the limits.
+        """Build a program within the limits of the runtime.
 
-        Thread blocks with too many steps are cut into more blocks, round after round. Raises
-        `NoProgramError`, with the exceeded limit, if there is none after `_MAX_ROUNDS` rounds, if a
-        thread block is too long and must not be cut, or at once if another limit is exceeded; a
-        round without possible channels is repeated.
+        If thread blocks have too many steps, their lanes are cut into more blocks and another round
+        begins, up to `_MAX_ROUNDS` rounds. A round in which lanes must be separated to choose
+        channels counts, too. Raises `NoProgramError` with the reason: after the last round; if a
+        thread block is too long and `may_cut` is False; if another limit is exceeded; or if there
+        are not enough channels.
         """
         reason = ""
         for _ in range(_MAX_ROUNDS):
@@ -125,10 +126,9 @@ class _Assembly:
         raise NoProgramError(reason)
 
     def _restart(self, lanes: Lanes) -> None:
-        """Restart with lanes that are not cut, and arrange the steps.
+        """Replace the lanes by uncut ones and arrange the steps again; earlier cuts are lost.
 
-        Lanes, cuts and arrangement are replaced; earlier cuts are lost. Raises `NoProgramError` if
-        no order of execution exists.
+        Raises `NoProgramError` if there is no order of execution.
         """
         self._lanes = lanes
         self._cuts = Cuts.build_uncut(lanes)
@@ -139,12 +139,12 @@ class _Assembly:
         self._arrangement = arrangement
 
     def _cut_blocks(self) -> Blocks:
-        """Build the thread blocks of the current cuts; arrange the steps again if any lane is cut.
+        """Build the thread blocks of the current cuts; if any lane is cut, arrange the steps again.
 
-        Local steps are distributed in the previous order. Only pairs of fusable steps within one
-        block remain fusable. The order of a producer's lane is kept only within each part. Changes
-        the arrangement. Raises `NoProgramError` if the cuts make steps wait for each other in a
-        cycle.
+        Only pairs of fusable steps within one block are fused. The order of a lane of the producer
+        is kept only within each of its parts. Local steps are distributed in the order of the
+        previous arrangement. Raises `NoProgramError` if the cuts make steps wait for each other in
+        a cycle.
         """
         draft, lanes = self._draft, self._lanes
         blocks = cut_lanes(draft, lanes, self._cuts, self._arrangement.position)
@@ -163,10 +163,11 @@ class _Assembly:
         return blocks
 
     def _find_fusable(self) -> Edges:
-        """Return the pairs (row, row fused into it) that may become one step, within lanes.
+        """Return the pairs (row, row that may be fused into it) within lanes.
 
-        The decided pairs if there are any, else chains of reductions and forwarding sends, if these
-        are enabled.
+        If the attempt decided the pairs (`joined`), these are returned, except pairs of different
+        lanes. Otherwise they are the chains of reductions (if merging is enabled) and the sends
+        that forward received data (if fusing is enabled).
         """
         if self._joined is not None:
             first, second = self._joined
@@ -181,8 +182,8 @@ class _Assembly:
         """Return the channel of every connection of the blocks; None if the caller must restart.
 
         None means that lanes were separated, which changes the blocks. The producer's channels are
-        kept if the lanes are the producer's and the runtime accepts them. Raises `NoProgramError`
-        if the runtime has too few channels.
+        kept if the lanes are the producer's, nothing is cut, and the runtime accepts the channels.
+        Raises `NoProgramError` if the runtime has too few channels.
         """
         max_channels = self._limits.max_channels
         if self._lanes.is_given and not self._cuts.is_any and _are_usable(blocks, max_channels):
@@ -202,9 +203,10 @@ class _Assembly:
     def _cut_more(self, blocks: Blocks, length: Int64Array) -> None:
         """Increase the cuts of the lanes that have a block with too many steps.
 
-        `length`: int64, steps per block. Message and local steps of a lane are cut in proportion to
-        their rows, into blocks with 2 steps less than the limit (at least 1), since borders add
-        waits. Changes only the cuts of the assembly, for the next round.
+        `length`: int64, steps per block. The steps of a lane are attributed to messages and to
+        local steps in proportion to their rows. The new cuts suffice for blocks with 2 steps less
+        than the limit (at least 1), because cuts add waits. Only `self._cuts` changes; the next
+        round applies it.
         """
         is_local = self._draft.partner < 0
         of_row, size = self._lanes.of_row, self._lanes.size
@@ -233,11 +235,12 @@ def _increase_cuts(
     required: tuple[int, int],
     has_local: bool,
 ) -> tuple[int, int]:
-    """Return increased cuts of a lane, in messages and in local steps.
+    """Return the increased numbers of blocks of a lane: (for messages, for local steps).
 
-    At least the required numbers; from the second cut on at least a quarter more (minimum 1),
-    because the waits that cutting adds are not predictable, and rounds are limited. No local cuts
-    if the lane has no local steps.
+    Each is at least the required number. If the lane has been cut before, each is also increased by
+    at least a quarter of the larger present number (minimum 1), because the waits that cuts add
+    cannot be predicted and rounds are limited. The second number is 0 if the lane has no local
+    steps.
     """
     messages, local = present
     is_first = messages == 1 and local == 0
@@ -248,10 +251,10 @@ def _increase_cuts(
 
 
 def _are_usable(blocks: Blocks, limit: int) -> bool:
-    """Return whether the producer's channels can be kept.
+    """Return whether the channels of the producer can be kept.
 
-    They must be in 0..limit-1, with at most 32 blocks of connections per rank, channel and side.
-    True without connections.
+    They must be in 0..`limit` - 1, and a rank may have at most 32 connections per channel and
+    direction. True if there are no connections.
     """
     channel = blocks.channel
     if not len(channel):
@@ -267,12 +270,12 @@ def _are_usable(blocks: Blocks, limit: int) -> bool:
 
 
 def _describe_excess(program: ThreadBlockProgram, limits: Runtime) -> str:
-    """Describe the first limit that a program exceeds, except that of steps; empty if it exceeds
-    none.
+    """Return a text about the first limit that a program exceeds; "" if it exceeds none.
 
-    Limits, in this order: thread blocks of a rank (by the runtime), XML elements that a rank reads
-    (4 095), thread blocks waited for (`depid` 127), and the end of a range or of the scratch
-    (MAX_OFFSET chunks). The first two name the rank with the most.
+    The limit of steps is not checked. The order is: thread blocks of a rank (limit of the runtime),
+    XML elements that a rank reads (4 095), thread block that a step waits for (127), end of an
+    accessed range or of the scratch (MAX_OFFSET chunks). The first two name the rank with the
+    highest number.
     """
     per_rank = np.diff(program.block_indptr)
     steps = np.bincount(program.block_rank[program.block], minlength=program.num_ranks)

@@ -79,11 +79,11 @@ def cut_lanes(
     cuts: Cuts,
     position: Int64Array,
 ) -> Blocks:
-    """Cut every lane into the thread blocks given by `cuts`.
+    """Build the thread blocks: every lane is cut into the parts given by `cuts`.
 
-    A connection is cut at the same messages on both sides, and each part gets a separate channel,
-    because a connection must have one owner on each side. `position`: int64 per row, order in which
-    local steps are distributed.
+    `position`: int64 per row, the order in which local steps are distributed. A connection is cut
+    at the same messages on both sides. Each part becomes a separate connection part that later gets
+    its own channel, because a connection must have one owner on each side.
     """
     connection, triples = draft.connections
     part = _divide_messages(draft, lanes, cuts, connection)
@@ -116,9 +116,10 @@ def _number_connection_parts(
     part: Int64Array,
     width: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Number the connection parts; return the connection of each, and the part of every row.
+    """Number the parts of connections; return the connection of each, and the part of every row.
 
-    `part`: part of each row within its connection, below `width`. -1 for local rows.
+    `connection`: connection of each row, -1 for local rows. `part`: part of each row within its
+    connection, below `width`. Both results are int64; the second is -1 for local rows.
     """
     is_message = connection >= 0
     keys = connection[is_message] * width + part[is_message]
@@ -134,10 +135,10 @@ def _collect_per_block(
     column: Int64Array,
     size: int,
 ) -> Int64Array:
-    """Return the value of `column` for each block, taken from its rows in `side`; -1 without such
-    rows.
+    """Return for each block the value of `column` in its rows on a side; -1 if it has no such row.
 
-    `of_row`: block of each row; `size`: number of blocks. The rows of a block have equal values.
+    `of_row`: block of each row. `side`: mask of the rows to use; these rows must have the same
+    value within a block. `size`: number of blocks.
     """
     result = np.full(size, -1, np.int64)
     result[of_row[side]] = column[side]
@@ -152,9 +153,9 @@ def _divide_messages(
 ) -> Int64Array:
     """Return the part of every message row within its connection; 0 for local rows.
 
-    The messages of a connection are divided evenly into the larger number of parts that its two
-    lanes request, at most one part per message. Both sides count messages equally, so they are cut
-    at the same messages.
+    The messages of a connection are divided evenly, in the order of rows, into the larger number of
+    parts that `cuts` gives for its two lanes, but not into more parts than messages. Both sides are
+    divided at the same messages.
     """
     part = np.zeros(len(draft), np.int64)
     if not np.any(cuts.messages > 1):
@@ -186,11 +187,11 @@ def _divide_local_rows(
 ) -> Int64Array:
     """Return `part` with the parts of local rows filled in; the argument is not changed.
 
-    A local row belongs to the part of the previous message of its lane in the order of `position`,
-    or 0 before the first one. If `cuts.local` gives the lane separate blocks for local steps, its
-    local rows are divided evenly among them instead, in the order of `position`; these blocks are
-    numbered after those of messages and are at most as many as its local rows. Returns `part`
-    itself if nothing is cut or there are no local rows.
+    If `cuts.local` gives a lane separate blocks for local steps, its local rows are divided evenly
+    among them in the order of `position`. There are at most as many as local rows, and they are
+    numbered after all parts of messages. In another lane, a local row belongs to the part of the
+    previous message of the lane in the order of `position`, or to part 0 before the first message.
+    Returns `part` itself if nothing is cut or there are no local rows.
     """
     is_local = draft.partner < 0
     if not cuts.is_any or not is_local.any():
@@ -233,19 +234,19 @@ class _Group:
 
     @classmethod
     def from_part(cls, part: int, pair: Pair) -> _Group:
-        """Build the group of a single connection part between a pair (source, destination).
+        """Build the group of a single connection part with the given (source, destination) ranks.
 
-        Each side counts one peer: the source rank to "send", the destination rank to "recv".
+        The source counts one peer in direction "send", and the destination one in direction "recv".
         """
         source, destination = pair
         peer_counts = Counter({(source, "send"): 1, (destination, "recv"): 1})
         return cls([part], {pair}, peer_counts)
 
     def has_conflict(self, other: _Group) -> bool:
-        """Return whether two groups of connections cannot share a channel.
+        """Return whether two groups of connection parts cannot share a channel.
 
-        They cannot if both connect the same two ranks, or if a rank would have more than 32 peers
-        on a side.
+        They cannot if both have a part between the same source and destination, or if a rank would
+        have more than 32 peers in one direction.
         """
         if not self.pairs.isdisjoint(other.pairs):
             return True
@@ -257,9 +258,9 @@ class _Group:
         )
 
     def add(self, other: _Group) -> None:
-        """Add the members, pairs and peers of another group, which is not changed.
+        """Add the members, the pairs of ranks and the peer counts of another group to this one.
 
-        Members are appended in their order, and numbers of peers are added.
+        `other` is not changed.
         """
         self.members += other.members
         self.pairs |= other.pairs
@@ -274,10 +275,10 @@ class _ChannelUse:
     peers: dict[Side, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     def is_free(self, channel: int, group: _Group) -> bool:
-        """Return whether all connections of a group can use a channel.
+        """Return whether all connection parts of a group can use a channel.
 
-        No pair of its ranks may use it yet, and no rank may get more than 32 peers on it per
-        direction.
+        They can if none of its pairs of ranks uses the channel yet and no rank gets more than 32
+        peers on it per direction.
         """
         if any(channel in self.channels[pair] for pair in group.pairs):
             return False
@@ -287,10 +288,7 @@ class _ChannelUse:
         )
 
     def add(self, channel: int, group: _Group) -> None:
-        """Record that a group uses a channel, which must be free for it (not checked).
-
-        Its pairs of ranks get the channel, and the numbers of peers of their sides increase.
-        """
+        """Record that a group uses a channel; the caller has checked that the channel is free."""
         for pair in group.pairs:
             self.channels[pair].add(channel)
         for side, number in group.peer_counts.items():
@@ -298,11 +296,12 @@ class _ChannelUse:
 
 
 def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64Array]:
-    """Assign channels below `limit` to connection parts; also return lanes that must be separated.
+    """Assign channels below `limit` to connection parts; also list lanes that must be separated.
 
-    Prefers the producer's channel, else the lowest free one. The first result is int64 per part,
-    None if the channels do not suffice. The second lists the lanes with a block that cannot use one
-    channel for both directions.
+    Each group of parts that share a channel gets the channel of the producer if it is below `limit`
+    and free, otherwise the lowest free one. The first result is int64 per part, or None if the
+    channels do not suffice. The second result, which is valid in both cases, lists the lanes with a
+    block that cannot use one channel for both directions.
     """
     groups, conflicting_blocks = _group_connections(blocks)
     # Reported even if channels do not suffice: separating comes first.
@@ -326,9 +325,9 @@ def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64A
 def _group_connections(blocks: Blocks) -> tuple[list[_Group], list[int]]:
     """Return groups of connection parts that must share a channel, and the blocks in conflict.
 
-    The incoming and outgoing connection of a block share one channel. Groups are in the order of
-    their first member. A block is in conflict if its two groups connect the same two ranks, or
-    together give a rank too many peers; its groups remain separate.
+    The incoming and the outgoing part of a block must share a channel, so their groups are merged.
+    If the two groups cannot share one (see `has_conflict`), they remain separate, and the block is
+    in conflict. Groups are in the order of their first member, members ascending.
     """
     pairs = zip(blocks.source.tolist(), blocks.destination.tolist(), strict=True)
     group_of = [_Group.from_part(part, pair) for part, pair in enumerate(pairs)]

@@ -72,11 +72,18 @@ class ChosenProgram:
 
     @property
     def cost(self) -> tuple[bool, bool, int, int, int]:
-        """Key for comparison; lower is better.
+        """Return the key by which programs are compared; a lower one is better.
 
-        First: no deadlock at any size and at most 64 blocks; then at most the requested channels;
-        then the product of makespan, executed steps and times on links; then makespan, then blocks.
-        Times and executed steps have equal weight: no model knows the cost of a step, or of memory.
+        Its entries, in order:
+
+        - whether the program can deadlock at some size, or has more than 64 blocks on a rank
+        - whether it uses more channels than requested
+        - the product of makespan, executed steps and both simulated link times
+        - the makespan
+        - the maximum number of blocks of a rank
+
+        The product gives all factors equal weight, because no model has the cost of a step or of
+        memory.
         """
         figures = self.figures
         is_limited = self.safety.min_units != 1 or figures.blocks > RESIDENT_BLOCKS
@@ -101,15 +108,19 @@ class WritingTask:
 
 
 def choose_program(task: WritingTask, *, is_first: bool = False) -> ChosenProgram:
-    """Choose the best program among all attempts; with `is_first`, the first safe one.
+    """Choose the best program among all attempts.
 
-    The first usable attempt with the producer's thread blocks, if there is one; else the program
-    with the lowest cost, the first of equal ones. A program is safe if it cannot deadlock at any
-    size and has at most 64 thread blocks on a rank. A safe one from an attempt marked `limits_time`
-    excludes programs with a longer makespan. Attempts end once there is a safe one, after an
-    attempt marked as enough, or after any with more than 2^14 rows. Raises `InputError` that names
-    the exceeded limit if every attempt exceeds one, or the deadlock if a program deadlocks at every
-    size.
+    The first attempt with the producer's thread blocks that gives a program is returned. Otherwise
+    attempts with new thread blocks are made, and the program with the lowest cost wins; the first
+    of equal ones.
+
+    A program is safe if it cannot deadlock at any size and has at most 64 thread blocks on a rank.
+    If an attempt marked `limits_time` gives a safe program, programs with a longer makespan are
+    excluded. Once there is a safe program, the attempts end if `is_first` is True, if the attempt
+    is marked `is_enough`, or if the draft has more than 2^14 rows.
+
+    Raises `InputError` if no attempt gives a program: `fifo-deadlock` if one deadlocks at every
+    size, otherwise `runtime-limit` with the exceeded limit.
     """
     full = cut_counts(build_draft(task.algorithm, with_control=True), MAX_COUNT)
     chooser = _Chooser(task)
@@ -156,10 +167,11 @@ class _Chooser:
     def try_attempt(self, attempt: Attempt) -> ChosenProgram | None:
         """Build and evaluate the program of an attempt.
 
-        None if it exceeds a limit, with the reason remembered, or if it deadlocks at every size,
-        which is remembered apart. Safety and times are those of the program as a reader would read
-        it. Scratch is allocated again if the attempt has new thread blocks. `has_channels` is false
-        if the program uses more channels than the task permits; that is no reason for None.
+        Returns None if the program exceeds a limit or deadlocks at every size; the reason is stored
+        for `build_error`. Safety and times are computed from the program as the reader would read
+        it. Scratch is allocated again if the attempt has new thread blocks or the task requests it.
+        `has_channels` of the result is False if the program uses more channels than the task
+        permits.
         """
         task = self._task
         # New thread blocks change the order of execution, so scratch must be allocated again.
@@ -185,11 +197,12 @@ class _Chooser:
         return ChosenProgram(program, figures, times, safety, has_channels, self._source_blocks)
 
     def build_error(self) -> InputError:
-        """Build, but do not raise, an error with the last reason why no program was built.
+        """Return the error that no attempt gave a program; it is not raised here.
 
-        If any attempt deadlocked, that takes precedence: code "fifo-deadlock", with the number of
-        transfers that a connection holds, and as cure another protocol if it is Simple, else
-        receives before further sends. Otherwise the code is "runtime-limit" without a cure.
+        If any attempt deadlocked at every size, the code is `fifo-deadlock`; the message has the
+        number of transfers that a connection holds, and the cure is another protocol (for Simple)
+        or another order of steps. Otherwise the code is `runtime-limit`, with the last recorded
+        reason.
         """
         task = self._task
         title = task.limits.title
@@ -219,11 +232,12 @@ def _list_fusing_options(task: WritingTask) -> tuple[bool, ...]:
 
 
 def _iterate_faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
-    """Yield attempts with the producer's thread blocks, most faithful first; none if not usable.
+    """Yield attempts with the thread blocks of the producer, the most faithful one first.
 
-    Order: with program order, then (with `may_cut`) with data dependencies only where they suffice;
-    within these, first with merged chains of reductions; within these, first fused as far as the
-    task permits.
+    Yields nothing if the producer's thread blocks are missing or not usable. The first half keeps
+    the program order; the second one may cut blocks and has only the data dependencies if these
+    suffice. Each half first merges chains of reductions, then does not. Within these, fusing varies
+    innermost, in the order of `_list_fusing_options`.
     """
     producer_lanes = find_given_lanes(full)
     if producer_lanes is None:
@@ -236,12 +250,16 @@ def _iterate_faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
 
 
 def _iterate_new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
-    """Yield attempts with new thread blocks, most promising first; each is built on demand.
+    """Yield attempts with new thread blocks, in the order in which they should be tried.
 
-    Order: list scheduling with the FIFO capacity of the protocol; the public compiler's assignment,
-    only if the task states no channels and the draft has at most 2^14 rows; joined lanes; list
-    scheduling for a capacity of one message, for messages that take several transfers each; joined
-    lanes with shared blocks, merging and then not merging.
+    - list scheduling with the FIFO capacity of the protocol
+    - the assignment of the public compiler, only if the task does not request a number of channels
+      and the draft has at most 2^14 rows
+    - joined lanes
+    - list scheduling with a capacity of one message
+    - joined lanes with shared blocks, with and then without merging of reductions
+
+    Each attempt is built when it is requested.
     """
     capacity = FIFO_CAPACITY[task.protocol]
     yield from _iterate_distributed(task, draft, capacity)
@@ -255,15 +273,16 @@ def _iterate_new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
 
 
 def _iterate_distributed(task: WritingTask, draft: StepDraft, capacity: int) -> Iterator[Attempt]:
-    """Yield attempts by list scheduling, for each kind of fusion, where the limits permit them.
+    """Yield attempts from list scheduling, up to two for each kind of fusion.
 
-    `capacity`: transfers that a connection holds. Kinds of fusion are tried in the order ALL,
-    PROMPT, NONE (only NONE if the runtime has no fused steps); kinds that fuse the same pairs are
-    tried once. NONE is the first if the steps of a rank fill more than half of the blocks: then
-    blocks of fused steps, which have unequal lengths, are cut into too many. For each, first the
-    placement for earliest finish, then the sparing one with few new blocks. At most 64 thread
-    blocks of a rank are used, or the runtime's limit if that is less. Channels are chosen freely
-    only if the task states their number.
+    `capacity`: transfers that a connection holds. The first attempt of a kind places steps for the
+    earliest finish, the second one with few new blocks. An attempt that the limits do not permit is
+    omitted. A rank gets at most 64 thread blocks, or the runtime's limit if that is lower. Channels
+    are chosen freely only if the task gives their number.
+
+    The kinds are tried in the order ALL, PROMPT, NONE; only NONE if the runtime has no fused steps.
+    The order is reversed if the steps of a rank fill more than half of its blocks. Kinds that fuse
+    the same pairs as an earlier kind are skipped.
     """
     limits = task.limits
     channels = limits.max_channels if task.channels is None else task.channels
@@ -297,12 +316,12 @@ def _iterate_distributed(task: WritingTask, draft: StepDraft, capacity: int) -> 
 
 
 def _build_public_compiler_attempt(task: WritingTask, draft: StepDraft) -> Attempt:
-    """Build the attempt with the thread blocks of MSCCLang's compiler; later choices must not be
-    slower.
+    """Build the attempt with the thread blocks that MSCCLang's compiler would choose.
 
-    One block for each side of a connection, or for two sides if all received data is only
-    forwarded. Used only for declared channels: with open channels, MSCCLang's assignment of
-    channels would have to be repeated too.
+    There is one block for each side of a connection, or one for two sides if all received data is
+    only forwarded. It is marked `limits_time`: later candidates with a longer makespan are excluded
+    if it gives a safe program. The caller uses it only for declared channels, because MSCCLang's
+    assignment of channels is not reproduced.
     """
     fusing = Fusing.PROMPT if task.limits.has_fused_steps else Fusing.NONE
     first, second = find_fusable_pairs(draft, False, fusing, _compute_latency(task))
@@ -352,8 +371,8 @@ def _compute_latency(task: WritingTask) -> int:
 def _draft_without_reuse(algorithm: Algorithm) -> StepDraft | None:
     """Build the draft with data dependencies only and separate scratch for every value.
 
-    None if that is incorrect, or if the algorithm itself is: ordering its conflicts would hide the
-    error.
+    Counts are cut to at most `MAX_COUNT` units. Returns None if values cannot be renamed, or if the
+    algorithm or the result fails verification.
     """
     renamed = rename_scratch_values(algorithm)
     if renamed is None or not verify(algorithm).ok or not verify(renamed).ok:
@@ -362,11 +381,11 @@ def _draft_without_reuse(algorithm: Algorithm) -> StepDraft | None:
 
 
 def _draft_without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:
-    """Build the draft with data dependencies only, if they suffice for correctness; else return
-    `full`.
+    """Build the draft with data dependencies only, or return `full` if these do not suffice.
 
-    Program order would cause unnecessary waits between new thread blocks. The verifier decides;
-    `full` is also returned if there is no program order. Counts are cut to at most 71 units.
+    Without program order, the verification must succeed; program order would cause unnecessary
+    waits between new thread blocks. `full` is also returned if there is no program order. Counts
+    are cut to at most `MAX_COUNT` units.
     """
     steps = algorithm.steps
     if not len(steps.control_indices):

@@ -84,10 +84,11 @@ class StepDraft:
 
     @cached_property
     def connections(self) -> tuple[Int64Array, Int64Array]:
-        """Connection of each row, int64 per row (-1: local), and the table of connections.
+        """Return the connection of each row, and the table of connections.
 
-        The table is int64[connections, 3]: (source, destination, channel) in ascending order; its
-        row numbers are the connections.
+        The first result is int64 per row, the row number in the table, or -1 for local rows. The
+        table is int64[connections, 3] with the columns source, destination and channel, in
+        ascending order.
         """
         rows = np.flatnonzero(self.partner >= 0)
         is_send = self.sends[rows]
@@ -102,11 +103,11 @@ class StepDraft:
         return connection_of_row, np.stack([source, destination, channel], axis=1)[first]
 
     def is_forwarding(self, first: Int64Array, second: Int64Array) -> BoolArray:
-        """Return for which pairs of rows the second sends exactly the data that the first receives.
+        """Return for which pairs of rows the second one sends exactly what the first one receives.
 
-        bool[pairs]; pair k is (first[k], second[k]). The first must be a receive (also one that
-        adds) that writes the region that the second, a send, reads: equal buffer, offset and count.
-        Ranks and channels are not compared.
+        Pair k is (`first[k]`, `second[k]`); the result is bool[pairs]. The first row must be a
+        receive, with or without reduction, and write the buffer, offset and count that the second
+        row, a send, reads. Ranks and channels are not compared.
         """
         is_pair = self.receives[first] & self.sends[second]
         is_pair &= self.count[first] == self.count[second]
@@ -115,9 +116,10 @@ class StepDraft:
         return is_pair
 
     def find_forwarding(self) -> Edges:
-        """Return the pairs (receive, send) in which the send forwards the data of the receive.
+        """Return the pairs (receive, send) in which the send forwards the received data.
 
-        The send must depend on the receive and send the same region; two columns of rows.
+        The result is two equally long arrays of rows. The send must depend directly on the receive
+        and send the same region.
         """
         is_pair = self.is_forwarding(self.parents, self.children)
         return self.parents[is_pair], self.children[is_pair]
@@ -130,12 +132,12 @@ STEP_COLUMNS = sorted(
 
 
 def build_draft(algorithm: Algorithm, with_control: bool) -> StepDraft:
-    """Convert an algorithm's steps to a draft, with 64-bit columns.
+    """Convert the steps of an algorithm to a draft with int64 columns.
 
-    `with_control`: include program order in the order to keep; otherwise only data dependencies
-    count. `partner`: for sends the row of the receive and the reverse, -1 for other steps. Raises
-    `InputError` for incomplete programs: a timing-only trace or UNKNOWN buffers, COMPUTE steps,
-    unmatched messages, and regions outside of buffers.
+    `with_control`: include the program order in the dependencies; otherwise only data dependencies
+    count. `partner` of a row is the other row of its message, -1 for local steps. Raises
+    `InputError` for a timing-only trace (`timing-only`), for COMPUTE steps (`opaque-step`), for
+    unmatched messages, and for regions outside their buffers.
     """
     steps = algorithm.steps
     findings = Findings(algorithm.provenance.source_name or None)
@@ -175,13 +177,12 @@ def build_draft(algorithm: Algorithm, with_control: bool) -> StepDraft:
 
 
 def cut_counts(draft: StepDraft, max_count: int) -> StepDraft:
-    """Split steps into chunks of at most `max_count` units; return the same draft if none is
-    larger.
+    """Split steps into chunks of at most `max_count` units.
 
-    The chunks of a step follow each other, and all but the last have `max_count` units, so both
-    sides of a message are split at the same offsets. Chunk k of a forwarding send waits for chunk k
-    of its receive only, so that the two can be fused; all other steps wait for all chunks of their
-    predecessor.
+    Returns the same draft if no step is larger. The chunks of a step are consecutive rows, and all
+    but the last have `max_count` units. Chunk k of a send that forwards received data waits for
+    chunk k of its receive only, so that the two can be fused. All other steps wait for all chunks
+    of their predecessors.
     """
     chunk_counts = -(-draft.count // max_count)
     if not len(draft) or int(chunk_counts.max()) <= 1:
@@ -219,9 +220,9 @@ def _cut_columns(
 ) -> dict[str, Int64Array]:
     """Build the columns of the chunks of all rows; all chunks but the last have `max_count` units.
 
-    `chunk_counts`: chunks per row. The chunks of a row follow each other, at increasing offsets; an
-    unused (UNKNOWN) side keeps its offset. `partner` has the new number of the chunk at the same
-    place of the partner's row, -1 for none. The draft is not changed.
+    `chunk_counts`: number of chunks of each row. The chunks of a row are consecutive, at increasing
+    offsets; the offset of an unused side (UNKNOWN) is kept. `partner` is the row of the chunk with
+    the same number in the partner's row, -1 if there is none. The draft is not changed.
     """
     row, within = _number_chunks(chunk_counts)
     columns = {name: getattr(draft, name)[row] for name in (*STEP_COLUMNS, "partner")}
@@ -258,13 +259,15 @@ def arrange(
     children: Int64Array,
     fusable: Edges,
 ) -> Arrangement | None:
-    """Find an order of execution of all rows, and decide the fusions; None if there is no order.
+    """Find an order of execution of all rows and decide which rows are fused.
 
-    The order respects dependencies, messages, the order of each connection and the pairs
-    (`parents`, `children`). `fusable`: (row, row fused into it); pairs whose fusion would close a
-    cycle of waits are not fused. Each round sorts topologically with each fused pair as one node,
-    and drops the pairs in a cycle; a round is linear in pairs, and in practice there are few
-    rounds.
+    Returns None if there is no order. The order respects dependencies, messages, the order of each
+    connection, and the pairs (`parents`, `children`). `fusable`: (row, row that may be fused into
+    it). A pair is fused unless that would close a cycle of waits.
+
+    Method: sort topologically with each fused pair as one node; if there is a cycle, stop fusing
+    the pairs that are in or between cycles, and repeat. Each round is linear in the pairs, and in
+    practice there are few rounds.
     """
     sends = np.flatnonzero(draft.sends)
     receives = draft.partner[sends]
@@ -298,9 +301,9 @@ def arrange(
 def find_neighbours(key: Int64Array, order: Int64Array) -> Edges:
     """Return the pairs (row, next row) of rows with the same key, as two arrays.
 
-    `key`, `order`: one value per row. The rows of one key are sorted by ascending `order`, ties by
-    row, and each is paired with the one after it, also if rows of other keys lie between them. Rows
-    with a negative key are left out. The pairs are sorted by key, then by `order`.
+    `key`, `order`: one value per row. Rows with a negative key are left out. The rows of a key are
+    sorted by `order`, then by row number, and each is paired with the following one. The pairs are
+    sorted by key, then by `order`.
     """
     rows = np.flatnonzero(key >= 0)
     # Sorted by key, so that rows with equal keys are adjacent.
@@ -311,9 +314,10 @@ def find_neighbours(key: Int64Array, order: Int64Array) -> Edges:
 
 
 def _find_connection_order(draft: StepDraft) -> Edges:
-    """Return the pairs of consecutive rows on each side of each connection.
+    """Return the pairs of consecutive rows on each side of each connection, as two arrays.
 
-    The k-th send is matched by the k-th receive, so both sides keep the order of rows.
+    First the pairs of sends, then the pairs of receives. The k-th send is matched by the k-th
+    receive, so both sides must keep the order of rows.
     """
     connection, _ = draft.connections
     rows = np.arange(len(draft))
@@ -325,11 +329,11 @@ def _find_connection_order(draft: StepDraft) -> Edges:
 
 
 def find_forwarded_sums(draft: StepDraft, arrangement: Arrangement) -> BoolArray:
-    """Return which rows are reducing receives whose sum only the fused send uses: bool[rows].
+    """Return which rows are reducing receives whose sum is used only by the fused send.
 
-    The sum must be in SCRATCH, and no other step may access its units. A candidate that shares a
-    unit with another access must store its sum, which makes its units unavailable for the remaining
-    candidates: repeated until no candidate is removed.
+    The result is bool[rows]. The sum must be written to SCRATCH, and no other step may access its
+    units, except for other sums of this kind. A candidate whose units are accessed by another step
+    is removed; its units then count as accessed, so this is repeated until no candidate is removed.
     """
     # Candidates: reducing receives into SCRATCH with a fused send.
     send = np.flatnonzero(arrangement.fused_into >= 0)
@@ -359,11 +363,11 @@ def find_forwarded_sums(draft: StepDraft, arrangement: Arrangement) -> BoolArray
 
 
 def _find_scratch_accesses(draft: StepDraft) -> tuple[Int64Array, Int64Array, BoolArray]:
-    """Return row, unit and read flag of every access to SCRATCH, reads first, one entry per unit.
+    """Return the row, the unit and whether it is a read, for every access to a unit of SCRATCH.
 
-    Rows ascend within the reads and within the writes; a row that reads and writes SCRATCH has
-    entries in both. The accessed units of all ranks together are numbered 0, 1, ... without gaps,
-    ascending by rank and position, so equal numbers mean the same unit of the same rank.
+    All reads precede all writes; both are sorted by row. A row that reads and writes SCRATCH has
+    entries in both. Accessed units of all ranks are numbered 0, 1, ... without gaps, by rank and
+    offset, so equal numbers mean the same unit of the same rank.
     """
     highest = np.maximum(draft.src_offset, draft.dst_offset) + draft.count
     width = int(highest.max(initial=0)) + 1
@@ -385,10 +389,10 @@ def _expand_units(
     offset: Int64Array,
     width: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return rows and addresses (rank * width + unit) of all units that the rows of `is_used`
-    access.
+    """Return the rows and addresses of all units that the selected rows access.
 
-    `offset`: first unit of each row.
+    `is_used`: mask of the selected rows. `offset`: first unit of each row. An address is rank *
+    `width` + unit. Both results have one entry per unit, in the order of rows.
     """
     length = np.where(is_used, draft.count, 0)
     row = group_of_entry(row_pointer(length))

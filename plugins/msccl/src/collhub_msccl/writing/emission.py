@@ -67,14 +67,16 @@ def emit(
     memory: Memory,
     has_fused_steps: bool,
 ) -> ThreadBlockProgram:
-    """Convert arranged rows to the program of a file: fused or plain types, scratch, nops and
-    waits.
+    """Convert arranged rows to the program of a file.
 
-    `has_fused_steps`: the runtime has steps that receive and do more; otherwise `rrc` becomes
-    several steps. Within a thread block, steps are in the order of execution. A receive with a
-    fused send becomes `rcs`, one that adds `rrcs`, or `rrs` if its sum is only forwarded and not
-    stored. Scratch is reallocated if `memory.is_compact`; otherwise each rank has at least its
-    declared chunks and at least what the steps use. The limits of the runtime are not checked.
+    Within a thread block, steps are in the order of execution. A receive with a fused send becomes
+    `rcs`. A reducing receive with a fused send becomes `rrcs`, or `rrs` if only the send uses the
+    sum, which is then not stored. Without `has_fused_steps`, a reducing receive becomes several
+    steps. Later reductions of a chain follow the first. Waits become dependencies of steps, and
+    further waits nops.
+
+    If `memory.is_compact`, scratch is allocated again. Otherwise each rank has its declared
+    scratch, or what the steps use if that is more. The limits of the runtime are not checked.
     """
     # Heads: the first row of every step. Within a thread block, document order is the order of
     # execution.
@@ -131,12 +133,14 @@ def _build_documented_sides(
     send_of_head: Int64Array,
     is_slot: BoolArray,
 ) -> dict[str, Int64Array]:
-    """Return four columns by step: buffer and offset of source and destination, for the file.
+    """Return source and destination (buffer, offset) of every step as they are written to the file.
 
-    The source of a receive and the destination of a send are those at the peer, which no runtime
-    reads; for an `rrs` at the peer its operand. All other sides are the step's. `heads`: first row
-    of each step; `send_of_head`: row of the fused send, -1 without one; `is_slot`: rows of an
-    `rrs`.
+    Returns four columns by name, one entry per step. The source of a receive and the destination of
+    a step that sends are taken from the matching step of the peer; no runtime reads them. If that
+    step is an `rrs`, the destination is its operand. All other sides are those of the step.
+
+    `heads`: first row of each step. `send_of_head`: row of the fused send, -1 if there is none.
+    `is_slot`: rows that become an `rrs`.
     """
     # The receive at the peer; for fused steps, the receive of their send.
     outgoing = draft.partner[np.where(send_of_head >= 0, send_of_head, heads)]
@@ -159,11 +163,11 @@ def _append_reductions(
     arrangement: Arrangement,
     step_of_row: Int64Array,
 ) -> Steps:
-    """Append the later reductions of every chain, which belong to the step of the first one.
+    """Append the reductions after the first one of every chain as steps of their own.
 
-    They are behind all given steps, chain by chain in the order of rows, with keys from 2 on that
-    place them behind the first reduction (key 1) in the file. `step_of_row`: step of every row of
-    the draft. The arguments are not changed.
+    They are appended after all given steps, chain by chain. They belong to the head of the first
+    reduction (key 1) and have the keys 2, 3, ..., which determine their order after it in the file.
+    `step_of_row`: step of every row of the draft. The arguments are not changed.
     """
     later = np.flatnonzero(draft.is_kind(StepKind.REDUCE) & (arrangement.fused_into >= 0))
     leader = arrangement.fused_into[later]
@@ -179,11 +183,11 @@ def _append_reductions(
 
 
 def _append_waits(steps: Steps, knowledge: Knowledge) -> Steps:
-    """Add a column `wait` (the head that a step waits for, or -1), and nops for further waits.
+    """Add the waits of steps: a column `wait`, and a nop for each further wait of a step.
 
-    A step has one `depid`: the last wait (the one with the highest parent) is its own, and each
-    earlier wait is on a nop before it. Of the steps of one head, the first one waits. The result is
-    sorted by head, with nops first.
+    `wait` is the head for which the step waits, or -1, because a step has a single `depid`. The
+    step itself gets the wait with the highest parent; each other wait is on a nop before it. If a
+    head has several steps, the first one waits. The result is sorted by head, nops first.
     """
     parents, children = knowledge.parents, knowledge.children
     # The last wait of a step precedes the first wait of the next step.

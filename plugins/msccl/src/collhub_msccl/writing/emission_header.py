@@ -50,10 +50,10 @@ class Target:
     def build_attributes(self, program: ThreadBlockProgram, largest: int | None) -> dict[str, str]:
         """Build the attributes of `<algo>` for a program, as texts in the order of the file.
 
-        `largest`: size in bytes of the largest call, None for no limit. A runtime with both modes
-        gets `outofplace`, and 0 as `maxBytes` for no limit. The other one, which excludes
-        `maxBytes` itself, gets `largest` + 1, or 2^27 without a limit, and `nthreads` as imported
-        if it is a number other than 0.
+        `largest`: size in bytes of the largest call, None for no limit. For a runtime with both
+        modes, `outofplace` is added, and a `maxBytes` of 0 means no limit. For the other runtime,
+        which excludes `maxBytes` itself, `maxBytes` is `largest` + 1, or the runtime's default
+        without a limit, and an imported `nthreads` other than 0 is kept.
         """
         written: dict[str, str | int] = {
             "name": self.name,
@@ -80,8 +80,8 @@ class Target:
     def _count_channels(self, program: ThreadBlockProgram) -> int:
         """Return the number of channels that the file declares: the highest used channel plus 1.
 
-        If the algorithm was read from a file that declares more, within the runtime's limit, its
-        number is kept.
+        If the algorithm was read from a file that declares more, that number is kept, unless it
+        exceeds the runtime's limit.
         """
         # The runtimes open connections only for channels below nchannels.
         used = int(program.channel.max(initial=0)) + 1
@@ -92,14 +92,13 @@ class Target:
 
 
 def choose_target(algorithm: Algorithm, options: WriteOptions) -> Target:
-    """Choose the header of the file: runtime, modes, spelling of the collective, sizes, protocol,
-    name.
+    """Choose the header of the file: runtime, modes, collective name, sizes, protocol and name.
 
-    From the options, else from the imported file (texts of its `<algo>` in the extension `msccl`),
-    else defaults. The default runtime is msccl for custom collectives whose name executor does not
-    know, else executor; the protocol is Simple if none is given or the imported one is unknown.
-    Raises `UsageError` for options, and `InputError` for algorithms, that the runtime does not
-    support.
+    Each value comes from the options, otherwise from the imported file (the `<algo>` attributes in
+    the extension `msccl`), otherwise from a default. The runtime is never imported: without the
+    option it is `msccl` for a custom collective whose name `executor` does not know, otherwise
+    `executor`. The protocol is Simple if none is given or it is unknown. Raises `UsageError` for
+    options, and `InputError` for algorithms, that the runtime does not support.
     """
     # Attributes of `<algo>` stored by the reader of this plugin.
     extension = algorithm.extensions.get("msccl")
@@ -138,11 +137,12 @@ def compute_largest_size(
     target: Target,
     safety: FifoSafety,
 ) -> int | None:
-    """Compute the maximum size in bytes for which the file may be used; None for no limit.
+    """Return the maximum size in bytes for which the file may be used; None for no limit.
 
-    Respects the requested limit and excludes deadlocks: a transfer moves as many chunks as fit into
-    a slice, so in larger calls a step takes more transfers, until they fill the FIFOs. Raises
-    `InputError` if no size from the minimum on remains.
+    It is the requested limit, reduced to the sizes without deadlock: a transfer moves as many
+    chunks as fit into a slice, so in larger calls a step takes more transfers, which can fill the
+    FIFOs. Raises `InputError` (`size-range`) if this is below the minimum size of the file (at
+    least 1 byte).
     """
     largest = target.max_bytes
     if safety.min_units is not None and safety.min_units > 1:
@@ -172,11 +172,12 @@ def _choose_modes(
     runtime: Runtime,
     options: WriteOptions,
 ) -> Collective:
-    """Return the collective with the modes that the file will claim.
+    """Return the collective with the modes that the file declares.
 
-    The mode of the option; without it both claimed modes, or, for a runtime with one mode per file,
-    in place if claimed (out of place first for all-to-all). Raises `UsageError` if the algorithm
-    does not claim the mode of the option.
+    The option `mode` decides. Without it, a file for a runtime with both modes keeps the modes of
+    the collective. For a runtime with one mode per file it is in place if the collective supports
+    that, except that an all-to-all is preferably out of place. Raises `UsageError` if the
+    collective does not support the mode of the option.
     """
     mode = options.mode
     if mode is None and not runtime.has_both_modes:
@@ -206,12 +207,12 @@ def _choose_spelling(
     options: WriteOptions,
     imported: Mapping[str, str],
 ) -> str:
-    """Return the value of `coll`.
+    """Return the value of the attribute `coll`.
 
-    The first of: the option `collective`; for a custom collective the imported name, if the runtime
-    knows it; the runtime's name of the kind; the runtime's name for custom collectives. Raises
-    `UsageError` for an option value that the runtime does not know, and `InputError` if the runtime
-    has neither a name for the kind nor one for custom collectives.
+    It is the first of these that exists: the option `collective`; for a custom collective, the
+    imported name if the runtime knows it; the runtime's name of the kind; the runtime's name of
+    custom collectives. Raises `UsageError` if the runtime does not know the option's name, and
+    `InputError` (`unknown-collective`) if the runtime has neither name.
     """
     if options.collective is not None:
         if options.collective in runtime.collectives:
@@ -241,9 +242,9 @@ def _choose_declared_chunks(
 ) -> tuple[Int64Array, Int64Array]:
     """Return `i_chunks` and `o_chunks` of every rank, int64.
 
-    The true sizes, except for most collectives in microsoft/msccl, which requires nchunksperloop
-    (the chunks of the collective) for every buffer that is not empty; empty ones remain 0. Raises
-    `InputError` ("runtime-limit") if a buffer is larger than that.
+    They are the sizes of the buffers. For microsoft/msccl, unless the kind is in `_DIVIDED_KINDS`,
+    every buffer that is not empty gets nchunksperloop (the chunks of the collective), as this
+    runtime requires. Raises `InputError` (`runtime-limit`) if such a buffer is larger than that.
     """
     collective = algorithm.collective
     inputs, outputs = collective.input_units(), collective.output_units()
@@ -266,11 +267,13 @@ def _choose_name(
     options: WriteOptions,
     imported: Mapping[str, str],
 ) -> str:
-    """Return the name of the algorithm: of the option, as imported, of the source file, or a
-    default.
+    """Return the name of the algorithm for the file.
 
-    Other characters than letters, digits and `_.+-` become `_`, because the parsers decode no
-    entities. Shortened to the maximum length.
+    It is the first that is not empty: the option, the imported name, the name of the source file
+    without suffix, or the collective and its number of ranks. Characters other than letters, digits
+    and `_.+-` become `_`, because the parsers decode no entities. The name is cut to the maximum
+    length. `2D` of an all-to-all becomes `2D_file`, because microsoft/msccl has a built-in
+    algorithm `2D`.
     """
     source = PurePath(algorithm.provenance.source_name).stem
     default = f"{spelling}_{algorithm.num_ranks}"
@@ -283,11 +286,11 @@ def _choose_name(
 
 
 def _choose_sizes(options: WriteOptions, imported: Mapping[str, str]) -> tuple[int, int | None]:
-    """Choose minimum and maximum size in bytes, both inclusive; None for no limit.
+    """Return the minimum and maximum size in bytes, both inclusive; a maximum of None is no limit.
 
-    Each is from the options, else from the imported attributes, else 0 and None; an imported
-    `maxBytes` of at most 0 is no limit, and in files without `outofplace` it is itself excluded.
-    Raises `UsageError` if the range is empty.
+    Each comes from the options, otherwise from the imported attributes, otherwise it is 0 or None.
+    An imported `maxBytes` of at most 0 is no limit; in files without `outofplace`, `maxBytes`
+    itself is excluded. Raises `UsageError` if the maximum is below the minimum.
     """
     smallest, largest = options.min_bytes, options.max_bytes
     if smallest is None:
@@ -308,9 +311,10 @@ def _choose_sizes(options: WriteOptions, imported: Mapping[str, str]) -> tuple[i
 
 
 def _parse_size(text: str) -> int | None:
-    """Parse a size in bytes as the runtimes parse numbers, but up to 18 digits.
+    """Parse a size in bytes as the runtimes parse numbers, but with up to 18 digits.
 
-    Text after the number is ignored. None if it is negative, too large or no number.
+    Text after the number is ignored for numbers below 2^31. Returns None if it is negative, too
+    large, or not a number.
     """
     if re.fullmatch(r"[1-9][0-9]{0,17}", text):
         return int(text)

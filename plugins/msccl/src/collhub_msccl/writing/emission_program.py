@@ -34,14 +34,15 @@ def build_program(
     knowledge: Knowledge,
     sizes: tuple[Int64Array, Int64Array, Int64Array],
 ) -> ThreadBlockProgram:
-    """Build the program of all ranks: number its steps, and convert waits to `depid`, `deps`,
-    `hasdep`.
+    """Build the program of all ranks: number its steps and convert waits to attributes.
 
-    `steps`: with a column `wait`, the head that a step waits for, or -1; a wait is for the last of
-    the steps into which its head was converted. `sizes`: `i_chunks`, `o_chunks` and `s_chunks` of
-    every rank. Ids of thread blocks count from 0 on each rank, positions of steps from 0 in each
-    block, and lines are those of the file that `format_xml` writes. `hasdep` is also set to prevent
-    fusions that the runtimes would add.
+    `steps` has a column `wait`: the head for which a step waits, or -1. A wait becomes `depid` and
+    `deps` of the last step of that head, which gets `hasdep`. `hasdep` is also set where it
+    prevents a fusion of reductions that the runtimes would add. `sizes`: `i_chunks`, `o_chunks` and
+    `s_chunks` of every rank.
+
+    Thread blocks are numbered from 0 on each rank, and steps from 0 in each block. Lines are those
+    of the file that `format_xml` writes.
     """
     block = knowledge.block[steps.row]
     position = np.arange(len(block)) - np.searchsorted(block, block)
@@ -93,10 +94,11 @@ def _find_unwanted_fusions(
     depid: Int64Array,
     has_dependents: BoolArray,
 ) -> BoolArray:
-    """Return a mask of `re` steps that need hasdep only to prevent a fusion with the next `re`.
+    """Return a mask of the `re` steps that need `hasdep` only to prevent a fusion.
 
-    The runtimes would fuse the two with the count of the last one, or with more than 16 operands.
-    `columns`: of the file; `depid`, `has_dependents`: as the waits require.
+    Without it the runtimes would fuse the step with the next `re`, although the two must not be
+    fused, or with more than 16 operands in the chain. `columns`: columns of the file. `depid`,
+    `has_dependents`: attributes that the waits require.
     """
     reductions = np.flatnonzero(columns["type"] == StepType.REDUCE)
     first, second = reductions[:-1], reductions[1:]
@@ -128,12 +130,11 @@ _BUFFERS = "ioss"
 
 
 def format_xml(attributes: Mapping[str, str], program: ThreadBlockProgram) -> bytes:
-    """Format the complete file as ASCII bytes, one element per line.
+    """Return the complete file as ASCII bytes, one element per line.
 
-    `attributes`: those of `<algo>` in their order, whose values must not need escaping. Every rank
-    becomes a `<gpu>` with its thread blocks and their steps, in the order of the program; ranks
-    without thread blocks are written too. Nothing is checked; text that is not ASCII raises
-    `UnicodeEncodeError`.
+    `attributes`: attributes of `<algo>` in their order. Their values are not escaped. Every rank
+    becomes a `<gpu>` with its thread blocks and steps in the order of the program, even without
+    thread blocks. Raises `UnicodeEncodeError` for text that is not ASCII.
     """
     header = " ".join(f'{name}="{value}"' for name, value in attributes.items())
     # One formatting operation per step, because there can be millions.
@@ -190,9 +191,10 @@ class WaitHistory:
     clocks: list[Clock] = field(default_factory=list)
 
     def clock_at(self, ordinal: int) -> Clock:
-        """Return the clock of the thread block when step `ordinal` begins, not copied.
+        """Return the clock of the thread block when step `ordinal` begins; {} if none is recorded.
 
-        It is that of the last recorded step up to and including `ordinal`; {} if there is none.
+        It is the clock of the last recorded step up to and including `ordinal`. The clock is not
+        copied.
         """
         index = bisect_right(self.ordinals, ordinal)
         return self.clocks[index - 1] if index else {}
@@ -239,8 +241,9 @@ class Knowledge:
     ) -> bool:
         """Return whether step `at` of one thread block has finished before step `start` of another.
 
-        `parent_block`: block of `at`; `block_of_step`: block of `start`. Within one block steps are
-        executed in order; else the waits of the second block before `start` decide.
+        `parent_block`: block of `at`. `block_of_step`: block of `start`. Within one block it is
+        whether `at` < `start`. Otherwise it is whether the recorded waits of the second block up to
+        `start` imply it.
         """
         if parent_block == block_of_step:
             return at < start
@@ -255,13 +258,16 @@ def find_waits(
     step_of_row: Int64Array,
     edges: Edges,
 ) -> Knowledge:
-    """Select the pairs (parent, waiting step) that other pairs and the order of blocks do not
-    imply.
+    """Select the waits that the order within thread blocks and other waits do not imply.
 
-    `block`, `ordinal`, `time`: per step, its thread block, position in it, and place in the order
-    of execution; `edges`: pairs of rows that must keep their order. Pairs within a block are
-    dropped. A step waits for at most one step of each other block, the last one. The pairs are
-    sorted by waiting step, then parent. The result also has the clocks that follow.
+    `block`, `ordinal`, `time`: for each step its thread block, its position in it, and its position
+    in the order of execution. `step_of_row`: step of each row. `edges`: pairs of rows that must
+    keep their order.
+
+    Pairs within a block are dropped. A step waits for at most one step of each other block, the
+    last required one. The pairs of the result are sorted by waiting step, then by the step waited
+    for. The result also has, for every block, which steps of other blocks are known to be finished
+    at each step.
     """
     parents, children = step_of_row[edges[0]], step_of_row[edges[1]]
     # Order within a block needs no wait.
@@ -298,13 +304,13 @@ def _select_unknown_waits(
     parents: Int64Array,
     children: Int64Array,
 ) -> tuple[list[int], dict[int, WaitHistory]]:
-    """Select the waits that are necessary, and build the clocks of the thread blocks.
+    """Select the necessary waits, and build the clocks of the thread blocks.
 
-    A pair (parent, child) of steps is unnecessary if the clock of the child's block already implies
-    it. Returns the indices of the necessary pairs and, by block, the history of its clock: from
-    which step on it knows which steps of other blocks to be finished. A wait for a step also adds
-    the clock of its block at that time. Pairs must be in order of execution, the latest parent of a
-    step first.
+    A clock maps other blocks to their last step that is known to be finished. A pair (parent,
+    child) of steps is unnecessary if the clock of the child's block already implies it. A necessary
+    wait adds to this clock the parent itself and the clock of the parent's block at that step. The
+    pairs must be in order of execution, for each child the latest parent first. Returns the indices
+    of the necessary pairs, and the history of the clock of each block.
     """
     histories: dict[int, WaitHistory] = {}
     kept: list[int] = []

@@ -55,15 +55,19 @@ class BlockFigures:
 
 
 def compute_block_figures(program: ThreadBlockProgram) -> BlockFigures:
-    """Compute the resources and the time without contention of a program that terminates.
+    """Compute the resources of a terminating program, and its time without contention.
 
-    Times are in units of data: a step takes its count, fused chains of reductions the count of the
-    chain, a nop 0, and links no time. A step begins after its predecessor in its thread block,
-    after the steps of other blocks for which it waits, and a receive not before its send begins.
-    Result: `makespan`: end of the last step; `blocks`: most thread blocks of a rank; `channels`:
-    different channels of blocks with a peer; `longest`: most steps of a block; `executed`: steps
-    without nops and without those joined to a chain; `fused`: steps `rcs`, `rrs` and `rrcs`, and
-    joined steps. All are 0 for an empty program. Warnings of the reader are discarded.
+    Times are in units of data: a step takes its count, a fused chain of reductions the count of the
+    chain, a nop 0, and links take no time. A step begins after the previous step of its block and
+    the steps for which it waits; a receive not before its send begins. All results are 0 for an
+    empty program:
+
+    - makespan: end of the last step
+    - blocks: maximum number of thread blocks of a rank
+    - channels: number of different channels of blocks with a peer
+    - longest: maximum number of steps of a block
+    - executed: steps except nops and reductions joined to a chain
+    - fused: steps `rcs`, `rrs` and `rrcs`, and reductions joined to a chain
     """
     # The file is written, not read: the reader's warnings do not apply.
     fusion = fuse_reductions(program, FileFindings("", lambda diagnostic: None))
@@ -101,10 +105,11 @@ def compute_block_figures(program: ThreadBlockProgram) -> BlockFigures:
 
 
 def compute_begin_times(duration: Int64Array, ends: Edges, messages: Edges) -> Int64Array:
-    """Return the time at which each step begins, int64, in units of `duration`.
+    """Return the earliest begin of each step, int64, in units of `duration`.
 
-    `ends`: (step, step that begins after its end); `messages`: (sending, receiving) steps; a
-    receive begins no earlier than its send. A step without predecessors begins at 0.
+    `ends`: pairs (step, step that begins after its end). `messages`: pairs (sending step, receiving
+    step); a receive begins no earlier than its send begins. A step without predecessors begins at
+    0.
     """
     parents = np.concatenate([ends[0], messages[0]])
     children = np.concatenate([ends[1], messages[1]])
@@ -126,11 +131,12 @@ _LATENCIES = _BUFFER_TIME >> 1, _BUFFER_TIME >> 10
 
 
 def compute_link_times(algorithm: Algorithm) -> tuple[int, ...]:
-    """Simulate a small and a large call; return the time of each, in units of 2^-30 buffers on a
-    link.
+    """Simulate a small and a large call; return the time of each.
 
-    The link's latency is half the time of a buffer, and 2^-10 of it. The lanes of `algorithm` are
-    thread blocks, whose order must be among the control dependencies.
+    The unit is 2^-30 of the time that a link is occupied by one full buffer. The calls differ only
+    in the latency of links, given by `_LATENCIES`: half of that time for the small call, 2^-10 of
+    it for the large one. The lanes of `algorithm` are thread blocks; their order must be part of
+    the control dependencies.
     """
     steps = _list_steps(algorithm)
     return tuple(_LinkRun(steps, latency).simulate() for latency in _LATENCIES)
@@ -156,10 +162,10 @@ class _LinkSteps:
 def _list_steps(algorithm: Algorithm) -> _LinkSteps:
     """Convert the steps of an algorithm to lists, because single look-ups in arrays are slower.
 
-    Each list has one entry per step: rank, whether it sends, time of its units (`count` times
-    `_BUFFER_TIME` // `unit_count`, at least 1 per unit), row of the partner of its message (-1:
-    none), number of dependencies (program order included), and rows of the steps that wait for it.
-    Defects of messages are not reported here.
+    Each list has one entry per step: its rank, whether it sends, the time of its units on a link,
+    the row of the other side of its message (-1 if none), its number of dependencies including
+    program order, and the rows that depend on it. A unit takes `_BUFFER_TIME` // `unit_count`, at
+    least 1. Unmatched messages are not reported.
     """
     steps = algorithm.steps
     messages = match_messages(steps, Findings(None))
@@ -201,10 +207,11 @@ class _LinkRun:
         self._arrived = [False] * len(steps.rank)
 
     def simulate(self) -> int:
-        """Run the simulation once; return the time at which the last step finishes.
+        """Run the simulation once and return the time at which the last step finishes.
 
-        A message crosses the link of its sender, then that of its receiver; each link carries one
-        message at a time, in order of arrival. Local steps take no time.
+        A message crosses the link out of its sender, then the link into its receiver. Each link
+        carries one message at a time, in the order in which messages reach it. Local steps take no
+        time.
         """
         self._start_ready_steps()
         while self._events:
@@ -223,11 +230,11 @@ class _LinkRun:
         return self._now
 
     def _start_ready_steps(self) -> None:
-        """Begin all ready steps, in the order in which they became ready, until none is left.
+        """Start all ready steps in the order in which they became ready, until none is left.
 
-        Local steps, and receives whose message has arrived, finish at once, which can make further
-        steps ready. A send queues for the link out of its rank; a receive without its message waits
-        for it.
+        A local step, or a receive whose message has arrived, finishes immediately, which can make
+        further steps ready. A send is queued for the link out of its rank. A receive whose message
+        has not arrived is marked as begun and finishes later.
         """
         steps = self._steps
         while self._ready:
@@ -239,9 +246,11 @@ class _LinkRun:
                 self._finish_step(step)
 
     def _queue_crossing(self, free: list[int], rank: int, step: int) -> None:
-        """Queue the message of a sending step for a rank's link, after the earlier ones.
+        """Occupy a link of a rank with the message of a sending step, after the earlier messages.
 
-        `free`: times at which the links of that direction become free, which is updated.
+        `free`: times at which the links of one direction become free; the entry of `rank` is
+        updated. The arrival at the end of the link is added to the events: this time plus the
+        latency.
         """
         free[rank] = max(free[rank], self._now) + self._steps.time[step]
         event = free[rank] + self._latency, next(self._numbers), step, free is self._to_rank

@@ -100,10 +100,10 @@ class _Trial:
 
     @property
     def cost(self) -> tuple[int, int, int, int, int]:
-        """Key for comparison; lower is better: finish time, separated steps, delays, new blocks,
-        channel.
+        """Return the key by which trials are compared; a lower one is better.
 
-        If `is_sparing`, new blocks count before delays.
+        Its entries are: finish time, separated steps, delays, new blocks, channel. If `is_sparing`,
+        new blocks come before delays.
         """
         wishes = self.waits, self.new_blocks
         first, second = reversed(wishes) if self.is_sparing else wishes
@@ -116,12 +116,12 @@ def place_chains(
     begin: list[int],
     limits: PlacementLimits,
 ) -> Placement | None:
-    """Choose blocks and channels of all rows; None if the limits do not permit it.
+    """Choose the thread block and the channel of every row; None if the limits do not permit it.
 
-    A chain is a message with the steps that forward it, and gets one channel; a local step is a
-    chain of its own. `begin`: begin of each node if it had a separate block, but shared links.
-    Chains that begin earlier are placed first, on a tie the one with the longest remaining work.
-    Local rows have channel 0.
+    A chain is a message with the messages that forward it, and gets one channel; a local step is a
+    chain of its own. Chains that begin earlier are placed first, and of those that begin at the
+    same time the one with the longest remaining work. `begin`: begin of each node if it had a
+    separate block but shared links. Local rows have channel 0.
     """
     placer = _Placer(graph, begin, limits)
     # Chains are placed in the order in which they begin; on a tie the longest remaining work first.
@@ -172,12 +172,12 @@ class _Placer:
     def add(self, chain: list[int]) -> bool:
         """Place a chain on the best channel; return False if no block or channel is left for it.
 
-        A chain is a list of nodes that receive and send on one channel; one that sends nothing is a
-        local node and needs no channel. The best channel has the least cost: finish, then separated
-        steps, then delays and new blocks (new blocks first if `is_sparing`), then the lower
-        channel. The search ends early at a channel without separated steps and without delays
-        (`is_sparing`: without new blocks and finished by the deadline). On success, changes the
-        blocks, loads, channels and times of the placer; on False, nothing.
+        A chain is a list of nodes that receive and send on one channel; a single node without a
+        successor message is local and needs no channel. The best channel has the lowest
+        `_Trial.cost`. The search ends early at a channel without separated steps and without
+        delays; if `is_sparing`, at one without separated steps and new blocks that finishes at the
+        deadline. On success the blocks, loads, channels and times of the placer are updated;
+        otherwise nothing is changed.
         """
         # Times at which all placed predecessors of a node on its rank are finished.
         ready = [
@@ -218,9 +218,9 @@ class _Placer:
     def _list_channels(self, first: int) -> list[int]:
         """List the channels to try for a chain that begins with node `first`.
 
-        If channels are open: those in use and the next unused one, which represents the remaining
-        ones; in large programs only those with the least work so far, because trials would take
-        seconds. Else the channel of the draft.
+        If channels are not free to choose, it is the channel of the draft. Otherwise these are the
+        channels in use and the next unused one, which represents all unused ones. In large programs
+        only the channels with the least work so far are tried, to limit the time.
         """
         if not self._limits.is_free:
             return [self._graph.channel[first]]
@@ -235,9 +235,10 @@ class _Placer:
     def _add_local(self, node: int, ready: int) -> bool:
         """Place a node without messages on a block of its rank; always returns True.
 
-        It takes the block on which it can begin first; on a tie, a block of a predecessor, then the
-        first. On a new block if the rank has none, or if it would wait and the limit permits one.
-        `ready`: end of its predecessors. Keeps all changes.
+        It gets the block on which it can begin first; on a tie a block of one of its predecessors,
+        then the first one. It gets a new block if the rank has none, or if it would have to wait
+        and the limit permits another block. `ready`: time at which its predecessors are finished.
+        The changes are kept.
         """
         rank = self._graph.rank[node]
         present = self._of_rank.setdefault(rank, [])
@@ -266,9 +267,9 @@ class _Placer:
     ) -> _Trial | None:
         """Try to place a chain on a channel; return the trial with its cost, or None.
 
-        None if a limit is exceeded, or if it finishes later than the trial `best`. `ready`:
-        earliest begin of each node. The changes of the tables remain in the ledger, also with None;
-        the caller undoes or keeps them.
+        None if a limit is exceeded, or if the chain would finish later than in the trial `best`.
+        `ready`: earliest begin of each node of the chain. In all cases the changes of the tables
+        remain in the ledger; the caller undoes or keeps them.
         """
         is_sparing = self._limits.is_sparing
         trial = _Trial(channel, is_sparing, self._deadline if is_sparing else 0)
@@ -280,13 +281,13 @@ class _Placer:
         return trial
 
     def _put_node(self, trial: _Trial, node: int, begin: int) -> int:
-        """Put a node on one block, or separately its receive and its send, and update the trial.
+        """Put the sides of a node on one block or on two blocks, and update the trial.
 
-        `begin`: earliest begin; a block that is busy delays it, and the delay is added to
-        `trial.waits`. One block is used if that is permitted for the owners of both connections.
-        Otherwise the receive stores the data on one block, and after its full duration another
-        block sends it for the same duration (`parted` + 1). Changes the free times of blocks
-        through the ledger, so they can be undone. Returns the begin of the step that sends.
+        `begin`: earliest begin of the node. One block is used if `_is_one_block` permits it.
+        Otherwise one block receives and stores the data, and another one then sends it; each takes
+        the full duration of the node, and `trial.parted` increases by 1. Delays by busy blocks are
+        added to `trial.waits`. All changes of blocks are made through the ledger, so they can be
+        undone. Returns the begin of the step that sends (or of the only step).
         """
         # Blocks that own the sides of the node's connections, NONE if there is none yet.
         graph, rank = self._graph, self._graph.rank[node]
@@ -317,11 +318,12 @@ class _Placer:
         return start
 
     def _is_one_block(self, node: int, incoming: int, outgoing: int) -> bool:
-        """Return whether one thread block can execute both sides of a step that receives and sends.
+        """Return whether one thread block can execute both sides of a node.
 
-        `incoming`, `outgoing`: blocks that own its connections, NONE for none. They must be equal;
-        if only one exists, it must have no peer on the other side yet. True for a step with one
-        side.
+        `incoming`, `outgoing`: blocks that already own the connections of the two sides, or NONE.
+        True for a node that only receives or only sends. If both connections have an owner, it must
+        be the same block. If one has an owner, that block must have no peer in the other direction
+        yet.
         """
         if self._graph.recv[node] == NONE or self._graph.send[node] == NONE:
             return True
@@ -333,13 +335,15 @@ class _Placer:
         return outgoing == NONE or (outgoing, _RECV) not in self._peer
 
     def _claim_block(self, trial: _Trial, node: int, block: int, sides: tuple[int, ...]) -> int:
-        """Make a block the owner of these sides of the node's connections, and return it.
+        """Return a block that owns the given sides of the node's connections.
 
-        `block`: NONE takes the block of the rank that is on this channel or none, has no peer on
-        these sides and becomes free first (only if `is_tight`), else a new one, which is counted.
-        Sides without a peer, and those that the block already has, are left out. Marks the trial if
-        the rank has too many blocks, or more than 32 on one side of a channel. All changes but the
-        trial's can be undone.
+        `block`: the block to use. If it is NONE and the limits are tight, the block that becomes
+        free first is taken, among those of the rank that use this channel or none and have no peer
+        on these sides. If there is none, a new block is added and counted in `trial.new_blocks`.
+
+        Sides on which the node has no peer, or the block already has one, are skipped.
+        `trial.is_over` is set if the rank then has too many blocks, or more than 32 on one side of
+        the channel. All changes except those of the trial are made through the ledger.
         """
         rank = self._graph.rank[node]
         peers = {_RECV: self._graph.recv[node], _SEND: self._graph.send[node]}
@@ -370,10 +374,10 @@ class _Placer:
         return block
 
     def _add_block(self, rank: int) -> int:
-        """Count a new block of a rank, free from time 0, and return its number.
+        """Add a new block of a rank, free from time 0, and return its number.
 
-        Numbers follow the order of creation over all ranks. Limits are not checked, and both
-        changes can be undone.
+        Blocks of all ranks are numbered in the order of creation. Limits are not checked. The
+        changes are made through the ledger, so they can be undone.
         """
         number = len(self._free)
         self._ledger.set(self._free, number, 0)

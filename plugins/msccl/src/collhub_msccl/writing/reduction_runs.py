@@ -46,10 +46,12 @@ def find_reduction_chains(
     second: Int64Array,
     times: RunTimes | None = None,
 ) -> Edges:
-    """Find chains among ordered pairs of rows; return the pairs (first reduction, later reduction).
+    """Find chains of reductions among ordered pairs of rows.
 
-    A row has one successor and one predecessor in a chain: the first fusable pair counts. A chain
-    is cut after 16 reductions. With `times`, only chains that delay no row.
+    `first`, `second`: pairs (earlier row, later row). A pair extends a chain if it can be fused
+    (`is_fusable_pair`), the earlier row has no successor yet and the later row no predecessor; the
+    first such pair wins. A chain ends after 16 reductions. With `times`, a chain also ends where it
+    would delay a row. Returns the pairs (first reduction of a chain, later member) as two arrays.
     """
     joins = draft.is_kind(StepKind.REDUCE)[first] & draft.is_kind(StepKind.REDUCE)[second]
     columns = {name: getattr(draft, name) for name in _COLUMNS}
@@ -70,11 +72,12 @@ _COLUMNS = ("dst_buffer", "dst_offset", "src_buffer", "src_offset", "count")
 
 
 def is_fusable_pair(columns: Columns, first: Int64Array, second: Int64Array) -> BoolArray:
-    """Return a mask of the pairs of reductions that give the same result in one pass as one by one.
+    """Return a mask of the pairs of reductions that may be executed in one pass.
 
-    Both have the same destination, source buffer and count: the runtime moves the count of the last
-    one for all. Reductions with overlapping source and destination stay separate, because the
-    operand must be read before or after the result changes.
+    Both reductions must have the same destination, source buffer and count, because the runtime
+    uses the count of the last one for all. The source and destination of each must not overlap,
+    because the operand would be read before or after the result changes. `columns`: columns of all
+    rows. `first`, `second`: rows of the pairs.
     """
     is_same = np.ones(len(first), np.bool_)
     for name in ("dst_buffer", "dst_offset", "src_buffer", "count"):
@@ -83,10 +86,10 @@ def is_fusable_pair(columns: Columns, first: Int64Array, second: Int64Array) -> 
 
 
 def _is_disjoint(columns: Columns, row: Int64Array) -> BoolArray:
-    """Return a mask of reductions whose source and destination share no memory in any mode.
+    """Return a mask of the rows whose source and destination share no memory in any mode.
 
-    `row`: the reductions. In one buffer, the offsets must differ by at least the count. Of
-    different buffers, one must be SCRATCH, since INPUT and OUTPUT can be the same memory.
+    Within one buffer, the offsets must differ by at least the count. Of two different buffers, one
+    must be SCRATCH, because INPUT and OUTPUT can be the same memory.
     """
     source, target = columns["src_buffer"][row], columns["dst_buffer"][row]
     distance = np.abs(columns["src_offset"][row] - columns["dst_offset"][row])
@@ -101,16 +104,18 @@ def _is_disjoint(columns: Columns, row: Int64Array) -> BoolArray:
 def _list_pairs(
     start: int, following: dict[int, int], times: RunTimes | None
 ) -> list[tuple[int, int]]:
-    """List the pairs (first reduction of a chain, later member) along the successors of `start`.
+    """List the pairs (first reduction of a chain, later member) for `start` and its successors.
 
-    `following`: the successor of each reduction. The successors of `start` are divided into
-    chains; a chain ends, and the next reduction begins a new one, in these cases:
+    `following`: the successor of each reduction. A chain ends and the next reduction begins a new
+    chain in these cases:
+
     - The chain has 16 members (`MAX_OPERANDS`).
-    - With `times`: the next reduction is ready only after the time at which the chain begins,
-      so that it would delay the chain.
-    - With `times`: the next reduction ends later than the first time at which another thread
-      block needs the sum of a member.
-    A chain of one reduction has no pair; without a successor the list is empty.
+    - With `times`: the next reduction is ready only after the begin of the chain's first member, so
+      that it would delay the chain.
+    - With `times`: the next reduction ends after the first time at which another thread block needs
+      the result of a member.
+
+    A chain of one reduction has no pair. The list is empty if `start` has no successor.
     """
     pairs: list[tuple[int, int]] = []
     run, row = [start], following.get(start)
@@ -152,12 +157,16 @@ def unfuse_reducing_receives(
     scratch: Int64Array,
     bases: tuple[Int64Array, ...],
 ) -> tuple[Steps, Int64Array]:
-    """Replace `rrc` (dst = received + src) by `r` and `re`; also return the scratch units per rank.
+    """Replace each `rrc` step (dst = received + src) by separate steps that need no `rrc`.
 
-    If src and dst are disjoint in all modes: `r` to dst, `re` dst += src. If they are the same
-    location: `r` to a slot, `re` dst += slot. If that depends on the mode, or they overlap: `r` to
-    a slot, `re` slot += src, `cpy` slot to dst. A thread block executes one step at a time, so one
-    slot per block suffices. `bases`: first addresses of the buffers, by claimed mode.
+    - src and dst disjoint in all modes: `r` to dst, `re` dst += src
+    - src and dst the same location in all modes: `r` to a slot, `re` dst += slot
+    - otherwise: `r` to a slot, `re` slot += src, `cpy` from the slot to dst
+
+    A slot is additional scratch; one per thread block suffices, because a block executes one step
+    at a time. `block`: block of each head. `bases`: for each mode the first addresses of the
+    buffers. Returns the steps, where new ones are appended with the keys 2 and 3, and the scratch
+    units of every rank including slots.
     """
     reducing = np.flatnonzero(steps.columns["type"] == StepType.RECV_REDUCE_COPY)
     receive_columns = {name: column[reducing] for name, column in steps.columns.items()}
@@ -208,11 +217,11 @@ def _allocate_slots(
     block_rank: Int64Array,
     scratch: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the first unit of the slot of each step's thread block, and the scratch units of each
-    rank.
+    """Return the first unit of the slot of each step, and the scratch units of each rank.
 
-    Slots follow the existing scratch (`scratch`, per rank); each is as large as the largest step of
-    its block that needs it.
+    All steps of a thread block share one slot, as large as its largest step with `is_needed`. The
+    slots of a rank follow its existing scratch (`scratch`, in units). `block`: block of each step.
+    `block_rank`: rank of each block. Both results are int64.
     """
     size = np.zeros(len(block_rank), np.int64)
     np.maximum.at(size, block[is_needed], count[is_needed])
@@ -230,10 +239,10 @@ def _move_to_slot(
     slot: Int64Array,
     is_moved: BoolArray,
 ) -> dict[str, Int64Array]:
-    """Return a copy of the columns with a side (`src` or `dst`) moved to the slot where `is_moved`.
+    """Return a copy of the columns with one side of some steps moved to a slot in SCRATCH.
 
-    There, the buffer becomes SCRATCH and the offset that of `slot`, which has one entry per row.
-    Other columns are shared with the argument, which is not changed.
+    `side`: `src` or `dst`. Where `is_moved`, the buffer of this side becomes SCRATCH and its offset
+    the entry of `slot`. The argument is not changed; other columns are not copied.
     """
     buffer, offset = f"{side}_buffer", f"{side}_offset"
     return {

@@ -60,10 +60,11 @@ def allocate_scratch(
     dropped_dst: BoolArray,
     knowledge: Knowledge,
 ) -> tuple[StepDraft, Int64Array]:
-    """Move the segments of SCRATCH to reused memory.
+    """Move the segments of SCRATCH so that memory is reused.
 
-    Returns the draft with new offsets, and the SCRATCH units that every rank then needs.
-    `dropped_src`, `dropped_dst`: rows whose source (destination) is not accessed in the file.
+    Returns the draft with new offsets, and the SCRATCH units of every rank. `dropped_src`,
+    `dropped_dst`: masks of the rows whose source (or destination) the file does not access; these
+    stay unchanged.
     """
     segments = _find_segments(draft, dropped_src, dropped_dst)
     new_start, total = _place_segments(segments, knowledge, draft.num_ranks)
@@ -81,10 +82,10 @@ def count_scratch_units(
     dropped_src: BoolArray,
     dropped_dst: BoolArray,
 ) -> Int64Array:
-    """Count the SCRATCH units that every rank needs (int64) if no segment is moved.
+    """Return the SCRATCH units that every rank needs if no segment is moved: int64.
 
-    It is the greatest end of an access; 0 without accesses. `dropped_src`, `dropped_dst`: bool per
-    row, accesses that are not counted.
+    It is the maximum end of an access of the rank, 0 without accesses. `dropped_src`,
+    `dropped_dst`: masks of the rows whose source (or destination) is not counted.
     """
     segments = _find_segments(draft, dropped_src, dropped_dst)
     total = np.zeros(draft.num_ranks, np.int64)
@@ -97,13 +98,12 @@ def _find_segments(
     dropped_src: BoolArray,
     dropped_dst: BoolArray,
 ) -> _ScratchSegments:
-    """Sort the accesses to SCRATCH by address, and separate them where none crosses the border.
+    """Divide the accesses to SCRATCH into segments that share no unit.
 
-    Accesses are sorted by rank, then by offset; at equal ones reads come before writes, each in the
-    order of rows. A new segment begins where an access starts at or after the end of all earlier
-    ones, so adjacent ranges are different segments. `dropped_src`, `dropped_dst`: bool per row,
-    accesses that are not counted. Result: row, side and segment of each access; start, size (in
-    units) and rank of each segment.
+    A new segment begins where an access starts at or after the end of all accesses with lower
+    addresses. Returns row, side and segment of each access, and start, size (in units) and rank of
+    each segment. Accesses are sorted by rank, then by offset, then reads before writes, then by
+    row. `dropped_src`, `dropped_dst`: masks of the rows whose source (or destination) is left out.
     """
     reads = draft.is_kind(*READS_SRC) & (draft.src_buffer == Buffer.SCRATCH) & ~dropped_src
     writes = draft.is_kind(*WRITES_DST) & (draft.dst_buffer == Buffer.SCRATCH) & ~dropped_dst
@@ -142,11 +142,11 @@ def _place_segments(
     knowledge: Knowledge,
     num_ranks: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the first unit of each segment after placement, and the units of every rank.
+    """Return the first unit of each segment after placement, and the SCRATCH units of every rank.
 
-    Segments are placed in the order of the time of their first access, at equal times in their own
-    order. Each takes a range of its rank that is large enough and whose last accesses are known to
-    precede its first ones, else a new range behind the others.
+    Segments are placed in the order of their first access, at equal times in the order of their
+    numbers. Each takes an existing range of its rank that `_find_free_range` permits, otherwise a
+    new range after all others.
     """
     lifetimes = _compute_lifetimes(segments, knowledge)
     total = [0] * num_ranks
@@ -182,9 +182,9 @@ class _Lifetime:
         ordinal: int,
         time: int,
     ) -> None:
-        """Include an access: step `ordinal` of a block, at a time.
+        """Include an access by step `ordinal` of thread block `block` at `time`.
 
-        Keeps the first and the last ordinal of each block, and the earliest time.
+        The first and the last ordinal of each block and the earliest time are kept.
         """
         self.first[block] = min(ordinal, self.first.get(block, ordinal))
         self.last[block] = max(ordinal, self.last.get(block, ordinal))
@@ -192,10 +192,10 @@ class _Lifetime:
 
 
 def _compute_lifetimes(segments: _ScratchSegments, knowledge: Knowledge) -> list[_Lifetime]:
-    """Compute the lifetime of every segment from its accesses.
+    """Compute the lifetime of every segment from its accesses, in the order of the segments.
 
-    The order is that of the segments. Each access adds the thread block, position within it
-    (ordinal), and time of the step that contains its row.
+    Each access contributes its thread block, the position of its step in the block, and the time of
+    the step.
     """
     lifetimes = [_Lifetime({}, {}) for _ in range(len(segments.start))]
     steps = knowledge.step_of_row[segments.row]
@@ -217,13 +217,13 @@ def _find_free_range(
     first: dict[int, int],
     knowledge: Knowledge,
 ) -> _ScratchRange | None:
-    """Return the smallest scratch range that a new segment may reuse, else None.
+    """Return the smallest scratch range that a new segment may reuse, or None.
 
-    A range fits if it has at least `size` units, and is free if every last access to its
-    current segment is known to precede every first access of the new one. `first`: ordinal of
-    the first access of the new segment by thread block. Only the 64 smallest fitting ranges
-    are examined, of equal sizes those with the lowest starts first, so that None does not
-    exclude a larger free range.
+    A range must have at least `size` units, and every last access to its current segment must be
+    known to precede every first access of the new one. `first`: for each thread block, the ordinal
+    of its first access to the new segment. At most the 64 smallest ranges of sufficient size are
+    examined (at equal sizes the lowest starts first), so None may be returned although a larger one
+    is free.
     """
     fitting = [memory_range for memory_range in ranges if memory_range.size >= size]
     fitting.sort(key=lambda memory_range: (memory_range.size, memory_range.start))
@@ -238,12 +238,12 @@ def _find_free_range(
 
 
 def rename_scratch_values(algorithm: Algorithm) -> Algorithm | None:
-    """Return the same steps with a separate location for every value, and the resulting
-    dependencies.
+    """Return the algorithm with a separate scratch location for every value.
 
-    Conflicting steps are ordered by row, which is correct if all conflicting steps of the algorithm
-    are ordered. Data dependencies without shared scratch are kept; control dependencies are
-    dropped. None if there are too many accesses to analyse.
+    The data dependencies are computed again: dependencies between steps that share no scratch
+    location are kept, and conflicting steps are ordered by row. This is correct if the algorithm
+    orders all conflicting steps. Control dependencies are dropped. Returns None if there are too
+    many accesses to analyse.
     """
     columns = {name: getattr(algorithm.steps, name) for name in COLUMN_DTYPES}
     accesses = _find_accesses(columns)
@@ -275,11 +275,11 @@ class _ScratchAccesses:
 
 
 def _find_accesses(columns: Columns) -> _ScratchAccesses:
-    """List all accesses to SCRATCH, reads then writes, each in the order of rows.
+    """List all accesses to SCRATCH: first the reads, then the writes, each in the order of rows.
 
-    A step that reads and writes SCRATCH has two accesses. A write begins a new value (the last
-    column), unless its step is a REDUCE, or reads SCRATCH at a range that overlaps the written one,
-    where the value before and after counts as one. Offsets and counts are in units.
+    A step that reads and writes SCRATCH has two accesses. Offsets and counts are in units. The last
+    column is True for writes that begin a new value. A write continues the old value if its step is
+    a REDUCE, or if the step also reads a range of SCRATCH that overlaps the written one.
     """
     kind, count = columns["kind"], columns["count"].astype(np.int64)
     source, target = columns["src_offset"].astype(np.int64), columns["dst_offset"].astype(np.int64)
@@ -303,12 +303,11 @@ def _find_accesses(columns: Columns) -> _ScratchAccesses:
 
 
 def _place_values(accesses: _ScratchAccesses, num_ranks: int) -> tuple[Int64Array, Int64Array]:
-    """Return locations with separate scratch for values, and the units of every rank.
+    """Return the new first unit of every access, and the scratch units of every rank.
 
-    First array: first unit of every access, counted from 0 on its rank; second: units that each
-    rank then needs. Accesses that share a value, directly or transitively, keep their relative
-    positions and form one range; ranges follow each other without gaps, in the order of their first
-    accesses.
+    Values get separate locations. Accesses that share a value, directly or transitively, form one
+    range and keep their relative positions. The ranges of a rank begin at 0 and are consecutive, in
+    the order of their first accesses.
     """
     # Accesses that share a value, directly or transitively, are one group, numbered by its first
     # access.
@@ -339,9 +338,10 @@ def _place_values(accesses: _ScratchAccesses, num_ranks: int) -> tuple[Int64Arra
 
 
 def _find_leader(leader: list[int], number: int) -> int:
-    """Return the first access of the group of access `number` (union-find).
+    """Return the lowest access of the group that contains access `number` (union-find).
 
-    `leader` has a parent by access, and is changed by path halving: groups stay equal.
+    `leader`: parent of each access. It is changed by path halving, which does not change the
+    groups.
     """
     while leader[number] != number:
         leader[number] = leader[leader[number]]
@@ -350,11 +350,11 @@ def _find_leader(leader: list[int], number: int) -> int:
 
 
 def _number_values(accesses: _ScratchAccesses) -> tuple[Int64Array, Int64Array]:
-    """Number the values in scratch: pairs (access, value), one per unit of every access.
+    """Number the values in scratch: return pairs (access, value), one per unit of every access.
 
-    A unit begins a new value with every defining write and with its first access; other accesses
-    use its latest value. Accesses are ordered by unit, then by row, and a step reads before it
-    writes.
+    A new value of a unit begins with every defining write and with the first access; other accesses
+    use the latest value. The pairs are ordered by unit, then by row, a read of a step before its
+    write.
     """
     width = int((accesses.start + accesses.count).max(initial=0)) + 1
     access = group_of_entry(row_pointer(accesses.count))
@@ -366,12 +366,11 @@ def _number_values(accesses: _ScratchAccesses) -> tuple[Int64Array, Int64Array]:
 
 
 def _find_kept_dependencies(steps: StepTable, accesses: _ScratchAccesses) -> Int64Array:
-    """Find the data dependencies whose two steps share no scratch location, as parent * rows +
-    child.
+    """Return the data dependencies between steps that share no scratch location.
 
-    Two steps share a location if the ranges that they read or write in scratch overlap by at least
-    one unit. The result is int64, in the order of the dependencies; steps without scratch share
-    none.
+    Each is encoded as parent * rows + child, int64, in the order of the dependencies. Two steps
+    share a location if a range that one of them reads or writes in SCRATCH overlaps such a range of
+    the other.
     """
     parents, children = steps.data_indices, group_of_entry(steps.data_indptr)
     # A step reads and writes one range of scratch each, possibly empty.
@@ -392,11 +391,11 @@ def _order_by_memory(
     scratch_units: Int64Array,
     kept_keys: Int64Array,
 ) -> StepTable | None:
-    """Build the table of the steps with these data dependencies, and conflicts ordered by row.
+    """Build the table of the steps with the given dependencies, and with conflicts ordered by row.
 
-    `kept_keys`: dependencies as parent * rows + child; added are the conflicts on memory in every
-    mode that the collective claims, of which the earlier row comes first. Without control edges.
-    None if there are too many accesses to analyse.
+    `kept_keys`: dependencies as parent * rows + child. A dependency is added from the earlier to
+    the later row of conflicting steps, in every mode that the collective supports. The table has no
+    control dependencies. Returns None if there are too many accesses to analyse.
     """
     collective, rank = algorithm.collective, columns["rank"].astype(np.int64)
     keys = [kept_keys]

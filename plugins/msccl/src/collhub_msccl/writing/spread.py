@@ -24,10 +24,10 @@ _NO_ROWS = np.zeros(0, np.int64)
 
 
 def arrange_freely(draft: StepDraft, joined: Edges, is_free: bool) -> Arrangement | None:
-    """Arrange the rows with these pairs fused if possible; None if no order exists.
+    """Arrange the rows and fuse the given pairs where possible; None if there is no order.
 
-    `joined`: (row, row fused into it). `is_free`: channels are open, so every message is a separate
-    connection without an order relative to others.
+    `joined`: (row, row that may be fused into it). `is_free`: channels are not assigned yet, so
+    every message counts as a separate connection, without an order relative to other messages.
     """
     if is_free:
         separate_channel = np.minimum(np.arange(len(draft)), draft.partner)
@@ -36,10 +36,11 @@ def arrange_freely(draft: StepDraft, joined: Edges, is_free: bool) -> Arrangemen
 
 
 def compute_ideal_begins(graph: WorkGraph, is_free: bool) -> list[int]:
-    """Return the time at which every node begins if it has a separate block.
+    """Return the time at which every node begins if it has a separate thread block.
 
-    `is_free`: every message, with the steps that forward it, has a separate channel too. Links are
-    shared; if connections block each other, the times without contention.
+    Links are shared. `is_free`: every message, together with the messages that forward it, also has
+    a separate channel. If the connections block each other, the times without contention are
+    returned.
     """
     if is_free:
         # A separate channel for every message together with the steps that forward it.
@@ -69,11 +70,12 @@ class Fusing(Enum):
 
 
 def find_fusable_pairs(draft: StepDraft, is_free: bool, fusing: Fusing, latency: int) -> Edges:
-    """Find pairs (row, later row that may be fused with it); each row occurs once on each side.
+    """Find the pairs (row, later row) that may be fused into one step.
 
-    Forwarding receives and sends on one channel, unless `fusing` is NONE, and chains of reductions;
-    for PROMPT only those that delay no step. `is_free`: channels are open; `latency`: of a link, in
-    units of time.
+    These are chains of reductions (first one, later one), and receives with the send on the same
+    channel that forwards the data. The latter are omitted if `fusing` is NONE. With PROMPT, only
+    fusions that delay no other step are returned. `is_free`: channels are not assigned yet.
+    `latency`: latency of a link, in units of time. A receive or send is in at most one pair.
     """
     first, second = draft.parents, draft.children
     runs = find_reduction_chains(draft, first, second)
@@ -136,11 +138,13 @@ class DistributionOptions:
 def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Distribution | None:
     """Distribute the rows over channels and thread blocks by list scheduling.
 
-    Chains of steps are placed first on blocks whose sides are related, and if that fails, on blocks
-    shared by unrelated sides. Pairs of `joined` remain fused only if both are placed on one block.
-    None if the limits of blocks and channels do not permit a placement, or if the pairs make the
-    order of rows circular. If the scheduler is blocked by full connections (of `capacity`
-    transfers), the rows keep their order. The argument is not changed.
+    Chains of steps are first placed on blocks whose two sides are related; if that exceeds the
+    limits, unrelated sides may share a block. Returns None if this fails too, or if the pairs to
+    fuse (`joined`) make the order of rows circular. Pairs whose rows are on different blocks are
+    not fused.
+
+    If the scheduler cannot finish because all connections are full (of `capacity` transfers), the
+    rows keep their order. The argument is not changed.
     """
     limits = distribution.limits
     ideal = arrange_freely(draft, distribution.joined, limits.is_free)
@@ -187,11 +191,11 @@ def _sort_rows(
     joined: Edges,
     order: Int64Array,
 ) -> Distribution:
-    """Sort the rows of every rank by this order; fused rows keep their relative order.
+    """Sort the rows of every rank by `order`; ties keep the order of rows.
 
-    `order`: position per row; equal positions keep the order of the rows. All references between
-    rows, including `joined`, get the new numbers. Lanes are numbered by their first position. The
-    arguments are not changed.
+    `order`: position of each row; the rows of a fused pair have equal positions. All references to
+    rows, including `joined`, get the new numbers. Lanes are numbered by the position of their first
+    row. The arguments are not changed.
     """
     rows = np.lexsort((np.arange(len(draft)), order, draft.rank))
     new_index = np.empty(len(rows), np.int64)

@@ -34,41 +34,44 @@ class Lanes:
         return int(self.of_row.max(initial=-1)) + 1
 
     def find_program_order(self) -> Edges:
-        """Return the pairs (earlier, later) of consecutive rows of each given lane, as two columns.
+        """Return the pairs (row, next row) in each lane of the producer, as two arrays.
 
-        Empty if the lanes are new, because these have no order yet.
+        Both are empty if the lanes are new, because these do not have an order yet.
         """
         if not self.is_given:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         return find_neighbours(self.of_row, np.arange(len(self.of_row)))
 
     def find_fusable(self, draft: StepDraft) -> Edges:
-        """Return the pairs (receive, send) that one step may execute, each row at most once.
+        """Return the pairs (receive, send) that may become one step, each row at most once.
 
-        Both are consecutive in one lane, and the send forwards the data of the receive.
+        Both rows must be in one lane, the send must forward exactly the received data, and they
+        must be adjacent in a lane of the producer, or dependent in a new lane.
         """
         first, second = self._find_consecutive(draft)
         is_pair = draft.is_forwarding(first, second)
         return match_one_to_one(first[is_pair], second[is_pair])
 
     def find_chains(self, draft: StepDraft, fused: Edges) -> Edges:
-        """Return the pairs (first, later) of reductions of one lane that may be fused.
+        """Return the pairs (first reduction, later reduction) of one lane that may be fused.
 
-        `fused`: (receive, send) pairs that are one step. In given lanes, whose order the producer
-        chose, only fusions that delay no step.
+        `fused`: (receive, send) pairs that are one step. In lanes of the producer, only fusions
+        that delay no step are returned; if no order exists there, this is not checked.
         """
         times = self._compute_times(draft, fused) if self.is_given else None
         return find_reduction_chains(draft, *self._find_consecutive(draft), times)
 
     def _compute_times(self, draft: StepDraft, fused: Edges) -> RunTimes | None:
-        """Compute the times of the rows if each reduction is a single step; None if there is no
-        order.
+        """Compute the times of the rows if no reductions are fused; None if there is no order.
 
-        Times are in units of data and without contention: a row lasts its count, fused rows share
-        one step, and links take no time. `ready`: end of the last row of another lane on which the
-        row depends, 0 without one; `begin`, `end`; `needed`: earliest begin of a row of another
-        lane that depends on it, NEVER without one. None if dependencies, lanes and `fused` form a
-        cycle.
+        Times are in units of data and without contention: a row takes its count, the rows of a pair
+        in `fused` share one step, and links take no time. The columns of the result:
+
+        - ready: end of the last row of another lane on which the row depends, 0 without one
+        - begin, end: of the row
+        - needed: earliest begin of a row of another lane that depends on the row, NEVER without one
+
+        Returns None if the dependencies, the lanes and `fused` form a cycle.
         """
         order = self.find_program_order()
         arrangement = arrange(draft, *order, fused)
@@ -93,9 +96,10 @@ class Lanes:
         return RunTimes(ready, begin, end, needed)
 
     def _find_consecutive(self, draft: StepDraft) -> Edges:
-        """Return the dependent pairs of rows of a lane; in a given lane, the adjacent rows.
+        """Return the pairs of rows of one lane that may be fused, as two arrays.
 
-        Other fusions would change the order of a given lane.
+        In lanes of the producer these are the adjacent rows, because other fusions would change the
+        order. In new lanes these are all pairs in which the second row depends on the first.
         """
         if self.is_given:
             return self.find_program_order()
@@ -103,9 +107,10 @@ class Lanes:
         return draft.parents[is_inside], draft.children[is_inside]
 
     def separate_sends(self, draft: StepDraft, lanes: Int64Array) -> Lanes:
-        """Return lanes in which the sends of `lanes` (numbers) have lanes of their own.
+        """Return lanes in which the sends of the lanes with the given numbers have separate lanes.
 
-        A new lane follows the lane from which it is separated; lanes are renumbered.
+        Each new lane directly follows the lane from which it is separated; all lanes are
+        renumbered.
         """
         # Doubled numbers leave room for the separated sends directly after their lane.
         moves = draft.sends & np.isin(self.of_row, lanes)
@@ -113,10 +118,10 @@ class Lanes:
 
 
 def find_given_lanes(draft: StepDraft) -> Lanes | None:
-    """Return the producer's lanes as thread blocks; None if a row has none, or they violate a rule.
+    """Return the lanes of the producer if they can be thread blocks, otherwise None.
 
-    Each lane may send to one rank, receive from one rank, and use one channel; no two lanes may
-    share a side of a connection.
+    Every row must have a lane. A lane may send on one connection, receive from one connection, and
+    use one channel. No two lanes of a rank may use the same side of a connection.
     """
     if not len(draft) or int(draft.lane.min()) < 0:
         return None
@@ -139,13 +144,16 @@ def assign_lanes(
     is_merging: bool = True,
     forwarded: Edges | None = None,
 ) -> Lanes:
-    """Assign a lane to each side of a connection; two sides are joined if one provides the other's
-    data.
+    """Assign a lane to every row.
 
-    Pairs with the largest number of messages are joined first, each side once. Local steps join the
-    lane of their predecessors, else of their successors. `is_tight`: also join unrelated
-    connections, to have few lanes. `is_merging`: reductions that can be fused stay together.
-    `forwarded`: (receive, send) pairs for which lanes are joined; None: all.
+    Each side of a connection is a lane. An incoming and an outgoing connection are joined to one
+    lane if messages of the first provide the data of the second. The pairs with most such messages
+    are joined first, and each connection at most once. `forwarded`: the (receive, send) pairs that
+    count for this; None means all.
+
+    `is_tight`: unrelated connections of a rank and channel are joined too, to have few lanes. Local
+    steps get the lane of a predecessor, otherwise of a successor. `is_merging`: reductions that can
+    be fused get the same lane.
     """
     connection, _ = draft.connections
     fed = draft.find_forwarding() if forwarded is None else forwarded
@@ -175,11 +183,10 @@ def assign_lanes(
 
 
 def _list_all_pairs(draft: StepDraft, connection: Int64Array) -> list[tuple[int, int]]:
-    """List every (incoming, outgoing) pair of connections of a rank with one channel.
+    """List every pair (incoming connection, outgoing connection) of one rank and channel.
 
-    `connection`: number of the connection of each row. Pairs are sorted by rank and channel in the
-    order of the first incoming connection, then by incoming, then by outgoing; those without a
-    counterpart are omitted.
+    `connection`: connection of each row. The pairs are grouped by (rank, channel), in the order of
+    the first receive of each; within a group connections are in the order of their first rows.
     """
     incoming = _group_connections(draft, connection, draft.receives)
     outgoing = _group_connections(draft, connection, draft.sends)
@@ -199,10 +206,10 @@ def _group_connections(
     connection: Int64Array,
     side: BoolArray,
 ) -> dict[tuple[int, int], list[int]]:
-    """Group the connections of one direction by (rank on this side, channel), in row order.
+    """Group the connections of one direction by (rank on this side, channel).
 
-    `connection`: number of the connection of each row; `side`: mask of the receives or the sends.
-    Each connection is listed once, in the order of its first row.
+    `connection`: connection of each row. `side`: mask of the receives or of the sends. Each
+    connection is listed once per group, in the order of its first row.
     """
     # Dictionaries as ordered sets: the same input gives the same file.
     groups: dict[tuple[int, int], dict[int, None]] = {}
@@ -218,11 +225,12 @@ def _assign_local_lanes(
     is_tight: bool,
     is_merging: bool,
 ) -> Int64Array:
-    """Return `lane` with lanes for the local rows, which are -1.
+    """Return `lane` with lanes filled in for the local rows, which have -1.
 
-    The lane of the last row that they wait for, else of the first row with a lane that waits for
-    them, else a spare lane of the rank (with `is_tight`, the lane of its first message). With
-    `is_merging`, later reductions of a chain get the lane of its first.
+    A local row gets the first available of these lanes: the lane of its latest predecessor, the
+    lane of its first successor that already has one, or a spare lane of the rank. With `is_tight`,
+    the lane of the first message of the rank replaces the spare lane. With `is_merging`, later
+    reductions of a chain get the lane of the first.
     """
     local = np.flatnonzero(lane < 0).tolist()
     if not local:
@@ -264,9 +272,10 @@ def _group_values(keys: Int64Array, values: Int64Array) -> dict[int, list[int]]:
 
 
 def match_one_to_one(first: Int64Array, second: Int64Array) -> Edges:
-    """Select pairs (receive, send) such that each row occurs at most once.
+    """Select pairs (receive, send) so that each row occurs at most once.
 
-    For every send its last receive, then for every receive its first send.
+    First only the last receive of each send is kept, then only the first send of each receive.
+    `first`, `second`: receives and sends of the pairs.
     """
     order = np.lexsort((-first, second))
     first, second = first[order], second[order]
@@ -282,13 +291,12 @@ def number_lanes(
     lane: Int64Array,
     is_given: bool,
 ) -> Lanes:
-    """Number the pairs (rank, lane) that occur from 0 on without gaps, and return the lanes.
+    """Number the occurring pairs (rank, lane) from 0 without gaps, and return the lanes.
 
-    `lane`: a number, at least 0, for every row of `draft`; equal numbers on different ranks are
-    different lanes. The new numbers are in ascending order of rank, then of `lane`. `is_given`:
-    whether the producer of the algorithm chose the lanes. It is stored in the result, and tells
-    later stages to keep the steps of each lane in the order of the rows of `draft`; in new lanes,
-    only dependencies order the steps.
+    `lane`: a number of at least 0 for every row; equal numbers on different ranks are different
+    lanes. The new numbers are ascending by rank, then by `lane`. `is_given` is stored in the
+    result: the producer chose the lanes, so later stages keep the order of rows within each lane.
+    In new lanes only dependencies order the steps.
     """
     width = int(lane.max(initial=0)) + 1
     _, number = np.unique(draft.rank * width + lane, return_inverse=True)
@@ -296,9 +304,9 @@ def number_lanes(
 
 
 def _is_function(keys: Int64Array, values: Int64Array) -> bool:
-    """Return whether every key has a single value. `keys`, `values`: pairs, which may repeat.
+    """Return whether every key has a single value.
 
-    Values of one key are compared in the given order. True without pairs.
+    `keys`, `values`: pairs, which may repeat. True if there are no pairs.
     """
     order = np.argsort(keys, kind="stable")
     is_new_value = run_mask(values[order])

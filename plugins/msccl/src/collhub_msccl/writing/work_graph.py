@@ -73,16 +73,21 @@ class WorkGraph:
 
 
 def build_work_graph(draft: StepDraft, arrangement: Arrangement, latency: int) -> WorkGraph:
-    """Build the graph of arranged rows, one node per step of the file.
+    """Build the graph of arranged rows, with one node per step of the file.
 
-    `latency`: of a link, in units of time (the time of one unit of data). Nodes are numbered in the
-    order of execution; a row fused into another has the node of that row. A node moves the largest
-    count of its rows, or the total count of its reductions if it has any. A crossing is these units
-    plus `latency`. Duration: the units for local work, one crossing for a receive, two for a send,
-    three for a receive that also sends; `transit`, from the begin to the arrival of what it sends,
-    is one crossing less for nodes that send, else 0. `start`: earliest begin of each node; `tail`:
-    longest time from its begin to the end of everything that depends on it, both without limits of
-    blocks. Missing peers are NONE.
+    Nodes are numbered in the order of execution; fused rows have the node of the row into which
+    they are fused. Times are in units of data; `latency` is the latency of a link.
+
+    - units: the largest count of the rows of the node, or the total count of its reductions
+    - crossing: units plus `latency`
+    - duration: units for local work, one crossing for a receive, two for a send, three for a
+      receive that also sends
+    - transit: time from the begin of a node until the sent data has arrived; one crossing less than
+      the duration for nodes that send, otherwise 0
+    - start: earliest begin without limits of blocks and links
+    - tail: longest time from the begin to the end of everything that depends on the node
+
+    Missing peers are NONE.
     """
     position, fused_into = arrangement.position, arrangement.fused_into
     heads = np.flatnonzero(fused_into < 0)
@@ -151,9 +156,10 @@ def _collect_column(
     size: int,
     default: int,
 ) -> list[int]:
-    """Return the value of the selected row of every node, or the default without a selected row.
+    """Return for every node the value of its selected row, or `default` if it has none.
 
-    Of several selected rows of a node, the last one counts. `size`: number of nodes.
+    If a node has several selected rows, the last one counts. `is_selected`: mask of rows. `size`:
+    number of nodes.
     """
     result = np.full(size, default, np.int64)
     rows = np.flatnonzero(is_selected)
@@ -167,10 +173,10 @@ def _collect_waits(
     node_of_row: Int64Array,
     size: int,
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Collect the parents and the children of every node, each listed once in ascending order.
+    """Return the parents and the children of every node, each listed once in ascending order.
 
-    A node waits for another if any row of it depends on a row of the other; dependencies within a
-    node are dropped. `size`: number of nodes.
+    A node is a child of another if one of its rows depends on a row of the other. Dependencies
+    within a node are dropped. `size`: number of nodes.
     """
     from_node, to_node = node_of_row[draft.parents], node_of_row[draft.children]
     is_crossing = from_node != to_node
@@ -231,16 +237,16 @@ class ListScheduler:
         self.begin = [0] * len(graph)
 
     def schedule(self) -> list[int] | None:
-        """Return the nodes in the order in which they begin, and fill `begin`.
+        """Return the nodes in the order in which they begin, and store the times in `begin`.
 
-        At each point the ready node that can begin first is taken; at equal times the one with the
-        longest remaining time, then the one with the smaller distance of ranks, then the lower
-        number. Blocked nodes wait for a receive. None if full connections block all remaining
-        nodes. Runs once per object.
+        Of the ready nodes, the one that can begin first is taken; at equal times by
+        `_get_priority`. A node blocked by its connections waits until a message is received on
+        them. Returns None if full connections block all remaining nodes. May be called once per
+        object.
 
-        Nodes that wait for the same resource (a block, a link into or out of a rank) are parked
-        there by priority, and only the first of them is queued. Otherwise every use of a link would
-        queue again all nodes that wait for it, which is quadratic in the steps of a rank.
+        Nodes that wait for the same resource (a block, or a link into or out of a rank) are stored
+        there by priority, and only the first of them is in the queue. Otherwise every use of a link
+        would queue all waiting nodes again, which is quadratic in the steps of a rank.
         """
         for node, missing in enumerate(self._missing):
             if not missing:
@@ -269,25 +275,27 @@ class ListScheduler:
         return order if len(order) == len(self._graph) else None
 
     def _queue_node(self, node: int) -> None:
-        """Queue a node whose predecessors have finished.
+        """Add a node whose predecessors have finished to the queue.
 
-        The queue is ordered by earliest begin, as resources permit now, then by priority.
+        The queue is ordered by the earliest time at which the resources permit the node to begin,
+        then by priority.
         """
         earliest, _ = self._compute_earliest(node)
         heapq.heappush(self._queue, (earliest, *self._get_priority(node), _NO_RESOURCE))
 
     def _get_priority(self, node: int) -> tuple[int, int, int]:
-        """Return the key by which nodes that can begin at the same time are ordered; lowest first.
+        """Return the key that orders nodes that can begin at the same time; the lowest is first.
 
-        The longest remaining work comes first, then the smaller distance of ranks, then the node.
+        Its entries: the longest remaining work first, then the smaller distance between the ranks,
+        then the lower number of the node.
         """
         graph = self._graph
         return -graph.tail[node], graph.get_rank_distance(node), node
 
     def _park_node(self, node: int, earliest: int, resource: _Resource) -> None:
-        """Add a node to those that wait for a resource, ordered by priority.
+        """Add a node to those that wait for a resource, which are ordered by priority.
 
-        If it is the first in this order, an event at `earliest` is queued, at which it is tried.
+        If the node is now the first of them, it is queued to be tried at time `earliest`.
         """
         parked = self._parked.setdefault(resource, [])
         heapq.heappush(parked, self._get_priority(node))
@@ -295,10 +303,11 @@ class ListScheduler:
             heapq.heappush(self._queue, (earliest, *parked[0], resource))
 
     def _get_free_time(self, resource: _Resource) -> int:
-        """Return the time from which a node may begin as far as this resource is concerned.
+        """Return the time from which a resource permits a waiting node to begin.
 
-        A resource is (kind, number, receive time): a thread block, the link into a rank, or the
-        link from a rank; for the latter the node begins its receive time before the link is free.
+        A resource is (kind, number, receive time). The kind is a thread block, the link into a
+        rank, or the link out of a rank. A node needs the link out of a rank only after its receive
+        time, so it may begin that much earlier.
         """
         kind, number, receive_time = resource
         if kind == _BLOCK:
@@ -306,12 +315,13 @@ class ListScheduler:
         return self._to_rank[number] if kind == _IN else self._from_rank[number] - receive_time
 
     def _compute_earliest(self, node: int) -> tuple[int, _Resource]:
-        """Compute the earliest time at which a node could begin now, and the resource to wait for.
+        """Return the earliest time at which a node could begin now, and the resource it waits for.
 
-        The time is the maximum of its own readiness, the end of its block's last node, the time at
-        which the link into its rank is free if it receives, and for a send the time at which the
-        link out of its rank is free; one that also receives needs that link only after it has
-        received. Full connections are not regarded here.
+        The time is the maximum of: the time at which its predecessors are ready; the end of the
+        last node of its block; if it sends, the time at which the link out of its rank is free,
+        less the time to receive if it also receives; if it receives, the time at which the link
+        into its rank is free. At equal times the earlier entry of this list decides. Full
+        connections are not considered.
         """
         graph = self._graph
         rank = graph.rank[node]
@@ -330,10 +340,11 @@ class ListScheduler:
         return begin, resource
 
     def _is_blocked(self, node: int) -> bool:
-        """Whether a node cannot begin because of earlier messages on its connections.
+        """Return whether earlier messages on its connections prevent a node from beginning.
 
-        It receives only the oldest message, and sends only if the connection is not full. A blocked
-        node is queued again when a message is received.
+        A node may receive only the oldest message of its connection, and may send only if the
+        connection holds fewer messages than its capacity. A blocked node is added to the waiting
+        nodes of that connection and queued again when a message is received there.
         """
         incoming, outgoing = self._get_incoming(node), self._get_outgoing(node)
         if incoming is not None and incoming.receivers[0] != node:
@@ -345,14 +356,15 @@ class ListScheduler:
         return False
 
     def _run_node(self, node: int, begin: int) -> None:
-        """Begin a node at a time, update its block and links, and queue the nodes that become
-        ready.
+        """Begin a node at time `begin` and update blocks, links and connections.
 
-        Its block is busy until the end of the node, and the link into its rank for its units from
-        `begin`; the link out of its rank until its units are sent. A receive leaves the queue of
-        its connection, and all nodes that waited for room there are queued again, not before
-        `begin`. A send appends its receiver to the queue of its connection and announces its
-        arrival; nodes that depend on this one become ready at its end.
+        - Its block is occupied until the end of the node.
+        - The link into its rank is occupied by its units from `begin` on if it receives; the link
+          out of its rank until its units are sent if it sends.
+        - A received message is removed from its connection, and the nodes that wait there are
+          queued again, ready no earlier than `begin`.
+        - A sent message is added to its connection; its receiver may begin when it has arrived.
+        - Nodes that depend on this node are ready no earlier than its end.
         """
         graph = self._graph
         end = begin + graph.duration[node]
@@ -378,7 +390,7 @@ class ListScheduler:
     def _record_arrival(self, node: int, time: int) -> None:
         """Record that one predecessor or message of a node is available at `time`.
 
-        After the last one, the node is queued; it is ready at the latest of these times.
+        When all are recorded, the node is queued; it is ready at the latest of these times.
         """
         self._ready[node] = max(self._ready[node], time)
         self._missing[node] -= 1

@@ -50,14 +50,15 @@ _MAX_UNITS = (1 << 31) - 1
 def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     """Write one file for the runtime of the options, with the losses of the conversion.
 
-    Units are first joined to larger ones where possible. `max_steps` and `max_channels` of the
-    options replace the limits of the runtime. `channels` is limited to these; without it the
-    channels of the algorithm are kept, or chosen freely if its extension says that they are
-    unstated. The figures of the program are a note; so are versions of the runtime, if the user
-    chose one.
+    The limits of steps and channels are those of the runtime, unless the options `max_steps` and
+    `max_channels` replace them. The option `channels` gives the number of channels that may be
+    chosen freely. Without it the channels of the algorithm are kept, unless its extension declares
+    that they are not assigned. If counts or offsets are too large for the format, units are joined
+    to larger ones.
 
-    Raises `InputError` with the exceeded limit if the runtime cannot execute the algorithm (also
-    for too many ranks or chunks), and `UsageError` for options that do not fit it.
+    The notes have the figures of the program, and, if the option `runtime` is given, which versions
+    of the runtime use the file. Raises `InputError` with the exceeded limit if the runtime cannot
+    execute the algorithm, and `UsageError` for options that do not fit it.
     """
     coarse = _convert_to_larger_units(algorithm)
     target, chosen = _choose(coarse, options)
@@ -71,11 +72,12 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
 
 
 def measure_fit(algorithm: Algorithm, options: WriteOptions) -> RuntimeFit:
-    """Return the resources of the file that `write` would write; raises as `write` does.
+    """Return the resources of the file that `write` would write, without creating it.
 
-    Maxima over ranks: thread blocks, operations (without nops), steps of a block, channels. `units`
-    are the chunks of the file; `max_bytes` is the largest size without a deadlock, None without a
-    limit. No file is created.
+    Maxima over ranks: thread blocks, operations (steps except nops), steps of one block. Also:
+    channels, `units` (the chunks of the file), and the largest size in bytes without a deadlock
+    (None without a limit). Above `_MAX_STEPS_FOR_EXACT_FIT` steps the first safe program is
+    measured, which can differ from the program of `write`. Raises as `write` does.
     """
     coarse = _convert_to_larger_units(algorithm)
     is_first = len(coarse.steps) > _MAX_STEPS_FOR_EXACT_FIT
@@ -98,9 +100,11 @@ def _choose(
 ) -> tuple[Target, ChosenProgram]:
     """Choose the header and the program of a file for an algorithm in the units of the file.
 
-    Limits are those of the runtime, lowered by the options; without the option `channels`, the
-    producer's channels are kept if there are any. Raises `InputError` (code `runtime-limit` for
-    ranks and chunks) with the exceeded limit, as `write` does.
+    The options `max_steps` and `max_channels` replace the limits of the runtime. With the option
+    `channels`, or if the extension declares the channels as not assigned, channels are chosen
+    freely within that number; otherwise the channels of the algorithm are kept. `is_first`: take
+    the first safe program instead of the best one. Raises `InputError` (`runtime-limit`) for too
+    many ranks or chunks, and the errors of `choose_target` and `choose_program`.
     """
     target = choose_target(coarse, options)
     # Sizes that no assignment of steps can fit into the runtime.
@@ -136,12 +140,11 @@ def _choose(
 
 
 def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:
-    """Return the algorithm in larger units, if its counts or offsets are too large for the format.
+    """Return the algorithm in larger units if its counts or offsets are too large for the format.
 
-    Too large are a count above 71 and a range that ends beyond MAX_OFFSET. The new unit is the
-    largest one that divides all sizes and offsets; the number of units is at least 1. Returned
-    unchanged (the same object) if the format can express it, or if the unit cannot grow (also for a
-    custom collective with an expected result).
+    A count may be at most 71, and a range may end at most at MAX_OFFSET. The new unit is the
+    largest that divides all sizes and offsets. The algorithm itself is returned if it fits, or if
+    no larger unit exists (also for a custom collective with an expected result).
     """
     steps = algorithm.steps
     source_end = steps.src_offset + steps.count
@@ -153,10 +156,11 @@ def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:
 
 
 def _read_declared_scratch(algorithm: Algorithm) -> Int64Array:
-    """Return the scratch that the imported file declared, int64 per rank.
+    """Return the scratch that the imported file declared: int64, in chunks per rank.
 
-    The extension has one number for all ranks or a list. All are 0 if there was no file or the list
-    has another length; a value that is no integer in 0..MAX_OFFSET counts as 0.
+    The extension has one number for all ranks or a list. All entries are 0 if there was no imported
+    file or the list has a wrong length. A value that is not an integer in 0..MAX_OFFSET counts as
+    0.
     """
     extension = algorithm.extensions.get("msccl")
     declared: JsonValue = extension.get("s_chunks") if isinstance(extension, dict) else None
@@ -211,11 +215,12 @@ def _find_collective_losses(
 ) -> Iterator[Loss]:
     """Yield losses of modes, kind, contract, reduction operator and root, in this order.
 
-    A mode is lost if `collective` serves it and the written one does not. The kind is lost if
-    `coll` is neither the runtime's own name of the kind nor the one the file had when imported. A
-    contract is lost if it has an expected result or undefined inputs, and also if the declared
-    sizes of buffers differ from those of the written collective. The operator is lost unless it is
-    SUM, the root unless the reader can infer it from the steps of `coarse`.
+    - Mode: `collective` supports it and the written one does not.
+    - Kind: `coll` is neither the runtime's name of the kind nor the imported name.
+    - Contract: it has an expected result or undefined inputs. A second loss: the declared buffer
+      sizes differ from those of the collective.
+    - Operator: it is not SUM.
+    - Root: the reader cannot infer it from the steps of `coarse`.
     """
     written = target.collective
     where = f"a file for {target.runtime.title} or with -O mode serves one mode"
@@ -247,7 +252,7 @@ def _find_collective_losses(
 
 
 def _is_root_inferable(algorithm: Algorithm) -> bool:
-    """Whether the reader will infer the root of the algorithm: the steps permit only this rank."""
+    """Return whether the reader will infer the root: the steps permit only this rank."""
     collective, steps = algorithm.collective, algorithm.steps
     columns = {name: getattr(steps, name).astype(np.int64) for name in COLUMN_DTYPES}
     is_aliased = collective.in_place and not collective.out_of_place
@@ -258,8 +263,9 @@ def _is_root_inferable(algorithm: Algorithm) -> bool:
 def _find_step_losses(algorithm: Algorithm, coarse: Algorithm) -> Iterator[Loss]:
     """Yield losses of units, durations and the size in bytes, in this order.
 
-    Units: only if `coarse` is another object than `algorithm`, i.e. has larger units. Durations: if
-    any step has one (>= 0 ns), with their number. Size: if the algorithm has `collective_bytes`.
+    - Units: `coarse` is not the same object as `algorithm`, so it has larger units.
+    - Durations: some steps have one (0 ns or more); the loss has their number.
+    - Size: the algorithm has `collective_bytes`.
     """
     if algorithm is not coarse:
         units = f"{algorithm.collective.unit_count} to {coarse.collective.unit_count}"
@@ -274,11 +280,10 @@ def _find_step_losses(algorithm: Algorithm, coarse: Algorithm) -> Iterator[Loss]
 
 
 def _find_extension_losses(algorithm: Algorithm, target: Target) -> Iterator[Loss]:
-    """Yield losses of data of other formats, and of attributes of the imported file.
+    """Yield the losses of extensions and of attributes of the imported `<algo>`, at most one each.
 
-    At most one loss each, with the names sorted. All extensions but "msccl" are lost, and so are
-    the attributes of the imported `<algo>` that the target does not support; `nthreads` is kept
-    only for a runtime with one mode per file.
+    All extensions except `msccl` are lost. The attributes that the target runtime does not support
+    are lost; `nthreads` is supported only by a runtime with one mode per file. Names are sorted.
     """
     foreign = sorted(set(algorithm.extensions) - {"msccl"})
     if foreign:
@@ -299,11 +304,11 @@ def _find_extension_losses(algorithm: Algorithm, target: Target) -> Iterator[Los
 def _find_limit_losses(
     target: Target, largest: int | None, chosen: ChosenProgram
 ) -> Iterator[Loss]:
-    """Yield losses of sizes at which connections could fill up, and of merged thread blocks.
+    """Yield a loss of large sizes and a loss of thread blocks, each only if it applies.
 
-    `largest`: greatest safe size in bytes, None for no limit; a loss only if it is below the
-    maximum that the user requested, or if none was. Blocks: if a rank has fewer than the lanes of
-    the algorithm.
+    Sizes: `largest`, the largest safe size in bytes (None for no limit), is below the requested
+    maximum, or none was requested. Thread blocks: the program has fewer per rank than the algorithm
+    has lanes.
     """
     if largest is not None and (target.max_bytes is None or largest < target.max_bytes):
         consequence = (
@@ -319,9 +324,9 @@ def _find_limit_losses(
 
 
 def describe_figures(figures: BlockFigures, unit_count: int) -> str:
-    """Describe the thread blocks, channels, steps and modelled time of a file in one sentence.
+    """Return a sentence with the thread blocks, channels, steps and modelled time of a file.
 
-    The time is relative to that of a buffer with `unit_count` chunks on a link.
+    The time is relative to the time of a buffer of `unit_count` chunks on a link.
     """
     time = figures.makespan / max(unit_count, 1)
     blocks = f"{_format_count(figures.blocks, 'thread block')} a rank at most"

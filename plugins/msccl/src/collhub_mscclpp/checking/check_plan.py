@@ -76,14 +76,17 @@ def check_plan(
     plan: Plan,
     launches: int = LAUNCHES,
 ) -> PlanReport:
-    """Check a plan: static rules, then `launches` (at least 1) consecutive simulated launches.
+    """Check a plan by static rules, and by simulating `launches` consecutive launches.
 
-    Races are detected between operations of the same and of different launches. The contents after
-    every launch are compared with the result of the collective. A plan that breaks rules needed to
-    simulate it, or that is too large, gets the verdict n/a. Otherwise the verdict is that of the
-    first launch, and the verdict of relaunches is the most severe of all (deadlock, race, wrong,
-    ok); with unequal halves of scratch only one launch is simulated and it is a deadlock. Raises no
-    exception. Cost: linear in operations and in transferred chunks.
+    The simulation detects races between operations of the same and of different launches, and
+    compares the contents after every launch with the result of the collective. `launches`: at least
+    1.
+
+    The verdict is that of the first launch. The relaunch verdict is the most severe of all
+    launches: deadlock, then race, wrong, ok. Both are n/a if the plan breaks rules that the
+    simulation needs, or is too large. If the scratch halves are unequal, only one launch is
+    simulated and the relaunch verdict is deadlock. Raises no exception. Cost: linear in operations
+    and in transferred chunks.
     """
     findings = PlanFindings(plan)
     check_header(plan, findings)
@@ -128,12 +131,12 @@ def prepare_plan(
     plan: Plan,
     findings: PlanFindings,
 ) -> PreparedPlan:
-    """Lay out the plan in memory, and record violations of the rules that need ranges and counters.
+    """Compute the memory layout and counters of a plan, and check the rules that need them.
 
-    Does not simulate. Raises `InputError` with the code "plan-size" if the plan is too large to
-    simulate: above 2^22 cells that operations access, counted once per range, or 8 192 actors
-    (thread blocks, ranks and port channels whose puts may be late), or if its buffers are too
-    large. The findings recorded before remain.
+    Violations are added to `findings`; nothing is simulated. Raises `InputError` (`plan-size`) if
+    the plan is too large to simulate: its buffers are too large, its operations access more than
+    2^22 cells (counted once per range), or it has more than 8 192 actors (thread blocks, ranks, and
+    port channels whose puts may be late). Findings recorded before that are kept.
     """
     memory = plan_memory(plan)
     counters, ranges = counters_of(plan), ranges_of(plan, memory)
@@ -161,12 +164,11 @@ def prepare_plan(
 
 
 def launch_plan(prepared: PreparedPlan, launches: int) -> tuple[Execution, list[LaunchResult]]:
-    """Run consecutive launches, up to the first that does not end; return the execution and the
-    results.
+    """Run consecutive launches up to the first that does not finish.
 
-    If thread blocks increment a counter without an order, a count does not identify its signal. All
-    launches are then repeated with these counters marked, until no further ones are detected; each
-    repetition marks at least one more.
+    Returns the execution and the results of the launches. If thread blocks increment a counter
+    without an order, the count does not identify the signal. All launches are then repeated with
+    these counters marked, until no further ones are detected.
     """
     late: frozenset[int] = frozenset()
     while True:
@@ -191,10 +193,11 @@ def launch_plan(prepared: PreparedPlan, launches: int) -> tuple[Execution, list[
 
 
 def _report(findings: PlanFindings, verdict: str, relaunch: str, order: Int64Array) -> PlanReport:
-    """Build the report with the verdicts of the first launch and of all launches (`relaunch`).
+    """Build the report from the findings and the two verdicts.
 
-    A fragment has no verdict on all launches. Findings about loading come first, because they are
-    recorded first.
+    `verdict`: of the first launch. `relaunch`: of all launches; a fragment (a plan without an
+    expected result) has n/a instead. `order`: executed operations in order. Findings are in the
+    order in which they were recorded.
     """
     is_fragment = not has_contract(findings.plan)
     return PlanReport(
@@ -208,9 +211,10 @@ def _report(findings: PlanFindings, verdict: str, relaunch: str, order: Int64Arr
 
 
 def _judge_launch(result: LaunchResult, findings: PlanFindings) -> str:
-    """Return the most severe result of a launch: deadlock, race, wrong contents, or ok.
+    """Return the most severe verdict of a launch: deadlock, race, wrong or ok.
 
-    Missing block barriers count as races, some violated rules as wrong contents.
+    A `missing-nop` among all findings counts as a race, and a finding with a code in `_WRONG_CODES`
+    as wrong contents.
     """
     if len(result.blocked):
         return DEADLOCK
@@ -232,10 +236,11 @@ _WORDS = {
 
 
 def check_mscclpp(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check whether MSCCL++ loads the plan of a request and runs it rightly, for 3 launches.
+    """Check whether MSCCL++ loads a plan and executes it correctly, also in repeated launches.
 
-    A file that is no plan gives a report with `ok=False`. Calls are listed only if the plan is
-    correct. Raises `UsageError` without a file.
+    The options are ignored. A file that is not a plan gives a report with `ok=False`. The calls
+    that the plan serves are listed only if it is correct. Raises `UsageError` if the request has no
+    file.
     """
     del options
     if request.source is None:
@@ -266,11 +271,11 @@ def check_mscclpp(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _describe_verdict(report: PlanReport) -> str:
-    """Describe in one line whether the plan loads, and the verdicts of one and of repeated
-    launches.
+    """Return one line about whether the plan loads, and its verdicts.
 
-    A fragment (a plan whose collective has no expected result) has only the verdict of one launch;
-    two verdicts are named only if they differ, and the number of launches only if both are good.
+    A fragment (a plan without an expected result) has only the verdict of one launch. The verdict
+    of repeated launches is mentioned if it differs from the first, and the number of launches if
+    both are ok.
     """
     loads = "mscclpp loads it" if report.is_loadable else "mscclpp refuses it"
     words = _WORDS[report.verdict]
@@ -285,13 +290,13 @@ def _describe_verdict(report: PlanReport) -> str:
 
 
 def _list_calls(plan: Plan) -> Iterator[LoadableCall]:
-    """Yield the one call that the plan can serve; none if its window of sizes is empty.
+    """Yield the call that the plan can serve; nothing if its range of sizes is empty.
 
-    Sizes are in bytes, of the output for an all-gather, else of the input, and None for no maximum.
-    The maximum is the least of that of the plan and the 65 535 slices of a pipeline that the
-    executor can count, on the smallest buffer. Conditions: input bytes divisible by
-    `buffer_alignment` times the most input chunks of a rank, and sum. The executor itself uses a
-    plan for any call to which the user assigns it.
+    Sizes are in bytes: of the output for an all-gather, otherwise of the input. The maximum is the
+    lower one of the plan's maximum and of the size at which a pipeline on the smallest buffer has
+    the maximum number of slices (65 535); None is no limit. The conditions are that the input bytes
+    are divisible by `buffer_alignment` times the largest number of input chunks of a rank, and,
+    except for an all-gather, that the operator is sum.
     """
     header = plan.header
     largest = None if header.max_bytes == MOST_BYTES else header.max_bytes

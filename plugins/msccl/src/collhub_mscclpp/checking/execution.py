@@ -78,11 +78,12 @@ class Execution:
         has_host: bool,
         late: frozenset[int] = frozenset(),
     ) -> None:
-        """Prepare the execution of a plan: memory and counters before the first launch.
+        """Prepare the state of memory and counters before the first launch of a plan.
 
-        `proxies`: number of port channels whose proxy may lag behind its block; `launches`: number
-        that the tables must hold; `has_host`: accesses of the host to inputs and outputs are
-        checked for races; `late`: counters that are incremented without an order.
+        `proxies`: number of port channels whose proxy may execute after its block continues.
+        `launches`: number of launches for which the tables have room. `has_host`: accesses of the
+        host to inputs and outputs are checked for races. `late`: counters that are known to be
+        incremented without an order.
         """
         self.memory = memory
         self.contents = contents
@@ -108,13 +109,13 @@ class Execution:
         return int(self._rank_of_block[self._plan.operations.block[operation]])
 
     def launch(self) -> LaunchResult:
-        """Simulate one launch on all ranks, until all operations are done or all blocks wait.
+        """Simulate one launch on all ranks, until all operations are executed or all blocks wait.
 
-        Changes the state, on which the next launch builds. If no block waits for ever, the host
-        then reads the outputs of each rank, ordered after all its thread blocks, and puts whose
-        proxy may still read a source in INPUT or OUTPUT become races with the host; after a
-        deadlock these two are omitted. Races of late puts with the host are in `exposed`, all
-        others in `races`. Contents are copied to the result only if an output is wrong.
+        The state changes; the next launch continues from it. If no block waits forever, two more
+        accesses are checked for races: the host reads the outputs of each rank after all its thread
+        blocks, and proxies may still read the sources of late puts in INPUT or OUTPUT. Races
+        between late puts and the host are in `exposed` of the result, all others in `races`.
+        Contents are copied to the result only if an output is wrong.
         """
         self._begin()
         done = self._run()
@@ -152,12 +153,11 @@ class Execution:
         return result
 
     def _begin(self) -> None:
-        """Fill the inputs, reset the contents of all other cells, and start the thread blocks of
-        each rank.
+        """Start a launch: fill the inputs, undefine all other cells, and reset the thread blocks.
 
-        The host writes the inputs, ordered after the thread blocks of its rank in the last launch,
-        and those of this launch are ordered after it. Counters, clocks and packets remain; races of
-        the last launch are forgotten.
+        The host writes the inputs after the thread blocks of its rank have finished the previous
+        launch, and before those of this launch start. Counters, clocks and packets are kept; the
+        races of the previous launch are deleted.
         """
         state, contents = self.state, self.contents
         state.is_defined[:] = 0
@@ -175,10 +175,10 @@ class Execution:
         self,
         time: int,
     ) -> None:
-        """Let the thread blocks and the host of each rank wait for one another, as a stream does.
+        """Order the thread blocks and the host of each rank after each other, as a stream does.
 
-        All of their vector clocks become the maximum of all; in it the time of the host becomes
-        `time`.
+        The vector clock of each becomes the element-wise maximum of all of them, with `time` as the
+        entry of the host.
         """
         clocks = self.state.clocks
         for rank in range(self._plan.num_ranks):
@@ -207,11 +207,10 @@ class Execution:
             host_access(self.state, mine, self._blocks + host_rank, time, self._launch, is_write)
 
     def _run(self) -> int:
-        """Run to the end, with larger pools if needed; return the number of executed operations.
+        """Execute operations until none can proceed; return the number of executed operations.
 
-        If the pool of clocks or that of reads is full, it is doubled with its contents kept,
-        `self.state` is replaced or changed accordingly, and the kernel continues where it stopped.
-        The end is reached when all operations are done or no block can proceed.
+        If the pool of clocks or the pool of reads is full, it is doubled with its contents kept,
+        and the execution continues.
         """
         # Imported here: it loads numba, which takes a second.
         from collhub_mscclpp.checking.kernel import POOL_OF_CLOCKS, POOL_OF_READS, run
@@ -254,10 +253,10 @@ class Execution:
         )
 
     def _free_clocks(self) -> None:
-        """Free all stored clocks except those of counts that were not yet taken.
+        """Free all stored clocks except those of signals that are still in the queue of a counter.
 
-        The next launch does not read the clocks of packets. The list of free rows is replaced, in
-        ascending order.
+        Clocks of packets are freed too, because the next launch does not read them. The list of
+        free rows is replaced, in ascending order.
         """
         state = self.state
         in_use = np.zeros(len(state.kept), np.bool_)
@@ -269,11 +268,11 @@ class Execution:
         state.scalars[FREE_CLOCKS] = len(free)
 
     def _races(self) -> tuple[Race, ...]:
-        """List the races of this launch, one for each pair of operations, launch of the other, and
-        host.
+        """List the races of this launch without duplicates.
 
-        Of equal ones the first recorded stays. Only the first 256 of a launch are recorded.
-        `host_rank` is the rank of the host that takes part on either side, else -1.
+        Races with equal operations, launch of the other operation and host are listed once, as
+        first recorded. Only the first 256 races of a launch are recorded. `host_rank` is the rank
+        of the host if one of the two actors is a host, otherwise -1.
         """
         races: dict[tuple[int, ...], Race] = {}
         hosts = range(self._blocks, int(self.state.scalars[FIRST_PROXY]))
@@ -293,11 +292,12 @@ class Execution:
         actor: int,
         time: int,
     ) -> tuple[int, int]:
-        """Return (operation, launch) of an actor at a time; operation is -1 for the host.
+        """Return (operation, launch) that an actor executed at a time of its own clock.
 
-        Launches count from 0. A proxy stands for the thread block that made the request, at the
-        time of the request. Of a thread block, time t is the t-th operation over all launches, from
-        1; of a host, times 2k + 1 and 2k + 2 belong to launch k.
+        Launches count from 0. For a host, the operation is -1, and the times 2k + 1 and 2k + 2
+        belong to launch k. For a thread block, time t is its t-th operation over all launches, from
+        1. For a proxy, the result is the operation of the thread block that made its request number
+        `time`.
         """
         state = self.state
         if actor >= state.scalars[FIRST_PROXY]:
@@ -320,11 +320,11 @@ def _new_state(
 ) -> State:
     """Create the state before the first launch, with room for `launches` launches.
 
-    Clocks and contents are 0 and undefined, writers and readers -1, and each block is at its first
-    operation. The queue of each counter has room for its initial value and all signals of all
-    launches; the initial value is limited to the number of waits in all launches. The actors, which
-    have the clocks, are the thread blocks, then one host per rank, then the proxies. The pools of
-    clocks and reads begin with 64 entries, and at most 256 races are kept.
+    Actors, which have a clock each, are the thread blocks, then one host per rank, then the
+    proxies. All clocks are 0, all contents undefined, and every block is at its first operation.
+    The queue of a counter has room for its initial value and all signals of all launches; the
+    initial value is limited to the number of waits in all launches. The pools of clocks and reads
+    have 64 entries and grow later. At most 256 races are recorded.
     """
     blocks = len(plan.blocks)
     actors = blocks + plan.num_ranks + proxies
@@ -383,10 +383,10 @@ def uses_of_counters(
     program: Program,
     counters: Counters,
 ) -> tuple[Int64Array, Int64Array]:
-    """Count how often a launch increments, and how often it awaits, every counter; both int64.
+    """Return how often one launch increments and how often it awaits each counter; both int64.
 
-    Every item of a wait or of the acquisition of a semaphore is an awaited one, all others
-    increment; items without a counter are left out, and pipelines count once.
+    Items of a wait or of an acquire of a semaphore await; all other items increment. Items without
+    a counter are not counted, and operations in pipelines count once.
     """
     operation = np.repeat(np.arange(len(program.role)), np.diff(program.item_first))
     role = program.role[operation]

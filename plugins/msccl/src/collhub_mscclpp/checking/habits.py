@@ -30,13 +30,15 @@ def check_habits(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Warn of operations whose effect differs from their members in the plan.
+    """Warn of operations whose effect differs from what their members in the plan say.
 
-    For each operation: "put-sources", once per source of a memory put in another buffer than its
-    first source; "get-indices", if the two sides of a range of a get have different indices;
-    "memory-signal", if an operation that signals has a memory channel; "flush-count", if a flush
-    lists fewer entries in dst_buff than channels. For the plan, at its first range: "alignment", if
-    it has ranges and `buffer_alignment` is no multiple of 16.
+    - `put-sources`: a memory put has a source in another buffer than its first source; one warning
+      per source.
+    - `get-indices`: the two sides of a range of a get have different indices.
+    - `memory-signal`: an operation that moves data and signals uses a memory channel.
+    - `flush-count`: a flush lists fewer entries in dst_buff than it has channels.
+    - `alignment`: the plan has ranges and `buffer_alignment` is not a multiple of 16; one warning,
+      at the first range.
     """
     table, operands = plan.operations, plan.operands
     first_of: dict[int, int] = {}
@@ -82,11 +84,12 @@ def check_habits(
 
 
 def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
-    """Warn of relaxed signals to a rank to which the thread block has stored plain data before.
+    """Warn of relaxed signals to a rank to whose memory the thread block has stored plain data.
 
-    A relaxed signal does not order stores, so the peer may see it before the data. Packets are
-    ordered by their flags. A signal, a release or a barrier in between orders the stores, to all
-    ranks. One warning "relaxed-signal" per operation and peer; only memory channels are regarded.
+    A relaxed signal does not order stores, so the peer may see it before the data. A release
+    operation in between, such as a signal or barrier, orders all earlier stores. Packets are not
+    considered, because their flags order them, and neither are port channels. There is one
+    `relaxed-signal` per operation and peer.
     """
     table, items = plan.operations, plan.items
     stored: dict[int, set[int]] = {}
@@ -117,10 +120,10 @@ def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
 
 
 def _iterate_plain_remote_stores(plan: Plan) -> Iterator[tuple[int, int]]:
-    """Yield (row, rank) of every destination that is stored over a memory channel without packets.
+    """Yield (row, rank) for every destination stored over a memory channel without packets.
 
-    `row`: of the operation; `rank`: the remote rank to whose memory it stores. An operation with
-    several such destinations is yielded several times; unknown operations are left out.
+    `row`: row of the operation. `rank`: remote rank whose memory it writes. An operation is yielded
+    once per such destination; unknown operations are skipped.
     """
     table, operands = plan.operations, plan.operands
     is_remote = (operands.is_dst == 1) & (operands.scope == Scope.REMOTE)
@@ -137,10 +140,11 @@ def check_pipelines(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Report operations in pipelines whose ranges are not one slice, or are divided by `tbg_info`.
+    """Report operations in pipelines that have other ranges than one slice, or a `tbg_info`.
 
-    A slice is the number of chunks of the pipeline (`num_chunks`). Each operation is at most one
-    finding, "pipeline-range"; operations outside of pipelines are not checked.
+    A slice is the number of chunks of the pipeline (`num_chunks`). An operation whose range has
+    another size, or which `tbg_info` divides among thread blocks, gives one `pipeline-range`.
+    Operations outside pipelines are not checked.
     """
     table, operands = plan.operations, plan.operands
     outer = table.pipeline[operands.operation]
@@ -159,12 +163,14 @@ def check_scratch(
     ranges: Ranges,
     findings: PlanFindings,
 ) -> None:
-    """Report packets outside of scratch, packets without space, and chunks used in both forms.
+    """Report packets outside scratch, packets without enough space, and mixed use of scratch.
 
-    A packet takes twice the space of its data, which only plans of the protocol LL have; the space
-    is that of one launch, i.e. half the scratch with double scratch. Each operation is one finding
-    per code: "packet-buffer", "packet-room", and "scratch-forms" for each range of packets on plain
-    data.
+    A packet takes twice the space of its data. Findings, at most one per operation and code:
+
+    - `packet-buffer`: packets in another buffer than scratch
+    - `packet-room`: packets beyond the scratch of one launch, which is doubled in plans of protocol
+      LL; with double scratch, a launch has half of it
+    - `scratch-forms`: packets where plain data is stored; one per range of packets
     """
     operands = plan.operands
     buffer = operands.buffer[ranges.operand]
@@ -194,11 +200,11 @@ def _check_mixture(
     is_packet: BoolArray,
     findings: PlanFindings,
 ) -> None:
-    """Report packets in scratch cells that plain data uses too.
+    """Report packets in cells of scratch that plain data uses too, as `scratch-forms`.
 
-    `is_plain`, `is_packet`: masks of the ranges in scratch. Packets need twice the room of their
-    data, so cell k of the packet form lies on cells 2k and 2k + 1 of the plain form. Each such
-    range of packets is a finding "scratch-forms".
+    `is_plain`, `is_packet`: masks of the ranges in scratch. Packets need twice the space of their
+    data, so cell k as a packet occupies the cells 2k and 2k + 1 as plain data. There is one finding
+    per range of packets.
     """
     base = memory.layout.base[:, Buffer.SCRATCH]
     room = int(2 * memory.half.max(initial=0)) + 1
@@ -221,11 +227,11 @@ def check_overlaps(
     ranges: Ranges,
     findings: PlanFindings,
 ) -> None:
-    """Report operations that read and write ranges that overlap but are not equal.
+    """Report operations that read and write ranges that overlap partly.
 
-    Threads of one operation access their elements without an order. Only ranges of the same move
-    (sources and destinations that belong together) are compared; equal means that they begin at the
-    same cell. Each operation is at most one finding, "overlap".
+    The threads of an operation access its elements without an order. Only the sources and
+    destinations of the same move are compared, and ranges that begin at the same cell are
+    permitted. There is at most one finding `overlap` per operation.
     """
     operation = plan.operands.operation[ranges.operand]
     key = operation * (int(ranges.move.max(initial=0)) + 1) + ranges.move
@@ -264,11 +270,11 @@ class _Access:
     is_of_packets: bool
 
     def conflicts(self, other: _Access) -> bool:
-        """Whether a block barrier is needed between the two accesses.
+        """Return whether a block barrier is needed between two accesses.
 
-        It is needed if ranges overlap and one access writes. Exceptions: two accesses to packets,
-        which the flags order, and two operations with packets on equal ranges, which assign the
-        same elements to each thread.
+        It is needed if their ranges overlap and at least one writes, with two exceptions. Two
+        accesses to packets are ordered by the flags. Two operations with packets on equal ranges
+        assign the same elements to each thread.
         """
         is_apart = self.last <= other.first or other.last <= self.first
         if is_apart or not (self.is_write or other.is_write):
@@ -305,9 +311,10 @@ class _Accesses:
         self._has_packets[self._operation[ranges.is_packet == 1]] = True
 
     def of(self, row: int) -> list[_Access]:
-        """List the accesses of one operation in the first launch, as ranges of cells [begin, end).
+        """Return the accesses of one operation in the first launch as ranges of cells.
 
-        One per range and rank, in the order of the plan; empty for an operation without data.
+        The begin of a range is included, the end is excluded. There is one access per range and
+        rank, in the order of the plan. The list is empty for an operation without data.
         """
         first, last = np.searchsorted(self._operation, [row, row + 1])
         ranges, has_packets = self._ranges, bool(self._has_packets[row])
@@ -320,13 +327,17 @@ class _Accesses:
 
 
 def check_block_barriers(plan: Plan, ranges: Ranges, findings: PlanFindings) -> None:
-    """Report operations that need a block barrier before them and have none.
+    """Report operations before which a block barrier is missing.
 
-    A barrier (a nop, or another operation at which all threads meet) is needed between a wait or
-    acquire and data, between data and the signal or release that announces it (except between a put
-    and a signal through ports), and between operations on the same data of which one writes it.
-    Thread blocks are examined separately, in the order of the plan. Each finding is a "missing-nop"
-    at the later operation, and counts as a present barrier for the operations that follow.
+    A barrier is a nop or another operation at which all threads meet. It is needed in three places:
+
+    - between a wait or acquire and an operation on data
+    - between an operation on data and the signal or release that announces it, except if both use
+      port channels
+    - between two operations on the same data, at least one of which writes
+
+    Each `missing-nop` is at the later operation; checking continues as if the barrier were there.
+    Thread blocks are examined separately. An unknown operation counts as a barrier.
     """
     table = plan.operations
     accesses = _Accesses(plan, ranges)
@@ -364,13 +375,13 @@ def _check_data(
     accesses: _Accesses,
     findings: PlanFindings,
 ) -> None:
-    """Report an operation on data without a barrier after a wait or a conflicting access.
+    """Report a data operation without a barrier after a wait or a conflicting operation.
 
-    At most one finding "missing-nop": for the last wait without a barrier since, else for the
-    latest earlier data operation that conflicts. A wait is no defect if the operation goes through
-    at most one port channel and each wait has at most one item, as thread 0 executes both. `items`:
-    number of channels or semaphores of every operation. The waits, or moves, that it misses are
-    removed from `unmet`.
+    There is at most one `missing-nop`: about the last wait since the last barrier, otherwise about
+    the latest earlier data operation that conflicts. A wait is no defect if thread 0 executes both:
+    the operation uses a single port channel, and every wait has one item. `items`: number of
+    channels or semaphores of every operation. The reported waits or data operations are removed
+    from `unmet`.
     """
     is_port = plan.operations.channel_type[row] == _PORT
     # Thread 0 executes both the wait and the request of a single channel.

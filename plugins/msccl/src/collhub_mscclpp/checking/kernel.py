@@ -45,13 +45,12 @@ STUCK, POOL_OF_CLOCKS, POOL_OF_READS = 0, 1, 2
 
 @kernel
 def run(program: Any, state: Any, launch: int, done: int) -> tuple[int, int]:
-    """Execute operations, and record races, until all thread blocks wait or are finished.
+    """Execute operations and record races until every thread block waits or is finished.
 
-    Blocks take turns in their order, each as far as it can, until a round executes nothing. Also
-    stops if a pool is exhausted, before the operation that needs it, so that the call can be
-    repeated with a larger one. `launch`: from 0; `done`: number of operations in `state.order`.
-    Returns STUCK (all wait or are finished), POOL_OF_CLOCKS or POOL_OF_READS, and the new number of
-    executed operations.
+    Blocks are executed in turn, each until it must wait, until a full round executes nothing.
+    `launch`: from 0. `done`: number of operations in `state.order` so far. Returns the reason and
+    the new number of operations. The reason is STUCK, or POOL_OF_CLOCKS or POOL_OF_READS if a pool
+    may not suffice for the next operation; the caller enlarges the pool and calls again.
     """
     blocks = len(program.block_first) - 1
     moved = True
@@ -111,7 +110,7 @@ def late_reads(state: Any, cells: Int64Array, host: int, launch: int) -> None:
 def _clocks_of(program: Any, operation: int) -> int:
     """Return the maximum number of clocks that an operation stores.
 
-    It is one for each of its items (channels or semaphores), and one for packets.
+    It is one for each item (channel or semaphore) and one for packets.
     """
     items: int = program.item_first[operation + 1] - program.item_first[operation]
     return items + 1
@@ -119,9 +118,10 @@ def _clocks_of(program: Any, operation: int) -> int:
 
 @part
 def _reads_of(program: Any, operation: int) -> int:
-    """Return the maximum number of entries of the pool of reads that an operation needs.
+    """Return the maximum number of entries in the pool of reads that an operation needs.
 
-    One per cell of each range that it reads, for the thread block and for the proxy of each target.
+    It is one per cell of each range that it reads, for the thread block and again for each target,
+    whose proxy may read separately.
     """
     total = 0
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
@@ -134,13 +134,12 @@ def _reads_of(program: Any, operation: int) -> int:
 
 @part
 def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> bool:
-    """Execute the next operation of a thread block, if it need not wait; return whether it was
-    executed.
+    """Execute an operation of a thread block unless it must wait; return whether it was executed.
 
-    It waits for a count, for the other blocks of a barrier, or for packets; then contents are
-    unchanged. Its time is its position in the block plus 1, plus the length of the block for each
-    earlier launch, and becomes the block's own clock. Signals of the operation follow its data;
-    flushes order the block after its proxies.
+    It must wait for a missing count, for other blocks at a barrier, or for packets; contents are
+    then unchanged. The operation sets the block's own clock to its time: its position in the block
+    plus 1, plus the length of the block for each earlier launch. Signals of a data operation follow
+    its data. A flush orders the block after its proxies.
     """
     role = program.role[operation]
     first = program.block_first[block]
@@ -177,12 +176,12 @@ def _await_proxies(program: Any, state: Any, block: int, operation: int) -> None
 
 @part
 def _take_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> bool:
-    """Take one count of every item in order; return False to wait for the next one.
+    """Take one count of every item of an operation, in order; return False if one is missing.
 
-    The counts taken so far are kept, so the operation continues with the first missing one when it
-    is tried again; an item without a partner (counter below 0) waits for ever. The block's clock
-    becomes at least that of each signal; on a counter whose takes have no order, only after the
-    last count of the launch, and then at least that of all its signals.
+    Counts taken so far are kept: the next call continues with the missing one. An item without a
+    counter (negative) waits forever. The clock of the block is joined with the clock of the signal
+    of each count. For a counter that is incremented without an order, it is joined with the clocks
+    of all its signals when the last count of the launch is taken.
     """
     first, last = program.item_first[operation], program.item_first[operation + 1]
     while first + state.item_at[block] < last:
@@ -208,10 +207,9 @@ def _take_all(program: Any, state: Any, launch: int, block: int, operation: int,
 def _note_take(
     state: Any, launch: int, operation: int, counter: int, block: int, time: int
 ) -> None:
-    """Record a race if the previous count of this counter was taken by an operation without an
-    order.
+    """Record a race if the previous take of this counter is not ordered before this one.
 
-    The block's taking of the count becomes the previous one.
+    Then stores this take (`block`, `time`) as the previous one.
     """
     uses = state.uses[counter]
     if uses[2] >= 0 and state.clocks[block, uses[2]] < uses[3]:
@@ -221,11 +219,11 @@ def _note_take(
 
 @part
 def _note_raise(state: Any, counter: int, block: int, time: int, raiser: int) -> None:
-    """Record `block` at `time` as the latest increment of a counter, and test if it is ordered.
+    """Store `block` at `time` as the latest increment of a counter, and check its order.
 
-    `state.is_late` of the counter becomes 2 if it was 0 and the clock of `block` does not cover the
-    previous increment, so that no order is known between the two. If it is 1 (known to be
-    unordered), the clock of `raiser` is joined into `state.late` of the counter.
+    If the clock of `block` does not include the previous increment, `state.is_late` of the counter
+    changes from 0 to 2 (newly detected as unordered). If it is 1 (known to be unordered), the clock
+    of `raiser` is joined into `state.late` of the counter.
     """
     uses = state.uses[counter]
     if uses[0] >= 0 and state.clocks[block, uses[0]] < uses[1] and state.is_late[counter] == 0:
@@ -261,11 +259,11 @@ def _raise_all(program: Any, state: Any, block: int, operation: int, time: int) 
 
 @part
 def _pass_barrier(program: Any, state: Any, block: int, operation: int, time: int) -> bool:
-    """Arrive at a barrier, or leave it when all have arrived; return whether the block has left it.
+    """Arrive at a barrier, or leave it if all blocks have arrived; return whether the block left.
 
-    The first call of a block is its arrival; the last arrival (of `barrier_blocks`) releases all,
-    and that block leaves at once. A block that leaves takes over the clocks of all blocks that
-    arrived.
+    The first call of a block is its arrival, later calls only test. The arrival that completes
+    `barrier_blocks` releases all, and that block leaves immediately. The clock of a block that
+    leaves is joined with the clocks of all that arrived.
     """
     barrier = program.barrier[operation]
     if state.arrived[block] < 0:
@@ -286,13 +284,12 @@ def _pass_barrier(program: Any, state: Any, block: int, operation: int, time: in
 
 @part
 def _has_packets(program: Any, state: Any, launch: int, operation: int) -> bool:
-    """Return whether all packets that the operation reads were written in this launch.
+    """Return whether all packets that an operation reads were written in this launch.
 
-    Every cell of memory has the number of the launch that last wrote it as a packet. The result is
-    False if a cell that the operation reads as a packet has another number, and True if it reads no
-    packets. `launch`: counted from 0. In every odd launch, the cells of a range are those at a
-    distance of `read_shift`, because a double scratch buffer has one half for even and one for odd
-    launches. `read_shift` is 0 for ranges that do not alternate.
+    `launch`: from 0. Every cell stores the launch (from 1) that last wrote it as a packet; 0 if
+    none did. True if the operation reads no packets. In odd launches `read_shift` is added to the
+    addresses of a range, because double scratch has one half for even and one for odd launches; it
+    is 0 for other ranges.
     """
     odd = launch % 2
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
@@ -308,11 +305,11 @@ def _has_packets(program: Any, state: Any, launch: int, operation: int) -> bool:
 
 @part
 def _move_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> None:
-    """Execute all moves of a data operation, those of proxies as separate requests.
+    """Execute all moves of a data operation, including those of proxies.
 
-    First, the block is ordered after the writers of all packets that it reads. In each move the
-    block writes its own targets before it requests the others, each of which its proxy executes at
-    once, at the proxy's own time. Packets that the block writes share one stored clock.
+    The block is first ordered after the writers of all packets that it reads. In each move the
+    block writes its own targets; then each target of a proxy is a request, which the proxy executes
+    immediately, at the proxy's own time. All packets that the block writes share one stored clock.
     """
     odd = launch % 2
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
@@ -335,9 +332,9 @@ def _move_all(program: Any, state: Any, launch: int, block: int, operation: int,
 
 @part
 def _request(state: Any, channel: int, block: int, time: int) -> int:
-    """Record a request of a thread block to the proxy of a lagging channel; return its actor.
+    """Record a request of a thread block to the proxy of a channel; return the proxy's actor.
 
-    `time`: of the block. The proxy's clock includes the block's clock afterwards, and its own time
+    `time`: time of the block. The proxy's clock is joined with the block's clock, and its own entry
     increases by 1.
     """
     proxy: int = state.scalars[FIRST_PROXY] + channel
@@ -361,13 +358,15 @@ def _move(
     time: int,
     row: int,
 ) -> int:
-    """Read the sources of one move, add them, and write the sum to `targets`, a range of its
-    targets.
+    """Read the sources of one move, add them, and write the sum to some of its targets.
 
-    Sums are modulo 2^64 and defined only if all sources are. A thread block omits targets that
-    proxies write, and a copy of a cell to itself writes nothing. A packet that was already written
-    in this launch is a race. `row`: of the clock stored for packets so far, or -1. Returns it, or
-    the row of a clock stored now.
+    `targets`: (first, end) of the targets. `actor`: the thread block or proxy that executes it.
+    Sums are modulo 2^64 and defined only if all sources are. A thread block skips targets that
+    proxies write. A copy of a cell to itself writes nothing. Writing a packet that was already
+    written in this launch is recorded as a race.
+
+    `row`: row of the clock stored for the packets of this operation, or -1. Returns it, or the row
+    of the clock that is stored for the first packet here.
     """
     odd = launch % 2
     is_block = actor < state.scalars[FIRST_PROXY]
@@ -408,9 +407,9 @@ def _move(
 def _await_packets(program: Any, state: Any, odd: int, block: int, move: int) -> None:
     """Order a thread block after the writers of the packets that a move reads.
 
-    Joins into the clock of the block the clocks stored with the packets; sources that are not
-    packets have no effect. `odd`: 1 in every second launch, in which the shift is added to
-    addresses, else 0. The packets must have been written.
+    The clocks stored with the packets are joined into the clock of the block. Sources that are not
+    packets are skipped. The packets must have been written. `odd`: 1 in every second launch, in
+    which `read_shift` is added to addresses, otherwise 0.
     """
     last = -1
     for source in range(program.read_first[move], program.read_first[move + 1]):
@@ -427,11 +426,11 @@ def _await_packets(program: Any, state: Any, odd: int, block: int, move: int) ->
 
 @part
 def _read(state: Any, cell: int, actor: int, time: int, launch: int, operation: int) -> None:
-    """Record a read of a cell, and a race if the last write is not ordered before it.
+    """Record a read of a cell, and a race if the last write of the cell is not ordered before it.
 
-    A write is ordered if the clock of `actor` has reached its time. Earlier reads that precede this
-    one are dropped, because ordering after this one orders after them too; their nodes return to
-    the pool. The pool must have a free node.
+    A write is ordered before it if the clock of `actor` has reached the time of the write. Recorded
+    reads that precede this one are dropped, because whatever is ordered after this read is ordered
+    after them too; their nodes return to the pool. The pool must have a free node.
     """
     clock = state.clocks[actor]
     writer = state.write_actor[cell]
@@ -460,12 +459,12 @@ def _read(state: Any, cell: int, actor: int, time: int, launch: int, operation: 
 
 @part
 def _write(state: Any, cell: int, actor: int, time: int, launch: int, operation: int) -> None:
-    """Record a write of a cell, and races with unordered earlier accesses; drop all recorded reads.
+    """Record a write of a cell, and a race for each earlier access that is not ordered before it.
 
-    An earlier write or read is ordered if the clock of `actor` has reached its time. Each unordered
-    one is a race; late reads of proxies (whose put may be executed after its request) are not
-    reported again for the host (`operation` < 0). The nodes of the dropped reads return to the pool
-    of free ones, and the cell then has this write as its last one.
+    An earlier access is ordered before it if the clock of `actor` has reached its time. Late reads
+    of proxies are skipped if the host writes (`operation` < 0), because `late_reads` records them.
+    All recorded reads of the cell are dropped and their nodes return to the pool. This write
+    becomes the last one of the cell.
     """
     clock = state.clocks[actor]
     writer = state.write_actor[cell]
@@ -491,10 +490,10 @@ def _write(state: Any, cell: int, actor: int, time: int, launch: int, operation:
 
 @part
 def _is_late(state: Any, clock: Clocks, reader: int, when: int) -> int:
-    """Return 1 if a reader is a proxy whose request precedes the clock, although its read does not.
+    """Return 1 if a reader is a proxy whose request is ordered before `clock`, otherwise 0.
 
-    0 for thread blocks and hosts, and for a request that the clock has not reached either. `when`:
-    time of the proxy, i.e. the number of its request from 1.
+    Then only the execution of the request may be late. 0 for thread blocks and hosts. `when`: time
+    of the proxy, which is the number of its request from 1.
     """
     channel = reader - state.scalars[FIRST_PROXY]
     if channel < 0:
@@ -516,9 +515,9 @@ def _note_race(
 ) -> None:
     """Append a race to `state.races`: `actor` accesses `cell` after `other` did at time `when`.
 
-    `operation`: of the actor, -1 for the host; `is_late`: flag that is stored with the race.
-    Nothing is recorded if the last recorded race is of the same operations and time, or if the
-    table is full.
+    `operation`: operation of `actor`, -1 for the host. `is_late`: flag that is stored with the
+    race. Nothing is appended if the last entry is the same pair of accesses in another cell, or if
+    the table is full.
     """
     count = state.scalars[RACES]
     if count:
@@ -556,6 +555,6 @@ def _take_clock(state: Any) -> int:
 
 @part
 def _free_clock(state: Any, row: int) -> None:
-    """Add a row of `kept` to the free rows."""
+    """Return a row of `state.kept`, the table of stored clocks, to the list of free rows."""
     state.free_clocks[state.scalars[FREE_CLOCKS]] = row
     state.scalars[FREE_CLOCKS] += 1

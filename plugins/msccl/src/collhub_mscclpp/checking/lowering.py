@@ -76,10 +76,11 @@ class Proxies:
 def lagging_proxies(plan: Plan) -> Proxies:
     """Number the port channels on which a thread block continues before its puts are complete.
 
-    A channel (rank, id) does not lag if all its puts are flushed before the block ends or does
-    anything else (other puts and signals through ports, and barriers of the block, are allowed in
-    between). A flush counts for as many of its channels as it has entries in dst_buff. Numbers
-    follow the order in which channels are found to lag.
+    A channel (rank, id) does not lag if after every put on it the block flushes it before the block
+    ends or executes another kind of operation. Only further puts and signals on port channels and
+    nops may precede the flush. A flush operation waits for as many of its channels as it has
+    entries in dst_buff. Numbers are in the order in which channels are found to lag. Also returns
+    the number of every item.
     """
     table, items = plan.operations, plan.items
     if not (table.channel_type == _PORT).any():
@@ -119,11 +120,11 @@ def lagging_proxies(plan: Plan) -> Proxies:
 def _proxies_of_items(
     plan: Plan, first: Int64Array, numbers: dict[tuple[int, int], int]
 ) -> Int64Array:
-    """Return the number of the lagging channel of every item, int64[items]; -1 for none.
+    """Return the number of the lagging channel of every item: int64[items], -1 for none.
 
-    Only items of data operations, signals and flushes on port channels have one, of flushes only as
-    many as they have entries in dst_buff. `first`: first item of each operation; `numbers`: of
-    lagging channels by (rank, channel).
+    Only items of data operations, signals and flushes on port channels have one; of a flush only
+    the first items, as many as entries in dst_buff. `first`: first item of each operation.
+    `numbers`: number of each lagging channel by (rank, channel).
     """
     table, items = plan.operations, plan.items
     operation = items.operation
@@ -146,13 +147,13 @@ def program_of(
     proxies: Proxies,
     ranges: Ranges,
 ) -> Program:
-    """Build the program of a plan for the kernel; its ranges must be within their buffers.
+    """Build the program of a plan for the kernel; all ranges must be inside their buffers.
 
-    A move is a part of an operation with the same number of cells in all its ranges. Moves are
-    numbered over all operations, consecutively within each, and reads and writes are sorted by
-    move, in the order of the plan within a move. Arrays `..._first` have one entry more than there
-    are groups: group k has the entries from [k] to [k + 1]. Only flush operations on port channels
-    have `flushes`.
+    A move is a group of ranges of an operation with equally many cells; the sources are added and
+    written to the destinations. Moves are numbered over all operations, consecutively within each.
+    Reads and writes are sorted by move, then in the order of the plan. An array `..._first` has one
+    entry more than there are groups: group k has the entries [k] to [k + 1] - 1. `flushes` is set
+    only for operations on port channels.
     """
     table = plan.operations
     rows = len(table)
@@ -195,10 +196,10 @@ def program_of(
 def _proxies_of_writes(
     plan: Plan, proxies: Proxies, ranges: Ranges, writes: Int64Array
 ) -> Int64Array:
-    """Find the number of the lagging channel that writes each of these ranges, -1 for none.
+    """Return the number of the lagging channel that writes each given range; -1 for none.
 
     `writes`: rows of `ranges`. Destination k of an operation on port channels is written through
-    its k-th channel; -1 if that one does not lag, or for other channel types.
+    its k-th channel. The result is -1 for channels that do not lag and for other channel types.
     """
     operands, items = plan.operands, plan.items
     operand = ranges.operand[writes]
@@ -214,9 +215,10 @@ def _proxies_of_writes(
 
 
 def barriers_of(plan: Plan) -> Int64Array:
-    """Return the number of the barrier of every operation, numbered over all ranks; -1 for none.
+    """Return the number of the barrier of every operation: int64, -1 for other operations.
 
-    Numbers from 0 follow rank, then the barrier's number in the plan; unused numbers are skipped.
+    The barriers that occur are numbered from 0 over all ranks, by rank, then by their number in the
+    plan.
     """
     table = plan.operations
     rank = block_ranks(plan)[table.block]
@@ -239,12 +241,14 @@ def ranges_of(
 ) -> Ranges:
     """Translate all ranges to cells, with the addresses that the executor computes.
 
-    One row per range and rank: a range of a switch channel is on all members of its group. A part
-    of a thread block group has its share of the cells. `base` is the first cell in memory; packets
-    in scratch are behind all halves of the plain form. `shift`: added in every second launch, half
-    the scratch for packets and for ranges of the own rank not accessed through a port, 0 for others
-    and without double scratch. `move`: position of the range if the operation pairs sources with
-    destinations, else 0.
+    The result has one row per range and rank: a range of a switch channel occurs once for every
+    member of its group. If an operation is divided among thread blocks, its range is this block's
+    part.
+
+    - base: first cell in memory; packets in scratch follow all halves of the plain form
+    - shift: added to `base` in odd launches; half of the scratch for packets, and for local ranges
+      that a thread block accesses itself, if the plan has double scratch, otherwise 0
+    - move: position of the range if the operation pairs sources with destinations, otherwise 0
     """
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]
@@ -283,8 +287,9 @@ def ranges_of(
 def owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
     """Return (operand, rank) for every rank whose memory an operand accesses, as two int64 arrays.
 
-    The executing rank for a local range, the rank of the remote buffer for a remote one, and all
-    ranks of its group for a switch; ordered by operand, then as the group lists them.
+    It is the executing rank for a local range, the rank of the remote buffer for a remote one, and
+    each rank of the group for a range of a switch. The order is by operand, then as listed in the
+    group.
     """
     operands = plan.operands
     executing_rank = block_ranks(plan)[plan.operations.block[operands.operation]]
@@ -305,10 +310,10 @@ def owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
 
 
 def as_executed(plan: Plan) -> tuple[Int64Array, Int64Array]:
-    """Return buffer and index of every operand as the executor uses them.
+    """Return the buffer and the index of every operand as the executor uses them.
 
-    They differ from the plan for sources of puts over memory channels (all take the first buffer)
-    and for gets (both sides swap their indices).
+    They differ from the plan in two cases. All sources of a put over a memory channel use the
+    buffer of the first source. The two sides of a get swap their indices.
     """
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]
@@ -326,11 +331,11 @@ def _indices_as_executed(
     plan: Plan,
     is_get: UInt8Array,
 ) -> Int64Array:
-    """Return the indices of operands as the executor uses them.
+    """Return the index of every operand as the executor uses it; the plan is not changed.
 
-    A get uses the source index for its destination at the same position and vice versa; all others
-    are those of the plan. `is_get`: mask of the operands of gets, each of which must have a
-    counterpart. The plan is not changed.
+    In a get, a source uses the index of the destination at the same position, and vice versa. All
+    other indices are those of the plan. `is_get`: mask of the operands of gets, each of which must
+    have a counterpart.
     """
     operands = plan.operands
     index = operands.index.copy()
@@ -347,10 +352,10 @@ def _indices_as_executed(
 
 
 def _packets(plan: Plan) -> UInt8Array:
-    """Return which operands are packets: uint8[operands], 1 for packets.
+    """Return which operands are packets: uint8[operands], 1 for packets, otherwise 0.
 
-    An operation defines from which position on its sources, and its destinations, are packets. All
-    operations must be known.
+    Each kind of operation defines the position from which on its sources, and its destinations, are
+    packets. All operations must be known.
     """
     first_packet = np.asarray(
         [[operation.src_packets, operation.dst_packets] for operation in KNOWN], np.int64
@@ -362,11 +367,11 @@ def _packets(plan: Plan) -> UInt8Array:
 
 
 def counters_of(plan: Plan) -> Counters:
-    """Pair the channels of all ranks and number the counters.
+    """Pair the channels of all ranks, and number the counters that operations use.
 
-    For each type of channel, the j-th channel of rank a to rank b is paired with the j-th channel
-    of rank b to rank a. Counters are numbered in the order of their first use; an item has -1 if
-    its operation does not count, or if its channel has no partner.
+    For each channel type, the j-th channel of rank a to rank b is paired with the j-th channel of
+    rank b to rank a. Counters are numbered in the order of their first use. An item has the counter
+    -1 if its operation uses none or its channel has no partner.
     """
     pairing = _Pairing(plan)
     table, items = plan.operations, plan.items
@@ -415,11 +420,10 @@ class _Pairing:
         kind: int,
         item: int,
     ) -> int:
-        """Return the number of the counter that an operation increments or awaits; -1 without a
-        partner.
+        """Return the number of the counter that an operation increments or awaits.
 
-        `kind`: index of the channel type; `item`: channel or semaphore. The counter is numbered at
-        its first use.
+        The counter is numbered at its first use. Returns -1 if the channel has no partner or
+        connects a rank to itself. `kind`: index of the channel type. `item`: channel or semaphore.
         """
         if role in (Role.ACQUIRE, Role.RELEASE):
             initial = self._plan.gpus[rank].semaphores[item]
@@ -447,9 +451,9 @@ class _Pairing:
 
 
 def _words(key: tuple[object, ...]) -> str:
-    """Describe a counter, given by its key: a semaphore of a rank, or a direction of a connection.
+    """Return a text for a counter, given by its key.
 
-    The keys are ("semaphore", rank, number) and (type, sender, receiver, number).
+    The keys are ("semaphore", rank, number) and (channel type, sender, receiver, number).
     """
     if key[0] == "semaphore":
         return f"semaphore {key[2]} of rank {key[1]}"

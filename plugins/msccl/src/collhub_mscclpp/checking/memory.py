@@ -68,11 +68,11 @@ class PlanMemory:
 
 
 def plan_memory(plan: Plan) -> PlanMemory:
-    """Lay out the buffers of a plan in cells, the largest parts that all ranges consist of.
+    """Compute the memory layout of a plan in cells.
 
-    The scratch of a rank is counted twice, in plain form and as packets, and each of these twice
-    with double scratch. Raises `InputError` with the code "plan-size" above 2^24 cells over all
-    ranks.
+    A cell is the largest part of a chunk of which all ranges consist. The scratch of a rank has
+    room for its plain form and its packet form, and twice for both with double scratch. Raises
+    `InputError` (`plan-size`) if all buffers of all ranks have more than 2^24 cells.
     """
     cells = cells_per_chunk(plan)
     halves = 2 if plan.header.double_scratch else 1
@@ -90,10 +90,10 @@ def plan_memory(plan: Plan) -> PlanMemory:
 
 
 def cells_per_chunk(plan: Plan) -> int:
-    """Compute the minimum number of cells per chunk for which all parts of ranges are whole cells.
+    """Return the minimum number of cells per chunk for which every part of a range is whole cells.
 
-    It is the least common multiple of parts / gcd(parts, size) over all ranges, where `parts` is
-    the size of their thread block group; 1 without groups or ranges.
+    It is the least common multiple of parts / gcd(parts, size) over all ranges. `parts` is the
+    number of thread blocks among which the operation is divided. It is 1 if no range is divided.
     """
     operands = plan.operands
     parts = plan.operations.parts[operands.operation]
@@ -103,11 +103,11 @@ def cells_per_chunk(plan: Plan) -> int:
 
 
 def collective_of(plan: Plan, cells: int) -> Collective:
-    """Build the contract that a plan claims, with cells as units, for its one mode.
+    """Build the collective that a plan declares, with cells as units, for the plan's mode only.
 
-    The unit count is the larger buffer of rank 0. It is a custom collective if the name has no kind
-    of the hub or the chunk counts contradict it (`counts_defect`); of these only "sendrecv" without
-    such a defect has expected results.
+    The unit count is the larger buffer of rank 0. If the name is unknown to the hub or the chunk
+    counts contradict it (`counts_defect`), the result is a custom collective; of these only
+    `sendrecv` has an expected result, and only without a defect.
     """
     header, num_ranks = plan.header, plan.num_ranks
     kind = _KINDS.get(header.collective)
@@ -129,12 +129,17 @@ def has_contract(plan: Plan) -> bool:
 
 
 def counts_defect(plan: Plan) -> str:
-    """Describe the defect of the chunk counts of a named collective; empty if there is none.
+    """Return a text about a defect of the chunk counts of a collective; "" if there is none.
 
-    A defect is, in this order: counts that differ between ranks, a count of 0, and an output that
-    is not as large as the input (all-gather: input times ranks; reduce-scatter: input divided by
-    ranks, rounded down), or an all-to-all whose input is no multiple of the ranks. A collective
-    without a contract has no defect.
+    The first of these that applies is returned:
+
+    - The counts differ between ranks.
+    - A count is 0.
+    - The output does not have the required size: that of the input, times the ranks for an
+      all-gather, divided by the ranks (rounded down) for a reduce-scatter.
+    - The input of an all-to-all is not a multiple of the number of ranks.
+
+    A collective without a contract has no defect.
     """
     kind = _KINDS.get(plan.header.collective)
     counts = {(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus}
@@ -165,10 +170,11 @@ def _custom(
     plan: Plan,
     cells: int,
 ) -> Collective:
-    """Build a custom collective with the plan's buffer sizes, in cells; all inputs are defined.
+    """Build a custom collective with the plan's buffer sizes in cells; all inputs are defined.
 
-    Only `sendrecv` without a defect of its counts has an expected result: every rank gets the data
-    of the previous one, rank 0 those of the last. The unit count is the largest buffer, at least 1.
+    Only `sendrecv` without a defect of its chunk counts has an expected result: every rank gets the
+    input of the previous rank, and rank 0 that of the last one. The unit count is the largest
+    buffer, at least 1.
     """
     input_cells = np.asarray([gpu.input_chunks * cells for gpu in plan.gpus], np.int64)
     output_cells = np.asarray([gpu.output_chunks * cells for gpu in plan.gpus], np.int64)
@@ -194,8 +200,9 @@ def buffer_cells(
     memory: PlanMemory,
     buffer: Buffer,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (rank, cell) of every cell of INPUT or OUTPUT of all ranks, in order of rank and
-    offset.
+    """Return the rank and the cell number of every cell of a buffer, over all ranks.
+
+    `buffer`: INPUT or OUTPUT. Both arrays are ordered by rank, then by offset.
     """
     size = memory.layout.size[:, buffer]
     rank = np.repeat(np.arange(len(size)), size)
@@ -238,11 +245,12 @@ class Contents:
         value: UInt64Array,
         is_defined: UInt8Array,
     ) -> str:
-        """Describe the defect of an output, as the end of a sentence about it.
+        """Return a text about the defect of an output, as the end of a sentence.
 
-        `row`: of `outputs`; `value`, `is_defined`: contents of all cells. In this order: not
-        defined; one input is missing; one input is superfluous; it has exactly one other input;
-        other contributions. Inputs are found by their random words, so a coincidence is improbable.
+        `row`: row of `outputs`. `value`, `is_defined`: contents of all cells. The first that
+        applies is reported: the output is undefined; the contribution of one input is missing; one
+        input was added once too often; it is exactly one input; it has other contributions. Inputs
+        are recognized by their random words, so a wrong recognition is improbable.
         """
         cell = self.outputs[row]
         if not is_defined[cell]:
@@ -262,9 +270,10 @@ class Contents:
         self,
         word: np.uint64,
     ) -> str:
-        """Describe the input with this word, such as `rank 1, part 0`; empty if there is none.
+        """Return a text for the input with this word, such as `rank 1, part 0`; "" if none has it.
 
-        The part is the cell of the input of the rank, from 0. Of several inputs the first counts.
+        The part is the number of the cell in the input of the rank, from 0. If several inputs have
+        the word, the first is returned.
         """
         matches = np.flatnonzero(self.words == word)
         if not len(matches):
@@ -275,10 +284,11 @@ class Contents:
 
 
 def contents_of(memory: PlanMemory) -> Contents:
-    """Draw a random word for every input cell (fixed seed), and compute the expected outputs.
+    """Choose a pseudo-random word for every input cell, and compute the expected outputs.
 
-    Words are uint64, ordered by rank and cell, and the same in every call. A sum is the sum of its
-    words modulo 2^64. No outputs if the collective has no expected result.
+    Words are uint64, ordered by rank and cell, and equal in every call (fixed seed). A sum of
+    inputs is the sum of their words modulo 2^64. If the collective has no expected result, there
+    are no outputs to compare.
     """
     input_rank, inputs = buffer_cells(memory, Buffer.INPUT)
     words = np.random.default_rng(_SEED).integers(0, 2**64, len(inputs), np.uint64)

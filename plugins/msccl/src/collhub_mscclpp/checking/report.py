@@ -70,9 +70,10 @@ class PlanFindings:
         cure: str = "",
         severity: Severity = Severity.ERROR,
     ) -> None:
-        """Add a finding about an operation, by default an error, with its rank as location.
+        """Add a finding about an operation, by default an error.
 
-        `row`: of the operation; `cure`: how to fix it.
+        `row`: row of the operation in the plan. `cure`: how to fix it. The location has the rank
+        and the JSON path of the operation.
         """
         rank = self.plan.blocks[int(self.plan.operations.block[row])].rank
         # Plans are often one long line, so a rank is more useful than a line number.
@@ -123,7 +124,8 @@ class PlanFindings:
     ) -> None:
         """Add an error about an operation that the executor refuses or that overruns its tables.
 
-        Marks the plan as not loadable.
+        The plan is marked as not loadable. `row`: row of the operation in the plan. `cure`: how to
+        fix it, "" if unknown.
         """
         # Errors that the loader reports and errors that it misses are equally severe for users.
         self.breaks_loading = True
@@ -138,7 +140,7 @@ class PlanFindings:
     ) -> None:
         """Add an error about a rank that the executor refuses or that overruns its tables.
 
-        Marks the plan as not loadable.
+        The plan is marked as not loadable. `cure`: how to fix it, "" if unknown.
         """
         self.breaks_loading = True
         self.on_rank(code, rank, message, cure)
@@ -169,12 +171,13 @@ class Story:
         result: LaunchResult,
         number: int,
     ) -> None:
-        """Add the findings of launch `number`, from 0: deadlocks, races, wrong contents.
+        """Add the findings of launch `number` (from 0): deadlocks, races, wrong contents.
 
-        Events that an earlier launch had too are not repeated: races with equal operations,
-        distance of launches and host, late puts of one operation (a warning "unflushed-put"), and
-        wrong outputs of a chunk on a rank, of which the first wrong part is described. Deadlocks
-        are always added. Contents are not reported for a launch that does not end.
+        Findings that an earlier launch already had are not repeated. Races are equal if they have
+        the same operations, distance between the launches and host. A put that a proxy may execute
+        after the launch gives one warning `unflushed-put` per operation. Wrong outputs give one
+        error per rank and chunk, with the first wrong part. Deadlocks are always added; contents
+        are not reported for a launch with a deadlock.
         """
         for row in result.blocked.tolist():
             message = f"waits for ever in launch {number + 1}"
@@ -213,11 +216,11 @@ class Story:
         self,
         race: Race,
     ) -> None:
-        """Add a race as an error, with both accesses, the place and their launches.
+        """Add a race as an error, with both accesses, the memory location and their launches.
 
-        The error is of the rank of the operation with the higher row number, also if the other
-        access is the host's; if both are the host's, of `host_rank`. If a put of a proxy may come
-        too late (`is_late`), the message says so, and the remedy is a flush instead of an order.
+        The rank of the error is that of the operation with the higher row number, or `host_rank` if
+        both accesses are by the host. For a put that a proxy may execute too late (`is_late`), the
+        message says so, and the cure is a flush; otherwise the cure is an order.
         """
         host = f"the caller of rank {race.host_rank}, who fills inputs and reads outputs,"
         first, second = (
@@ -243,11 +246,11 @@ class Story:
         self,
         cell: int,
     ) -> str:
-        """Describe a cell by chunk, buffer and rank, or a counter (given as -1 - number) by its
-        name.
+        """Return a text for a cell: its chunk, buffer and rank; or the name of a counter.
 
-        In buffers that share memory, the lowest rank and buffer that contain the cell are named. In
-        scratch, packets and the second half are mapped to the chunk of the plan.
+        `cell`: number of the cell; -1 - n stands for counter n. If buffers share memory, the lowest
+        rank and buffer that contain the cell are named. Cells of packets and of the second half of
+        scratch are mapped to the chunk of the plan.
         """
         if cell < 0:
             return self._execution.counters.names[-1 - cell]

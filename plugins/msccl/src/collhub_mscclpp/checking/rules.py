@@ -40,12 +40,13 @@ def check_header(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Report chunk counts of 0 or that contradict the collective, and channels of a rank to itself.
+    """Report invalid chunk counts, channels of a rank to itself, and inconsistent switch groups.
 
-    The executor divides by chunk counts, so "zero-chunks" (input or output) and "channel-to-itself"
-    are refusals, while "chunk-counts" is a finding of the plan, left out if a count is 0. An
-    unknown collective gives a note "no-contract". Also checks that ranks list their common switch
-    groups equally.
+    - `zero-chunks`: an input or output of 0 chunks, by which the executor divides (refused)
+    - `channel-to-itself`: a channel of a rank to itself (refused)
+    - `switch-order`: see `_check_group_lists` (refused)
+    - `chunk-counts`: counts that contradict the collective; only without `zero-chunks`
+    - `no-contract`: a note that the collective is unknown
     """
     for rank, gpu in enumerate(plan.gpus):
         for name, count in (("input", gpu.input_chunks), ("output", gpu.output_chunks)):
@@ -67,12 +68,12 @@ def check_header(
 
 
 def _check_group_lists(plan: Plan, findings: PlanFindings) -> None:
-    """Report pairs of ranks whose lists of common switch groups differ in content or order.
+    """Report pairs of ranks that list their common switch groups differently or in another order.
 
-    Groups are equal if buffer and members are, in any order of members. Each pair of ranks is one
-    refusal "switch-order", at the lower rank, or at the only one that lists the group. The executor
-    sets up one channel after another and waits for all members of each (`setupConnections` of
-    `executor.cc`).
+    The executor sets up one channel after another and waits for all members of each
+    (`setupConnections` of `executor.cc`), so different lists never finish. Groups are equal if
+    buffer and members are equal, in any order of members. There is one refusal `switch-order` per
+    pair, at the lower rank, or at the only rank that lists the group.
     """
     listed = [
         [(group.buffer, tuple(sorted(group.ranks))) for group in gpu.groups] for gpu in plan.gpus
@@ -102,12 +103,15 @@ def _check_group_lists(plan: Plan, findings: PlanFindings) -> None:
 
 
 def check_operations(plan: Plan, findings: PlanFindings) -> bool:
-    """Report operations that cannot be simulated; return True if there is none.
+    """Report operations that cannot be simulated; return True if there are none.
 
-    Checked in this order, each as a refusal at its operation: unknown names ("unknown-operation"),
-    ranges of different sizes, ranks that use a switch channel without being in its group
-    ("switch-group"), operations on port channels with more destinations than channels
-    ("port-channels"), and ranges outside their buffers. All are reported, not only the first.
+    All are reported as refusals of their operations:
+
+    - `unknown-operation`: a name that the executor does not have
+    - `size-mismatch`: ranges that belong together have different sizes
+    - `switch-group`: a rank uses a switch channel of whose group it is not a member
+    - `port-channels`: more destinations than channels on port channels
+    - `range`: a range outside its buffer
     """
     for row, name in plan.unknown_names.items():
         message = f"the executor has no operation {name!r}"
@@ -140,11 +144,11 @@ def check_operations(plan: Plan, findings: PlanFindings) -> bool:
 
 
 def _check_sizes(plan: Plan, findings: PlanFindings) -> bool:
-    """Report ranges that belong together but have different sizes; return True if there are none.
+    """Report ranges of an operation that must have one size but differ; return True if none does.
 
-    All ranges of an operation belong together, or those of each position (source k and destination
-    k) for operations that treat positions separately. Each range whose size differs from the first
-    one is a refusal "size-mismatch".
+    If the operation pairs source k with destination k, the ranges of each position must have one
+    size, otherwise all ranges. Each range whose size differs from the first one is a refusal
+    `size-mismatch`.
     """
     operands = plan.operands
     is_right = True
@@ -170,11 +174,11 @@ def _check_bounds(
     plan: Plan,
     findings: PlanFindings,
 ) -> bool:
-    """Report ranges that, as the executor resolves them, exceed their buffers.
+    """Report ranges that exceed their buffers; return True if none does.
 
-    A range exceeds if its index plus size is greater than the chunks of that buffer of the rank
-    that owns it; buffer and index are those the executor uses, which can differ from the plan (puts
-    and gets). Each becomes a refusal "range" at its operation. Returns True if none exceeds.
+    The buffer and index are those that the executor uses, which can differ from the plan for puts
+    and gets. A range exceeds if index plus size is greater than the chunks of this buffer on the
+    rank that owns it. Each one is a refusal `range` at its operation.
     """
     operands = plan.operands
     sizes = np.asarray(
@@ -196,11 +200,12 @@ def _check_bounds(
 
 
 def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> None:
-    """Report ranges for which the executor computes a wrong address in place, once per operation.
+    """Report operations for which the executor computes a wrong address in place.
 
     In place, the smaller buffer is a part of the larger one, at a different offset on every rank.
-    The executor adds the *local* offset to the start of the remote allocation, and proxies read
-    from the start of the local allocation.
+    The executor adds the offset of the local rank to remote addresses, and proxies read local data
+    without an offset. There is one finding `buffer-offset` per operation. Plans that are out of
+    place or have no offsets are not checked.
     """
     base = memory.layout.base[:, [Buffer.INPUT, Buffer.OUTPUT]]
     offset = base - base.min(axis=1)[:, None]
@@ -230,12 +235,12 @@ def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> Non
 
 
 def check_halves(plan: Plan, findings: PlanFindings) -> bool:
-    """Report ranks that write to each other's double scratch but have different sizes of it.
+    """Report ranks that use each other's double scratch but have different sizes of it.
 
-    In every second launch a sender adds half of its *local* scratch to the remote address. Ranks
-    are grouped by remote ranges in scratch, directly or through further ranks; a group with more
-    than one size of scratch (in chunks) is one finding of the plan, "scratch-halves", which names
-    the largest size as cure. Returns True without double scratch or if all groups have one size.
+    In every second launch a sender adds half of its own scratch to the remote address. Ranks that
+    access the scratch of another rank form groups with it, directly or through further ranks. A
+    group with different sizes (in chunks) is one finding `scratch-halves`, which proposes the
+    largest size. Returns True if there is no such group or no double scratch.
     """
     if not plan.header.double_scratch:
         return True
@@ -276,12 +281,12 @@ def check_counters(
     counters: Counters,
     findings: PlanFindings,
 ) -> None:
-    """Report counters that a launch does not leave at their initial value.
+    """Report counters that a launch does not leave at their initial value, as `unbalanced`.
 
-    A counter is a semaphore or the signals of a channel. Increments and takes are balanced
-    separately for each kind of pipeline (bytes and chunks of a slice), whose operations are
-    repeated, and for operations outside of pipelines. A finding is at the first operation of its
-    counter. Items without a counter (no partner) are left out.
+    A counter is a semaphore or the signals of a channel. Increments and takes must be balanced in
+    total, and also separately outside pipelines and in each kind of pipeline (bytes and chunks of a
+    slice), because a pipeline repeats its operations. A finding is at the first operation of its
+    counter. Items without a counter are skipped.
     """
     table, items = plan.operations, plan.items
     # Operations of a pipeline are repeated for each of its slices.
@@ -310,10 +315,11 @@ def _report_balance(
     row: int,
     findings: PlanFindings,
 ) -> None:
-    """Report a counter with unequal numbers of increments and takes; `row`: its first operation.
+    """Report a counter with unequal numbers of increments and takes, as at most one `unbalanced`.
 
-    `of_unit`: increments minus takes, by kind of pipeline. If the total is not 0, it is reported;
-    if only kinds of pipelines are unbalanced, that is. At most one finding, "unbalanced".
+    `of_unit`: increments minus takes, by kind of pipeline. `row`: first operation that uses the
+    counter. If the total is not 0, the difference is reported; otherwise it is reported if a kind
+    of pipeline is unbalanced.
     """
     total = sum(of_unit.values())
     if total:
@@ -329,12 +335,12 @@ def check_barriers(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Report barriers with a wrong number of thread blocks, or that blocks use unequally often.
+    """Report barriers with inconsistent numbers of thread blocks, as `barrier-blocks`.
 
-    A barrier is a number on one rank. "barrier-blocks" is reported at each use whose
-    `num_threadblocks` differs from that of the first use, and once at the first use if the number
-    of different thread blocks that use it is not that of the first use or if they use it unequally
-    often.
+    A barrier is identified by rank and number. There is a finding at each use whose
+    `num_threadblocks` differs from that of the first use. There is one at the first use if the
+    number of thread blocks that use the barrier differs from its `num_threadblocks`, or if they use
+    it unequally often.
     """
     table = plan.operations
     users: dict[tuple[int, int], dict[int, int]] = {}
@@ -373,12 +379,15 @@ def check_limits(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Report numbers that exceed a table of the executor (`execution_common.hpp`) as loading
-    errors.
+    """Report numbers that exceed a table of the executor (`execution_common.hpp`) as refusals.
 
-    A thread block has at most 64 operations, and limited channels and remote buffers. An operation
-    has at most 10 ranges in src_buff and 10 in dst_buff, 8 channels, or 16 semaphores. Barriers of
-    a rank are numbered from 0 to 15. Every excess is a refusal of its own.
+    - 64 operations per thread block
+    - 16 channels and 16 remote buffers per thread block and channel type
+    - 10 ranges in src_buff, and 10 in dst_buff, per operation
+    - 8 channels or 16 semaphores per operation
+    - barriers of a rank with numbers from 0 to 15
+
+    Each excess is a separate finding.
     """
     count = np.bincount(plan.operations.block, minlength=len(plan.blocks))
     for number, block in enumerate(plan.blocks):
@@ -418,10 +427,11 @@ def _check_tables(
     name: str,
     findings: PlanFindings,
 ) -> None:
-    """Report a thread block with more than 16 channels or 16 remote buffers of one channel type.
+    """Report a thread block with too many channels or remote buffers of one channel type.
 
-    Each type has separate tables, so each excess is a refusal of its own, of the rank:
-    "limit-channels" or "limit-remote-buffers". `name`: of the thread block, for messages.
+    The limits are `MOST_CHANNELS` and `MOST_REMOTE_BUFFERS` (16 each) per type, because each type
+    has tables of its own. Each excess is a separate refusal of the rank: `limit-channels` or
+    `limit-remote-buffers`. `name` is the name of the thread block in messages.
     """
     cure = "divide its peers among several thread blocks"
     for kind in CHANNEL_TYPES:

@@ -27,9 +27,10 @@ from collhub_mscclpp.language.recorded import (
 def list_blocks(
     tb: int | None, group: ThreadBlockGroup | None
 ) -> list[tuple[int, tuple[int, int] | None]]:
-    """List (thread block, (its part, number of parts) or None) of an operation.
+    """List (thread block, part) for all thread blocks that execute an operation.
 
-    A thread block that is named executes the entire operation, even if a group is given too. Raises
+    `part` is None if `tb` is given: that block executes the entire operation, even if a group is
+    given too. Otherwise it is (number of the block in the group, number of blocks). Raises
     `RuntimeError` if neither is given.
     """
     if tb is not None:
@@ -83,10 +84,10 @@ class _Channel:
         )
 
     def _synchronise(self, name: str, tb: int, sync: SyncType) -> None:
-        """Record a signal, wait or flush (`name`) of thread block `tb` on this channel.
+        """Record a signal, wait or flush of a thread block on this channel in the current program.
 
-        It is appended to the current program on the channel's own rank; `sync`: where barriers of
-        the block's threads are requested. Raises `RuntimeError` without a current program.
+        `name`: name of the operation. `sync`: where barriers of the block's threads are requested.
+        Raises `RuntimeError` if there is no current program.
         """
         channels = [self.channel_id]
         recorded = Recorded(name, self.src_rank, self.channel_type, channels, sync=sync)
@@ -101,9 +102,10 @@ class _Channel:
         group: ThreadBlockGroup | None,
         reduce_op: str = "",
     ) -> None:
-        """Record an operation on data for a thread block or for each block of a group.
+        """Record an operation on data for a thread block, or for each block of a group.
 
-        Raises `RuntimeError` for chunks of different sizes, or without thread block.
+        Raises `RuntimeError` if chunks have different sizes, if neither `tb` nor `group` is given,
+        or if there is no current program.
         """
         sizes = [chunk.size for chunk in (*src, *dst)]
         # The package does not compare all sizes; the executor would read outside the chunk.
@@ -114,9 +116,9 @@ class _Channel:
             current_program().record(block, replace(moved, part=part, reduce_op=reduce_op))
 
     def _check_local(self, chunk: Chunk) -> Chunk:
-        """Return the chunk unchanged.
+        """Return the chunk if it belongs to the local rank of the channel.
 
-        Raises `RuntimeError` unless it belongs to the channel's local rank.
+        Raises `RuntimeError` otherwise.
         """
         if chunk.rank != self.src_rank:
             raise RuntimeError(
@@ -125,9 +127,9 @@ class _Channel:
         return chunk
 
     def _to_remote(self, chunk: Chunk) -> RemoteRange:
-        """Return the chunk as a remote range.
+        """Return the chunk as a remote range if it belongs to the remote rank of the channel.
 
-        Raises `RuntimeError` unless it belongs to the channel's remote rank.
+        Raises `RuntimeError` otherwise.
         """
         if chunk.rank != self.dst_rank:
             raise RuntimeError(
@@ -156,9 +158,11 @@ class MemoryChannel(_Channel):
         local_dst_chunk: Chunk | None = None,
         reduce_op: ReduceOperationType = ReduceOperationType.sum,
     ) -> None:
-        """Record a sum of a local chunk and chunks of the remote rank.
+        """Record the sum of a local chunk and chunks of the remote rank.
 
-        The sum is written to `local_dst_chunk`; by default it replaces the local chunk.
+        The sum is written to `local_dst_chunk`; by default it replaces the local chunk. Raises
+        `RuntimeError` if a chunk belongs to another rank, if sizes differ, or if neither `tb` nor
+        `tb_group` is given.
         """
         target = local_dst_chunk or local_src_chunk
         src = [self._check_local(local_src_chunk), *map(self._to_remote, remote_src_chunks)]
@@ -221,8 +225,10 @@ class SwitchChannelAtRank:
         tb: int,
         reduce_op: ReduceOperationType = ReduceOperationType.sum,
     ) -> None:
-        """Record a sum of a range over all ranks; the executor requires a broadcast of the result
-        after it.
+        """Record the sum of a range over all ranks of the switch, written to `dst_chunk`.
+
+        The executor requires a broadcast of the result directly after it. Raises `RuntimeError` if
+        `dst_chunk` is on another rank or has another size.
         """
         src = [self._build_range(buffer_offset, size)]
         self._record("glre", src, [dst_chunk], tb, reduce_op.value)
@@ -241,10 +247,10 @@ class SwitchChannelAtRank:
     def _record(
         self, name: str, src: Sequence[Chunk], dst: Sequence[Chunk], tb: int, reduce_op: str = ""
     ) -> None:
-        """Record operation `name` of the switch channel for thread block `tb`.
+        """Record an operation of the switch channel for a thread block in the current program.
 
-        `src` must not be empty. Raises `RuntimeError` for a chunk of another rank, or of another
-        size than the first source.
+        `name`: name of the operation. `src` must not be empty. Raises `RuntimeError` if a chunk is
+        on another rank, or its size differs from that of the first source.
         """
         for chunk in (*src, *dst):
             if chunk.rank != self.src_rank or chunk.size != src[0].size:
@@ -309,20 +315,23 @@ class Rank:
         reduce_op: ReduceOperationType = ReduceOperationType.sum,
         packet: bool = False,
     ) -> None:
-        """Record a sum of chunks and `src_chunk`, written to `dst_chunk` (default: `src_chunk`).
+        """Record the sum of `src_chunk` and other chunks, written to `dst_chunk`.
 
-        `packet`: the other chunks are packets in the scratch; `src_chunk` is always plain data.
+        By default the sum replaces `src_chunk`. `packet`: the other chunks are packets in scratch,
+        whereas `src_chunk` is plain data. Raises `RuntimeError` if a chunk is on another rank or
+        sizes differ, or if neither `tb` nor `tb_group` is given.
         """
         name = "repkt" if packet else "re"
         src, dst = [src_chunk, *other_chunks], [dst_chunk or src_chunk]
         self._move(name, src, dst, tb, tb_group, reduce_op.value)
 
     def barrier(self, tb_list: Sequence[int]) -> None:
-        """Record that thread blocks wait for each other; for one block, a barrier of its threads.
+        """Record a barrier at which thread blocks of the rank wait for each other.
 
-        Several blocks get an operation each, with the barrier number that these blocks in this
-        order have on the rank (a new one at first use); one block gets a "nop". Raises
-        `RuntimeError` for no thread block, and needs a current program.
+        For a single block, it is a barrier of the threads of this block (`nop`). Otherwise each
+        block gets an operation `barrier`. Its number is the one of these blocks in this order; a
+        new number is assigned at the first use. Raises `RuntimeError` if the list is empty or there
+        is no current program.
         """
         blocks = tuple(tb_list)
         # The executor would wait for ever.
@@ -345,9 +354,10 @@ class Rank:
         group: ThreadBlockGroup | None,
         reduce_op: str = "",
     ) -> None:
-        """Record an operation within the rank for a thread block or for each block of a group.
+        """Record an operation within the rank for a thread block, or for each block of a group.
 
-        Raises `RuntimeError` for chunks of other ranks or of different sizes.
+        Raises `RuntimeError` if a chunk is on another rank or has another size than the first
+        source, or if neither `tb` nor `group` is given.
         """
         for chunk in (*src, *dst):
             is_elsewhere = chunk.rank != self.rank

@@ -64,10 +64,10 @@ def has_package() -> bool:
 
 
 def install() -> None:
-    """Insert our language into `sys.modules` under the names of the package's modules.
+    """Insert this implementation into `sys.modules` under the module names of the package.
 
-    Every module, also inner ones, has all names of the language; inner modules become attributes of
-    their parents. Modules of these names that exist are replaced.
+    Existing modules of these names are replaced. Every module, also an inner one, has all public
+    names of the language. Inner modules become attributes of their parents.
     """
     exported = {name: getattr(language, name) for name in language.__all__}
     for name in _MODULES:
@@ -94,9 +94,10 @@ class _PlanLanguage:
         self._plans: dict[int, str] = {}
 
     def prepare(self, file: str) -> None:
-        """Record the programs of the package if it is installed, else of our implementation.
+        """Prepare to record the programs that the file defines.
 
-        Without the package, our implementation becomes importable under its name.
+        If the package `mscclpp` is installed, its programs are recorded. Otherwise this
+        implementation is made importable under the package's name.
         """
         self._file = file
         self._uses_package = has_package()
@@ -108,11 +109,11 @@ class _PlanLanguage:
         self._watch(program_class)
 
     def _watch(self, kind: Any) -> None:
-        """Replace two methods of a program class, to record its programs and their plans.
+        """Replace two methods of the class `kind` so that its programs and plans are recorded.
 
-        The class `kind` is changed. `__enter__` records the program and the line of its `with`
-        statement; `to_json` records the text as the plan of all entries of this program, of which
-        the last text counts. Both return the results of the original methods.
+        `__enter__` then records the program and the line of its `with` statement. `to_json` then
+        records the returned text as the plan of the program; the last text counts. Both return the
+        results of the original methods.
         """
         enter, to_json = kind.__enter__, kind.to_json
 
@@ -135,10 +136,13 @@ class _PlanLanguage:
         return self._programs != []
 
     def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
-        """Report the plan of the chosen program, its line and the package's known defects in it.
+        """Return the report of the chosen program: its plan, its line, and defects of the package.
 
-        Without a choice there must be exactly one program; else the report is an error. If the
-        package made the plan, no defects are listed, because the check of the plan detects them.
+        `chosen`: name or number; None if there is only one program. An error report
+        `several-programs` is returned if it does not select exactly one program. If the file has
+        not created the plan, it is created here. `package`: whether the package made the plan.
+        `defects`: what the package would do wrong with this program; empty if the package is used,
+        because the check of the plan detects the defects.
         """
         del namespace, end
         names = [str(program.name) for program in self._programs]
@@ -177,12 +181,11 @@ def find_defects(
     program: CollectiveProgram,
     earlier: Sequence[CollectiveProgram] = (),
 ) -> Iterator[str]:
-    """Yield descriptions of the package's defects in a program, the first of each kind for every
-    rank.
+    """Yield texts about the defects that the package's plan of a program would have.
 
-    First those of the program: a replication policy `none`, and barriers whose numbers continue
-    those of `earlier` programs of the same process; then rank by rank, with the lowest thread block
-    that has the defect.
+    First the defects of the program: a replication policy `none`, and barriers whose numbers
+    continue those of the `earlier` programs of the same process. Then, for each rank, the first
+    defect of each kind, in the order of thread blocks.
     """
     if program.replication_policy is ReplicationPolicy.none:
         yield "replication_policy none always fails with a TypeError there: leave it out"
@@ -214,9 +217,9 @@ def _find_block_defects(
 ) -> Iterator[tuple[str, str]]:
     """Yield (kind of defect, text) for the operations of a thread block, then of its pipelines.
 
-    Compares the recorded operations, those after the package's fusion (only if the program has
-    `instr_fusion`), and those after its barriers (those for data only with `auto_sync`). Pipelines
-    are compared in their order, one level deep.
+    Compares the operations as recorded, after the package's fusion (only with `instr_fusion`), and
+    with the barriers that the package inserts (barriers for data only with `auto_sync`). Pipelines
+    inside pipelines are not examined.
     """
     fused = fuse_as_package(recorded) if program.instr_fusion else list(recorded)
     lowered = insert_requested_barriers(fused)
@@ -240,13 +243,16 @@ def _find_list_defects(
     fused: Sequence[Recorded],
     lowered: Sequence[Recorded],
 ) -> Iterator[tuple[str, str]]:
-    """Yield (kind of defect, text) for one list of operations: as recorded, fused, and with
-    barriers.
+    """Yield (kind of defect, text) for one list of operations.
 
-    In this order: defects of each fused operation, and fused operations that exceed the executor's
-    tables ("size", unless a recorded one does); with `instr_fusion`, neighbouring sums of which the
-    second reads the result of the first and which are fused ("sum"); with `auto_sync`, the first
-    pair of dependent operations without a barrier between them ("meeting").
+    `recorded`, `fused`, `lowered`: the operations as recorded, after fusion, and with barriers. The
+    defects, in this order:
+
+    - the defects of each fused operation (`_find_operation_defects`), and `size` if it exceeds the
+      executor's tables, unless a recorded operation does too
+    - `sum`, with `instr_fusion`: two adjacent sums are fused although the second one reads the
+      result of the first
+    - `meeting`, with `auto_sync`: the first pair of dependent operations without a barrier
     """
     # A recorded operation with too many operands is in our plan too; its check reports it.
     is_long = any(exceeds_tables(operation) for operation in recorded)
@@ -276,12 +282,14 @@ def _find_list_defects(
 
 
 def _find_operation_defects(operation: Recorded, instances: int) -> Iterator[tuple[str, str]]:
-    """Yield (kind of defect, text) for one operation of the package's plan.
+    """Yield (kind of defect, text) for one operation of the package's plan, in this order.
 
-    `instances`: of the program. Kinds: "switch", a sum and broadcast ("glres") with different
-    source and destination indices; "buffers", an operation that combines sources of several
-    buffers; "packets", sums of packets that are also stored, in more than one instance; "operator",
-    any other than sum. An operation can have several defects, in this order.
+    - `switch`: a `glres` (sum and broadcast) with different source and destination indices
+    - `buffers`: a put with sources in several buffers, which are all read from the first
+    - `packets`: a sum whose result is also stored as packets, in several instances
+    - `operator`: another operator than sum
+
+    `instances`: number of instances of the program.
     """
     name = operation.name
     if name == "glres" and operation.src[0].index != operation.dst[0].index:

@@ -36,8 +36,8 @@ def fuse_as_package(recorded: Iterable[Recorded]) -> list[Recorded]:
 def lists_channels(operation: Recorded) -> bool:
     """Return whether the plan lists the channels of an operation.
 
-    It does for signals, waits, flushes and gets, and for puts on port channels; other operations
-    name buffers only.
+    It does for the operations in `_COUNTER_OPERATIONS` (such as signals and waits), for gets, and
+    for puts on port channels. Other operations name only buffers.
     """
     is_put = operation.name in _PUTS
     return operation.name in (*_COUNTER_OPERATIONS, "get") or (
@@ -46,7 +46,10 @@ def lists_channels(operation: Recorded) -> bool:
 
 
 def exceeds_tables(operation: Recorded) -> bool:
-    """Whether the operation has more than 8 channels, 10 ranges on one side, or 16 semaphores."""
+    """Return whether the operation exceeds a table of the executor.
+
+    The limits are 8 channels (if the plan lists them), 10 ranges on one side, and 16 semaphores.
+    """
     channels = len(operation.channels) if lists_channels(operation) else 0
     ranges = max(len(operation.src), len(operation.dst))
     is_long = channels > MAX_CHANNELS or ranges > MAX_RANGES
@@ -63,11 +66,11 @@ def mixes_sources(operation: Recorded) -> bool:
 
 
 def _fuse_all(recorded: Iterable[Recorded], join: _Join) -> list[Recorded]:
-    """Fuse each operation with the last one of the result by `join`, or append it.
+    """Fuse each operation with the last one of the result if `join` permits it, or append it.
 
-    `join` returns the fused operation, or None if the two cannot be fused; a fused one may be fused
-    again. Of two adjacent barriers one is dropped. Bodies of pipelines are fused too, by
-    themselves. Returns a new list.
+    `join` returns the fused operation, or None if the two cannot be fused; a fused operation may be
+    fused again. If two adjacent operations both request a barrier between them, one request is
+    removed. The bodies of pipelines are fused separately. Returns a new list.
     """
     fused: list[Recorded] = []
     for operation in recorded:
@@ -86,10 +89,11 @@ def _fuse_all(recorded: Iterable[Recorded], join: _Join) -> list[Recorded]:
 
 
 def _drop_second_barrier(first: Recorded, second: Recorded) -> tuple[Recorded, Recorded]:
-    """Return two neighbouring operations with only one barrier between them.
+    """Return two adjacent operations with only one barrier between them.
 
-    If the first ends and the second begins with a barrier, and one of them is a synchronisation,
-    that one gives up its barrier; the first one if both are. Otherwise they are unchanged.
+    If the first one ends and the second one begins with a barrier, a synchronisation gives up its
+    own: the first operation if it is one, otherwise the second. If neither is a synchronisation, or
+    there is at most one barrier, both are returned unchanged.
     """
     if first.is_synchronisation and second.starts_with_barrier:
         return replace(first, sync=first.sync & ~SyncType.after), second
@@ -99,10 +103,11 @@ def _drop_second_barrier(first: Recorded, second: Recorded) -> tuple[Recorded, R
 
 
 def _join(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse two neighbouring operations by the package's rules; None if no rule applies.
+    """Return the fusion of two adjacent operations by the package's rules; None if none applies.
 
-    A nop disappears next to an operation with a barrier. Operations for different parts of a group
-    are not fused.
+    A nop is dropped before an operation that begins with a barrier, and after a barrier or pipeline
+    that ends with one. Other operations are fused by the rule for their names, but not if they are
+    for different parts of a group.
     """
     if first.name == "nop" and second.name in ("nop", "barrier", "pipeline"):
         return second if second.starts_with_barrier else None
@@ -113,11 +118,11 @@ def _join(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def _join_safely(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse two operations by the package's rules; None also if the executor would misread the
-    result.
+    """Return the fusion of two operations by the package's rules, if the executor runs it right.
 
-    That is the case if it exceeds the executor's tables, if it has sources in several buffers where
-    the executor takes one, or if it is a sum whose second part reads the result of the first.
+    None if no rule applies, if the result exceeds the executor's tables, if it has sources in
+    several buffers where the executor takes only one, or if it is a sum whose second part reads the
+    result of the first.
     """
     joined = _join(first, second)
     if joined is None or exceeds_tables(joined) or mixes_sources(joined):
@@ -127,11 +132,11 @@ def _join_safely(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def reads_sum(first: Recorded, second: Recorded) -> bool:
-    """Return whether the second of two sums into one chunk has an operand that the first one
-    writes.
+    """Return whether the second of two sums reads data that the first one writes.
 
-    The result as first operand does not count, as both accumulate into it; neither do remote ranges
-    and the packets of "repkt". Overlap by one chunk is enough.
+    `second` has the same destination as `first`. Its first operand does not count if it is this
+    destination, because both sums accumulate into it. Remote ranges, and the packets of `repkt`, do
+    not count either. An overlap of one chunk suffices.
     """
     total = first.dst[0]
     # Packets are no plain data, so the first sum does not write them.
@@ -143,11 +148,11 @@ def reads_sum(first: Recorded, second: Recorded) -> bool:
 
 
 def _join_counters(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse two signals, two waits or two flushes into one operation on the channels of both.
+    """Return the fusion of two signals, two waits or two flushes, on the channels of both.
 
-    Both have the same name. Returns None if the types of their channels differ, and if a signal or
-    a wait would occur twice on a channel; a channel that both flush is listed once. Barriers before
-    or after either operation are kept.
+    Both operations have the same name. Returns None if their channel types differ, or if a signal
+    or wait would be listed twice for a channel. A channel that both flush is listed once. The
+    barriers before or after either operation are kept.
     """
     shared = set(first.channels) & set(second.channels)
     if first.channel_type != second.channel_type or (shared and first.name != "flush"):
@@ -166,10 +171,10 @@ def _join_semaphores(first: Recorded, second: Recorded) -> Recorded:
 
 
 def _join_transfers(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse puts or gets of ranges of equal size on one type of channel; channel i transfers range
-    i.
+    """Return the fusion of two puts or two gets; channel i transfers range i.
 
-    None for other channel types or sizes. The ranges and channels of the first come first.
+    Returns None if the channel types or the sizes of the first ranges differ, or if the channels
+    cannot be merged. The ranges and channels of the first operation come first.
     """
     is_equal = first.channel_type == second.channel_type and first.src[0].size == second.src[0].size
     if not is_equal:
@@ -180,19 +185,20 @@ def _join_transfers(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def _join_forwards(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse two operations that forward packets of the same range to different ranks.
+    """Return the fusion of two operations that forward packets of the same range.
 
-    None if ranges or channel types differ, or if the channels cannot be merged.
+    The destinations of the first come first. Returns None if the sources or channel types differ,
+    or if the channels cannot be merged.
     """
     is_same = first.channel_type == second.channel_type and list(first.src) == list(second.src)
     return _merge_channels(first, second, dst=[*first.dst, *second.dst]) if is_same else None
 
 
 def _join_sums(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse sums with the same first operand, result and operator; None for other sums.
+    """Return the fusion of two sums; None if first operand, result or operator differ.
 
-    The operands of the second, without its first one, follow those of the first, and so do
-    channels.
+    The operands of the second sum without its first one, and its channels, follow those of the
+    first sum.
     """
     is_same = list(first.dst) == list(second.dst) and first.src[0] == second.src[0]
     if not is_same or first.reduce_op != second.reduce_op:
@@ -201,10 +207,11 @@ def _join_sums(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def _send_sum(name: str) -> _Join:
-    """Build the rule that fuses a sum with a put of its result, over memory, into operation `name`.
+    """Return the rule that fuses a sum with a put of its result over a memory channel.
 
-    The rule returns None if the put has another channel type or another first source than the sum's
-    first destination; else the sum with the channels and destinations of both, its own first.
+    The fused operation has the name `name`, and the destinations and channels of both, those of the
+    sum first. The rule returns None if the put uses another channel type, or if its source is not
+    the first destination of the sum.
     """
 
     def rule(first: Recorded, second: Recorded) -> Recorded | None:
@@ -217,9 +224,10 @@ def _send_sum(name: str) -> _Join:
 
 
 def _forward_sum(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse a sum with the forwarding of the packet copy of its result in the local scratch.
+    """Return the fusion of a sum, also stored as packets, with the forwarding of these packets.
 
-    None if the second operation forwards other data, or not over a memory channel.
+    The result is the operation `recspkt`. None if the second operation forwards other data, or not
+    over a memory channel.
     """
     if second.channel_type != "memory" or second.src[0] != first.dst[1]:
         return None
@@ -228,9 +236,9 @@ def _forward_sum(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def _copy_sum(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse a sum of packets with the copy of its result to the local scratch as packets.
+    """Return the fusion of a sum of packets with the storing of its result as packets.
 
-    None if the second operation copies other data.
+    The result is the operation `recpkt`. None if the second operation copies other data.
     """
     if second.src[0] != first.dst[0]:
         return None
@@ -238,9 +246,9 @@ def _copy_sum(first: Recorded, second: Recorded) -> Recorded | None:
 
 
 def _broadcast_sum(first: Recorded, second: Recorded) -> Recorded | None:
-    """Fuse a sum through a switch with the broadcast of its result by the same channels.
+    """Return the fusion of a sum through a switch with the broadcast of its result: `glres`.
 
-    The result is the operation `glres`; None if channels or buffers differ.
+    None if the channels differ, or if the broadcast does not send the result of the sum.
     """
     is_same = list(first.channels) == list(second.channels) and list(first.dst) == list(second.src)
     return replace(first, name="glres", dst=second.dst) if is_same else None

@@ -59,11 +59,10 @@ class _Gpu:
     def build(self) -> dict[str, Any]:
         """Build the JSON object of the rank, with `copies` instances of each thread block.
 
-        Copy c of thread block t has id t * copies + c. Numbers of thread blocks that the program
-        leaves out, below the largest, become blocks without operations, because ids are positions.
-        Chunk counts are multiplied by the copies, and each semaphore is repeated for every copy
-        with the same initial value. Thread blocks are built first: they add to the channels of the
-        rank, which are listed afterwards.
+        Instance c of thread block t has the id t * copies + c. Numbers below the largest that the
+        program does not use become blocks without operations, because ids are positions. Chunk
+        counts are multiplied by `copies`, and every semaphore occurs once per instance with the
+        same initial value.
         """
         program, copies = self.program, self.copies
         recorded = program.blocks[self._rank]
@@ -126,10 +125,10 @@ class _Gpu:
 
 
 def lower_block(program: CollectiveProgram, recorded: Sequence[Recorded]) -> list[Recorded]:
-    """Return the operations of a thread block as they are executed: fused, with barriers.
+    """Return the operations of a thread block as they are executed; `recorded` is not changed.
 
-    Neighbours are fused if `instr_fusion` is set. Requested barriers are always inserted; those
-    that data need, if `auto_sync` is set. `recorded` is not changed.
+    Adjacent operations are fused if `instr_fusion` is set. Then nops are inserted for requested
+    barriers, and, if `auto_sync` is set, for dependent operations.
     """
     operations = insert_requested_barriers(fuse(recorded) if program.instr_fusion else recorded)
     if program.auto_sync:
@@ -172,14 +171,13 @@ class _Block:
         }
 
     def _build_operation(self, operation: Recorded) -> dict[str, Any]:
-        """Build the JSON object of one operation; its channels and buffers are numbered within the
-        block.
+        """Build the JSON object of one operation of this instance of the program.
 
-        Adds channels and buffers at their first use to the block. Members that do not apply to the
-        operation are omitted: an operation without sources has no ranges. "glre" (a sum through a
-        switch without a broadcast) has a form of its own. Semaphores and barriers have the numbers
-        of this instance of the program. A pipeline contains its inner operations, built in the same
-        way.
+        Channels, remote buffers and switch channels are numbered within the thread block; those
+        that the block has not used before are added to it. Semaphores and barriers have the numbers
+        of this instance. Members that do not apply to the operation are omitted. `glre` (a sum
+        through a switch without a broadcast, which the executor does not support) has other
+        members. The operations of a pipeline are built in the same way.
         """
         channels = [
             self._find_channel(operation.channel_type, ordinal) for ordinal in operation.channels
@@ -242,11 +240,11 @@ class _Block:
         return known.setdefault(self._to_instance_number(ordinal), len(known))
 
     def _build_range(self, chunk: Chunk, operation: Recorded) -> dict[str, Any]:
-        """Build the JSON object of a range of this instance: local, remote or of a switch channel.
+        """Build the JSON object of a range of this instance: local, remote, or of a switch channel.
 
-        A remote buffer is appended to the block's list for the channel type at its first use, and
-        has its position there. A local range of an operation on a switch also names its rank. A
-        switch range takes the first channel of the operation.
+        A remote range refers to the position of its buffer in the block's list for the channel
+        type, to which it is added at its first use. A local range of an operation on a switch also
+        names its rank. A switch range refers to the first channel of the operation.
         """
         position = {"index": self._compute_index(chunk), "size": chunk.size}
         if isinstance(chunk, SwitchRange):
@@ -269,11 +267,11 @@ Locate = Callable[[Chunk], Chunk]
 
 
 def insert_requested_barriers(operations: Iterable[Recorded]) -> list[Recorded]:
-    """Insert the nops that `data_sync` of the operations specifies, also within pipelines.
+    """Insert a nop for each barrier that an operation requests with `data_sync`.
 
-    A nop is the barrier of a thread block: one before the operation with `SyncType.before`, one
-    after it with `SyncType.after`, both with both. Returns a new list; the arguments are not
-    changed.
+    A nop is the barrier of the threads of a block. `SyncType.before` inserts one before the
+    operation, `SyncType.after` one after it; an operation can request both. Pipelines are included.
+    Returns a new list; the arguments are not changed.
     """
     inserted: list[Recorded] = []
     for operation in operations:
@@ -288,11 +286,11 @@ def insert_requested_barriers(operations: Iterable[Recorded]) -> list[Recorded]:
 
 
 def insert_data_barriers(operations: Iterable[Recorded], locate: Locate) -> list[Recorded]:
-    """Insert a nop before each operation that depends on one since the last barrier.
+    """Insert a nop before each operation that depends on an operation since the last barrier.
 
-    Two operations are dependent if one writes local plain data that the other one accesses. Present
-    barriers and inserted nops both end the search for earlier operations. Bodies of pipelines are
-    treated by themselves. Returns a new list.
+    Two operations are dependent if one writes local plain data that the other one accesses.
+    Existing barriers and inserted nops separate operations. The bodies of pipelines are treated
+    separately. Returns a new list. `locate`: maps a chunk to the memory that contains it.
     """
     inserted: list[Recorded] = []
     since_barrier: list[Recorded] = []
@@ -311,9 +309,9 @@ def insert_data_barriers(operations: Iterable[Recorded], locate: Locate) -> list
 def insert_data_barriers_as_package(operations: Iterable[Recorded]) -> list[Recorded]:
     """Insert nops as the package does, which misses some dependencies.
 
-    The package records only the last access to each chunk, drops all accesses (also those of the
-    current operation) at a conflict, and ignores the plain operand of a sum of packets and all
-    operations of switches.
+    The package stores only the last access to each chunk. At a conflict it deletes all accesses,
+    including earlier ones of the current operation. It ignores the plain operand of a sum of
+    packets, and all operations of switches. Returns a new list.
     """
     inserted: list[Recorded] = []
     last_access: dict[tuple[BufferType, int], tuple[int, bool]] = {}
@@ -338,10 +336,11 @@ def insert_data_barriers_as_package(operations: Iterable[Recorded]) -> list[Reco
 def find_missing_barrier(
     operations: Sequence[Recorded], locate: Locate
 ) -> tuple[Recorded, Recorded] | None:
-    """Find the first two dependent operations without a barrier in between; None if there are none.
+    """Return the first two dependent operations without a barrier in between; None without any.
 
-    First: with the earliest second one, and then the earliest first one. Dependent: `are_dependent`
-    with `locate`. Bodies of pipelines are not examined separately.
+    It is the pair with the earliest second operation, and of these the earliest first one. Two
+    operations are dependent if `are_dependent` with `locate` says so. The bodies of pipelines are
+    not examined separately.
     """
     since_barrier: list[Recorded] = []
     for operation in operations:
@@ -364,9 +363,10 @@ def are_dependent(first: Recorded, second: Recorded, locate: Locate) -> bool:
 
 
 def _list_accesses(operation: Recorded) -> Iterator[tuple[Chunk, bool]]:
-    """Yield the local ranges of plain data of an operation and whether they are written.
+    """Yield (range, is written) for the accesses of an operation to local plain data.
 
-    Also those of a pipeline's body. Packets are omitted: their flags order reads after writes.
+    The operations in the body of a pipeline are included. Packets are omitted, because their flags
+    order reads after writes.
     """
     for inner in operation.body:
         yield from _list_accesses(inner)
@@ -379,12 +379,12 @@ def _list_accesses(operation: Recorded) -> Iterator[tuple[Chunk, bool]]:
 
 
 def _list_tracked_accesses(operation: Recorded) -> Iterator[tuple[Chunk, bool]]:
-    """Yield the accesses (chunk, whether it is written) that the package tracks, in its order.
+    """Yield (range, is written) for the accesses of an operation that the package tracks.
 
-    First those of inner operations, then the sources, then the destinations of the operation, only
-    on its own rank. Not tracked: operations on switches, sources of "upkt" and "rppkt",
-    destinations of "cpkt", and of sums of packets the first source and all destinations but the
-    first. `insert_data_barriers_as_package` uses them.
+    The order is that of the package: inner operations, sources, destinations. Only ranges of the
+    operation's own rank are tracked. Not tracked are: operations of switches, sources of `upkt` and
+    `rppkt`, destinations of `cpkt`, and in sums of packets the first source and all destinations
+    except the first.
     """
     for inner in operation.body:
         yield from _list_tracked_accesses(inner)

@@ -36,10 +36,10 @@ class Collective:
         return self.chunk_factor, self.chunk_factor
 
     def init_buffers(self) -> list[dict[BufferType, BaseBuffer]]:
-        """Create the input and output buffers of every rank, by buffer type.
+        """Create the input and output buffers of every rank: a list by rank of buffers by type.
 
-        The list has one dictionary per rank; sizes are those of `counts` in chunks, equal on all
-        ranks, and every buffer begins at chunk 0.
+        The sizes are those of `counts`, in chunks, and equal on all ranks. Every buffer begins at
+        chunk 0.
         """
         input_chunks, output_chunks = self.counts()
         return [
@@ -67,7 +67,10 @@ class AllReduce(Collective):
     name = "allreduce"
 
     def counts(self) -> tuple[int, int]:
-        """Return the numbers of chunks of input and output: `chunk_factor` per rank in each."""
+        """Return the numbers of chunks of input and output.
+
+        Both are `chunk_factor` times the number of ranks.
+        """
         count = self.num_ranks * self.chunk_factor
         return count, count
 
@@ -178,11 +181,11 @@ class CollectiveProgram:
 
     @classmethod
     def from_spec(cls, spec: AlgoSpec) -> CollectiveProgram:
-        """Create the program of a specification.
+        """Create a program from a specification.
 
-        `nranks_per_node`, `in_place` and `tags` of the specification are ignored; whether the
-        program is in place is decided by its collective. Raises `ValueError` for a protocol other
-        than Simple and LL, and for several instances with `ReplicationPolicy.none`.
+        `nranks_per_node`, `in_place` and `tags` of the specification are ignored; the collective
+        determines whether the program is in place. Raises `ValueError` for a protocol other than
+        Simple and LL, and for several instances with `ReplicationPolicy.none`.
         """
         arguments: dict[str, Any] = vars(spec)
         shared = {name: value for name, value in arguments.items() if name not in _SPEC_ONLY}
@@ -202,10 +205,10 @@ class CollectiveProgram:
             raise RuntimeError(f"rank {rank} of a program of {self.num_ranks} ranks")
 
     def allocate_scratch(self, rank: int, size: int) -> int:
-        """Allocate `size` further chunks of scratch of a rank, and return the first one.
+        """Allocate `size` further chunks of scratch on a rank, and return the first chunk's number.
 
-        Allocations follow each other from chunk 0 on. Raises `RuntimeError` for a rank that the
-        program does not have.
+        Allocations are consecutive from chunk 0 on. Raises `RuntimeError` if the program does not
+        have the rank.
         """
         self.check_rank(rank)
         first = self.scratch[rank]
@@ -213,10 +216,11 @@ class CollectiveProgram:
         return first
 
     def add_channel(self, channel_type: str, rank: int, peer: int) -> int:
-        """Create a channel to a peer, and return its ordinal among those of its type on the rank.
+        """Create a channel from a rank to a peer, and return its number.
 
-        Ordinals begin at 0, over all peers. Every call creates one, also to the same peer. Raises
-        `RuntimeError` for a rank or peer that the program does not have.
+        Channels of one type are numbered per rank from 0, over all peers. Every call creates a
+        channel, also to the same peer. Raises `RuntimeError` if the program does not have the rank
+        or the peer.
         """
         self.check_rank(rank)
         self.check_rank(peer)
@@ -225,10 +229,10 @@ class CollectiveProgram:
         return ordinal
 
     def add_switch_channel(self, rank: int, buffer_type: BufferType, group: tuple[int, ...]) -> int:
-        """Create a switch channel, and return its ordinal among those of the rank, from 0.
+        """Create a switch channel of a rank, and return its number, counted per rank from 0.
 
-        `group`: the ranks of its members, which are not checked here. Every call creates one.
-        Raises `RuntimeError` for a rank that the program does not have.
+        `group`: ranks of its members, which are not checked. Every call creates a channel. Raises
+        `RuntimeError` if the program does not have the rank.
         """
         self.check_rank(rank)
         known = self.switches[rank]
@@ -236,9 +240,9 @@ class CollectiveProgram:
         return len(known) - 1
 
     def add_semaphore(self, rank: int, value: int) -> int:
-        """Create a semaphore with an initial value, and return its ordinal among those of the rank.
+        """Create a semaphore of a rank, and return its number, counted per rank from 0.
 
-        Ordinals begin at 0. Raises `RuntimeError` for a rank that the program does not have.
+        `value`: initial value. Raises `RuntimeError` if the program does not have the rank.
         """
         self.check_rank(rank)
         known = self.semaphores[rank]
@@ -246,10 +250,11 @@ class CollectiveProgram:
         return len(known) - 1
 
     def locate(self, chunk: Chunk) -> Chunk:
-        """Return the chunk as a range of the memory that contains it.
+        """Return a chunk as a range of the memory that contains it.
 
-        In place, input and output become ranges of one memory: the smaller buffer is part `rank` of
-        the larger one. Out of place, and for scratch, the chunk is returned unchanged.
+        For an in-place collective, input and output are one memory, and chunks of both are returned
+        as ranges of the output buffer; the smaller buffer is part `rank` of the larger one. Out of
+        place, and for scratch, the chunk is returned unchanged.
         """
         if not self.collective.inplace or chunk.buffer is BufferType.scratch:
             return chunk
@@ -262,18 +267,19 @@ class CollectiveProgram:
     def number_barrier(self, rank: int, blocks: tuple[int, ...]) -> int:
         """Return the number of the barrier of these thread blocks on a rank.
 
-        It is numbered at its first use; the same blocks in another order have another barrier.
+        A new number is assigned at the first use. The same blocks in another order have another
+        barrier.
         """
         known = self.barriers[rank]
         return known.setdefault(blocks, len(known))
 
     def record(self, tb: int, operation: Recorded) -> None:
-        """Append an operation to a thread block, or to its body of the current pipeline.
+        """Append an operation to a thread block, or to the block's part of the current pipeline.
 
-        `tb`: number of the thread block on the rank of the operation, which is created if it is
-        new. The first operation of a block in a pipeline creates the block's pipeline at that
-        position. Also records which types of channels access which remote buffers, each once in the
-        order of first use.
+        `tb`: number of the thread block on the rank of the operation; it is created if it is new.
+        The first operation of a block in a pipeline appends a pipeline operation to the block. The
+        channel type with which the operation accesses each remote buffer is recorded too, each once
+        in the order of first use.
         """
         known = self.remote[operation.rank]
         for chunk in (*operation.src, *operation.dst):
@@ -293,10 +299,10 @@ class CollectiveProgram:
         self._bodies[key].body.append(operation)
 
     def begin_loop(self, loop: tuple[int, int]) -> None:
-        """Record operations into a pipeline from now on. Raises `RuntimeError` within another
-        pipeline.
+        """Begin a pipeline: operations are recorded into it until `end_loop`.
 
-        `loop`: bytes of a slice, and number of chunks.
+        `loop`: bytes of a slice, and number of chunks. Raises `RuntimeError` inside another
+        pipeline.
         """
         if self._loop is not None:
             raise RuntimeError("a pipeline within a pipeline")

@@ -48,7 +48,10 @@ class Chunk:
     size: int
 
     def overlaps(self, other: Chunk) -> bool:
-        """Whether two ranges of the same rank have a chunk in common; ranks are not compared."""
+        """Return whether two ranges are in the same buffer type and have a chunk in common.
+
+        Ranks are not compared.
+        """
         first = max(self.index, other.index)
         last = min(self.index + self.size, other.index + other.size)
         return self.buffer is other.buffer and first < last
@@ -73,9 +76,10 @@ class BaseBuffer:
         self.size = offset + size
 
     def __getitem__(self, key: slice) -> Chunk:
-        """Select chunks `key.start` to `key.stop - 1`; a missing bound is that of the buffer.
+        """Return the chunks `key.start` to `key.stop - 1` of the buffer.
 
-        Raises `ValueError` for a range outside of the buffer, or a step other than 1.
+        A missing bound is that of the buffer. Raises `ValueError` for a range outside the buffer or
+        a step other than 1.
         """
         length = self.size - self.offset
         start = 0 if key.start is None else key.start
@@ -173,14 +177,20 @@ class Recorded:
 
     @property
     def starts_with_barrier(self) -> bool:
-        """Whether a barrier of the block precedes the work of the operation or pipeline."""
+        """Return whether a barrier of the threads precedes the work of the operation.
+
+        For a pipeline with operations, its first operation decides.
+        """
         if self.body:
             return self.body[0].starts_with_barrier
         return self.name in BLOCK_BARRIERS or SyncType.before in self.sync
 
     @property
     def ends_with_barrier(self) -> bool:
-        """Whether a barrier of the block follows the work of the operation or pipeline."""
+        """Return whether a barrier of the threads follows the work of the operation.
+
+        For a pipeline with operations, its last operation decides.
+        """
         if self.body:
             return self.body[-1].ends_with_barrier
         return self.name in BLOCK_BARRIERS or SyncType.after in self.sync

@@ -25,10 +25,11 @@ class PlanFollower:
         places: PlaceTable,
         lines: Int64Array,
     ) -> None:
-        """Prepare the launch: no operation is followed, and no step exists.
+        """Prepare to translate a launch: no operation is translated, and no step exists.
 
-        `lines`: source line of each operation, -1 if unknown. The initial count of each semaphore
-        can be acquired at once and makes the acquirer wait for no step.
+        `lines`: source line of each operation, -1 if unknown. `places`: location of each range in
+        the buffers. The initial counts of semaphores can be taken immediately, and do not make the
+        taker wait for a step.
         """
         self._lines = lines
         self.steps = StepList(plan.num_ranks, memory.layout.total)
@@ -62,15 +63,20 @@ class PlanFollower:
             self._announced[counter].extend([[]] * min(initial, len(plan.operations)))
 
     def follow(self, operation: int) -> None:
-        """Translate the next operation of the launch to steps and dependencies.
+        """Translate the next operation of the launch to steps and dependencies in `self.steps`.
 
-        `operation`: its row in the plan; operations must come in an order in which they can be
-        executed. Adds to `self.steps` and to the state of the block. A wait lets the next step of
-        the block depend on the steps announced by the oldest signal not yet taken of each counter;
-        without one it has no effect. Signals announce the steps of the block. After a barrier the
-        next step of a block depends on the earlier steps of all its users. Data operations become
-        copies, or a sum into the destination on the own rank and copies of it to the others,
-        followed by their signals. Other and unknown operations have no effect.
+        `operation`: its row in the plan. Operations must be given in an order in which they can be
+        executed. The effect by kind of operation:
+
+        - Wait, acquire: the next step of the block depends on the steps announced by the oldest
+          remaining signal of each counter.
+        - Signal, release: steps of the block are announced (see `_follow_signal`).
+        - Barrier: the next step of the block depends on the earlier steps of all blocks at the
+          barrier.
+        - Data: it becomes copies, or a sum into the destination on the block's own rank and copies
+          of it to the other destinations; then its signals are announced.
+
+        Other and unknown operations have no effect.
         """
         kind = self._plan.operation(operation)
         block = int(self._plan.operations.block[operation])
@@ -114,12 +120,11 @@ class PlanFollower:
             self._follow_signal(operation, block)
 
     def _follow_signal(self, operation: int, block: int) -> None:
-        """Announce steps of the thread block to the waiting rank of each signalled counter.
+        """Announce steps of the thread block through each counter that the operation increments.
 
-        Within the rank: all its earlier steps. To another rank: messages received there since the
-        last signal of this block to it (of several counters to one rank, only the first announces
-        them). A signal without steps is announced too. Counters below 0 have no partner and are
-        skipped.
+        If the waiting rank is the block's own, all earlier steps of the block are announced.
+        Otherwise it is the messages that the block sent to that rank and has not announced yet. A
+        signal without steps is announced too. Negative counters have no partner and are skipped.
         """
         rank = self._rank_of_block[block]
         for counter in self._items.get(operation, ()):
@@ -134,9 +139,10 @@ class PlanFollower:
             self._announced[counter].append(steps)
 
     def _list_predecessors(self, block: int) -> list[int]:
-        """Return the steps that the next step of a thread block must follow.
+        """Return the steps after which the next step of a thread block must be executed.
 
-        These are the steps it has awaited since its last step, then that last step, if any.
+        These are the steps for which the block has waited since its last step, then its last step,
+        if any.
         """
         last = self._last.get(block)
         return [*self._pending[block], *([] if last is None else [last])]
@@ -150,9 +156,10 @@ class PlanFollower:
     ) -> None:
         """Add the steps of a sum of `sources` into `target`, a range of the local rank.
 
-        A source equal to the target comes first, without a step. Otherwise the first local source
-        is copied to the target, or read in place if it is the only local one and messages follow.
-        Then the other local sources, then one message per remote source, each in the given order.
+        If a source is the target itself, the others are added to it. Otherwise the first local
+        source is copied to the target, unless it is the only local source and there are remote
+        ones; then the first message reads it in place. The remaining local sources are added next,
+        then one message per remote source, each in the given order. `cells`: cells of each range.
         """
         lane = self._plan.blocks[block].position
         local = [source for source in sources if source.rank == target.rank]
@@ -181,10 +188,10 @@ class PlanFollower:
         cells: int,
         block: int,
     ) -> None:
-        """Copy a range to other ranges: by copies within the rank, by messages to other ranks.
+        """Copy a range to other ranges, in the order of `targets`.
 
-        In the order of `targets`, each step after the earlier ones of the block. `cells`: of each
-        range.
+        Targets on the same rank are copied, others get messages. `cells`: cells of each range. Each
+        step of the block's rank follows the earlier steps of the block.
         """
         lane = self._plan.blocks[block].position
         for target in targets:
@@ -201,12 +208,12 @@ class PlanFollower:
         block: int,
         operand: Place | None,
     ) -> None:
-        """Add a message that the thread block transfers, to its rank or from it.
+        """Add a message that a thread block transfers: a put from its rank or a get to its rank.
 
-        The data is added to `operand` if given. The channel is that of the transferring block: its
-        position for a put, and behind all blocks of the sender for a get. Steps of the own rank
-        follow the block's earlier ones and have its lane, the other side has -1; a receive on
-        another rank is announced by the next signal to it.
+        If `operand` is given, the received data is added to it. The channel is the position of the
+        block for a put, and a number above all blocks of the sender for a get. Steps on the block's
+        rank have its lane and follow its earlier steps; a step on another rank has the lane -1. A
+        receive on another rank is announced by the block's next signal to that rank.
         """
         rank, lane = self._rank_of_block[block], self._plan.blocks[block].position
         is_push = source.rank == rank
@@ -233,10 +240,10 @@ _Moves = dict[int, list[tuple[int, list[int], list[int]]]]
 
 
 def _collect_moves(plan: Plan, ranges: Ranges) -> _Moves:
-    """Collect the moves of every data operation: (cells, rows of sources, rows of destinations).
+    """Return the moves of every data operation as (cells, source rows, destination rows).
 
-    A move is one group of ranges of equal size; operations that pair sources with destinations have
-    several, in the order of their ranges. Rows are those of `ranges`, in the order of the plan.
+    A move is one group of ranges of equal size. An operation that pairs sources with destinations
+    has one move per pair, in the order of the ranges; others have one. Rows are rows of `ranges`.
     Operations without ranges are not in the result.
     """
     entries: dict[tuple[int, int], tuple[int, list[int], list[int]]] = {}

@@ -22,9 +22,9 @@ class JsonValue:
     __slots__ = ("_key", "_parent", "value")
 
     def __init__(self, value: object, key: str, parent: JsonValue | None = None) -> None:
-        """Wrap a parsed JSON value with its position in the document, for errors.
+        """Store a parsed JSON value with its position in the document, for error messages.
 
-        `key`: `.name` or `[index]` within `parent`; without a parent, the name of the file.
+        `key`: `.name` or `[index]` within `parent`. Without a parent it is the name of the file.
         """
         self.value = value
         self._key = key
@@ -73,10 +73,10 @@ class JsonValue:
         key: str,
         cure: str = "",
     ) -> JsonValue:
-        """Return a required member. Raises `InputError` if the value is no object or lacks the
-        member.
+        """Return a required member of the object.
 
-        `cure`: how to add it.
+        Raises `InputError` if the value is not an object or lacks the member. `cure`: how to add
+        it; "" gives a default text.
         """
         if not isinstance(self.value, dict):
             raise self._report_expected("an object")
@@ -114,13 +114,13 @@ class JsonValue:
         return value  # type: ignore[return-value]
 
     def text(self) -> str:
-        """Return a string. Raises `InputError` for any other value."""
+        """Return the value as a string. Raises `InputError` if it is not one."""
         if not isinstance(self.value, str):
             raise self._report_expected("a string")
         return self.value
 
     def flag(self) -> bool:
-        """Return a boolean. Raises `InputError` for any other value."""
+        """Return the value as a boolean. Raises `InputError` if it is not one."""
         if not isinstance(self.value, bool):
             raise self._report_expected("true or false")
         return self.value
@@ -129,9 +129,9 @@ class JsonValue:
         self,
         known: Sequence[str],
     ) -> str:
-        """Return the string if it is one of `known`, with equal case.
+        """Return the string if it is one of `known`, compared with case.
 
-        Raises `InputError` that lists them for any other value.
+        Otherwise raises `InputError`, whose message lists the known strings.
         """
         if not isinstance(self.value, str) or self.value not in known:
             raise self._report_expected(f"one of {', '.join(known)}")
@@ -144,9 +144,9 @@ _OLD_OPERATION_KEYS = ("i_cids", "o_cids", "i_buff", "o_buff", "srcs", "dsts")
 
 
 def refuse_old_rank(gpu: JsonValue) -> None:
-    """Raise `InputError` for a rank in the plan format before July 2025.
+    """Raise `InputError` if a rank is in the plan format before July 2025.
 
-    It has members of that format, or no `remote_buffers`.
+    It is if it has a member of that format or no member `remote_buffers`.
     """
     for key in _OLD_GPU_KEYS:
         if gpu.has(key):

@@ -55,20 +55,26 @@ _SWITCH = ("glres", "gstore", "gstorepkt")
 
 
 def read(source: Source, options: NoOptions) -> Algorithm:
-    """Read a plan as an algorithm. A unit is a chunk, or the part of one thread block of a group.
+    """Read a plan as an algorithm.
 
-    The steps are those of the first launch in the order of its simulation. Raises `InputError` for
-    a plan without a defined result: structural errors, operations that the executor refuses, a
-    deadlock or a race in the first launch. Wrong results of a plan are no error here, since
-    verification reports them. Findings about later launches are reported as warnings. The extension
-    `mscclpp` keeps the header.
+    A unit is a chunk, or the part of a chunk if thread blocks divide ranges. The steps are those of
+    the first launch, in the order of its simulation. The extension `mscclpp` has the header.
+
+    Raises `InputError` if the result of the plan is undefined: errors of the structure, operations
+    that the executor refuses, or a deadlock or race in the first launch. Errors that concern only
+    later launches are reported as warnings to `source.report`. Wrong results are not reported here,
+    because the verification of the algorithm does that.
     """
     del options
     return _read_plan(source, has_lines=True)
 
 
 def _read_plan(source: Source, *, has_lines: bool) -> Algorithm:
-    """Read a plan; `has_lines`: the lines of its document are those of the user's file."""
+    """Read a plan as `read` does.
+
+    `has_lines`: the lines of the document are those of the user's file; otherwise steps have no
+    line.
+    """
     plan = parse_plan(source.content(), source.name)
     report = check_plan(plan)
     # Errors that leave the result of the first launch undefined.
@@ -116,7 +122,7 @@ def _count_operations(plan: Plan) -> dict[str, int]:
 
 
 def _collect_extension(plan: Plan, cells_per_chunk: int) -> Json:
-    """Collect the data of a plan that steps do not have, as JSON with the names of the format.
+    """Return the data of a plan that steps do not have, as JSON with the names of the format.
 
     These are the header, the units per chunk, and the number of operations of each name.
     """
@@ -143,10 +149,10 @@ _INPUT = [{"type": "i", **_CHUNK}]
 
 
 def samples() -> Sequence[Source]:
-    """Return one sample plan of two ranks: an out-of-place all-gather by puts into the other's
-    output.
+    """Return one sample plan, `two-ranks.json`, for the conformance kit.
 
-    It is a JSON source named "two-ranks.json".
+    It is an out-of-place all-gather of two ranks, each of which puts its input into the other's
+    output.
     """
     plan = {
         "name": "two_ranks",
@@ -159,11 +165,12 @@ def samples() -> Sequence[Source]:
 
 
 def _build_gpu(rank: int) -> dict[str, object]:
-    """Build the JSON object of one of the two ranks of the sample plan, an all-gather.
+    """Build the JSON object of one of the two ranks of the sample plan.
 
-    Thread block 0 receives. Thread block 1 sends: it waits until the other rank is ready, puts the
-    chunk of its input to position `rank` of the output of the other rank, signals, and copies the
-    chunk to its own output. Each rank has two memory channels to the other one.
+    Thread block 1 waits until the other rank is ready, puts the chunk of its input into the other
+    rank's output at index `rank`, signals, and copies the chunk to its own output. Thread block 0
+    signals that its rank is ready and waits for the other rank's data. Each rank has two memory
+    channels to the other one.
     """
     # Both ranks list the connection 0 -> 1 first, so that channels with equal ids are paired.
     sending, receiving = rank, 1 - rank
@@ -270,11 +277,12 @@ _PACKAGES = ("mscclpp", "collhub_mscclpp")
 def read_program(source: Source, options: SourceProgramOptions) -> Algorithm:
     """Execute a program of MSCCL++ in a separate process and read its plan as an algorithm.
 
-    It runs with the package `mscclpp` if that is installed, else with our implementation. Warnings
-    about the plan go to `source.report`; without the package, so do the package's known defects in
-    this program. Raises `InputError` with the program's line if the program fails, if its plan
-    deadlocks or races, or if the file does not import the language, in which case it is not
-    executed.
+    The program uses the package `mscclpp` if it is installed, otherwise this implementation. In the
+    latter case, defects that the package would have with this program are reported as warnings.
+    Warnings about the plan go to `source.report` as in `read`.
+
+    Raises `InputError` if the file does not import the language (`not-a-program`; it is then not
+    executed), if the program fails, with its line, or if its plan has no defined result.
     """
     content = source.content()
     # Any file may be named *.py; only programs of the language may be executed.

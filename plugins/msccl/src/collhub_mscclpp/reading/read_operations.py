@@ -43,7 +43,7 @@ class OperationReader:
     ) -> None:
         """Prepare empty columns for the operations, ranges and items of a plan.
 
-        `attempt`: runs the parser of one operation and records its errors, so that reading
+        `attempt`: executes the parser of one operation and records its errors, so that reading
         continues.
         """
         self._attempt = attempt
@@ -97,12 +97,12 @@ class OperationReader:
             self._attempt(partial(self._read, operation, position, context))
 
     def _read(self, value: JsonValue, position: int, context: _Context) -> None:
-        """Add one operation, and the operations within it if it is a pipeline.
+        """Add one operation, and the operations inside it if it is a pipeline.
 
-        Appends one row to the operations, its items (channels, semaphores) and its ranges; inner
-        operations follow with the row of the pipeline. An operation with an unknown name has a row
-        with UNKNOWN_CODE and its name recorded, and its items and ranges are not read. Raises
-        `InputError` for defects of its members, including forms of old releases.
+        Appends one row to the operations, its items (channels or semaphores) and its ranges. The
+        operations inside a pipeline follow and refer to its row. An operation with an unknown name
+        gets a row with UNKNOWN_CODE and no items or ranges; its name is recorded. Raises
+        `InputError` for invalid members, also for those of old releases.
         """
         refuse_old_operation(value)
         name = value.member("name").text()
@@ -139,12 +139,12 @@ class OperationReader:
         row: int,
         context: _Context,
     ) -> None:
-        """Add the ranges of a data operation; no effect for other operations.
+        """Add the ranges of a data operation; other operations have none.
 
-        Sources are added before destinations, in the order of the file. Raises `InputError` for a
-        number of ranges that the operation does not permit, for a defective range, and, in
-        operations that pair each source with a destination, for different numbers of them. Rows
-        added before an error remain.
+        Sources are added before destinations, in the order of the file. Raises `InputError` if the
+        operation does not permit the number of ranges, if a range is invalid, or if an operation
+        that pairs each source with a destination has different numbers of them. Rows added before
+        an error are kept.
         """
         if operation.role is not Role.DATA:
             return
@@ -202,9 +202,10 @@ def _read_channel_type(
     value: JsonValue,
     operation: Operation | None,
 ) -> int:
-    """Read the code of the channel type; -1 for unknown operations and those without channels.
+    """Return the code of the operation's channel type.
 
-    Raises `InputError` for a type that the operation does not permit, or a missing one.
+    Returns -1 for unknown operations and for operations without channels. Raises `InputError` if
+    the type is missing or the operation does not permit it.
     """
     if operation is None or not operation.channel_types:
         return -1
@@ -213,9 +214,10 @@ def _read_channel_type(
 
 
 def _read_part(value: JsonValue) -> dict[str, int]:
-    """Read which part of its ranges the operation processes; part 0 of 1 without `tbg_info`.
+    """Return which part of its ranges the thread block processes: `part` of `parts`, from 0.
 
-    Raises `InputError` for a number of parts outside of 1..1024, or a part that is not below it.
+    Without `tbg_info` it is part 0 of 1. Raises `InputError` if the number of parts is not in
+    1..1024, or the part is not below it.
     """
     if not value.has("tbg_info"):
         return {"part": 0, "parts": 1}
@@ -229,10 +231,10 @@ def _read_barrier(
     value: JsonValue,
     operation: Operation | None,
 ) -> dict[str, int]:
-    """Read number and thread blocks of a barrier; both are -1 for other and unknown operations.
+    """Return the number of a barrier and the number of its thread blocks.
 
-    The number is at least 0, that of thread blocks at least 1. Raises `InputError` for others and
-    for missing members.
+    Both are -1 for other and for unknown operations. Raises `InputError` if a member is missing,
+    the barrier number is negative, or the number of thread blocks is below 1.
     """
     if operation is None or operation.role is not Role.BARRIER:
         return {"barrier": -1, "barrier_blocks": -1}
@@ -247,9 +249,10 @@ def _read_slices(
     operation: Operation | None,
     context: _Context,
 ) -> dict[str, int]:
-    """Read bytes and chunks of a slice of a pipeline; 0 for other and unknown operations.
+    """Return the bytes and the chunks of a slice of a pipeline.
 
-    Both are at least 1. Raises `InputError` for other values and for a pipeline within a pipeline.
+    Both are 0 for other and for unknown operations. Raises `InputError` for values below 1 or too
+    large, and for a pipeline inside a pipeline.
     """
     if operation is None or operation.role is not Role.PIPELINE:
         return {"slice_bytes": 0, "slice_chunks": 0}
@@ -267,11 +270,12 @@ def _read_items(
     operation: Operation,
     context: _Context,
 ) -> list[int]:
-    """Read the ids of semaphores, or the rank-level ids of channels; empty for other operations.
+    """Return the semaphores or the channels of an operation, as numbers of the rank.
 
-    Channel ids in the file are positions in the thread block, which become ids of the rank, in the
-    order of the file; repeated ones stay. Data operations use channel ids only on port channels.
-    Raises `InputError` for unknown ids.
+    The order is that of the file, with repetitions. Channel ids of the file are positions in the
+    list of the thread block, which are converted. Data operations have channels only if they use
+    port channels; other operations without synchronisation have none. Raises `InputError` for ids
+    that do not exist.
     """
     if operation.role in (Role.ACQUIRE, Role.RELEASE):
         count = len(context.gpu.semaphores)
@@ -292,10 +296,10 @@ def _read_items(
 
 
 def _count_flushed(value: JsonValue, operation: Operation | None, context: _Context) -> int:
-    """Count the entries of dst_buff of a flush, which is how many of its channels the executor
-    awaits.
+    """Return the number of entries in dst_buff of a flush; 0 for other operations.
 
-    0 for other operations. The loader resolves the ranges, although a flush does not use them.
+    The executor waits for as many channels of the flush. A flush does not use the ranges, but the
+    loader resolves them, so invalid ranges raise `InputError`.
     """
     if operation is None or operation.role is not Role.FLUSH or not value.has("dst_buff"):
         return 0
@@ -312,12 +316,12 @@ def _read_operand(
     operation: JsonValue,
     context: _Context,
 ) -> dict[str, int]:
-    """Read one range: its buffer, first chunk and number of chunks, with references resolved.
+    """Read one range: its buffer, index of the first chunk, size in chunks, and reference.
 
-    `operation`: gives the channel type of a remote range. A local range names its buffer
-    (`reference` -1); a remote one and one of a switch have the position of a remote buffer or
-    switch channel in the thread block, which becomes that of the rank (`reference`). Raises
-    `InputError` for a size below 1, a negative index, or a position that the block does not have.
+    `operation`: gives the channel type of a remote range. A local range has the reference -1. A
+    remote range (or one of a switch channel) refers to a position in the list of the thread block;
+    `reference` is the position in the list of the rank. Raises `InputError` for a size below 1, a
+    negative index, or a position that does not exist.
     """
     key = entry.member(_SCOPE_KEYS[scope])
     chunks = {

@@ -42,19 +42,19 @@ _NAME = re.compile(rb'"name"\s*:')
 def parse_plan(content: bytes, file: str) -> Plan:
     """Parse the plan in a JSON document.
 
-    Raises `InputError` with all errors of its structure: missing members, wrong types, numbers out
-    of range, ids that are not positions, references to missing entries. Rules of the executor,
-    such as its limits, are checked by `checking`.
+    Raises one `InputError` with all faults of its structure: missing members, wrong types, numbers
+    out of range, ids that are not positions, and references to missing entries. The rules of the
+    executor, such as its limits, are not checked here but in `checking`.
     """
     root = JsonValue(parse_json_object(content, file), file)
     return _PlanParser(file).parse(root)
 
 
 def list_operation_lines(content: bytes, num_operations: int) -> Int64Array:
-    """Return the line of every operation of a valid plan, from 1, in the order of its rows.
+    """Return the line of every operation of a valid plan: int64, from 1, in the order of rows.
 
-    Only the plan and its operations have a member `name`, in the order of the document. The lines
-    are unknown (-1) if several operations are on one line, as in a plan without line breaks.
+    All are -1 (unknown) if two operations are on one line, as in a plan without line breaks.
+    Method: the plan and its operations are the only objects with a member `name`.
     """
     unknown = np.full(num_operations, -1, np.int64)
     names = np.array([match.start() for match in _NAME.finditer(content)], np.int64)
@@ -79,13 +79,14 @@ class _PlanParser:
         self,
         root: JsonValue,
     ) -> Plan:
-        """Parse the plan. Raises `InputError` with the errors of all members.
+        """Parse a plan from its root object.
 
-        Thread blocks are parsed only if the header and the ranks have no error, and an empty list
-        of ranks is an error. Ids must equal the positions in their lists. Defaults: flags false,
-        `buffer_alignment` 16, `num_threads_per_block` 1024 (the maximum), sizes of messages from 0
-        to the largest. A thread block with an error is left out, and the others are parsed to find
-        more errors.
+        Raises `InputError` with all errors of the header and the ranks (also without any rank). If
+        there are none, raises it with all errors of the thread blocks. Ids must equal the positions
+        in their lists.
+
+        Defaults: flags are False, `buffer_alignment` is 16, `num_threads_per_block` is 1024 (the
+        maximum), and message sizes range from 0 to the maximum.
         """
         header = self._parse_or_note(
             lambda: PlanHeader(
@@ -132,11 +133,11 @@ class _PlanParser:
         position: int,
         gpu: Gpu,
     ) -> ThreadBlock | None:
-        """Parse a thread block without its operations; None after an error, which is recorded.
+        """Parse a thread block without its operations; return None after recording an error.
 
-        The id must equal `position`, the list of operations must exist, and ids of channels must be
-        below the number of channels of that type of the rank. A type listed several times has its
-        ids joined in order; a type that is not listed has none.
+        The id must equal `position`, `ops` must be a list, and channel ids must exist on the rank.
+        If a channel type is listed several times, its ids are concatenated; a type that is not
+        listed has none.
         """
 
         def parse() -> ThreadBlock:
@@ -160,11 +161,10 @@ class _PlanParser:
         listed: list[JsonValue],
         gpus: list[Gpu],
     ) -> None:
-        """Record errors for peers, members of groups and owners of buffers that are no ranks of the
-        plan.
+        """Record errors for rank numbers outside the plan in channels, groups and remote buffers.
 
-        At most one error per rank for peers, one for groups and one for buffers, with the first
-        wrong number. Raises nothing.
+        There is at most one error per rank for each of the three, with the first wrong number.
+        Nothing is raised.
         """
         cure = f"the plan has ranks 0..{len(gpus) - 1}"
         for value, gpu in zip(listed, gpus, strict=True):
@@ -195,9 +195,9 @@ class _PlanParser:
             self._hidden += 1
 
     def _raise_errors(self) -> None:
-        """Raise `InputError` with all recorded errors; no effect if there are none.
+        """Raise `InputError` with all recorded errors; do nothing if there are none.
 
-        If further ones were only counted, a note at the end states their number.
+        If more errors occurred than are recorded, a note at the end gives their number.
         """
         if not self._errors:
             return
@@ -230,9 +230,9 @@ def _check_id(
     position: int,
     noun: str,
 ) -> None:
-    """Raise `InputError` if an id differs from the position; the executor looks up by position.
+    """Raise `InputError` if an element's id differs from its position in the list.
 
-    `noun`: of the element, for the message.
+    The executor finds elements by position. `noun`: name of the element for the message.
     """
     identifier = value.member("id")
     if identifier.integer(0, MAX_CHUNKS) != position:
@@ -242,11 +242,11 @@ def _check_id(
 
 
 def _parse_gpu(value: JsonValue) -> Gpu:
-    """Parse one rank without its thread blocks. Raises `InputError` for defects of its members.
+    """Parse one rank without its thread blocks.
 
-    The first defect ends the parsing, and members of plans before July 2025 are refused. Channels,
-    remote buffers and thread blocks must be lists, which may be empty. Entries of the same channel
-    type are joined in order; those of type "switch" become groups.
+    Raises `InputError` at the first invalid member, also for a rank in the plan format before July
+    2025. The lists of channels, remote buffers and thread blocks are required, but may be empty.
+    Entries of one channel type are concatenated; switch channels become groups.
     """
     refuse_old_rank(value)
     peers: dict[str, list[int]] = {name: [] for name in _PAIRED}
@@ -273,8 +273,8 @@ def _parse_gpu(value: JsonValue) -> Gpu:
 def _parse_groups(channel: JsonValue) -> Iterable[SwitchGroup]:
     """Yield the groups of a switch channel, all with the buffer of the channel.
 
-    Raises `InputError` for a `size` that is not the number of ranks, no ranks, repeated ranks, or
-    the form of old releases. Whether the ranks exist is checked elsewhere.
+    Raises `InputError` if `size` is not the number of ranks, if a group has no ranks or repeated
+    ones, or for the format of old releases. Whether the ranks exist is not checked here.
     """
     refuse_old_switch(channel)
     kind = channel.member("buffer_type").choice(BUFFER_TYPES)
@@ -289,10 +289,10 @@ def _parse_groups(channel: JsonValue) -> Iterable[SwitchGroup]:
 
 
 def _parse_remote_buffer(value: JsonValue) -> RemoteBuffer:
-    """Parse a remote buffer with its rank and the channel types that access it.
+    """Parse a remote buffer: its rank, its buffer and the channel types that access it.
 
-    Types are memory or port, and the list may be empty. Raises `InputError` for a missing member,
-    another type or a negative rank; whether the rank exists is checked elsewhere.
+    The types are memory or port; the list may be empty. Raises `InputError` for a missing member,
+    another type or a negative rank. Whether the rank exists is not checked here.
     """
     kind = value.member("type").choice(BUFFER_TYPES)
     types = [
@@ -304,7 +304,7 @@ def _parse_remote_buffer(value: JsonValue) -> RemoteBuffer:
 
 
 def _parse_semaphores(value: JsonValue) -> tuple[int, ...]:
-    """Parse the initial values of the semaphores of a rank; empty without the member.
+    """Return the initial values of the semaphores of a rank; () without the member.
 
     Raises `InputError` for a value that is missing, negative or too large.
     """
@@ -322,12 +322,11 @@ def _parse_buffers_of_block(
     value: JsonValue,
     gpu: Gpu,
 ) -> Mapping[str, tuple[int, ...]]:
-    """Parse the buffers to which a thread block refers, as positions in `Gpu.remote_buffers`, by
-    type.
+    """Return the remote buffers that a thread block uses, as positions in `Gpu.remote_buffers`.
 
-    All types are present; without the member all are empty. Entries of one type are joined in
-    order. Raises `InputError` for a position that the rank does not have, and if the channel type
-    does not access the buffer.
+    The result maps each channel type to its positions; entries of one type are concatenated.
+    Without the member `remote_buffer_refs` all are empty. Raises `InputError` if a position does
+    not exist or the rank does not access that buffer with this channel type.
     """
     buffers: dict[str, list[int]] = {name: [] for name in _PAIRED}
     if not value.has("remote_buffer_refs"):

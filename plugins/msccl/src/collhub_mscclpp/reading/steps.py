@@ -38,9 +38,9 @@ class PlaceTable:
 def places_of(memory: PlanMemory, ranges: Ranges) -> PlaceTable:
     """Locate all ranges of one launch in the buffers of the algorithm.
 
-    One place per row of `ranges`; offsets are in cells. The scratch of a rank consists of the plain
-    form and then the packet form, each only if used by any range. Halves for alternate launches are
-    left out. Also returns the scratch units of each rank.
+    Returns one place per row of `ranges`, with offsets in cells, and the scratch units of each
+    rank. The scratch of a rank has the plain form if any range uses it, then the packet form if any
+    range uses it. The second halves of double scratch are omitted.
     """
     is_scratch = ranges.buffer == Buffer.SCRATCH
     is_packet = ranges.is_packet == 1
@@ -90,8 +90,9 @@ class StepList:
         cells: int,
         lane: int,
     ) -> list[int]:
-        """Add a copy within a rank and return its row; empty if source and target are the same
-        memory.
+        """Add a copy within a rank; return a list with its row.
+
+        Nothing is added and the list is empty if source and target begin at the same memory cell.
         """
         # In place, input and output may share memory, so a copy may be one to itself.
         if source.cell == target.cell:
@@ -117,11 +118,11 @@ class StepList:
         lanes: tuple[int, int],
         operand: Place | None = None,
     ) -> tuple[int, int]:
-        """Add a send and its receive, and return both rows.
+        """Add a send and its receive of `cells` cells, and return both rows.
 
-        With `operand`, a range of the receiving rank, the receive adds the data to it and stores
-        the sum in `target`; without it the data is stored. `lanes`: thread blocks of the sending
-        and of the receiving step, -1 for none. `cells`: count of both.
+        `operand`: a range of the receiving rank to which the data is added, giving the sum in
+        `target`; if None, the data is stored in `target`. `lanes`: thread block of the send and of
+        the receive, -1 for none.
         """
         sent = self._add(
             StepKind.SEND,
@@ -147,7 +148,7 @@ class StepList:
         return sent, received
 
     def order(self, parents: Sequence[int], child: int) -> None:
-        """Add control dependencies: `child` waits for `parents`, steps of the same rank."""
+        """Add control dependencies: `child` waits for all `parents`, steps of its rank."""
         self._control[0].extend(parents)
         self._control[1].extend([child] * len(parents))
 
@@ -161,20 +162,22 @@ class StepList:
             self._columns["lane"][step] = lane
 
     def table(self, file: str) -> StepTable:
-        """Build the step table. Accesses to the same memory are data dependencies.
+        """Build the step table of all steps added so far.
 
-        The order of operations of the plan gives the control dependencies.
+        Data dependencies are the accesses to the same memory, control dependencies those added by
+        `order`. `file`: name of the source file.
         """
         columns = {name: np.asarray(values, np.int64) for name, values in self._columns.items()}
         data = self._find_dependencies(columns)
         return StepTable.from_columns(self._num_ranks, columns, data, self._control, file)
 
     def _find_dependencies(self, columns: dict[str, Int64Array]) -> tuple[Int64Array, Int64Array]:
-        """Find (parents, children) of steps that access the same memory, at least one writing.
+        """Find the pairs of steps that access the same memory, at least one of them writing.
 
-        Both are int64 arrays of equal length with step numbers. `columns` supplies the number of
-        cells ("count") of each step. The search is repeated with exact room if there are more than
-        4 per step.
+        Returns two int64 arrays of equal length: earlier steps and later steps. Pairs may occur
+        repeatedly. `columns`: the step columns, of which `count` is used. The arrays first have
+        room for 4 pairs per step; if that does not suffice, the search is repeated with sufficient
+        room.
         """
         # Imported here: it loads numba, which takes a second.
         from collhub_mscclpp.reading.true_dependencies import dependencies
@@ -207,8 +210,9 @@ class StepList:
     ) -> int:
         """Append a step and return its row, counted from 0.
 
-        A side without a range is UNKNOWN with offset 0. `values`: further columns, such as `peer`;
-        they override the others, and those not stated have defaults. `cells`: its count.
+        A side without a range (None) is UNKNOWN with offset 0. `cells`: count of the step.
+        `values`: further columns, such as `peer`, which take precedence over all others. Columns
+        that are not given have their defaults.
         """
         row = {
             **COLUMN_DEFAULTS,

@@ -23,12 +23,13 @@ def dependencies(
     parents: Int64Array,
     children: Int64Array,
 ) -> int:
-    """Store pairs (parent, child) of steps that access the same cell, and return their number.
+    """Store pairs (parent, child) of conflicting steps, and return their number.
 
-    For each cell: a step depends on the last write, a writing step also on the reads since then.
-    `read_base`, `write_base`, `cells`: int64[steps], the first cell that each step reads, the first
-    one that it writes (-1: none), and the number of cells. `total`: cells of the memory. Pairs
-    beyond the length of `parents` and `children` are only counted; a pair may occur repeatedly.
+    For each cell, a step that reads or writes it depends on the last write, and a step that writes
+    it also on all reads since then. `read_base`, `write_base`: int64[steps], first cell that a step
+    reads or writes, -1 if none. `cells`: number of cells of each step. `total`: cells of the
+    memory. Pairs for which `parents` and `children` have no room are only counted. A pair may occur
+    repeatedly.
     """
     writer = np.full(total, -1, np.int64)
     # Newest reader of each cell since the last write, and the reader before each of them.

@@ -35,13 +35,16 @@ _ELEMENT_BYTES = (2, 4)
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """List the calls that get a plan from a folder, by window; sizes are bytes of the full buffer.
+    """List the calls that a folder of plans serves, with one record per window.
 
-    A plan that is defective or has an unknown collective is left out, and its errors are reported
-    with the name of the file. A window is omitted if the executor would not run one of its plans
-    correctly, or would throw for one of its calls. Plans that register.py does not name are errors
-    too, and reducing plans give one warning about operators. Reports go to `source.report`. Empty
-    without a valid program that registers plans.
+    Sizes are bytes of the full buffer. Errors and warnings go to `source.report`:
+
+    - An invalid or unknown plan, and a plan that register.py does not name, is an error.
+    - A window is an error and omitted if one of its plans is not correct, or if the executor would
+      throw for one of its calls.
+    - Plans of reducing collectives give one warning about operators.
+
+    The list is empty if `register.py` is missing or not as the hub writes it.
     """
     contents = {part.name: part.load() for part in source.parts}
     plans: dict[str, Plan] = {}
@@ -82,12 +85,13 @@ def read(source: Source) -> Sequence[ServedCalls]:
 def _list_served_calls(
     source: Source, registration: Registration, plans: Mapping[str, Plan]
 ) -> Iterator[ServedCalls]:
-    """Yield one record per window without defects; its plans are tried in the order of the table.
+    """Yield one record per window without defects.
 
-    A window is a run of adjacent rows with equal collective, mode and maximum size. Its defects are
-    reported to `source` as errors "call", each once, and then it yields nothing; neither does a
-    collective that the hub does not know. `min_bytes` and `byte_multiple` are the least of its
-    rows. At the end, reports as a note how many calls were tried, and how many of them get a plan.
+    A window is a run of adjacent rows with equal collective, mode and maximum size; its plans are
+    tried in the order of the rows. Each different defect of a window is reported to `source` as an
+    error `call`. Windows with defects or a collective unknown to the hub yield nothing. `min_bytes`
+    and `byte_multiple` of the record are the minima of its rows. At the end a note gives the number
+    of calls that were tried, and how many of them get a plan.
     """
     tally: Counter[bool] = Counter()
 
@@ -152,13 +156,13 @@ def _find_answer_defects(
     rows: Sequence[RegisteredPlan],
     tally: Counter[bool],
 ) -> Iterator[str]:
-    """Yield calls for which the executor throws, at the limits of a window and at odd sizes.
+    """Yield texts about calls of a window for which the executor throws.
 
-    `rows`: those of one window. Sizes in bytes are tried in ascending order: the least and the
-    first beyond the greatest size of each row, one element more and less, and fixed odd sizes (for
-    a reduce-scatter or similar per part). A size without a plan is left to the runtime; at most one
-    defect is yielded per size. `tally` is updated: the numbers of calls with a plan (True) and
-    without one (False).
+    `rows`: rows of the window. The tried sizes are: the minimum and the first size above the
+    maximum of each row, each also one element smaller and larger, and fixed odd sizes. They are in
+    the unit that the runtime passes (for some collectives bytes per part), ascending. At most one
+    text is yielded per size. A size without a plan is left to the runtime. `tally` is updated with
+    the number of calls with a plan (True) and without one (False).
     """
     collective, in_place = rows[0].collective, rows[0].in_place
     # List the sizes to try, in the unit of the runtime, ascending: around limits of windows,
@@ -201,11 +205,11 @@ def _list_buffer_bytes(collective: str, size: int, num_ranks: int) -> Iterator[t
 
 
 def _find_buffer_refusal(plan: Plan, input_bytes: int, output_bytes: int) -> str | None:
-    """Return why the executor refuses a call with these buffer sizes; None if it accepts them.
+    """Return why the executor refuses a call with these buffer sizes in bytes; None if it does not.
 
-    Sizes (bytes) must be multiples of chunks times alignment on every rank. The message must be
-    within the plan's window: the output of an all-gather, else the input. Source:
-    `checkMessageSize`.
+    Both sizes must be multiples of the chunks of the buffer times the alignment, on every rank. The
+    output of an all-gather, otherwise the input, must be within the plan's minimum and maximum
+    size. Source: `checkMessageSize`.
     """
     header = plan.header
     for gpu in plan.gpus:

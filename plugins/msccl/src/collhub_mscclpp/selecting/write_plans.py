@@ -64,19 +64,19 @@ class Registration:
     plans: tuple[RegisteredPlan, ...]
 
     def choose(self, collective: str, in_place: bool, size: int) -> str | None:
-        """Return the file that the program chooses for a call; None if no plan serves it.
+        """Return the file of the plan that the program chooses for a call; None if none serves it.
 
-        `size`: bytes in the unit that the runtime passes.
+        `size`: bytes, as the runtime passes them.
         """
         rows = [astuple(plan) for plan in self.plans]
         return register_program.choose(rows, self.num_ranks, collective, in_place, size)
 
 
 def register_text(registration: Registration) -> str:
-    """Format the program that registers these plans, for the folder.
+    """Return the text of the program that registers these plans.
 
-    It is the source text of `register_program.py` with the literals of RANKS, RANKS_PER_NODE and
-    PLANS filled in, one row of PLANS per line in the given order.
+    It is the source text of `register_program.py` in which RANKS, RANKS_PER_NODE and PLANS have the
+    values of `registration`, one row of PLANS per line.
     """
     listed = "".join(f"    {astuple(plan)!r},\n" for plan in registration.plans)
     text = inspect.getsource(register_program)
@@ -90,11 +90,11 @@ def register_text(registration: Registration) -> str:
 
 
 def parse_register_text(content: bytes) -> Registration:
-    """Parse the plans that a program registers, without executing it.
+    """Read the plans that a program registers from its text, without executing it.
 
-    Only the literals assigned to RANKS, RANKS_PER_NODE and PLANS are read. Raises `InputError` with
-    the code "changed-program" if the content is not exactly the text that `register_text` formats
-    for these values, if one is missing or has a wrong type, or if it is no Python.
+    Raises `InputError` (`changed-program`) if the text is not exactly what `register_text` returns
+    for the values of RANKS, RANKS_PER_NODE and PLANS in it. This includes missing values, wrong
+    types, and text that is not Python.
     """
     try:
         text = content.decode()
@@ -169,19 +169,19 @@ class _WindowMode:
 
     @property
     def file(self) -> str:
-        """Return the name of the plan's file without suffix: `kind-min-max-mode`, sizes in bytes.
+        """Return the file name of the plan without suffix: `kind-min-max-mode`, sizes in bytes.
 
-        `inf` stands for no maximum.
+        The maximum is `inf` if there is none.
         """
         last = "inf" if self.window.max_bytes is None else str(self.window.max_bytes)
         return f"{self.kind}-{self.window.min_bytes}-{last}-{self.mode}"
 
 
 def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
-    """Write a plan for every window and mode, and `register.py`, which registers them.
+    """Write plans for all windows and modes of a selection, and `register.py` for them.
 
-    The runtime serves collectives without a name in plans, and windows without an algorithm that
-    can be written as a plan. Both are losses. Files are returned, not written to disk.
+    These cases are losses and left to the runtime: collectives that have no name in plans, and
+    windows without an algorithm that can be written. Files are returned, not written to disk.
     """
     num_ranks, num_nodes = selection.num_ranks, selection.num_nodes
     # If nodes have unequal sizes, all ranks are assumed to share a memory domain.
@@ -201,9 +201,9 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
 
 
 def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
-    """Add plans for all windows of a collective in every claimed mode to the folder.
+    """Add plans for all windows of a collective to the folder, in every mode that it supports.
 
-    First all windows in place, then out of place. A collective that has no name in plans adds one
+    First all windows in place, then out of place. A collective without a name in plans adds one
     loss and no plan.
     """
     kind = selected.collective.kind
@@ -220,11 +220,11 @@ def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
 
 
 def _add_window(folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode) -> None:
-    """Add a plan of the fastest writable algorithm, and one for sizes that it does not divide.
+    """Add a plan for a window to the folder, and if needed a second one for the remaining sizes.
 
-    Candidates are tried in their order (fastest first) for the middle size of the window, and the
-    first that can be written is taken. Each one that cannot be written before it, and a window
-    without a plan, is a loss of the folder, which is changed.
+    The candidates of `_list_candidates` are tried in order, with their steps for the middle
+    measured size; the first that can be written is used. A second plan serves the sizes that the
+    first does not. Each candidate that cannot be written, and a window without any plan, is a loss.
     """
     size = window_mode.window.sizes[len(window_mode.window.sizes) // 2]
     for name in _list_candidates(selected, window_mode.window):
@@ -255,12 +255,13 @@ def _add_plan(
     options: PlanWriteOptions,
     suffix: str = "",
 ) -> RegisteredPlan:
-    """Write one plan, add it to the folder's files and register it; return its row of the table.
+    """Write one plan, add its file and its row to the folder, and return the row.
 
-    The row serves sizes from the larger of the window's and the plan's own minimum up to that of
-    the window, in multiples of 16 bytes times the chunks of the larger buffer. A reduce-scatter
-    plan accepts any minimum, and its own minimum is multiplied by the ranks. Raises `HubError` if
-    the algorithm cannot be written; then the folder is unchanged. `suffix`: of the file's name.
+    The row serves sizes from the minimum of the window (or of the plan, if larger) to the maximum
+    of the window, in multiples of 16 bytes times the chunks of the larger buffer. A plan of a
+    reduce-scatter is written without the window's minimum, and its own minimum is multiplied by the
+    number of ranks. `suffix`: appended to the name of the file. Raises `HubError` if the algorithm
+    cannot be written; the folder is then unchanged.
     """
     least_factor = 1
     if window_mode.kind is CollectiveKind.REDUCE_SCATTER:
@@ -287,10 +288,11 @@ def _add_plan(
 def _add_minimum_chunks_plan(
     folder: _Folder, window_mode: _WindowMode, plan: RegisteredPlan
 ) -> None:
-    """Add a second plan unless the first serves all sizes of the window.
+    """Add a plan with the minimum number of chunks, unless `plan` serves all sizes of the window.
 
-    All sizes are the multiples of 16 bytes per part. The second plan has the minimum number of
-    chunks. If it cannot be written, a loss is added instead.
+    `plan` serves all sizes if it serves all multiples of 16 bytes per part, from the minimum of the
+    window on. The added plan is a direct exchange. If it cannot be written, a loss is added
+    instead.
     """
     parts = window_mode.kind.traits.parts(folder.num_ranks)
     if plan.divisor == ALIGNMENT * parts and plan.min_bytes == window_mode.window.min_bytes:
@@ -307,10 +309,10 @@ def _add_minimum_chunks_plan(
 
 
 def _list_candidates(selected: SelectedCollective, window: SelectedWindow) -> Iterator[str]:
-    """Yield the names of algorithms to try for a window: the chosen one, then others.
+    """Yield the names of the algorithms to try for a window, each once.
 
-    The others serve the sizes of the window and come by ascending slowdown. No name is yielded
-    twice.
+    First the chosen one, then the others that were measured at the sizes of the window, the fastest
+    first.
     """
     yield window.algorithm
     names = selected.slowdowns(window.sizes)
@@ -320,11 +322,11 @@ def _list_candidates(selected: SelectedCollective, window: SelectedWindow) -> It
 
 
 def _choose_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions:
-    """Choose the options of a window's plan: packets for small messages within one node, else
-    Simple.
+    """Choose the options of a window's plan.
 
-    Small: the window has a maximum size below the option `packets_below` (bytes). Sizes are those
-    of the window, the number of nodes and `tbg` those of the folder.
+    The protocol is packets if the maximum size of the window is below the option `packets_below`
+    (bytes) and there is a single node, otherwise Simple. Sizes are those of the window. The number
+    of nodes and `tbg` are those of the folder.
     """
     is_small = window.max_bytes is not None and window.max_bytes < folder.options.packets_below
     is_packets = is_small and folder.nodes == 1
@@ -340,9 +342,10 @@ def _choose_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions
 def _note_other_steps(
     folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode, name: str
 ) -> None:
-    """Add a loss if the steps of an algorithm for the middle size of the window differ from others.
+    """Add a loss if an algorithm has different steps for different sizes of a window.
 
-    They are compared with those for the least and the greatest size. The folder is changed.
+    The steps for the middle measured size, which the plan has, are compared with those for the
+    smallest and the largest.
     """
     sizes: Sequence[int] = window_mode.window.sizes
     chosen = selected.made(name, sizes[len(sizes) // 2]).steps
@@ -359,9 +362,10 @@ def direct_exchange(kind: CollectiveKind, num_ranks: int, *, in_place: bool) -> 
     """Build the algorithm in which every rank sends its data directly to every other rank.
 
     An all-reduce has one unit, other collectives one per rank. Rank r sends to r + 1, r + 2, ...
-    (modulo ranks) and receives in the opposite order, in one lane. Collectives split by target send
-    the unit of each peer, others unit 0. Every rank sends all its data before it writes any, so the
-    algorithm is correct in place; it serves only the mode `in_place`.
+    (modulo the ranks) and receives in the opposite order, all in one lane. Collectives that are
+    split by target send to each peer the unit of the peer, others unit 0. Every rank sends all its
+    data before it writes any, so the algorithm is also correct in place. It supports only the mode
+    `in_place`.
     """
     units = 1 if kind is CollectiveKind.ALL_REDUCE else num_ranks
     collective = Collective(kind, num_ranks, units, in_place=in_place, out_of_place=not in_place)
@@ -390,11 +394,11 @@ def direct_exchange(kind: CollectiveKind, num_ranks: int, *, in_place: bool) -> 
 def _store(
     steps: StepTableBuilder, rank: int, peers: list[int], sent: list[int], own_unit: int
 ) -> None:
-    """Add steps that store all units in the output after the sends `sent`.
+    """Add steps that store the own unit and the units of all peers in the output.
 
-    A copy of unit `own_unit` of the input to position `rank` of the output, and for each of `peers`
-    a receive of one unit to its own position; all in lane 0, each after `sent` only. The builder
-    `steps` is changed.
+    The own unit `own_unit` of the input is copied to unit `rank` of the output. Then each peer's
+    unit is received into the unit with the peer's number. All steps are in lane `_LANE` and follow
+    the sends `sent`.
     """
     steps.add(
         rank,
@@ -423,10 +427,11 @@ def _store(
 def _add_up(
     steps: StepTableBuilder, rank: int, peers: list[int], sent: list[int], own_unit: int
 ) -> None:
-    """Add steps that sum input unit `own_unit` and all received units to unit 0 of the output.
+    """Add steps that store the sum of the own unit and of the units of all peers in the output.
 
-    One reducing receive per peer in the order of `peers`, each after the one before, the first
-    after the sends `sent`. Without peers nothing is added. The builder `steps` is changed.
+    `own_unit`: unit of the input. The sum is in unit 0 of the output. There is one reducing receive
+    per peer, each after the previous one; the first follows the sends `sent`. Nothing is added if
+    there are no peers.
     """
     buffer, offset, before = Buffer.INPUT, own_unit, sent
     for peer in peers:

@@ -60,23 +60,25 @@ class BlockWriter:
         return self.segments[-1]
 
     def add_barrier(self) -> None:
-        """Add a block barrier if the block has waited or moved data since the last one."""
+        """Add a block barrier if the block has waited or moved data since the last barrier."""
         if self.has_waited or self.has_moved:
             self._last.ops.append(NOP)
         self.has_waited = self.has_moved = False
 
     def greet(self, channel_type: str, channel: int) -> None:
-        """Let the block begin with a signal on a channel: its sender may start this launch."""
+        """Let the block begin with a signal that tells the sender on a channel to start a launch.
+
+        Begins a new segment if the last one has no room.
+        """
         self._make_room(channel_type, [channel])
         self._last.channel(channel_type, channel)
         self._last.greeted[channel_type].append(channel)
 
     def wait(self, name: str, channel_type: str, channel: int) -> None:
-        """Add operation `name`, a wait for the next signal on a channel, without a barrier before
-        it.
+        """Add an operation that waits for the next signal on a channel; no barrier precedes it.
 
-        Begins a new segment if the last one has no room. A later barrier then separates it from
-        data.
+        `name`: name of the operation. Begins a new segment if the last one has no room. The next
+        `add_barrier` then adds a barrier.
         """
         self._make_room(channel_type, [channel])
         position = self._last.channel(channel_type, channel)
@@ -84,9 +86,10 @@ class BlockWriter:
         self.has_waited = True
 
     def signal(self, channel_type: str, channels: Sequence[int]) -> None:
-        """Add signals on these channels, all different: the data put through them is complete.
+        """Add signals on different channels, which announce that the data put so far is complete.
 
-        A block barrier precedes them if needed.
+        A block barrier comes first, if needed. An operation signals at most 8 channels. Begins a
+        new segment if the last one has no room.
         """
         self.add_barrier()
         for batch in split_into_eights(channels):
@@ -102,10 +105,10 @@ class BlockWriter:
             self.has_waited = True
 
     def release(self, numbers: Sequence[int]) -> None:
-        """Add operations that release semaphores of the rank after all earlier operations of the
-        block.
+        """Add operations that release semaphores of the rank; no effect for an empty list.
 
-        No effect for an empty list.
+        A block barrier comes first, if needed, so that all earlier operations are finished. An
+        operation releases at most 8 semaphores.
         """
         if numbers:
             self.add_barrier()
@@ -121,12 +124,13 @@ class BlockWriter:
         channel_type: str = "",
         channels: Sequence[int] = (),
     ) -> None:
-        """Add operation `name` on data to the last segment of the block.
+        """Add an operation that moves data.
 
-        `channels`: one per destination, for operations that list them. If the segment has no room
-        for the operation, its channels or remote buffers, a new one is begun first. Ranges with a
-        rank of at least 0 are remote, with a group of at least 0 on a switch, else local. No block
-        barrier is added before it: the caller calls `add_barrier` if it needs one.
+        `name`: name of the operation. `channels`: one per destination, for operations that list
+        them. A range with `rank` of at least 0 is remote, one with `group` of at least 0 is on a
+        switch, others are local. If the segment has no room for the operation, its channels or its
+        remote buffers, a new segment is begun. No barrier is added; the caller calls `add_barrier`
+        if it needs one.
         """
         remote = [
             self._find_remote(operand, channel_type)
@@ -153,9 +157,10 @@ class BlockWriter:
         self.has_moved = True
 
     def flush(self, channel: int, target: Range) -> None:
-        """Add a wait until the proxy has completed all puts through a port channel.
+        """Add a wait until the proxy has executed all puts through a port channel.
 
-        `target`: any range that was put; the executor counts the channels to flush by it.
+        `target`: any range that was put. The executor counts the channels to flush by the entries
+        of dst_buff, so the operation needs one. The next `add_barrier` then adds a barrier.
         """
         self._make_room(PORT, [channel], [self._find_remote(target, PORT)])
         position = self._last.channel(PORT, channel)
@@ -166,9 +171,10 @@ class BlockWriter:
         self.has_waited = True
 
     def finish(self) -> None:
-        """Signal the senders of pulled messages, then wait for the ranks that pull from this one.
+        """Signal the senders of pulled messages, then wait for the ranks that pull from this rank.
 
-        All blocks signal before they wait, so they do not wait for each other in a cycle.
+        Every block signals before it waits, so the blocks cannot wait for each other in a cycle. A
+        block without pulled messages adds nothing.
         """
         if self.pulled:
             self.signal(MEMORY, list(self.pulled))
@@ -178,9 +184,9 @@ class BlockWriter:
     def write_pipeline(self, slice_bytes: int, chunks: int, write: Callable[[], None]) -> None:
         """Call `write`, and make the operations that it adds a pipeline over `chunks` chunks.
 
-        `slice_bytes`: bytes of a slice. A barrier comes first. If the operations exceed the tables
-        of this thread block, everything that `write` added is taken back and the entire pipeline
-        moves to the next one, for which `write` is called again.
+        `slice_bytes`: bytes of a slice. A barrier comes first, if needed. A pipeline cannot be
+        divided: if the operations exceed the tables of the current thread block, they are removed,
+        a new segment is begun, and `write` is called again.
         """
         self.add_barrier()
         before, count = self._last.copy(), len(self.segments)
@@ -204,11 +210,11 @@ class BlockWriter:
         return ",".join(self._format_range(operand, channel_type) for operand in ranges)
 
     def _format_range(self, operand: Range, channel_type: str) -> str:
-        """Format one entry of src_buff or dst_buff as JSON, with index and size in chunks.
+        """Return one entry of src_buff or dst_buff as JSON, with index and size in chunks.
 
-        A range with a group has the switch channel, one without a rank (negative) the type of its
-        buffer, any other the remote buffer, each by its position in the thread block. A channel or
-        remote buffer is listed at its first use in the block.
+        A range with a group names the switch channel, a range without a rank (negative) the type of
+        its buffer, any other range the remote buffer. Channels and remote buffers are given by
+        their position in the thread block, whose lists they join at their first use.
         """
         where = f'"index":{operand.index},"size":{operand.size}'
         if operand.group >= 0:
@@ -232,11 +238,10 @@ class BlockWriter:
             self._begin_segment()
 
     def _begin_segment(self) -> None:
-        """Begin another thread block, which continues this one and waits for it by a semaphore.
+        """Begin another thread block that continues this one after a semaphore.
 
-        The old block ends with a block barrier (if it has waited or moved data since the last one)
-        and releases a new semaphore of the rank; the new one acquires it, then has a barrier.
-        Further operations go to the new one.
+        The current block ends with a barrier (if needed) and releases a new semaphore of the rank.
+        The new block acquires it and adds a barrier. Further operations are added to the new block.
         """
         self.add_barrier()
         number = self.tables.add_semaphore()

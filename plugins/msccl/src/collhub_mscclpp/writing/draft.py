@@ -46,18 +46,19 @@ class Semaphores:
     acquired: dict[int, list[int]] = field(default_factory=dict)
 
     def add_semaphore(self, rank: int) -> int:
-        """Add a semaphore to a rank and return its number."""
+        """Add a semaphore to a rank and return its number, counted per rank from 0."""
         self.count[rank] += 1
         return self.count[rank] - 1
 
 
 def assign_semaphores(work: PlanWork, block: Int64Array) -> Semaphores:
-    """Assign a semaphore to every dependency between thread blocks of a rank that needs one.
+    """Assign semaphores to the dependencies between thread blocks of a rank.
 
-    A dependency needs none if the block already waits, in this or an earlier step, for the same or
-    a later step of that block. Dependencies are handled in the order of the waiting step, those on
-    later steps first. `block`: int64[rows], within ranks. Semaphores are numbered from 0 on each
-    rank; a step can release and acquire several.
+    `block`: int64[rows], block of each step within its rank. A dependency needs no semaphore if the
+    waiting block already waits, at this or an earlier step, for the same or a later step of the
+    other block. Dependencies are handled in the order of the waiting steps, for each step those on
+    the latest steps first. A step can release and acquire several semaphores. They are numbered
+    from 0 on each rank.
     """
     steps, position = work.steps, work.position
     semaphores = Semaphores([0] * steps.num_ranks)
@@ -89,8 +90,9 @@ MAX_BLOCKS = 64
 def assign_blocks(work: PlanWork) -> Int64Array:
     """Assign every step to a thread block of its rank, numbered from 0: int64[rows].
 
-    Steps of one lane of the algorithm share a block. No assignment can deadlock, because every
-    block executes its steps in one order of all ranks. Block numbers above the maximum wrap around.
+    Steps that `_group_steps` puts into one group share a block; in particular those of one lane of
+    the algorithm. If there are more groups than blocks, block numbers start again at 0. No
+    assignment can deadlock, because all blocks execute their steps in one common order.
     """
     steps = work.steps
     rank = steps.rank.astype(np.int64)
@@ -106,9 +108,11 @@ def assign_blocks(work: PlanWork) -> Int64Array:
 def _group_steps(work: PlanWork) -> Int64Array:
     """Number the groups of steps that one block of a rank executes: int64[rows].
 
-    Steps with a lane are grouped by lane. Steps without one are grouped by connection, in numbers
-    above all lanes. Local steps without a lane join the group of the last step (in the order of
-    execution) that they depend on; those without a dependency are in one further group.
+    - Steps with a lane: the lane is the group.
+    - Messages without a lane: the group of their connection (`_group_connections`), numbered above
+      all lanes.
+    - Copies and reductions without a lane: the group of the last step, in the order of execution,
+      on which they depend; one common further group if there is none.
     """
     steps = work.steps
     lane = work.lane
@@ -134,12 +138,13 @@ def _group_steps(work: PlanWork) -> Int64Array:
 
 
 def _group_connections(work: PlanWork) -> Int64Array:
-    """Group the receives (2 c) and the sends (2 c + 1) of every connection c: int64[2 c].
+    """Group the receives (2 c) and the sends (2 c + 1) of every connection c: an int64 array.
 
-    Receives that are added to the same sum (equal destination and count, one dependent on the
-    other) share a block, so that one operation adds several messages. Receives also share a block
-    with the sends of one connection that forward their data, so that a ring needs no semaphores:
-    pairs with the most steps first, each side once. Only steps without a lane count.
+    The result has 2 entries per connection. Two rules join groups; only steps without a lane count.
+    First, receives that are added to the same sum (equal destination and count, one dependent on
+    the other), so that one operation can add several messages. Second, the receives of a connection
+    with the sends of one connection that depend on them, so that a ring needs no semaphores: pairs
+    with the most such steps first, each side at most once.
     """
     steps, connection = work.steps, work.connection
     group = np.arange(2 * len(work.source), dtype=np.int64)
@@ -189,12 +194,12 @@ class Draft:
 
     @classmethod
     def of(cls, work: PlanWork, network: PlanNetwork, options: PlanWriteOptions) -> Draft:
-        """Choose thread blocks, channels, landing ranges of messages, and semaphores.
+        """Choose the thread blocks, channels, landing ranges and semaphores of a plan.
 
-        Raises `UsageError` for packets (protocol LL) if any message crosses memory domains, i.e.
-        needs a port channel. Messages are pulled by receivers only with the option `pull` and never
-        as packets. Sums and broadcasts through a switch get their groups, which are added to the
-        tables of their ranks. Each rank has its semaphores once per part of a thread block group.
+        Raises `UsageError` for packets (protocol LL) if a message crosses memory domains. Messages
+        are pulled by receivers only with the option `pull`, and never as packets. Operations of
+        switches get their groups, which are added to the tables of the ranks. If `tbg` blocks share
+        the work, each has separate semaphores.
         """
         # Channels are numbered by type, so the types are needed first.
         types = choose_channel_types(work, network.domain)
@@ -233,8 +238,8 @@ class Draft:
     def rows_of_blocks(self) -> list[list[int]]:
         """List the rows of every thread block in the order of execution.
 
-        Blocks are sorted by rank, then by number; those without rows are left out, so that
-        positions in the list are not numbers of blocks.
+        The blocks are sorted by rank, then by number. Blocks without rows are omitted, so positions
+        in the list are not block numbers.
         """
         rank = self.work.steps.rank.astype(np.int64)
         order = self.work.order
@@ -247,12 +252,12 @@ class Draft:
         return [group.tolist() for group in groups if len(group)]
 
     def channel(self, row: int, part: int) -> int:
-        """Look up the id of the channel that carries a message, on the rank of one of its two rows.
+        """Return the id of the channel that carries a message, on the rank of one of its two rows.
 
-        `row`: the step that sends or receives the message; its rank has an own id for the
-        channel, among those of the same channel type. `part`: the thread block, 0 to `parts` - 1,
-        of those that share the work; each part has a channel of its own per connection. Raises
-        `KeyError` for a row that belongs to no message.
+        `row`: the step that sends or receives the message. `part`: which of the `parts` thread
+        blocks that share the work, from 0; each has a separate channel per connection. Ids count
+        the channels of the same type on the rank. Raises `KeyError` for a row that belongs to no
+        message.
         """
         # Each part has a separate channel: a shared counter would mix up their signals.
         number = int(self.work.connection[row]) * self.parts + part
@@ -274,18 +279,21 @@ class Draft:
         return Range(int(steps.src_buffer[row]), index, size)
 
     def port_source(self, row: int) -> Range:
-        """Return the range that a port send reads, as a range of the buffer that starts its
-        allocation.
+        """Return the range that a send through a port reads, as the proxy addresses it.
+
+        If the buffer is part of a larger one in place, it is a range of the larger buffer (see
+        `find_containing_range`).
         """
         source, rank = self.source(row), int(self.work.steps.rank[row])
         buffer, index = find_containing_range(self.work, rank, source.buffer, source.index)
         return Range(buffer, index, source.size)
 
     def serves_in_place(self) -> bool:
-        """Whether the plan is correct for calls in place; False if the algorithm does not claim it.
+        """Return whether the plan is correct for calls in place.
 
-        A plan for both modes cannot send the smaller buffer of a call in place through a port, and
-        packets need equal scratch on all ranks.
+        False if the algorithm does not support them. With packets, all ranks must have equal
+        scratch. A plan for both modes must not send from a buffer through a port if that buffer has
+        an offset in its allocation in place.
         """
         collective, steps = self.work.algorithm.collective, self.work.steps
         if not collective.in_place:
@@ -306,10 +314,10 @@ class Draft:
         return Range(int(steps.dst_buffer[row]), index, size)
 
     def landing_range(self, row: int) -> Range:
-        """Return the range where a message lands.
+        """Return the range in which a message arrives, in chunks.
 
-        For a send, and for a receive that pulls its data, it is in the memory of the peer; else in
-        the memory of the rank itself.
+        For a send, and for a receive that pulls its data, it is a range of the peer's memory;
+        otherwise of the rank's own memory.
         """
         steps, landing = self.work.steps, self.landing
         is_remote = int(steps.kind[row]) == _SEND or bool(landing.is_pulled[row])
@@ -318,15 +326,18 @@ class Draft:
         return Range(int(landing.buffer[row]), int(landing.index[row]), size, peer)
 
     def group_range(self, group: int, index: int, row: int) -> Range:
-        """Return a range of the step's size, from chunk `index` on, on all members of a group."""
+        """Return a range of a switch group, from chunk `index` on, with the size of a step.
+
+        `group`: number of the group, which determines the buffer.
+        """
         size = int(self.work.steps.count[row]) // self.work.unit
         return Range(self.stores.groups[group][0], index, size, group=group)
 
     def split_range(self, full_range: Range) -> list[Range]:
-        """Divide a range into its chunks if several blocks share the work; else return it alone.
+        """Return the chunks of a range as separate ranges if several blocks share the work.
 
-        Part k of a range of several chunks is not the union of the parts k of its chunks, so all
-        operations must use single chunks.
+        Otherwise returns a list with the range itself. Part k of a range is not the union of the
+        parts k of its chunks, so all operations that share work must use single chunks.
         """
         if self.parts == 1:
             return [full_range]

@@ -34,7 +34,7 @@ class StepGroup:
 
     @property
     def rows(self) -> list[int]:
-        """All steps in execution order."""
+        """Return all steps of the group in the order of execution: receives, then sends."""
         receives = self.receives
         return [*receives, *self.sends]
 
@@ -42,9 +42,9 @@ class StepGroup:
 def group_steps(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
     """Divide the steps of a thread block into groups that one operation executes.
 
-    `rows`: the steps in the order of execution. Only consecutive steps form a group: each joins the
-    last group as part of its switch operation, as a further term of its sum, or as a further send,
-    if that is possible, else begins a new one. No step within a group waits for another block.
+    `rows`: the steps in the order of execution. Each step joins the previous group if it is part of
+    the same switch operation, a further term of the same sum, or a further send of the same data.
+    Otherwise it begins a new group. No step within a group waits for another block.
     """
     groups: list[StepGroup] = []
     for row in rows:
@@ -62,12 +62,11 @@ def group_steps(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
 
 
 def _is_of_switch(draft: Draft, group: StepGroup, row: int) -> bool:
-    """Return whether a step belongs to the multicast or sum of the previous group, or sends that
-    sum.
+    """Return whether a step belongs to the previous group's switch operation or sends its sum.
 
-    `row`: the step; `group`: the previous group. A step of a sum belongs if the group's first row
-    has the same sum; one of a multicast if any row of the group has the same multicast, or if that
-    multicast is joined to the group's sum. False without operations of switches.
+    A step of a sum belongs to the group if the group's first row is of the same sum. A step of a
+    multicast does if any row of the group is of the same multicast, or if that multicast sends the
+    sum of the group's first row. False if there are no operations of switches.
     """
     switches = draft.work.switches
     if switches.is_empty:
@@ -83,7 +82,7 @@ def _is_of_switch(draft: Draft, group: StepGroup, row: int) -> bool:
 
 
 def _uses_switch(draft: Draft, group: StepGroup) -> bool:
-    """Whether any step of a group is executed by an operation of a switch channel."""
+    """Return whether any step of a group is executed by an operation of a switch channel."""
     switches = draft.work.switches
     rows = group.rows
     return not switches.is_empty and bool(
@@ -94,9 +93,10 @@ def _uses_switch(draft: Draft, group: StepGroup) -> bool:
 def _is_term(draft: Draft, group: StepGroup, row: int) -> bool:
     """Return whether a step adds another message to the sum of the previous group.
 
-    Both are received sums into one range, which is also their operand, both pulled or both not,
-    without semaphores in between, without sends in the group, with room for a channel, and not
-    through a switch.
+    All of these must hold: no switch is used; the group has no sends; both steps are reducing
+    receives; the range that they write is the same and is also the operand of the new step; both
+    messages are pulled or both are not; no semaphore is acquired by the step or released by the
+    group; the operation has room for the channel.
     """
     if _uses_switch(draft, group) or draft.work.switches.total[row] >= 0:
         return False
@@ -117,9 +117,10 @@ def _is_term(draft: Draft, group: StepGroup, row: int) -> bool:
 def _is_joined_send(draft: Draft, group: StepGroup, row: int) -> bool:
     """Return whether a step is a send that the operation of the previous group can execute.
 
-    It sends the result of the group, or data of the buffer that the group sends (with slices of the
-    same count), over a memory channel, waits for no semaphore, and does not use a switch; there
-    must be room for its channel.
+    It must use a memory channel and no switch, acquire no semaphore, and the operation must have
+    room for its channel. If the group is a send, the step must send from the same buffer, also over
+    a memory channel, and with slices the same count. If the group is a receive, the step must send
+    exactly the range that the group writes.
     """
     if _uses_switch(draft, group) or draft.work.switches.multicast[row] >= 0:
         return False
@@ -140,9 +141,10 @@ def _is_joined_send(draft: Draft, group: StepGroup, row: int) -> bool:
 
 
 def _has_room(draft: Draft, rows: Sequence[int], row: int) -> bool:
-    """Whether an operation of these messages has room for the channel of another one.
+    """Return whether an operation of these messages has room for the channel of another message.
 
-    An operation uses each channel at most once.
+    `rows`: its messages. An operation has each channel at most once, and one entry is needed for
+    the local operand or destination.
     """
     connection = draft.work.connection
     used = {int(connection[message]) for message in rows}

@@ -35,13 +35,13 @@ class Landing:
 
 
 def choose_landing(work: PlanWork, is_pulled: BoolArray) -> Landing:
-    """Let messages land at their destination if no other step uses it before, else in scratch.
+    """Choose where messages arrive: at their destination if possible, otherwise in scratch.
 
-    Direct are plain receives into chunks without initial data that no other step writes, in every
-    mode, if the sender can address them by the same offset. Stages in scratch follow the
-    algorithm's own scratch. `is_pulled`: bool[rows], messages that do not land, because the
-    receiver reads the sender's memory: their range is the source of the send. The range of
-    multicasts is chosen later. Offsets are in chunks.
+    A message arrives at its destination if it is a plain receive, the written chunks have no
+    initial data and no other writer in any mode, and the sender computes the right address. Ranges
+    in scratch follow the algorithm's own scratch. `is_pulled`: bool[rows], messages that the
+    receiver reads from the sender's memory; their range is the source of the send. The ranges of
+    multicasts are chosen later. Offsets are in chunks.
     """
     steps, unit = work.steps, work.unit
     send, receive = work.messages.send, work.messages.receive
@@ -74,11 +74,11 @@ def choose_landing(work: PlanWork, is_pulled: BoolArray) -> Landing:
 
 
 def choose_packet_landing(work: PlanWork) -> Landing:
-    """Let all messages land as packets in scratch, after the scratch of the algorithm.
+    """Choose where messages arrive as packets: in scratch, after the scratch of the algorithm.
 
-    Packets take twice the space: packet chunk k is stored at 2 k, so the first one after n plain
-    chunks is n / 2, rounded up, and the allocated scratch is twice as large as declared. The range
-    of multicasts is chosen later.
+    Packet chunk k occupies the plain chunks 2 k and 2 k + 1, so the first packet chunk after n
+    plain chunks is n / 2, rounded up. Allocated scratch is twice as large as declared. The ranges
+    of multicasts are chosen later.
     """
     steps = work.steps
     send, receive = work.messages.send, work.messages.receive
@@ -94,9 +94,10 @@ def choose_packet_landing(work: PlanWork) -> Landing:
 
 
 def enlarge_scratch(work: PlanWork, landing: Landing) -> Landing:
-    """Return the landing with the largest scratch of any rank on all ranks.
+    """Return the landing ranges with equal scratch on all ranks: the largest of any rank.
 
-    In every second launch the executor adds half of the *sender's* scratch to remote addresses.
+    In every second launch the executor adds half of the sender's scratch to remote addresses, so
+    unequal sizes would give wrong addresses.
     """
     algorithm_chunks = work.algorithm.scratch_units // work.unit
     largest = max(int(algorithm_chunks.max()), int(landing.scratch.max()))
@@ -106,11 +107,11 @@ def enlarge_scratch(work: PlanWork, landing: Landing) -> Landing:
 def reserve_stages(
     work: PlanWork, receives: Int64Array, first: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Reserve consecutive chunks for these receives, from chunk `first` of each rank on.
+    """Reserve consecutive chunks on each rank for the data of receives.
 
-    On each rank they follow each other in the order of `receives`, without gaps. Returns the first
-    chunk for each receive and the end on each rank, both int64; a rank without receives ends at
-    `first`.
+    `first`: first free chunk of each rank. Returns the first chunk of each receive, and the first
+    free chunk of each rank afterwards, both int64. The ranges of a rank are in the order of
+    `receives`.
     """
     steps = work.steps
     rank = steps.rank[receives]
@@ -132,11 +133,10 @@ def find_coarse_regions(work: PlanWork) -> Iterator[Regions]:
 
 
 def _is_untouched(work: PlanWork, layout: MemoryLayout, regions: Regions) -> BoolArray:
-    """Select rows that write chunks without initial data that no other row writes: bool[rows].
+    """Return a mask of the rows that write only chunks without initial data and other writers.
 
-    Defined inputs count as a use of their memory, since initial data may still be read. False for a
-    row that writes nothing, and for one of whose chunks any has another use. Chunks are those of
-    `layout`, so buffers that share memory in this mode are one.
+    The result is bool[rows], False for rows that write nothing. All defined inputs count as initial
+    data. Chunks are those of `layout`, in which buffers may share memory.
     """
     uses = np.zeros(layout.total + 1, np.int64)
     ranks = np.flatnonzero(work.algorithm.collective.defined_inputs())
@@ -153,12 +153,15 @@ def _is_untouched(work: PlanWork, layout: MemoryLayout, regions: Regions) -> Boo
 
 
 def find_pulled(work: PlanWork, block: Int64Array, types: Sequence[str]) -> BoolArray:
-    """Select the sends and receives of messages that may be pulled: bool[rows].
+    """Return a mask of the sends and receives whose message the receiver may pull: bool[rows].
 
-    They are received sums over memory channels. The source must not change until it is read: no
-    later step writes it, except one that waits for a message that the reading block sends
-    afterwards. `block`: int64[rows], within ranks. `types`: channel type of every connection. Cost:
-    O(n log n) in the chunks that steps write and send.
+    The receive must be a reducing receive over a memory channel, the send must not be a multicast,
+    and the receiver must compute the right address. The source must not change before it is read:
+    no later step may write it, except one that waits for a message that the reading block sends
+    afterwards.
+
+    `block`: int64[rows], thread block within the rank. `types`: channel type of every connection.
+    Cost: O(n log n) in the chunks that steps write and send.
     """
     send, receive = work.messages.send, work.messages.receive
     is_memory = np.array(types) == MEMORY
@@ -185,10 +188,10 @@ class _Writes:
 
     @classmethod
     def of(cls, work: PlanWork, regions: Regions) -> _Writes:
-        """Find the last write of every chunk, in the order of execution, and the one before it.
+        """Find the last write of every chunk in the order of execution, and the write before it.
 
-        The first array has the row of the last writer, the second the position of the write before
-        it in the order of execution; both have -1 if there is none.
+        The result has the row of the last write of each chunk, and the position of the previous
+        write in the order of execution. Both are -1 if there is none.
         """
         rows = np.flatnonzero(regions.destination >= 0)
         chunk = expanded_ranges(regions.destination[rows], regions.count[rows])
@@ -206,10 +209,10 @@ class _Writes:
 def _are_unchanged(
     work: PlanWork, block: Int64Array, regions: Regions, messages: Int64Array
 ) -> BoolArray:
-    """Whether the source of each message is unchanged until it is read: bool[messages].
+    """Return whether the source of each message is unchanged until it is read: bool[messages].
 
-    `messages`: indices of `work.messages`. Only the last write of a chunk may follow the send, and
-    only if it is an answer (`_is_answer`).
+    `messages`: indices of `work.messages`. After the send, a chunk of the source may be written
+    only by its last write, and only if that write must wait for the reader (`_is_answer`).
     """
     writes = _Writes.of(work, regions)
     send, receive = work.messages.send[messages], work.messages.receive[messages]
@@ -230,9 +233,9 @@ def _is_answer(
 ) -> BoolArray:
     """Return whether each writer receives a message that the reader's rank sends after its read.
 
-    The result is bool[pairs]. The send must be on the rank of the reader, and be in the thread
-    block of the reader at or behind it, or directly depend on such a step. `writer`: -1 for none,
-    which gives False; `block`: per row.
+    The result is bool[pairs]. The send of that message must be a step of the reader's thread block
+    at or after the read, or depend directly on such a step. `writer`: row of a write, or -1 for
+    none, which gives False. `reader`: row of the read. `block`: block of every row.
     """
     steps, position = work.steps, work.position
     sent_by = np.full(len(steps) + 1, -1, np.int64)

@@ -47,9 +47,10 @@ class PlanNetwork:
     topology: Topology | None = None
 
     def switch_members(self, switch: int) -> frozenset[int]:
-        """Return the NPUs with links both to and from a switch; empty without a topology.
+        """Return the NPUs that have links to and from a switch.
 
-        `switch`: number of the node. Other switches and hosts next to it are left out.
+        `switch`: node number of the switch. Neighbours that are not NPUs are omitted. The set is
+        empty without a topology.
         """
         topology = self.topology
         if topology is None:
@@ -61,11 +62,11 @@ class PlanNetwork:
 
 
 def find_network(num_ranks: int, topology: Topology | None, hosts: int) -> PlanNetwork:
-    """Build the network from the options of a plan; a topology takes precedence over `hosts`.
+    """Build the network of a plan from a topology, or from a number of hosts without one.
 
-    The measured switches of a known machine (NVSwitches from H100 on) are declared to multicast and
-    add up. Without a topology, ranks are divided into `hosts` hosts of consecutive ranks. Raises
-    `UsageError` if the topology has another number of NPUs than there are ranks.
+    A known NVSwitch (from H100 on) of the topology gets the property to multicast and to add.
+    Without a topology, the ranks are divided into `hosts` hosts of consecutive ranks. Raises
+    `UsageError` if the topology does not have as many NPUs as there are ranks.
     """
     if topology is None:
         return PlanNetwork(np.arange(num_ranks) * hosts // num_ranks)
@@ -77,10 +78,10 @@ def find_network(num_ranks: int, topology: Topology | None, hosts: int) -> PlanN
 
 
 def find_memory_domains(topology: Topology) -> Int64Array:
-    """Number the memory domain of every NPU, domains in order of their first NPUs: int64[npus].
+    """Number the memory domain of every NPU from 0: int64[npus].
 
-    NPUs of a host, of an NVLink group, and on a fast medium share a domain: the rules are in the
-    module.
+    NPUs of one host, of one NVLink group, or on a common fast medium share a domain; the module
+    explains the rules.
     """
     domains = _Domains(topology.num_npus)
     hosts = _find_hosts(topology.groups, topology.num_npus)
@@ -108,9 +109,10 @@ class _Domains:
 
 
 def _find_hosts(groups: Mapping[str, tuple[int, ...]], npus: int) -> list[tuple[int, ...]]:
-    """Return the groups that are hosts: those whose name says so, else all groups.
+    """Return the groups of NPUs that are hosts; [] if they cannot be determined.
 
-    Either choice must contain every NPU exactly once; if neither does, the result is empty.
+    These are the groups whose names say so, otherwise all groups; in both cases they must contain
+    every NPU exactly once.
     """
     named = [members for name, members in groups.items() if _HOST_GROUP.match(name)]
     for candidates in (named, list(groups.values())):
@@ -122,11 +124,11 @@ def _find_hosts(groups: Mapping[str, tuple[int, ...]], npus: int) -> list[tuple[
 def _join_neighbours(
     topology: Topology, domains: _Domains, *, is_with_hosts: bool
 ) -> dict[int, float]:
-    """Join the domains of NPUs with direct links, and return each NPU's fastest bandwidth in
-    bytes/s.
+    """Join the domains of NPUs with direct links; return each NPU's fastest bandwidth in bytes/s.
 
-    All direct links of an NPU within its host count as one medium, and so does each switch link.
-    Direct links between hosts count as a network.
+    The bandwidth is the larger of the fastest link to a switch and the sum of all direct links to
+    NPUs. If hosts are known (`is_with_hosts`), direct links between hosts are a network and are
+    ignored. NPUs without such links are not in the result.
     """
     direct: dict[int, float] = {}
     fastest: dict[int, float] = {}
@@ -145,13 +147,13 @@ def _join_neighbours(
 def _find_switched(
     topology: Topology, fastest: Mapping[int, float], *, is_with_hosts: bool
 ) -> list[list[int]]:
-    """List groups of NPUs whose fastest medium is links of one bandwidth to the same switch.
+    """List the groups of NPUs whose fastest links have one bandwidth and lead to one switch.
 
-    `fastest`: bytes/s by NPU. With hosts, links count only with evidence of NVLink (rule 2 of the
-    module): the NPU has slower links too, or the link is above 100 GB/s, or the name of the switch
-    says so. Without hosts, switches that are connected by links at least as fast as the fastest NPU
-    count as one. Groups follow the order of links, may have one member, and list an NPU once per
-    link.
+    `fastest`: bandwidth in bytes/s by NPU. If hosts are known (`is_with_hosts`), a link counts only
+    with evidence of NVLink (rule 2 of the module): the NPU also has slower links, the link exceeds
+    `MAX_NETWORK_BANDWIDTH_BYTES_PER_S`, or the name of the switch says so. Without hosts, switches
+    that are connected by links at least as fast as the fastest NPU link count as one. Groups are in
+    the order of links, may have one member, and list an NPU once per link.
     """
     npus = topology.num_npus
     switch = list(range(topology.num_nodes))

@@ -23,11 +23,11 @@ _MESSAGES = (_SEND, *_RECEIVING)
 
 
 def write_simple(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Write the operations of a group of steps; the caller adds its semaphores.
+    """Write the operations of a group of steps in protocol Simple, without its semaphores.
 
-    The signals and waits for the begin of the launch come first. The kind of the first step decides
-    which operations follow. With the option `slices` (bytes), messages become pipelines over their
-    chunks; local steps do not.
+    Signals and waits for the begin of the launch come first. The kind of the first step determines
+    the following operations. With the option `slices` (bytes), the operations of messages become a
+    pipeline over their chunks.
     """
     steps = draft.work.steps
     kind = int(steps.kind[group.row])
@@ -41,12 +41,15 @@ def write_simple(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Put the data that is not pulled, and announce all messages.
+    """Write the operations that send the messages of a group.
 
-    A block barrier comes first, if the block has waited or moved data since the last one. Through a
-    port, each part of the range is a "put" and the last one a "pws", which also signals, and the
-    block waits until the proxy has read all data. A multicast is one "gstore" per part for all
-    members. Otherwise data are put to each receiver, and signals follow.
+    A block barrier comes first, if needed. The three cases:
+
+    - Port channel: each part of the range is a `put`, and the last one a `pws`, which also signals.
+      Then the block waits until the proxy has read all data.
+    - Multicast: one `gstore` per part for all members, then signals.
+    - Otherwise: the data that is not pulled is put to each receiver, then all messages are
+      signalled.
     """
     if draft.channel_type(group.row) == PORT:
         # The last put signals, and a flush waits until the proxy has read all data.
@@ -79,9 +82,10 @@ def _put(
     sources: Sequence[Range],
     sends: Sequence[int],
 ) -> None:
-    """Put these ranges, all of one buffer, to the landing ranges of these sends.
+    """Write puts of ranges to the places where the messages of sends arrive.
 
-    Messages that are pulled are omitted. At most eight ranges per operation.
+    `sources`: one range per send, all of one buffer. Messages that are pulled are skipped. An
+    operation has at most eight ranges.
     """
     pairs: list[tuple[Range, Range]] = []
     for source, row in zip(sources, sends, strict=True):
@@ -93,12 +97,12 @@ def _put(
 
 
 def begin_launch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Signal to senders that this launch has begun, and wait until receivers of puts have begun it
-    too.
+    """Write the handshake that begins the launch on the channels of a group, once per channel.
 
-    Once per channel and thread block, at the first message; both by relaxed signals, since the
-    receiver may still read data of the last launch. Pulled messages are only noted;
-    `BlockWriter.finish` synchronises them. Changes the writer.
+    A receiver signals its sender that it has begun the launch, because it may still read data of
+    the last one; a sender waits for this signal. Both happen at the first message of a channel in
+    the thread block. For pulled messages the channel is recorded, and `BlockWriter.finish` does the
+    handshake.
     """
     steps = draft.work.steps
     for row in group.rows:
@@ -119,17 +123,17 @@ def begin_launch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _wait_for_messages(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Wait for the messages of a group, then for all threads of the block."""
+    """Write the waits for all messages of a group, then a block barrier."""
     for row in group.receives:
         writer.wait("wait", draft.channel_type(row), draft.channel(row, writer.part))
     writer.add_barrier()
 
 
 def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Copy a staged message to its destination, and forward it from its landing range.
+    """Write the operations that receive a message, copy it to its destination and forward it.
 
-    First waits for the message. One that landed at its destination is not copied. Then puts the
-    landed data for each send of the group and signals these sends; both are omitted without sends.
+    Waits for the message first. The copy is omitted if the message arrives at its destination. Then
+    the data is put for each send of the group, and the sends are signalled.
     """
     _wait_for_messages(draft, writer, group)
     landed = draft.landing_range(group.row)
@@ -141,13 +145,12 @@ def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Add staged or pulled messages; the same operation sends the sum to further ranks.
+    """Write the operations that add received messages and send the sum to further ranks.
 
-    First waits for the messages of the group. Pulled data are added directly from the sender
-    ("rre", with sends "rres"), staged data from the local scratch ("re", "res"). A sum through a
-    switch is one "glres" per part of the range, whose result is stored on all ranks of the group,
-    and is then copied, after a barrier, if the destination is elsewhere. Finally signals the sends
-    of the group.
+    Waits for the messages of the group first. Pulled data is added directly from the senders
+    (`rre`, with sends `rres`), other data from the local scratch (`re`, `res`). A sum through a
+    switch is one `glres` per part, which stores the result on all ranks of the group; if the
+    destination is elsewhere, it is then copied. Finally the sends of the group are signalled.
     """
     _wait_for_messages(draft, writer, group)
     is_pulled = bool(draft.landing.is_pulled[group.row])
@@ -172,9 +175,10 @@ def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None
 def add_messages(
     draft: Draft, writer: BlockWriter, group: StepGroup, names: tuple[str, str]
 ) -> None:
-    """Add the messages of a group to the local operand, and send the sum to further ranks.
+    """Write the operation that adds the messages of a group to the local operand.
 
-    `names`: names of the operation without sends and with sends.
+    The local operand is the first. The sum is also sent to the receivers of the group's sends,
+    except those that pull. `names`: names of the operation without and with such sends.
     """
     # The local operand comes first, so the sum has the order of the algorithm.
     operands = [draft.source(group.row), *(draft.landing_range(row) for row in group.receives)]
@@ -184,10 +188,10 @@ def add_messages(
 
 
 def _signal_messages(draft: Draft, writer: BlockWriter, sends: Sequence[int]) -> None:
-    """Signal that the data of these sends has arrived, or may be pulled; no effect without sends.
+    """Write signals for sends: their data has arrived or may be pulled; none without sends.
 
-    One signal over memory channels for all of them. Channels of pulled messages are noted as lent,
-    so that the block waits at its end until they have been read.
+    All channels are memory channels. The channels of pulled messages are recorded, so that the
+    block waits at its end until the data has been read.
     """
     channels = [draft.channel(row, writer.part) for row in sends]
     for row, channel in zip(sends, channels, strict=True):
@@ -221,10 +225,11 @@ def reduce_ranges(
     targets: Sequence[Range],
     name: str,
 ) -> None:
-    """Write the sum of the operands to all targets by operation `name`, local target first.
+    """Write operations that store the sum of the operands in all targets.
 
-    Ranges are divided into equal numbers of parts, and each part is one operation with all operands
-    and targets. The channel type is empty if all are local, else memory. No barrier is added.
+    `targets`: the local target first. `name`: name of the operations. If several blocks share the
+    work, there is one operation per chunk. The channel type is empty if all ranges are local,
+    otherwise memory. No barrier is added.
     """
     from_columns = [draft.split_range(operand) for operand in operands]
     to_columns = [draft.split_range(operand_range) for operand_range in targets]
@@ -245,12 +250,12 @@ _WRITERS = {
 
 
 def write_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Write the operations of a group of steps; the caller adds its semaphores.
+    """Write the operations of a group of steps in protocol LL, without its semaphores.
 
-    The flags of packets show whether they have arrived. In the collectives that plans name, every
-    rank ends a launch only after all ranks have begun it, so the two halves of the scratch separate
-    launches: a sender of launch k + 2 has seen all ranks in launch k + 1. For other collectives the
-    sender waits for the receiver.
+    The flags of packets show whether they have arrived. In the collectives that have a name in
+    plans, every rank ends a launch only after all ranks have begun it, so the two halves of scratch
+    separate launches. For other collectives the sender waits for the receiver at the begin of a
+    launch. A block barrier comes next, if needed.
     """
     # Only the collectives that plans name need no handshake at the start of a launch.
     kind = int(draft.work.steps.kind[group.row])
@@ -261,12 +266,11 @@ def write_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _send_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Send the messages of a group as packets: to each receiver, or through a switch to all.
+    """Write the operations that send the messages of a group as packets.
 
-    Through a switch the data are first written as packets to the local scratch ("cpkt") and then
-    stored on all members ("gstorepkt"). Otherwise each message is divided as ranges are, and
-    operations "ppkt" have at most eight (source, target) pairs each. Packets need neither waits nor
-    signals.
+    A multicast first writes the data as packets to the local scratch (`cpkt`), then stores them on
+    all members (`gstorepkt`). Other messages are sent by `ppkt` operations with at most eight
+    ranges each. Packets need neither waits nor signals.
     """
     if draft.work.switches.multicast[group.row] >= 0:
         # Packets are written to the local scratch and stored through the switch on all members.
@@ -292,11 +296,10 @@ def _send_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _receive_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Forward packets as they arrive, and unpack them to their destination.
+    """Write the operations that forward received packets and unpack them to their destination.
 
-    For every part of the landing range: one "rppkt" to the landing ranges of all sends of the
-    group, omitted without sends. All forwarding comes before all unpacking ("upkt"), because the
-    next ranks wait.
+    Forwarding comes first, because the next ranks wait for it: one `rppkt` per part to all sends of
+    the group. Then each part is unpacked (`upkt`).
     """
     landed = draft.landing_range(group.row)
     # Forwarding comes first because the next rank waits for the packets.

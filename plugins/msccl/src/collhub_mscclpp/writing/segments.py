@@ -56,12 +56,12 @@ class RankTables:
         return self.buffers.setdefault((rank, buffer, channel_type), len(self.buffers))
 
     def add_semaphore(self) -> int:
-        """Add a semaphore to the rank and return its number."""
+        """Add a semaphore to the rank and return its number, counted from 0."""
         self.semaphores += 1
         return self.semaphores - 1
 
     def connect(self, number: int, peer: int, channel_type: str) -> None:
-        """Assign the next channel of a type to connection `number`, which leads to rank `peer`."""
+        """Add a channel to rank `peer` for connection `number`, as the next one of its type."""
         self.channels[number] = len(self.peers[channel_type])
         self.peers[channel_type].append(peer)
 
@@ -69,8 +69,8 @@ class RankTables:
 def build_tables(work: PlanWork, types: list[str], copies: int) -> list[RankTables]:
     """Build the tables of all ranks, with `copies` channels per connection.
 
-    Both ranks of a connection list their channels in the order of connections, so that channels of
-    equal ordinal between two ranks are paired. Channel `c * copies + k` is copy k of connection c.
+    Channel c * `copies` + k is copy k of connection c. Both ranks of a connection list their
+    channels in the order of connections, so that the executor pairs the right ones.
     """
     tables = [RankTables() for _ in range(work.steps.num_ranks)]
     pairs = zip(work.source.tolist(), work.destination.tolist(), strict=True)
@@ -82,17 +82,18 @@ def build_tables(work: PlanWork, types: list[str], copies: int) -> list[RankTabl
 
 
 def choose_channel_types(work: PlanWork, domain: Int64Array) -> list[str]:
-    """Choose the type of every connection: port between memory domains, memory within one.
+    """Return the channel type of every connection: memory within a memory domain, else port.
 
-    `domain`: int64[ranks], number of the memory domain.
+    `domain` is the number of each rank's memory domain, int64[ranks].
     """
     is_far = domain[work.source] != domain[work.destination]
     return np.where(is_far, PORT, MEMORY).tolist()  # type: ignore[no-any-return]
 
 
 def memory_layouts(work: PlanWork) -> Iterator[MemoryLayout]:
-    """Yield the memory layout in chunks for each mode that is claimed: in place, then out of
-    place.
+    """Yield the memory layout in chunks for each mode that the collective supports.
+
+    In place comes before out of place.
     """
     collective, unit = work.algorithm.collective, work.unit
     for in_place in (True, False):
@@ -102,9 +103,9 @@ def memory_layouts(work: PlanWork) -> Iterator[MemoryLayout]:
 
 
 def buffer_offsets(layout: MemoryLayout) -> Int64Array:
-    """Compute the offset of every buffer in its allocation, in chunks: int64[ranks, 3].
+    """Return the offset of every buffer in its allocation, in chunks: int64[ranks, 3].
 
-    Only a buffer that is a part of another one has an offset; the others have 0.
+    It is not 0 only for an input or output that begins inside the other one.
     """
     both = [int(Buffer.INPUT), int(Buffer.OUTPUT)]
     base, size = layout.base[:, both], layout.size[:, both]
@@ -115,10 +116,11 @@ def buffer_offsets(layout: MemoryLayout) -> Int64Array:
 
 
 def has_equal_scratch(layout: MemoryLayout) -> bool:
-    """Whether a chunk of scratch has the same number of bytes on all ranks.
+    """Return whether a chunk of scratch has the same number of bytes on all ranks.
 
-    The executor derives the size of a chunk of scratch from the allocation that contains the input.
-    In a gather in place, only the allocation of the root is larger than its input.
+    The executor derives the size of a chunk of scratch from the allocation that contains the input,
+    so allocation divided by input chunks must be equal. For example, in a gather in place only the
+    root's allocation is larger than its input.
     """
     both = [int(Buffer.INPUT), int(Buffer.OUTPUT)]
     base, size = layout.base[:, both], layout.size[:, both]
@@ -128,9 +130,10 @@ def has_equal_scratch(layout: MemoryLayout) -> bool:
 
 
 def _share_memory(base: Int64Array, size: Int64Array) -> BoolArray:
-    """Return whether the two buffers of a rank, columns of `base` and `size`, overlap: bool[ranks].
+    """Return whether the input and the output of each rank overlap: bool[ranks].
 
-    Separate allocations follow one another in a layout, so they do not overlap.
+    `base`, `size`: int64[ranks, 2], first address and size of both. An empty buffer does not
+    overlap.
     """
     first = base.argmin(axis=1)
     end = (base + size)[np.arange(len(base)), first]
@@ -140,10 +143,10 @@ def _share_memory(base: Int64Array, size: Int64Array) -> BoolArray:
 def have_equal_offsets(
     work: PlanWork, row: Int64Array, peer_row: Int64Array, buffer: Int64Array
 ) -> BoolArray:
-    """Whether one rank computes correct addresses in a buffer of its peer: bool[pairs].
+    """Return whether a rank computes the right address in a buffer of its peer: bool[pairs].
 
-    `row`, `peer_row`: a step of the rank and one of the peer; `buffer`: buffer of the peer. True
-    if the buffer has equal offsets on both ranks in every mode that the algorithm claims.
+    `row`, `peer_row`: a step of the rank and a step of the peer. `buffer`: buffer of the peer. True
+    if the buffer has the same offset on both ranks in every mode that the algorithm supports.
     """
     rank = work.steps.rank
     is_equal = np.ones(len(row), np.bool_)
@@ -159,9 +162,10 @@ def has_port_offset(work: PlanWork, rank: int, buffer: int) -> bool:
 
 
 def find_containing_range(work: PlanWork, rank: int, buffer: int, index: int) -> tuple[int, int]:
-    """Return (buffer, index) of a chunk as a position in the buffer that starts its allocation.
+    """Return the (buffer, index) of a chunk in the buffer at the start of its allocation.
 
-    The arguments are returned if the buffer has no offset, or if the algorithm claims both modes.
+    The arguments are returned unchanged if the buffer has no offset, or if the algorithm supports
+    both modes.
     """
     layouts = list(memory_layouts(work))
     if len(layouts) != 1 or not has_port_offset(work, rank, buffer):
@@ -196,17 +200,18 @@ class Segment:
     in_pipelines: int = 0
 
     def count_operations(self) -> int:
-        """Count the operations, including greetings and operations of pipelines."""
+        """Count the operations, including greetings and the operations inside pipelines."""
         greeting_counts = [
             -(-len(ids) // MOST_CHANNELS_OF_OPERATION) for ids in self.greeted.values()
         ]
         return len(self.ops) + self.in_pipelines + sum(greeting_counts)
 
     def has_room(self, channel_type: str, channels: Sequence[int], buffers: Sequence[int]) -> bool:
-        """Whether the block has room for one more operation with these channels and buffers.
+        """Return whether the block has room for one more operation.
 
-        Room for a greeting and for the end of the block is kept free. Entries already listed take
-        none.
+        Room for a greeting and for the end of the block is reserved. `channels`, `buffers`:
+        channels and remote buffers of the operation; those that the block already lists need no
+        room.
         """
         if self.count_operations() + 2 + _ENDING > MOST_OPERATIONS:
             return False
@@ -224,27 +229,22 @@ class Segment:
         return known.setdefault(channel, len(known))
 
     def buffer(self, channel_type: str, buffer: int) -> int:
-        """Return the position of a remote buffer in the block's list; appends it at its first
-        use.
-        """
+        """Return the position of a remote buffer in the block's list; appended at its first use."""
         known = self.buffers[channel_type]
         return known.setdefault(buffer, len(known))
 
     def copy(self) -> Segment:
-        """Return an independent copy of the segment, with lists and dictionaries of its own.
-
-        The order of operations, channels, buffers and greetings is kept.
-        """
+        """Return an independent copy of the segment."""
         channels = {kind: dict(ids) for kind, ids in self.channels.items()}
         buffers = {kind: dict(ids) for kind, ids in self.buffers.items()}
         greeted = {kind: list(ids) for kind, ids in self.greeted.items()}
         return Segment(list(self.ops), channels, buffers, greeted, self.in_pipelines)
 
     def join(self, start: int, slice_bytes: int, chunks: int) -> None:
-        """Replace the operations from `start` on by one pipeline of slices of `slice_bytes` bytes.
+        """Replace the operations from `start` on by one pipeline with these operations.
 
-        `chunks`: number of chunks that the pipeline processes. The replaced operations, in their
-        order, become its body and are counted in `in_pipelines`.
+        `slice_bytes`: bytes of a slice. `chunks`: number of chunks that the pipeline processes. The
+        operations are still counted, in `in_pipelines`.
         """
         body = self.ops[start:]
         self.in_pipelines += len(body)
@@ -252,10 +252,10 @@ class Segment:
         self.ops[start:] = [f'{{"name":"pipeline",{context},"ops":[{",".join(body)}]}}']
 
     def format_greetings(self) -> list[str]:
-        """Format the operations that signal to senders that this launch has begun.
+        """Return the operations that signal to senders that this launch has begun, as JSON texts.
 
         They are relaxed signals of at most eight channels each, by channel type, in the order of
-        greetings; empty without greetings. Channels are listed in the segment at their first use.
+        the greetings. The channels are added to the lists of the segment.
         """
         texts = []
         for channel_type, channels in self.greeted.items():
@@ -278,6 +278,6 @@ def format_synchronisation(name: str, channel_type: str, ids: Sequence[int]) -> 
 
 
 def format_semaphore(name: str, ids: Sequence[int]) -> str:
-    """Format operation `name`, an acquire or a release of semaphores, as JSON."""
+    """Return an acquire or a release of semaphores as JSON. `name`: name of the operation."""
     listed = list(ids)
     return f'{{"name":"{name}","semaphore_ids":{listed}}}'

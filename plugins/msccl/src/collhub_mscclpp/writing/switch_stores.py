@@ -40,7 +40,10 @@ class SwitchStores:
     results: dict[int, SwitchStore] = field(default_factory=dict)
 
     def group(self, buffer: int, ranks: list[int]) -> int:
-        """Return the number of the group of a buffer of these ranks; adds it at its first use."""
+        """Return the number of the group of a buffer on these ranks; a new group is added.
+
+        The order of the ranks does not matter.
+        """
         key = buffer, tuple(sorted(ranks))
         if key not in self.groups:
             self.groups.append(key)
@@ -50,14 +53,15 @@ class SwitchStores:
 def place_switch_stores(
     work: PlanWork, landing: Landing, *, is_packets: bool
 ) -> tuple[Landing, SwitchStores]:
-    """Choose the ranges of all multicasts and sums, and let their messages land there.
+    """Choose the ranges of all multicasts and sums of switches, where their messages arrive.
 
-    A multicast lands at the destination of its receives if that range is equal and free on all
-    members in every mode, its receives only store, and it has no packets; else in new scratch. The
-    result of a sum is stored where the multicast joined to it lands, else in new scratch. Sums
-    whose messages are not pulled are removed from `work.switches`, which is changed. If scratch is
-    used, it is made equal on all ranks. Returns a new landing (the same one without operations of
-    switches) and the ranges.
+    A multicast stores at the destination of its receives if that is the same range on all members,
+    it is free there in every mode, the receives only store, and no packets are used. Otherwise it
+    stores in new scratch. The result of a sum is stored where the multicast of the sum stores,
+    otherwise in new scratch. If scratch is used, all ranks get equally much.
+
+    Sums whose messages are not all pulled are removed from `work.switches`. Returns a new landing
+    and the ranges; the landing itself if no operation of a switch remains.
     """
     stores = SwitchStores()
     switches, steps = work.switches, work.steps
@@ -111,9 +115,9 @@ def place_switch_stores(
 
 
 def _has_one_address(work: PlanWork, rows: list[int], receives: list[int]) -> bool:
-    """Whether the address that the sender computes is correct on all receivers.
+    """Return whether the address that a multicast computes is right on all receivers.
 
-    `rows`, `receives`: the sends of a multicast and their receives.
+    `rows`, `receives`: the sends of the multicast and their receives.
     """
     pairs = np.asarray(rows), np.asarray(receives)
     buffer = work.steps.dst_buffer[receives].astype(np.int64)
@@ -126,9 +130,10 @@ def _find_first_chunk(work: PlanWork, row: int) -> int:
 
 
 def _reserve_scratch(work: PlanWork, scratch: Int64Array, members: list[int], row: int) -> int:
-    """Reserve a range of scratch for a step at one offset on all members; return its first chunk.
+    """Reserve scratch for a step at the same offset on all members; return its first chunk.
 
-    `scratch`: chunks of scratch of every rank, which is updated.
+    `scratch`: chunks of scratch of every rank, updated for the members. `row`: the step, which
+    gives the size.
     """
     index = int(scratch[members].max())
     scratch[members] = index + int(work.steps.count[row]) // work.unit
@@ -154,12 +159,11 @@ class _Mode:
         self._has_data[expanded_ranges(starts, sizes)] = True
 
     def is_free(self, number: int, rows: list[int], receives: list[int]) -> bool:
-        """Return whether a multicast may be stored at its messages' destination, also on its
-        sender.
+        """Return whether a multicast may be stored at the destination of its messages.
 
-        `number`: of the multicast; `rows`, `receives`: its sends and their receives. False if
-        receives have different buffers or offsets, or if the range is in use on the sender or any
-        receiver.
+        `number`: number of the multicast. `rows`, `receives`: its sends and their receives. A
+        multicast also stores on its sender. False if the receives have different buffers or
+        offsets, or if the range is in use on the sender or a receiver.
         """
         steps = self._work.steps
         destinations = {
@@ -172,10 +176,10 @@ class _Mode:
         )
 
     def _is_free_at_receiver(self, number: int, receive: int) -> bool:
-        """Whether only the receive writes the range, and all its reads follow the receive.
+        """Return whether only the receive writes its range, and no step reads the range before it.
 
-        Sends of this rank to the sum that is multicast are read before the multicast, so they may
-        precede it.
+        One exception: if the multicast sends a sum, the sends of this rank to that sum may read the
+        range before.
         """
         work, regions = self._work, self._regions
         start, count = int(regions.destination[receive]), int(regions.count[receive])
@@ -189,11 +193,11 @@ class _Mode:
         return all(work.position[row] > work.position[receive] for row in readers)
 
     def _is_free_at_sender(self, number: int, rows: list[int], receive: int) -> bool:
-        """Whether a multicast may be stored at the destination of a receive on the sender itself
-        too.
+        """Return whether a multicast may also store at its destination on the sender.
 
-        If that range is its source, or if no step reads it and only a copy of the same data writes
-        it, or nothing does.
+        True if the range there is the source of the multicast. Otherwise it must lie inside the
+        buffer, no step may read it, and either it has no data and no writer, or its only writer is
+        the copy of the same data.
         """
         work, layout, regions = self._work, self._layout, self._regions
         rank, buffer = int(work.steps.rank[rows[0]]), int(work.steps.dst_buffer[receive])
@@ -222,6 +226,6 @@ class _AccessIndex:
         self._chunk, self._row = chunk[order], owner[order]
 
     def rows(self, start: int, count: int) -> set[int]:
-        """Return the rows that access any of the chunks `start` to `start + count - 1`."""
+        """Return the rows that access any of `count` chunks from `start` on."""
         first, last = np.searchsorted(self._chunk, [start, start + count])
         return set(self._row[first:last].tolist())

@@ -51,30 +51,29 @@ class SwitchSteps:
         return not self.multicasts and not self.totals
 
     def add_multicast(self, rows: list[int]) -> None:
-        """Record these sends as one multicast with the next number.
+        """Record sends as one multicast, which gets the next number.
 
-        The number is the count of present multicasts, so none may have been removed before.
+        May be called only before any multicast is removed, because the number is the count so far.
         """
         number = len(self.multicasts)
         self.multicasts[number] = rows
         self.multicast[rows] = number
 
     def add_total(self, rows: list[int]) -> None:
-        """Record the messages of these receives as one sum with the next number.
+        """Record receives as one sum, which gets the next number.
 
-        The number is the count of present sums, so none may have been removed before. `rows`: the
-        receives in the order of the sum.
+        `rows`: the receives in the order of the sum. May be called only before any sum is removed,
+        because the number is the count so far.
         """
         number = len(self.totals)
         self.totals[number] = rows
         self.total[rows] = number
 
     def remove_cycle(self, rows: list[int]) -> bool:
-        """Remove early copies among these rows, which form a cycle; without them, the rows'
-        operations.
+        """Remove switch operations or copies from a cycle of waits; return whether any was removed.
 
-        Early copies are tried first, so that multicasts and sums remain where possible. Returns
-        whether anything was removed.
+        `rows`: rows of the cycle. If early copies are among them, these are removed; otherwise all
+        multicasts and sums that contain one of the rows.
         """
         early = sorted(number for number in self.early_copies if self.copies[number] in {*rows})
         self._remove_copies(early)
@@ -112,11 +111,10 @@ class SwitchSteps:
                 self.joined.pop(total, None)
 
     def clusters(self, rows: int) -> Int64Array:
-        """Number the operations of all steps, int64[rows]; steps of one operation have equal
-        numbers.
+        """Number the steps so that steps of one switch operation have the same number: int64[rows].
 
-        The number is the first row of the operation. A sum and the multicast joined to it have one
-        number, that of the sum. Other steps have their own rows as numbers.
+        The number is the first row of the operation. A sum and the multicast that sends it have the
+        number of the sum. Any other step has its own row as number. `rows`: number of steps.
         """
         cluster = np.arange(rows, dtype=np.int64)
         for members in [*self.multicasts.values(), *self.totals.values()]:
@@ -126,10 +124,10 @@ class SwitchSteps:
         return cluster
 
     def control_edges(self) -> tuple[Int64Array, Int64Array]:
-        """Return (parents, children): early copies of multicasts and the sends after them.
+        """Return (parents, children): each early copy of a multicast before all sends of it.
 
-        Every send of such a multicast waits for its copy; ordered by the number of the multicast.
-        Both arrays are empty without early copies.
+        The pairs are ordered by the number of the multicast. Both arrays are empty if there are no
+        early copies.
         """
         pairs = [
             (self.copies[number], row)
@@ -140,10 +138,11 @@ class SwitchSteps:
         return edges[:, 0], edges[:, 1]
 
     def lanes(self, steps: StepTable) -> Int64Array:
-        """Choose the lane of every step: int64[rows].
+        """Return the lane of every step: int64[rows].
 
-        Operations of a switch that agree in kind, rank and partners share an additional lane; all
-        remaining steps have the lane of the algorithm.
+        Switch operations with the same kind, rank and partners share an additional lane; a
+        multicast that sends a sum has the lane of the sum. All other steps have the lane of the
+        algorithm.
         """
         lane = steps.lane.astype(np.int64)
         following = int(lane.max(initial=-1)) + 1
@@ -166,14 +165,16 @@ def find_switch_steps(
     has_sums: bool,
     is_sliced: bool,
 ) -> SwitchSteps:
-    """Find the multicasts and sums of an algorithm that the switches of its network can execute.
+    """Find the multicasts and sums that the switches of a network can execute.
 
-    All ranks of an operation are connected to one switch that the topology declares to multicast or
-    to reduce, and are in one memory domain. A multicast takes the switch with the most attached
-    receivers, at least 2; the other receivers get single messages. A sum needs all its messages at
-    one switch, and equal source ranges on all ranks. In slices, operations have at most 7 messages.
-    `has_sums`: whether sums may read the memory of other ranks; `is_sliced`: whether messages are
-    sent in slices. Empty without such a switch.
+    All ranks of an operation must be linked with one switch that the topology declares to multicast
+    or to reduce, and be in one memory domain. A multicast uses the switch with the most linked
+    receivers, at least 2; other receivers get single messages. A sum needs all its messages at one
+    switch, and equal source ranges on all ranks.
+
+    `has_sums`: whether sums are permitted. `is_sliced`: messages are sent in slices, so an
+    operation has at most `_MAX_MESSAGES_OF_PIPELINE` messages. The result is empty if there is no
+    such switch.
     """
     steps, topology = algorithm.steps, network.topology
     switches = SwitchSteps.empty(len(steps))
@@ -218,9 +219,10 @@ def find_switch_steps(
 
 
 def _split(groups: tuple[Int64Array, Int64Array]) -> Iterator[list[int]]:
-    """Yield the rows of every group. `groups`: (rows, group numbers), two arrays of equal length.
+    """Yield the rows of every group, in the order of the first row of each group.
 
-    Groups are in the order of their first rows in the array, and rows keep its order.
+    `groups`: two equally long arrays, the rows and their group numbers. Rows of a group keep their
+    order.
     """
     by_number: dict[int, list[int]] = defaultdict(list)
     for row, number in zip(*(column.tolist() for column in groups), strict=True):
@@ -231,10 +233,10 @@ def _split(groups: tuple[Int64Array, Int64Array]) -> Iterator[list[int]]:
 def _select_attached(
     steps: StepTable, rows: Sequence[int], members: frozenset[int], network: PlanNetwork
 ) -> list[int]:
-    """Select sends between members of a switch within a memory domain, the first per pair of ranks.
+    """Return the sends that a switch can execute, at most one per pair of ranks.
 
-    Sender and receiver must both be in `members` and in the same domain of `network`. The order of
-    `rows` is kept.
+    Sender and receiver must be in `members` (the NPUs of the switch) and in the same memory domain.
+    The first send of a pair counts; the order of `rows` is kept.
     """
     send_of_pair: dict[tuple[int, int], int] = {}
     for row in rows:
@@ -246,9 +248,9 @@ def _select_attached(
 
 
 def _order_chain(receives: list[int], parents: dict[int, set[int]]) -> list[int]:
-    """Sort the receives of a sum into a chain in which each one depends on the previous one.
+    """Return the receives of a sum in the order in which each depends on the previous one.
 
-    They must form one chain: exactly one depends on no other, every other on one.
+    `parents`: direct predecessors of each step. The receives must form a single chain.
     """
     members = set(receives)
     following = {next(iter(parents[row] & members), -1): row for row in receives}
@@ -259,17 +261,20 @@ def _order_chain(receives: list[int], parents: dict[int, set[int]]) -> list[int]
 
 
 def _find_region(steps: StepTable, side: str, row: int) -> tuple[int, int, int]:
-    """Return (buffer, first unit, number of units) that a step reads ("src") or writes ("dst")."""
+    """Return (buffer, first unit, number of units) that a step reads or writes.
+
+    `side`: `src` or `dst`.
+    """
     buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
     return int(buffer[row]), int(offset[row]), int(steps.count[row])
 
 
 def _join(steps: StepTable, parents: dict[int, set[int]], switches: SwitchSteps) -> None:
-    """Record the sums whose result is multicast by a send that depends on the last term.
+    """Record in `switches.joined` the sums whose result a multicast sends.
 
-    Rank and range of the result must equal those of the multicast's source; of several such
-    multicasts the last counts. Each multicast belongs to at most one sum, the first. Changes
-    `switches.joined`.
+    The multicast must be on the rank of the sum, its source must be the range of the result, and
+    its first send must depend directly on the last term. If several multicasts have the same
+    source, only the last one is considered. A multicast is joined to at most one sum, the first.
     """
     by_source = {
         (int(steps.rank[rows[0]]), _find_region(steps, "src", rows[0])): number
@@ -294,8 +299,9 @@ def _find_copies(
 ) -> None:
     """Record copies on the sender of a multicast with the same source and destination range.
 
-    Of several such copies the last counts. A copy that does not depend on the sends is an early
-    copy. Multicasts of sums have none. Changes `switches`.
+    If there are several, the last one is recorded. Multicasts that send a sum have none. A copy
+    that does not depend directly on a send of the multicast is recorded as early too. Changes
+    `switches`.
     """
     copies = {
         (

@@ -72,13 +72,15 @@ def order_work(
     has_switch_sums: bool = False,
     is_sliced: bool = False,
 ) -> PlanWork:
-    """Match messages and order the steps of all ranks.
+    """Match the messages of an algorithm and order the steps of all ranks.
+
+    `network`: if None, no operations of switches are used. `has_switch_sums`: whether switches may
+    add. `is_sliced`: whether messages are sent in slices. If operations of switches would wait in a
+    cycle, they are removed until there is no cycle.
 
     Raises `InputError` if no plan can express the algorithm: steps without contents, operators
-    other than sum, computation, unmatched messages, regions outside buffers, or a cycle of waits.
-    `network`: without one no operations of switches are used; `has_switch_sums`: whether switches
-    may add; `is_sliced`: whether messages are sent in slices. If operations of switches would wait
-    in a cycle, they are removed until there is none.
+    other than sum, compute steps, unmatched messages, regions outside their buffers, or a cycle of
+    waits.
     """
     steps = algorithm.steps
     if not algorithm.has_contents:
@@ -129,9 +131,10 @@ def order_work(
 def _order_rows(
     edges: tuple[Int64Array, Int64Array], switches: SwitchSteps
 ) -> tuple[Int64Array, Int64Array]:
-    """Return rows in dependency order, with steps of one operation adjacent, and rows in cycles.
+    """Return the rows in an order that respects dependencies, and the rows in cycles.
 
-    The second array also has rows that depend on a cycle; the order is complete if it is empty.
+    Rows of one switch operation are adjacent. The second array also has the rows that depend on a
+    cycle; if it is empty, the order is complete.
     """
     rows = len(switches.multicast)
     parents, children = edges
@@ -148,9 +151,9 @@ def _order_rows(
 
 
 def _collect_dependencies(steps: StepTable, switches: SwitchSteps) -> tuple[Int64Array, Int64Array]:
-    """Return (parents, children) of the steps' dependencies, then of those that switches add.
+    """Return (parents, children) of all dependencies of the steps and of those that switches add.
 
-    Those of the steps include program order; equal pairs are not united.
+    Program order is included. Pairs may occur repeatedly.
     """
     parents, children = steps.edges()
     added_parents, added_children = switches.control_edges()
@@ -158,9 +161,9 @@ def _collect_dependencies(steps: StepTable, switches: SwitchSteps) -> tuple[Int6
 
 
 def _describe_refusal(algorithm: Algorithm, reason: str, cure: str) -> InputError:
-    """Build, but do not raise, the error for an algorithm that no plan can express.
+    """Return the error for an algorithm that no plan can express; it is not raised here.
 
-    The code is "plan", the location the source file of the algorithm, if it has one.
+    The code is `plan`; the location is the source file of the algorithm, if known.
     """
     location = Location(algorithm.provenance.source_name or None)
     message = f"cannot be written as a plan: {reason}"
@@ -170,11 +173,11 @@ def _describe_refusal(algorithm: Algorithm, reason: str, cure: str) -> InputErro
 def _assign_connections(
     steps: StepTable, messages: Messages, lane: Int64Array, switches: SwitchSteps
 ) -> tuple[Int64Array, Int64Array]:
-    """Assign a connection to every message; return it per row, and the ranks of every connection.
+    """Assign a connection to every message.
 
-    Messages share a connection if ranks, channel and lanes of both ends are equal, and if both or
-    none belong to a multicast of a switch. Send and receive have the same number; local rows have
-    -1. The second array is int64[connections, 2]: sender, receiver.
+    Messages share a connection if the ranks, the channel and the lanes of both ends are equal, and
+    if both or none are of a multicast of a switch. Returns the connection of every row (-1 for
+    local rows), and int64[connections, 2] with sender and receiver of each connection.
     """
     send, receive = messages.send, messages.receive
     columns = [
@@ -200,11 +203,11 @@ def _assign_connections(
 def _collect_edges(
     steps: StepTable, messages: Messages, connection: Int64Array, switches: SwitchSteps
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (parents, children): dependencies, messages, and message order on connections.
+    """Return (parents, children): dependencies, messages, and the order within connections.
 
-    Both are arrays of steps of equal length. Every receive depends on its send; on each connection
-    each send depends on the send before, and each receive on the receive before, because signals
-    only carry a count. `connection`: number of the connection of each step.
+    Every receive depends on its send. On each connection, every send depends on the previous send
+    and every receive on the previous receive, because a signal is only a count. `connection`:
+    connection of each step.
     """
     parents, children = _collect_dependencies(steps, switches)
     number = connection[messages.send]

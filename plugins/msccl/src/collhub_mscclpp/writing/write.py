@@ -26,12 +26,12 @@ from hub_core.plugin_api import Artifact, RuntimeFit, WriteResult
 
 
 def list_losses(draft: Draft) -> Iterator[Loss]:
-    """Yield the properties of the algorithm that its plan does not contain, in a fixed order.
+    """Yield the properties of the algorithm that its plan does not contain, in this order.
 
-    1. `in_place`, if the collective serves both modes, since a plan has one. 2. For a kind that
-    plans have no name for, the losses of its contract; else `unit_count`, if a chunk has several
-    units or parts of thread block groups. 3. `collective_bytes`, if the algorithm has a size and
-    the options have no `max_size`.
+    - `in_place`: the collective supports both modes; a plan has one.
+    - For a kind without a name in plans: the losses of `_list_contract_losses`. Otherwise
+      `unit_count`: a chunk has several units, or several blocks share the work.
+    - `collective_bytes`: the algorithm has a size and the option `max_size` is not given.
     """
     algorithm = draft.work.algorithm
     collective = algorithm.collective
@@ -60,16 +60,16 @@ def list_losses(draft: Draft) -> Iterator[Loss]:
 def _list_contract_losses(draft: Draft) -> Iterator[Loss]:
     """Yield the properties that are lost when a collective is written as `custom`.
 
-    The caller decides that the collective has no name in plans; this is not checked here.
-    The losses come in this order:
-    - `kind`: unless the kind is CUSTOM.
-    - `in_place`: if only in-place calls are served and the kind is GATHER or SCATTER, for
-      which a plan does not state the part of the buffer that input and output share.
-    - `root`: if the collective has a root.
-    - `contract`: if there is no contract, or it has an expected result or undefined inputs,
-      or its sizes differ from the chunk counts of the plan on any rank.
-    - `unit_count`: unless it equals the largest number of input or output chunks of any
-      rank, which is the value that a reader assumes.
+    The caller has checked that the collective has no name in plans. The losses, in this order:
+
+    - `kind`: unless the kind is CUSTOM
+    - `in_place`: if only in-place calls are supported and the kind is in `UNSTATED_IN_PLACE`, for
+      which a plan does not define which part of the larger buffer the smaller one is
+    - `root`: if the collective has a root
+    - `contract`: if there is no contract, if it has an expected result or undefined inputs, or if
+      its sizes differ from the chunk counts of the plan
+    - `unit_count`: unless it is the largest number of input or output chunks of any rank, which a
+      reader assumes
     """
     collective = draft.work.algorithm.collective
     where = f"{collective.kind} is written as custom"
@@ -102,11 +102,11 @@ _RESTATED = ("steps", "lane", "dependencies", "source_line", "scratch_units", "e
 
 
 def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
-    """Write an algorithm as a plan, a single file, with the losses of the conversion.
+    """Write an algorithm as a plan in a single file, with the losses of the conversion.
 
-    A note states the most thread blocks of a rank and how messages land. The plan is not checked
-    here. Raises `InputError` for algorithms without contents, with unmatched messages, or with
-    steps that wait for each other; `UsageError` for options that contradict each other.
+    A note has the maximum number of thread blocks of a rank, how many messages arrive at their
+    destination or are pulled, and the operations of switches. The plan is not checked here. Raises
+    `InputError` and `UsageError` as `build_draft` and `plan_text` do.
     """
     draft = build_draft(algorithm, options)
     blocks = write_thread_blocks(draft)
@@ -131,9 +131,9 @@ def build_draft(
 ) -> Draft:
     """Make all choices of a plan: network, order of steps, thread blocks, channels, landing ranges.
 
-    `topology`: the network; it replaces `options.topology`. Sums by switches need the option `pull`
-    and no packets. Raises `UsageError` if the options contradict each other or the algorithm (also
-    for packets of an algorithm that is only in place, if the plan is not correct in place),
+    `topology`: if given, it replaces `options.topology`. Switches may add only with the option
+    `pull` and without packets. Raises `UsageError` if the options contradict each other or the
+    algorithm, also for packets of an in-place algorithm for which they are not correct. Raises
     `InputError` if no plan can express the algorithm or the topology cannot be read.
     """
     _check_options(algorithm, options)
@@ -156,10 +156,11 @@ def build_draft(
 def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
     """Raise `UsageError` for options that contradict each other or the number of ranks.
 
-    Without a topology the number of nodes must divide the ranks; `max_size` must be at least
-    `min_size` (0 if not given; equal is permitted); slices need a protocol other than LL, no thread
-    block groups (tbg=1), and a size that is a multiple of 16 bytes. Only the first contradiction is
-    reported.
+    Only the first contradiction is reported. The rules:
+
+    - Without a topology, the number of nodes divides the number of ranks.
+    - `max_size` is at least `min_size` (0 if not given).
+    - Slices need protocol Simple, tbg=1, and a size that is a multiple of 16 bytes.
     """
     rest = algorithm.num_ranks % options.nodes
     if rest and options.topology is None:
@@ -181,12 +182,12 @@ def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
 
 
 def write_thread_blocks(draft: Draft) -> list[list[Segment]]:
-    """Write the thread blocks of every rank, divided to fit the executor's tables.
+    """Write the thread blocks of every rank, divided so that they fit the executor's tables.
 
-    The result has a list of segments (thread blocks of the plan) for each rank, in the order of
-    blocks and within these of the parts of their group. Each group of steps is between the
-    semaphores that it acquires and releases. Adds semaphores and remote buffers to the tables of
-    the draft.
+    Returns for each rank a list of segments, which become the thread blocks of the plan. They are
+    in the order of blocks; if several blocks share the work, in the order of the parts. Each group
+    of steps follows the acquires and precedes the releases of its semaphores. New semaphores and
+    remote buffers are added to the tables of the draft.
     """
     write_steps = write_packets if draft.options.protocol == PACKETS else write_simple
     blocks: list[list[Segment]] = [[] for _ in draft.tables]
@@ -218,12 +219,12 @@ _SEPARATOR = ",\n"
 
 
 def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
-    """Format the plan with the thread blocks of every rank as JSON, in UTF-8.
+    """Return the plan with the given thread blocks as JSON in UTF-8.
 
-    Its name is the collective ("custom" without a name), the number of ranks and 16 hexadecimal
-    digits of the SHA-256 of its text: the executor caches plans by name, so plans with different
-    contents need different names. Double scratch is used for packets only. Raises `UsageError` if
-    slices do not reach the requested size.
+    The name is the collective ("custom" if it has no name in plans), the number of ranks, and 16
+    hexadecimal digits of the SHA-256 of the rest of the text, because the executor caches plans by
+    name. Double scratch is used only for packets. Raises `UsageError` if slices do not suffice for
+    the requested size.
     """
     work = draft.work
     # All chunks of a plan have one size, also chunks of scratch.
@@ -254,10 +255,11 @@ def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
 
 
 def _find_max_bytes(draft: Draft, counts: Int64Array) -> int:
-    """Return the largest message in bytes: the requested one, limited by the slices of pipelines.
+    """Return the largest message size of the plan in bytes.
 
-    Without a request it is the executor's default. Raises `UsageError` if the requested size needs
-    more slices than the executor can count.
+    It is the option `max_size`, or the executor's default. With slices it is limited to the size at
+    which the executor can count the slices of every pipeline. Raises `UsageError` if `max_size` is
+    above that.
     """
     work, options = draft.work, draft.options
     requested = _MOST_BYTES if options.max_size is None else options.max_size
@@ -274,11 +276,11 @@ def _find_max_bytes(draft: Draft, counts: Int64Array) -> int:
 
 
 def _find_min_bytes(draft: Draft, counts: Int64Array) -> int:
-    """Return the smallest message in bytes: at least the requested one, or 0.
+    """Return the smallest message size of the plan in bytes: the option `min_size`, or 0.
 
-    If several thread blocks share the work, each needs at least 16 bytes of every chunk: the
-    executor takes the part number modulo the number of 16-byte units (`calcOffset`) and loses data
-    if there are more parts than units.
+    If several thread blocks share the work, it is at least 16 bytes per block of every chunk. With
+    less, the executor loses data, because it takes the part number modulo the number of 16-byte
+    units (`calcOffset`).
     """
     requested = draft.options.min_size or 0
     if draft.options.tbg == 1:
@@ -287,9 +289,10 @@ def _find_min_bytes(draft: Draft, counts: Int64Array) -> int:
 
 
 def _count_message_chunks(draft: Draft, counts: Int64Array) -> int:
-    """Count the chunks of the buffer that message sizes refer to; the minimum over ranks.
+    """Return the number of chunks of the buffer to which message sizes refer.
 
-    That is the input, in an all-gather the output.
+    This buffer is the output in an all-gather, otherwise the input. The result is the minimum over
+    ranks. `counts`: result of `count_chunks`.
     """
     # Message sizes are bytes of the input, in an all-gather of the output.
     is_gather = draft.work.algorithm.collective.kind is CollectiveKind.ALL_GATHER
@@ -297,10 +300,9 @@ def _count_message_chunks(draft: Draft, counts: Int64Array) -> int:
 
 
 def count_chunks(draft: Draft) -> Int64Array:
-    """Count the chunks of input, output and scratch: int64[ranks, 3].
+    """Return the chunks of input, output and scratch: int64[ranks, 3].
 
-    Empty inputs and outputs count as one chunk, because the executor divides by both; scratch may
-    be 0. Parts of thread block groups are not multiplied in.
+    Inputs and outputs are at least 1, because the executor divides by both. Scratch can be 0.
     """
     collective, unit = draft.work.algorithm.collective, draft.work.unit
     # The executor divides by both counts, so an empty buffer is declared as one chunk.
@@ -316,11 +318,11 @@ def _format_gpu(
     counts: Sequence[int],
     stores: SwitchStores,
 ) -> str:
-    """Format one rank as a JSON object, with one line per thread block.
+    """Return one rank as a JSON object, with one line per thread block.
 
     `counts`: chunks of input, output and scratch. Channels are listed by type, without types that
-    have no peers, then one switch channel per group of `table`, whose buffer and ranks are in
-    `stores`. All semaphores begin at 0. Thread blocks have their positions in `segments` as ids.
+    have no peers, then one switch channel per group of `table`, described in `stores`. All
+    semaphores begin at 0. The id of a thread block is its position in `segments`.
     """
     channels: list[dict[str, object]] = [
         {"channel_type": channel_type, "connected_to": peers}
@@ -356,10 +358,10 @@ def _format_gpu(
 
 
 def _format_block(position: int, segment: Segment) -> str:
-    """Format one thread block as a JSON object, with one operation per line.
+    """Return one thread block as a JSON object, with one operation per line.
 
-    `position` is its id. Its greetings (signals that receivers are ready) come before its
-    operations, so that senders begin early. Channel types and buffer types without ids are omitted.
+    `position`: id of the block. Greetings come first, because they do not wait and let senders
+    begin. Channel types and buffer types without ids are omitted.
     """
     # Greetings come first: they do not wait, and they let senders begin.
     ops = [*segment.format_greetings(), *segment.ops]
@@ -379,7 +381,11 @@ def _format_block(position: int, segment: Segment) -> str:
 
 
 def fit(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
-    """Return the resources of the plan of an algorithm on a network; raises as the writer does."""
+    """Return the resources of the plan of an algorithm on a network.
+
+    All numbers are maxima over ranks, or over thread blocks for `block_operations`. Raises as the
+    writer does. `collective_bytes`: largest message size in bytes.
+    """
     draft = build_draft(algorithm, PlanWriteOptions(max_size=collective_bytes), topology)
     counts = [[one.count_operations() for one in row] for row in write_thread_blocks(draft)]
     peers = [sum(map(len, table.peers.values())) + len(table.groups) for table in draft.tables]

@@ -71,7 +71,11 @@ class NcclSettings:
         return alternative
 
     def limit_channels(self, channels: int) -> int:
-        """Return a number of channels raised to the minimum, then lowered to the maximum if any."""
+        """Return a number of channels within the minimum and the maximum of these settings.
+
+        The number is first raised to `min_channels`, then lowered to `max_channels` unless that is
+        0. So the maximum wins if it is below the minimum.
+        """
         channels = max(channels, self.min_channels)
         return min(channels, self.max_channels) if self.max_channels else channels
 
@@ -80,12 +84,17 @@ NO_SETTINGS = NcclSettings({})
 
 
 def parse_settings(assignments: Sequence[str]) -> NcclSettings:
-    """Parse texts such as `NCCL_ALGO=allreduce:^tree`; a later text overrides an earlier one.
+    """Parse assignments such as `NCCL_ALGO=allreduce:^tree`; a later one overrides an earlier one.
 
-    Algorithms and protocols are kept as those excluded by collective, with the text that excludes
-    them. A list overrides only the collectives that it names. Counts of channels set the minimum or
-    the maximum. Raises `UsageError` for other variables, and for words that NCCL does not know:
-    releases before 2.24 ignore them silently.
+    Only the variables in `VARIABLES` are known. Spaces around name and value are ignored.
+
+    - NCCL_ALGO and NCCL_PROTO: what a list excludes is kept in `excluded`, by collective and word,
+      with the assignment that excludes it. A list overrides only the collectives it names.
+    - NCCL_NVLS_ENABLE: see `_parse_nvls`.
+    - Counts of channels: a whole number from 1 to 64. It becomes the maximum or the minimum.
+
+    Raises `UsageError` for another variable, a text without `=`, a count outside 1 to 64, and a
+    word that NCCL does not know. NCCL before 2.24 ignores such words silently.
     """
     settings = NO_SETTINGS
     for text in assignments:
@@ -118,13 +127,16 @@ def parse_settings(assignments: Sequence[str]) -> NcclSettings:
 
 
 def _parse_lists(name: str, value: str, words: Mapping[str, str]) -> dict[str, set[str]]:
-    """Return the allowed words by collective from the text of a setting such as NCCL_ALGO.
+    """Return the words that a setting such as NCCL_ALGO allows, by collective.
 
-    Entries are separated by `;` and have the form `collective:word,word`; only the first may omit
-    the collective and then applies to all. A list that starts with ^ allows all words but these. A
-    later entry replaces an earlier one of its collective; collectives without an entry are absent.
-    Case does not matter. `words` maps known words to those returned. Raises `UsageError` for an
-    unknown word or collective.
+    Entries of `value` are separated by `;`. Each is `collective:word,word`. Only the first entry
+    may omit the collective: it then applies to every collective. A list that starts with `^` allows
+    all words except those listed. A later entry replaces an earlier one for the same collective.
+    Collectives without an entry are not in the result. Upper and lower case are equal. `words` maps
+    each known word, in lower case, to the word that is returned.
+
+    Raises `UsageError` for an unknown word or collective, and for a later entry without a
+    collective.
     """
     allowed: dict[str, set[str]] = {}
     for position, entry in enumerate(value.split(";")):
@@ -217,11 +229,12 @@ class ExplainedCall:
 
 
 def explain_call(request: CallRequest) -> ExplainedCall:
-    """Explain which algorithm NCCL uses for a call, at what cost and why.
+    """Explain which algorithm NCCL uses for a call, what it costs, and which rule decides.
 
-    An all-to-all is a group of sends and receives without alternatives. Symmetric kernels are
-    listed only for registered buffers, and a note states if there are none. Raises `UsageError` for
-    a collective that NCCL's cost model lacks.
+    An all-to-all is a group of sends and receives, so it has no alternatives and no time. If the
+    buffers are registered, symmetric kernels are listed too; a note is added if there are none.
+    They do not affect the choice. Raises `UsageError` for another collective that NCCL's cost model
+    does not have.
     """
     communicator, collective = request.communicator, request.collective
     if collective == "all-to-all":
@@ -244,10 +257,15 @@ def explain_call(request: CallRequest) -> ExplainedCall:
 
 
 def count_chunks(request: CallRequest, choice: Choice) -> int:
-    """Count the chunks that a channel sends for one part of the vector.
+    """Return the number of chunks that one channel sends for one part of the vector, at least 1.
 
-    A part is a rank's block of a ring, a head's block of NVLS, the vector of a tree, or the data
-    for one peer of an all-to-all.
+    The vector has this many parts:
+
+    - one for a broadcast or reduce, and for a tree;
+    - one per GPU of a node for `nvls` and `nvls_tree`;
+    - one per rank for all others: the blocks of a ring, the peers of an all-to-all.
+
+    The last chunk may be incomplete.
     """
     communicator = request.communicator
     parts = {
@@ -280,15 +298,20 @@ def _cost_alternatives(request: CallRequest) -> list[CostedAlternative]:
 def _decide(
     request: CallRequest, costed: Sequence[CostedAlternative]
 ) -> tuple[Choice | None, float | None, str, list[str]]:
-    """Return the choice, its time in microseconds, the rule that decided, and notes.
+    """Return the choice, its time in us, the rule that decided, and notes.
 
-    `costed` has the cheapest alternative first, last resorts behind all others; those without a
-    time are not allowed. The first allowed one is chosen by the "cost model". If tuner rules are
-    given, the first matching rule decides the alternative and the channels ("tuner line N");
-    without a match, the cost model decides and the example tuner leaves one channel. A channel
-    count of 0 in a rule means the count of the model, within the limits of the settings. Notes
-    compare with NCCL's default if rules or settings are given. Without an allowed alternative,
-    `_decide_without_alternatives` answers.
+    `costed` is sorted by cost, with last resorts behind all others. Alternatives without a time are
+    not allowed.
+
+    - If none is allowed, `_decide_without_alternatives` answers.
+    - Without tuner rules, the first allowed one is chosen: "cost model", followed by the settings
+      that exclude alternatives, if any.
+    - With tuner rules, the first matching one decides ("tuner line N"). A count of 0 channels
+      leaves the number to the model, within the limits of the settings.
+    - If no tuner rule matches, the cost model decides, but with one channel, as the example tuner
+      does. A note says so.
+
+    If rules or settings are given, a note names NCCL's default choice where it differs.
     """
     excluding = _excluding_settings(costed)
     allowed = [row for row in costed if row.time_us is not None]
@@ -315,9 +338,9 @@ def _decide(
 
 
 def _excluding_settings(costed: Sequence[CostedAlternative]) -> str:
-    """Return the distinct settings that exclude alternatives, sorted, separated by commas.
+    """Return the assignments that exclude alternatives, sorted and joined by ", "; "" without any.
 
-    They are taken from refusals of the form "excluded by NAME=VALUE"; "" if there are none.
+    They are taken from refusals of the form "excluded by NAME=VALUE". Each appears once.
     """
     refusals = {row.alternative.refusal for row in costed}
     prefix = "excluded by "
@@ -325,10 +348,11 @@ def _excluding_settings(costed: Sequence[CostedAlternative]) -> str:
 
 
 def _describe_default(request: CallRequest, choice: Choice) -> list[str]:
-    """Return a note on NCCL's choice without settings and tuner, if it differs from `choice`.
+    """Return a note about NCCL's choice without settings and tuner, if it differs from `choice`.
 
-    The note states algorithm, protocol, channels and time in us. The list is empty if the choices
-    are equal, channels included, or if NCCL makes none.
+    The note gives algorithm, protocol, number of channels, and NCCL's time in us. Choices that
+    differ only in their channels differ too. The list is empty if both are equal, or if NCCL makes
+    no choice or has no time without the settings.
     """
     default = explain_call(replace(request, settings=NO_SETTINGS, rules=None))
     plain = default.choice
@@ -343,11 +367,11 @@ def _describe_default(request: CallRequest, choice: Choice) -> list[str]:
 def _find_matching_rule(
     request: CallRequest, allowed: Sequence[CostedAlternative], notes: list[str]
 ) -> tuple[TunerRule, CostedAlternative] | None:
-    """Return the first matching rule that NCCL allows, with its alternative; None without one.
+    """Return the first tuner rule that fits the call and its alternative, or None if no rule fits.
 
-    A rule matches if its collective, its nodes and ranks and its sizes (both ends included) fit the
-    call. Matching rules whose algorithm and protocol are not among `allowed` are skipped, with a
-    note appended to `notes`.
+    A rule fits if its collective equals that of the call, it accepts the nodes and ranks, and the
+    size in bytes is in its range, both ends included. A fitting rule whose algorithm and protocol
+    are not in `allowed` is skipped; a note about it is appended to `notes`.
     """
     communicator = request.communicator
     for rule in request.rules or ():

@@ -178,13 +178,16 @@ def _explain_calls(context: CommandContext, request: _Request) -> int:
 
 
 def _explain_evidence(context: CommandContext, request: _Request) -> int:
-    """Compare logs of NCCL and files of measured times with the model, and print the result.
+    """Compare logs and files of measured times with the model, and print the result.
 
-    Each file is read as measured times if it is no tuning log and a reader of measurements accepts
-    it, else as a log. Logs use the machine of `--machine` or `--topology`, else only facts of the
-    log; `--ranks` and `--nodes` replace those of the log. Prints one JSON report with `--json`,
-    else one table per log, then one of all measured calls. Returns `ExitCode.DONE` even if findings
-    disagree. Raises `UsageError` if a collective, `--size` or `--tuner` is given.
+    A file is read as measured times if it is no tuning log and some reader of measurements
+    recognizes it. All other files are read as tuning logs. The machine is that of `--machine` or
+    `--topology`. Without either, it is inferred from each log. `--ranks` replaces the ranks of a
+    log, and then `--nodes` its nodes; `--nodes` alone changes nothing.
+
+    With `--json`, one report is printed. Otherwise one table per log is printed, then one of all
+    measured calls. Returns `ExitCode.DONE` even if findings disagree. Raises `UsageError` if
+    `--collective`, `--size` or `--tuner` is given.
     """
     from collhub_machine_profiles.nccl_constants import parse_version
 
@@ -228,7 +231,11 @@ def _explain_evidence(context: CommandContext, request: _Request) -> int:
 
 
 def _is_measured(context: CommandContext, content: bytes) -> bool:
-    """Return whether a line of `content` matches the signature of any reader of measured times."""
+    """Return whether a reader of measured times recognizes this content.
+
+    A reader recognizes it if the signature of its format, a regular expression, is found anywhere
+    in `content`. `^` and `$` match at every line.
+    """
     from hub_core.plugin_api import MeasurementReader
 
     return any(
@@ -240,10 +247,10 @@ def _is_measured(context: CommandContext, content: bytes) -> bool:
 def _check_measured(
     context: CommandContext, file: str, machine: _Machine | None
 ) -> list[MeasuredFinding]:
-    """Compare the measured calls of a file with the model; return a finding per call.
+    """Compare the measured calls of a file with the model; return one finding per call.
 
-    Points of one call are merged, and rows that the reader skips are reported. Raises `UsageError`
-    without a machine.
+    Points of the same call are merged first. Rows that the reader skips are reported to `context`.
+    Raises `UsageError` without a machine, because measured times do not identify one.
     """
     from collhub_machine_profiles.calls import merge_calls
 
@@ -262,10 +269,10 @@ class _Machine:
     """The machine of `--machine` or `--topology`: its GPU, its profile and its topology."""
 
     def __init__(self, context: CommandContext, request: _Request) -> None:
-        """Read the machine of `--machine` or `--topology`, with the channels of `--search`.
+        """Read the machine of `--machine` or `--topology`, and apply `--search` to its GPU.
 
-        Profile and topology are None unless they are given. Raises `UsageError` or `InputError` if
-        the machine is not known or an option is invalid.
+        `profile` and `topology` stay None unless reading the machine sets them. Raises `UsageError`
+        or `InputError` if the machine is unknown or an option is invalid.
         """
         self.profile: MachineProfile | None = None
         self.topology: Topology | None = None
@@ -305,9 +312,10 @@ class _Machine:
     def communicator(self, ranks: int | None, nodes: int | None, logged: str) -> Communicator:
         """Return the communicator of these ranks and nodes on this machine.
 
-        The version is that of `--version`, else of the log (`logged`, "" without one), else of the
-        profile, else the default; `version_source` is set accordingly. Ranks and nodes that are
-        None are found by `find_communicator` from topology and GPU.
+        The version of NCCL is the first that is known of: `--version` of the command ("given"),
+        `logged` unless it is "" ("of the log"), the profile ("of the profile"), the default
+        ("default"). Sets `version_source` to the text in brackets. `find_communicator` finds ranks
+        or nodes that are None from the topology and the GPU.
         """
         from collhub_machine_profiles.nccl_baseline import find_communicator, nccl_version_of
         from collhub_machine_profiles.nccl_constants import parse_version
@@ -329,11 +337,12 @@ class _Machine:
         )
 
     def expected_us(self, call: ExplainedCall) -> tuple[float, str] | None:
-        """Return (time of a call in us, name of the method) by the machine's profile, or None.
+        """Return the time of a call in us by the machine's profile, with the name of the method.
 
-        If settings or a tuner change NCCL's choice, the model gives the time; otherwise the
-        profile's table or model, as in `expected_time`. None without a profile, for a call without
-        a choice, with `--search`, and if neither knows the call.
+        If settings or a tuner change NCCL's choice, the profile's model gives the time ("model").
+        Otherwise `expected_time` uses the profile's table or model. The result is None without a
+        profile, for a call without a choice, with `--search`, and if the profile cannot predict the
+        call.
         """
         from collhub_machine_profiles.nccl_baseline import (
             expected_time,
@@ -365,11 +374,12 @@ class _Machine:
 
 
 def _with_search(gpu: Gpu, search: str | None) -> Gpu:
-    """Return the GPU with the channels of `--search`, such as `12x30` (channels x GB/s each).
+    """Return the GPU with the channels of `--search`, a text such as `12x30`.
 
-    Without the option, the GPU is unchanged. The channels of collectives become twice those of the
-    search, at most `MAX_COLLECTIVE_CHANNELS`. Raises `UsageError` for another form and for a number
-    that is 0.
+    The text means the number of channels and the GB/s of each. The number of channels for
+    collectives becomes twice as large, but at most `MAX_COLLECTIVE_CHANNELS`. Without the option
+    (None), the GPU is returned unchanged. Raises `UsageError` for a text of another form, and if
+    either number is 0.
     """
     from collhub_machine_profiles.nccl_costs import MAX_COLLECTIVE_CHANNELS
 
@@ -389,9 +399,10 @@ def _with_search(gpu: Gpu, search: str | None) -> Gpu:
 
 
 def _read_tuner(context: CommandContext, file: str | None) -> Sequence[TunerRule] | None:
-    """Return the rules of a tuner configuration as the tuner interprets them; None without a file.
+    """Return the rules of a tuner configuration as the example tuner interprets them.
 
-    Its traps are reported to `context`, errors among them as warnings.
+    The result is None without a file. All findings are reported to `context`; errors are reported
+    as warnings, because the tuner runs in spite of them.
     """
     from collhub_nccl.tuner.read import read_rules
 

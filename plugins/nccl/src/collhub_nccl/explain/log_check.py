@@ -68,14 +68,18 @@ def check_log(
     build: Callable[[int | None, int | None, str], Communicator] | None,
     version: str | None = None,
 ) -> LogCheck:
-    """Compare every choice and cost of a log with the model; findings are sorted by line.
+    """Compare every choice and cost in a log with the model; return findings sorted by line.
 
-    `build` returns the communicator of the user's machine for ranks, nodes and version, each as
-    logged, else None and "". Without it the machine is the known one whose costs the log contains.
-    `version` replaces that of the log. Ranks that are not logged are inferred from the latency of
-    ring LL, and the number of collective channels in the log replaces that of the model; notes
-    state both. Lines that could not be read are findings that do not agree. Raises `InputError` if
-    the log does not identify a machine.
+    `build` returns the communicator of the user's machine for (ranks, nodes, version). It gets
+    None, None and "" for those that are not known. Without `build`, the machine is the known GPU
+    whose costs are in the log.
+
+    - `version` replaces that of the log, unless it is None or "".
+    - Ranks that the log lacks are inferred from the latency of ring LL. A note gives their number.
+    - A number of collective channels in the log replaces that of the model, with a note.
+    - Lines that could not be read become findings that do not agree.
+
+    Raises `InputError` (`unknown-machine`) if the log does not identify a machine.
     """
     used_version = version or log.version
     nodes = log.nodes or None
@@ -110,10 +114,11 @@ def check_log(
 
 
 def _infer_ranks(log: TuningLog, version: str) -> int | None:
-    """Return the ranks of one node from a latency of ring LL; None if no row gives them.
+    """Return the number of ranks on one node from a logged latency of ring LL, or None.
 
-    The rows of all-reduce, all-gather and reduce-scatter are tried in order, with the constants of
-    H100. The first one wins whose ranks are a whole number (within 0.1) from 2 to 16.
+    The rows for all-reduce, all-gather and reduce-scatter are tried in the order of the log, with
+    the base and hop latencies of an H100. The first row wins that gives a whole number of ranks
+    (within 0.1) from 2 to 16.
     """
     for cost in log.costs:
         if (cost.algorithm, cost.protocol) == ("ring", "ll") and cost.collective in {
@@ -131,11 +136,12 @@ def _infer_ranks(log: TuningLog, version: str) -> int | None:
 def _infer_communicator(
     log: TuningLog, ranks: int | None, nodes: int, version: str
 ) -> Communicator:
-    """Return the known machine whose ring and tree costs are those of the log.
+    """Return the communicator of the known GPU whose costs for ring and tree are those of the log.
 
-    The GPUs of `_LIKELY_GPUS` are tried in order, and the first one wins with which all ring and
-    tree costs with a bandwidth agree. Raises `InputError` (code `unknown-machine`) without such
-    costs, for unknown ranks or several nodes, and if no GPU agrees.
+    The GPUs in `_LIKELY_GPUS` are tried in order, unless they have fewer GPUs per node than
+    `ranks`. The first wins with which every logged cost of ring and tree agrees; costs with
+    bandwidth 0 are ignored. Raises `InputError` (`unknown-machine`) if no GPU agrees, if there are
+    no such costs, if the number of ranks is unknown, and for several nodes.
     """
     used = [entry for entry in log.costs if entry.bandwidth and entry.algorithm in {"ring", "tree"}]
     if used and ranks is not None and nodes == 1:
@@ -199,12 +205,15 @@ def _check_cost(
 def _explain_cost(
     cost: LoggedCost, row: Alternative, log: TuningLog, communicator: Communicator
 ) -> str:
-    """Return the first hypothesis that explains the logged cost, else the differences, as text.
+    """Return a text that explains why a logged cost differs from that of the model.
 
-    The hypotheses of `_list_hypotheses` change version, search or number of ranks. If none gives
-    the cost, the text states the hop (rings and trees on one node) or the latency in microseconds,
-    and the factor of the bandwidth, as far as they differ by more than `_ROUNDING`; it is empty if
-    neither does.
+    The first hypothesis of `_list_hypotheses` that gives the logged cost is returned. Without one,
+    the text lists what differs by more than `_ROUNDING`:
+
+    - the latency: as the time of a hop in us for ring and tree on one node, else as a whole in us;
+    - the bandwidth: as a factor of that of the model.
+
+    It is "" if neither differs.
     """
     for label, changed in _list_hypotheses(cost, log, communicator):
         if _cost_agrees(cost, changed):
@@ -232,11 +241,12 @@ def _explain_cost(
 def _list_hypotheses(
     cost: LoggedCost, log: TuningLog, communicator: Communicator
 ) -> Iterator[tuple[str, Communicator]]:
-    """Yield (description, communicator) for communicators that differ in one property.
+    """Yield (description, communicator) for communicators that differ from this one in one way.
 
-    The order is: the bus bandwidth that the logged cost of ring Simple on the same line states, if
-    on one node it differs by more than 0.1 % from channels x speed; each NCCL version with other
-    constants; on one node each other number of ranks from 2 to the GPUs of a node.
+    - On one node: the bandwidth of the search that follows from the cost of ring Simple, for the
+      same collective on the same line, if it differs by more than 0.1 % from channels x speed.
+    - Each version of NCCL in `_VERSIONS` whose constants differ.
+    - On one node: each other number of ranks, from 2 to the GPUs of a node.
     """
     channels, speed = communicator.search_channels()
     for ring in log.costs:
@@ -261,11 +271,11 @@ def _list_hypotheses(
 
 
 def _check_threads(log: TuningLog) -> Iterator[LogFinding]:
-    """Yield a finding per logged maximum number of threads of rings and trees.
+    """Yield a finding for every logged maximum number of threads of ring and tree.
 
-    Expected are 512 for ll and simple and 640 for ll128; other algorithms and protocols are
-    ignored. The explanation of a difference is a setting of threads, or for ring simple with 256
-    the slow links of the search (channels x speed of at most 12 GB/s).
+    Expected are 512 threads for ll and simple, and 640 for ll128. Other algorithms and protocols
+    are ignored. A difference is explained by NCCL_NTHREADS or NCCL_LL128_NTHREADS. 256 threads of
+    ring simple are explained by slow links: channels x speed of at most 12 GB/s.
     """
     usual = {"ll": 512, "ll128": 640, "simple": 512}
     for row in log.threads:
@@ -331,11 +341,12 @@ def _check_choice(
 
 
 def _find_collective(logged: LoggedChoice, communicator: Communicator) -> tuple[str, str]:
-    """Return the collective of a choice, and how it was found if the log does not name it.
+    """Return the collective of a logged choice, and how it was found.
 
-    A named one gives the explanation "". Otherwise it is the first collective of the cost model
-    whose time for algorithm, protocol and size agrees with the logged time within
-    `MAX_TIME_DIFFERENCE`; without a logged time or such a collective, all-reduce is assumed.
+    - If the log names it, the second text is "".
+    - Otherwise it is the first collective of the cost model whose time for the logged algorithm,
+      protocol and size differs by at most `MAX_TIME_DIFFERENCE` (relative) from the logged time.
+    - Otherwise, also without a logged time, it is assumed to be all-reduce.
     """
     if logged.collective is not None:
         return logged.collective, ""
@@ -350,13 +361,13 @@ def _find_collective(logged: LoggedChoice, communicator: Communicator) -> tuple[
 
 
 def _explain_choice(logged: LoggedChoice, row: Alternative, call: ExplainedCall) -> str:
-    """Explain why NCCL logged another choice than the model, as one text.
+    """Return a text that explains why NCCL logged another choice than the model's.
 
-    The text first states both costs in microseconds, or why the model refuses the logged choice.
-    Then the call is explained again with sums of 8-bit integers or floats, with settings (NVLS off,
-    the logged protocol, the logged algorithm, or both) and with the constants of other versions.
-    The first two variations that give the logged algorithm and protocol are named; without any, a
-    tuner or another search of channels.
+    It begins with both costs in us, or with the reason why the model refuses the logged choice.
+    Then the call is explained again with one thing changed: 8-bit integers; 8-bit floats; NVLS off;
+    the logged protocol; the logged algorithm; both; each version in `_VERSIONS`. The first two
+    changes that give the logged algorithm and protocol are named. If there are none, the text names
+    a tuner or another search of channels.
     """
     request = call.request
     name = f"{logged.algorithm} {logged.protocol}"

@@ -106,10 +106,10 @@ def _check_point(
 
 
 def _explain(point: Measurement, call: ExplainedCall, profile: MachineProfile) -> str:
-    """Return the other choice, the constant of the model, or both, that give the measured time.
+    """Return a text with what would give the measured time: another choice, a constant, or both.
 
-    They are joined by "or" and state the time of the choice in us and the needed and usual value of
-    the constant; a text says so if neither explains the time.
+    The choice is given with its time in us, the constant with the needed and the usual value. Both
+    are joined by " or ". If neither is found, the text says that no single constant explains it.
     """
     parts = []
     fitting = _find_other_choice(point, call, profile)
@@ -127,11 +127,11 @@ def _explain(point: Measurement, call: ExplainedCall, profile: MachineProfile) -
 def _find_other_choice(
     point: Measurement, call: ExplainedCall, profile: MachineProfile
 ) -> tuple[Choice, float] | None:
-    """Return the alternative whose modelled time is nearest to the measured one, and its time.
+    """Return the other choice whose modelled time is nearest to the measured one, with its time.
 
-    The time is in us. Only alternatives other than the model's choice count, with a time that
-    differs by at most `_OTHER_CHOICE` (5 %) of the measured one. Of equally near ones the first
-    wins; None if there is none.
+    The time is in us. Only allowed alternatives count that lead to another launch than the call's
+    own, and whose time differs by at most `_OTHER_CHOICE` (relative) from the measured one. Of
+    equally near ones, the first in the call's list wins. None if there is none.
     """
     communicator = call.request.communicator
     nearest: tuple[float, Choice, float] | None = None
@@ -155,11 +155,13 @@ def _find_other_choice(
 def _find_constant(
     point: Measurement, call: ExplainedCall, profile: MachineProfile
 ) -> tuple[str, float, float] | None:
-    """Return name, needed value and value of the most influential constant that explains a time.
+    """Return the constant that explains a time: its name, the needed value, the usual value.
 
-    Constants are tried by descending relative change of the model's time when they grow by 1 %;
-    those below `_MIN_INFLUENCE` are not tried. The first wins for which some factor gives the
-    measured time. None without a model or a choice, and if no constant does.
+    Constants are tried from the most influential down. The influence of a constant is the relative
+    change of the modelled time when the constant grows by 1 %. Those below `_MIN_INFLUENCE` are not
+    tried. The first one wins for which `_solve_factor` finds a value that gives the measured time.
+    The result is None if there is none, if the call has no choice, and if the profile has no model
+    of the GPU.
     """
     choice = call.choice
     communicator = call.request.communicator
@@ -190,10 +192,11 @@ def _find_constant(
 
 
 def _solve_factor(time_of: Callable[[float], float], target_us: float) -> float | None:
-    """Return the factor with the target time, by bisection; None outside of 1/16 to 16.
+    """Return the factor for which `time_of` gives the target time in us, or None if there is none.
 
-    `time_of` maps a factor to a time in us and must rise or fall throughout. The bisection is on
-    logarithms and has `_BISECTIONS` steps.
+    The factor is sought between 1 / `MAX_FACTOR` and `MAX_FACTOR`, by `_BISECTIONS` bisections of
+    its logarithm. `time_of` must rise, or fall, over this whole range. The result is None if the
+    target is not between the times at both ends.
     """
     low, high = 1 / MAX_FACTOR, MAX_FACTOR
     rises = time_of(high) > time_of(low)

@@ -164,10 +164,10 @@ LOG_HEADER = ("line", "value", "logged", "predicted", "verdict")
 
 
 def describe_communicator(communicator: Communicator, version_source: str) -> str:
-    """Return GPU, ranks, nodes, version and channels of a communicator in one line.
+    """Return one line of text: GPU, ranks, nodes, version of NCCL and channels of a communicator.
 
-    The channels are those of the search with their speed in GB/s, those of collectives, and those
-    of NVLS if there are any. `version_source` states in brackets where the version comes from.
+    The channels are those of NCCL's search with the GB/s of each, those of collectives, and those
+    of NVLS if there are any. `version_source` is put in brackets after the version.
     """
     channels, speed = communicator.search_channels()
     nodes = "1 node" if communicator.nodes == 1 else f"{communicator.nodes} nodes"
@@ -261,12 +261,12 @@ def _create_call_item(call: ExplainedCall, expected: tuple[float, str] | None) -
 def choice_rows(
     calls: Sequence[ExplainedCall], expected: Sequence[tuple[float, str] | None]
 ) -> list[list[str]]:
-    """Return one row of texts per call: size, choice, expected time, deciding rule.
+    """Return one row of table cells per call: size, choice, expected time and deciding rule.
 
-    The choice has algorithm, protocol, channels, threads, chunk size, number of chunks and the time
-    of the cost model; the expected time has its method in brackets, and is empty if it is None. A
-    call that NCCL refuses has `none` as algorithm and empty cells up to the rule. `expected` is
-    parallel to `calls`.
+    The cells are size, algorithm, protocol, channels, threads, size of a chunk, number of chunks,
+    time by NCCL's cost model, expected time with its method in brackets, and rule. `expected` has
+    one (us, method) per call; the cell is "" for None. A call that NCCL refuses has `none` as its
+    algorithm, and "" in all further cells up to the rule.
     """
     rows = []
     for call, time in zip(calls, expected, strict=True):
@@ -326,10 +326,10 @@ def alternative_rows(calls: Sequence[ExplainedCall]) -> list[list[str]]:
 
 
 def refusal_rows(call: ExplainedCall) -> list[list[str]]:
-    """Return rows of the alternatives that NCCL does not use: algorithm, protocols, reason.
+    """Return rows (algorithm, protocols, reason) of the alternatives that NCCL does not use.
 
-    Equal reasons of an algorithm share a row, with protocols separated by commas. The order is that
-    of the alternatives; without refused ones there are no rows.
+    These are the alternatives without a time. Protocols with the same algorithm and the same reason
+    share a row, joined by ", ". Rows are in the order of the alternatives.
     """
     reasons: dict[tuple[str, str], list[str]] = {}
     for entry in call.alternatives:
@@ -374,11 +374,11 @@ def _create_measured_item(finding: MeasuredFinding) -> MeasuredCallItem:
 
 
 def measured_rows(findings: Sequence[MeasuredFinding]) -> list[list[str]]:
-    """Return one row of texts per measured call, in the order of the findings.
+    """Return one row of table cells per measured call, in the order of the findings.
 
-    The columns are line, collective, ranks, size, measured and expected time in microseconds,
-    difference in percent with sign, algorithm with protocol, and verdict. Unknown values are empty
-    texts. The last column is the plain explanation if no verdict is possible (`agrees` is None).
+    The cells are line, collective, ranks, size, measured time and expected time in us, signed
+    difference in percent, algorithm with protocol, and verdict. Unknown values are "". If no
+    verdict is possible (`agrees` is None), the last cell is just the explanation.
     """
     rows = []
     for entry in findings:

@@ -50,10 +50,11 @@ class LoggedChoice:
     channels: int = 0
 
     def total_bytes(self, ranks: int) -> int:
-        """Return the bytes of the full vector.
+        """Return the size of the full vector in bytes, for a communicator of `ranks` ranks.
 
-        NCCL 2.24 and later log the share of a rank for all-gather and reduce-scatter, which is
-        multiplied by `ranks`; earlier lines, which have a time, log the total.
+        For all-gather and reduce-scatter, NCCL 2.24 and later log the size of one rank's share,
+        which is multiplied by `ranks`. Their lines have no time, which is how they are recognized.
+        Other lines have the full size.
         """
         is_share = self.time_us is None and self.collective in {"all-gather", "reduce-scatter"}
         return self.size_bytes * ranks if is_share else self.size_bytes
@@ -176,12 +177,14 @@ class _Reader:
                     self.costs.append(LoggedCost(number, str(kind), algorithm, protocol, *values))
 
     def _read_choice(self, number: int, text: str) -> bool:
-        """Store the choice on a line; return False if the line has no known form.
+        """Store the choice on a line; return False, and store nothing, if it cannot be read.
 
-        A symmetric kernel is added to `kernels`, any other choice to `choices`. Sizes must be 1 to
-        `_MAX_SIZE` bytes, and operation, algorithm and protocol must be known words. The operation
-        may be missing if the line states a time; without a time, the line needs an operation and at
-        least one channel. Nothing is stored if the result is False.
+        A symmetric kernel is added to `kernels`, any other choice to `choices`.
+
+        - The size must be 1 to `_MAX_SIZE` bytes.
+        - Operation, algorithm and protocol must be known.
+        - The operation may be absent if the line has a time.
+        - A line without a time needs an operation and at least one channel.
         """
         if match := _SYMMETRIC.match(text):
             kind = standard_kind(match[1])
@@ -224,11 +227,12 @@ def is_tuning_log(content: bytes) -> bool:
 
 
 def read_tuning_log(content: bytes, file: str) -> TuningLog:
-    """Read the choices, symmetric kernels and costs of NCCL's tuning log of one communicator.
+    """Read NCCL's tuning log: its choices, symmetric kernels, costs and threads.
 
-    Only lines with NCCL's mark are read. Lines of choices that cannot be read are kept as warnings
-    in `unread`. Raises `InputError` (code `no-tuning-lines`) if the file has none of all these,
-    and for a file above 256 MiB.
+    The log must be that of one communicator. Only lines with NCCL's mark are read. Lines with a
+    choice that cannot be read are kept in `unread`, as warnings. Raises `InputError` for a file
+    above 256 MiB, and with code `no-tuning-lines` if nothing of all this is in the file; thread
+    counts do not count.
     """
     reader = _Reader(file)
     for number, line in _iterate_lines(content):

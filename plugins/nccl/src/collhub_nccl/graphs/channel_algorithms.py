@@ -25,13 +25,18 @@ def ring_algorithm(
     num_npus: int | None = None,
     collective_bytes: int | None = None,
 ) -> Algorithm:
-    """Build the algorithm of a collective over `rings`; each carries an equal share on one channel.
+    """Build the algorithm of a collective over `rings`, with one channel per ring.
 
-    Every ring contains each rank once. All-reduce: every rank's block is reduced along the ring up
-    to that rank, then forwarded along the same ring (Patarasuk and Yuan, JPDC 2009). A broadcast is
-    a chain from the root, a reduction a chain that ends at the root. `root`: for these two. A ring
-    passes `chunks` equal parts of its share one after the other; a chain sends the next part as
-    soon as its link is free. `npus[r]` is the NPU of rank r (default: r) of `num_npus`.
+    Each ring contains every rank once and carries an equal share of the data.
+
+    - Reduce-scatter and all-gather: every block passes once along the ring.
+    - All-reduce: the block of each rank is reduced along the ring up to that rank, then sent along
+      the same ring (Patarasuk and Yuan, JPDC 2009).
+    - Broadcast: a chain from `root`. Reduce: a chain that ends at `root`.
+
+    `root` must be None for collectives without a root. A ring sends its share as `chunks` equal
+    parts, one after the other. A chain sends the next part as soon as its link is free. `npus[r]`
+    is the NPU of rank r, by default r, among `num_npus` NPUs.
     """
     ranks, count = len(rings[0]), len(rings)
     is_rooted = kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
@@ -73,7 +78,7 @@ def ring_algorithm(
 def _locate_ranks(
     npus: Sequence[int] | None, source: Int64Array, target: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the NPUs of two columns of ranks; without `npus`, rank r is on NPU r."""
+    """Return the NPUs of two columns of ranks; if `npus` is None, rank r is on NPU r."""
     if npus is None:
         return source, target
     members = np.asarray(npus, np.int64)
@@ -86,11 +91,11 @@ _Hops = tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, Int64Ar
 def _build_hops(kind: CollectiveKind, ring: Ring, channel: int, root: int | None) -> _Hops:
     """Return the columns (block, source, target, round, reduces, channel) of one ring's messages.
 
-    Without a root, each rank sends in each of its n - 1 rounds to the next rank of the ring:
-    partial sums (reduce-scatter), blocks (all-gather), or first one and then the other (all-reduce,
-    rounds 0 to 2n - 3). With a root, block 0 passes along the chain of n - 1 hops from the root
-    (broadcast) or, summed, from its successor to the root (reduce). `channel` is repeated in each
-    row. Other collectives raise `KeyError` without a root.
+    Without a root, each rank sends one message per round to the next rank of the ring. Rounds 0 to
+    n - 2 reduce (reduce-scatter) or gather (all-gather). An all-reduce does both, in rounds 0 to 2n
+    - 3. With a root, block 0 passes along n - 1 hops, one per round: from the root for a broadcast,
+    or from the rank after the root to the root for a reduce, which reduces on the way. `channel` is
+    repeated in every row. Raises `KeyError` for other collectives without a root.
     """
     order, ranks = np.asarray(ring, np.int64), len(ring)
     if root is None:
@@ -139,13 +144,13 @@ def tree_algorithm(
     num_npus: int | None = None,
     collective_bytes: int | None = None,
 ) -> Algorithm:
-    """Build an all-reduce: each tree reduces its share to the root and broadcasts the result.
+    """Build an all-reduce over trees, with one channel per tree.
 
-    `trees`: nodes by rank; every tree spans the same ranks 0..n-1, and there is at least one. Tree
-    c uses channel c and carries 1 / (number of trees) of the data. A tree sends `chunks` equal
-    parts of its share in a pipeline, in both directions at the same time: part k starts k rounds
-    later. `npus[r]` is the NPU of rank r (default: r) of `num_npus`. The algorithm claims calls in
-    place and out of place.
+    Each tree reduces its share to the root and then broadcasts the result. `trees` has the nodes by
+    rank. There must be at least one tree, and all must span the same ranks 0 to n - 1. All shares
+    are equal. A tree sends its share as `chunks` equal parts, in a pipeline that uses both
+    directions at the same time: part k starts k rounds after part 0. `npus[r]` is the NPU of rank
+    r, by default r, among `num_npus` NPUs. The algorithm is for calls in place and out of place.
     """
     count, ranks = len(trees), len(trees[0])
     collective = Collective(
@@ -189,11 +194,11 @@ def tree_algorithm(
 
 
 def _list_hops(tree: Mapping[int, TreeNode]) -> list[_Hop]:
-    """List the messages of one tree: up to the root, deepest ranks first, then down.
+    """Return the messages of one tree: first up to the root, the deepest ranks first, then down.
 
-    A message is (source, target, round, whether it reduces). In rounds 0 to depth - 1 every rank
-    sends to its parent, reducing; in the following rounds parents send to their children. The roots
-    are the ranks with a negative parent; ranks that they do not reach are not listed.
+    A message is (source, target, round, reduces). With depth d, the messages in rounds 0 to d - 1
+    go to the parent and reduce. Those in rounds d to 2d - 1 go to the children. Roots are the ranks
+    whose parent is negative. Ranks that no root reaches are left out.
     """
     levels = [[rank for rank, node in sorted(tree.items()) if node.parent < 0]]
     while levels[-1]:
@@ -224,14 +229,18 @@ def nvls_algorithm(
     num_npus: int | None = None,
     collective_bytes: int | None = None,
 ) -> Algorithm:
-    """Build the algorithm of NVLS: switches add up the block of every rank and multicast it.
+    """Build the algorithm of NVLS, where switches add up the block of every rank and multicast it.
 
-    Every rank is the head of a block, of which each channel carries an equal share. Sum: all other
-    ranks send their share to the head. Multicast: the head sends its share to all other ranks. A
-    reduce-scatter sums, an all-gather multicasts, and an all-reduce does one and then the other. A
-    channel passes `chunks` equal parts one after the other. Switches that add up and multicast
-    carry each of these as one message; others forward all of them. `npus[r]` is the NPU of rank r
-    (default: r) of `num_npus`. Source: src/device/all_reduce.h of NCCL (NVLS).
+    Every rank is the head of one block. Each channel carries an equal share of it.
+
+    - Sum: all other ranks send their share to the head.
+    - Multicast: the head sends its share to all other ranks.
+
+    A reduce-scatter sums, an all-gather multicasts, an all-reduce sums and then multicasts. Other
+    collectives raise `KeyError`. A channel sends `chunks` equal parts one after the other. A switch
+    that can add up or multicast carries each as one message; other switches carry the message of
+    every rank. `npus[r]` is the NPU of rank r, by default r, among `num_npus` NPUs. Source:
+    src/device/all_reduce.h of NCCL.
     """
     phases = {
         CollectiveKind.REDUCE_SCATTER: [True],

@@ -61,14 +61,18 @@ _CONSEQUENCES: Mapping[str, str] = MappingProxyType(
 
 
 def write(algorithm: Algorithm, options: NcclRingOptions) -> WriteResult:
-    """Write an algorithm of rings as an `nccl-graph` file: one channel per equal share of the data.
+    """Write an algorithm that consists of rings as a file of format `nccl-graph`.
 
-    Attributes of a graph file from which the algorithm was read are written again if they fit the
-    rings; values in `options` replace them. Raises `InputError` with the reason unless the
-    algorithm is correct, has at most `MAX_GPUS` ranks, and consists of rings over all ranks, each
-    with a share of the data that an integer number of equal channels carries, at most
-    `MAX_CHANNELS` in all. Properties that a reader of the file would not restore are listed as
-    losses.
+    A ring gets one channel per equal share of the data. If the algorithm was read from such a file,
+    its other properties are written again as far as they fit the rings; `options` replace them.
+    Properties that reading the file would not restore are listed as losses.
+
+    Raises `InputError` if the algorithm
+
+    - has more than `MAX_GPUS` ranks (`too-many-ranks`),
+    - is not correct,
+    - does not consist of rings over all ranks (`not-rings`),
+    - needs more than `MAX_CHANNELS` equal channels (`too-many-channels`).
     """
     if algorithm.num_ranks > MAX_GPUS:
         raise InputError(
@@ -97,12 +101,15 @@ def write(algorithm: Algorithm, options: NcclRingOptions) -> WriteResult:
 
 
 def _apply_options(graph: RingGraph, options: NcclRingOptions) -> RingGraph:
-    """Return the graph with the values of the given options; others change nothing.
+    """Return the graph changed by the given options; options that are not given change nothing.
 
-    `copies` repeats each ring and its network devices that often, copies adjacent to each other;
-    `gpus` replaces the devices and drops the ranks; `speed` (GB/s per channel) sets both speeds,
-    `type` the link type within a node. Raises `UsageError` if the copies exceed `MAX_CHANNELS`
-    channels, for a speed not between 0 and 1e6, and for an invalid list of devices.
+    - `copies`: repeats every ring, with its network devices; copies are adjacent.
+    - `gpus`: replaces the device numbers, and removes the ranks.
+    - `speed`: sets the speed within and between nodes, in GB/s per channel.
+    - `type`: sets the type of links within a node.
+
+    Raises `UsageError` if copies make more than `MAX_CHANNELS` channels, for a speed that is not
+    above 0 and below 1e6, and for an invalid list of devices.
     """
     copies = options.copies
     if copies > 1 and copies * len(graph.channels) > MAX_CHANNELS:
@@ -133,11 +140,11 @@ def _apply_options(graph: RingGraph, options: NcclRingOptions) -> RingGraph:
 
 
 def _find_losses(algorithm: Algorithm, graph: RingGraph) -> Iterator[Loss]:
-    """Yield the differences to the algorithm that would be read back from the file.
+    """Yield what reading the file would not restore of the algorithm.
 
-    That is the all-reduce on the channels of the graph; the provenance is not compared. Each known
-    feature gives one loss in the order of `_CONSEQUENCES`; all other differences, such as columns
-    of steps, are one loss `steps`.
+    Reading gives an all-reduce on the channels of the graph. The provenance is not compared. Each
+    feature in `_CONSEQUENCES` that differs is one loss, in that order. All other differences, such
+    as columns of steps, are one loss `steps`.
     """
     stated = graph.as_json()
     back = ring_algorithm(
@@ -154,10 +161,10 @@ def _find_losses(algorithm: Algorithm, graph: RingGraph) -> Iterator[Loss]:
 
 
 def _describe_value(algorithm: Algorithm, feature: str) -> str:
-    """Return the lost value of a feature as a text if it is short, else its extent.
+    """Return the lost value of a feature as text, or a short description if the value is long.
 
-    Extensions are listed by name ("none" without any); features without a rule of their own are
-    attributes of the collective.
+    Extensions are listed by name, sorted; "none" if there are none. Scratch units give "all ranks".
+    Features without a rule here are attributes of the collective.
     """
     if feature == "root":
         return f"rank {algorithm.collective.root}"
@@ -181,12 +188,12 @@ _MAX_STEPS = 1 << 22
 
 
 def read(source: Source, options: RingReadOptions) -> Algorithm:
-    """Read the format `nccl-graph`: rank i is the GPU with the i-th smallest rank or device.
+    """Read the format `nccl-graph` as an algorithm on the rings of the graph.
 
-    The result is the collective of the options, an all-reduce or another one, on the rings of the
-    graph; properties that rings do not express are kept as an extension. Raises `InputError` with
-    file and line for another root element or version, and if a channel is not a ring over all GPUs
-    of the node.
+    The collective is that of `options`. Rank i is the GPU with the i-th smallest (rank, device).
+    What rings cannot express is kept as an extension. Raises `InputError` with file and line if the
+    root element is not <graphs> of version 1, and for a graph that `_read_ring_graph` refuses;
+    raises `UsageError` for a wrong root.
     """
     content = source.content()
     root = parse(content, source.name)
@@ -220,10 +227,10 @@ def _refuse(element: Element, message: str, cure: str = "") -> NoReturn:
 
 
 def _choose_root(kind: CollectiveKind, stated: int | None, gpus: int) -> int | None:
-    """Return the root of a broadcast or reduce, by default 0; None for other kinds.
+    """Return the root of a broadcast or reduce, 0 if the option is not given; None for other kinds.
 
-    Raises `UsageError` for a root that is not one of the ranks 0 to gpus - 1, and for any root of
-    another kind.
+    Raises `UsageError` for a root above the last of `gpus` ranks, and for a root of a collective
+    that has none.
     """
     if not kind.traits.is_rooted:
         if stated is not None:
@@ -237,11 +244,15 @@ def _choose_root(kind: CollectiveKind, stated: int | None, gpus: int) -> int | N
 
 
 def _read_ring_graph(root: Element, source: Source) -> RingGraph:
-    """Return the graph with id 0, whose channels must be rings over the same GPUs.
+    """Return the ring graph of a file, which is the one with id 0.
 
-    Other graphs are reported as notes `graph-not-read`. Raises `InputError` if not exactly one
-    graph has id 0, if its pattern is not a ring, if `nchannels` is not the number of its channels,
-    for no channels or more than `MAX_CHANNELS`, and for channels that `_check_channels` refuses.
+    All other graphs are reported as notes `graph-not-read`. Raises `InputError` if
+
+    - not exactly one graph has id 0,
+    - its pattern is not that of rings,
+    - `nchannels` is not the number of its channels, or there are none,
+    - there are more than `MAX_CHANNELS` channels,
+    - `_check_channels` refuses them, for example if they are not rings over the same GPUs.
     """
     graphs = [graph for graph in root.named("graph") if graph.text("id") == "0"]
     if len(graphs) != 1:
@@ -298,10 +309,10 @@ _Key = tuple[int, int]
 
 
 def _read_key(gpu: Element) -> tuple[_Key, int]:
-    """Return ((rank or -1, device), device) of a GPU; the first part sorts and compares GPUs.
+    """Return (key, device) of a GPU; the key, (rank or -1, device), sorts and compares GPUs.
 
-    The device is hexadecimal, the rank decimal and -1 if missing. Raises `InputError` for other
-    texts.
+    In the file, the device is hexadecimal and the rank decimal. A missing rank is -1. Raises
+    `InputError` for other texts.
     """
     device, rank = gpu.text("dev"), gpu.text("rank")
     if not _DEVICE.fullmatch(device):
@@ -313,11 +324,12 @@ def _read_key(gpu: Element) -> tuple[_Key, int]:
 
 
 def _read_nets(channels: list[Element], source: Source) -> tuple[tuple[int, int], ...]:
-    """Return the numbers of the network devices at both ends of every channel; empty without any.
+    """Return the two network devices of every channel, or () if no channel has any.
 
-    They are hexadecimal in the file. Raises `InputError` if only some channels have them, if they
-    are not the first and last element of a channel, and for other texts. If there are any, a note
-    `one-node` states that the rings are read as rings of this node.
+    Their numbers are hexadecimal in the file. If there are any, a note `one-node` is reported: the
+    rings continue in other nodes, but are read as rings of this node. Raises `InputError` if only
+    some channels have them, if they are not the first and the last element of their channel, and
+    for a text that is not hexadecimal.
     """
     pairs = []
     for channel in channels:
@@ -341,11 +353,11 @@ def _read_nets(channels: list[Element], source: Source) -> tuple[tuple[int, int]
 
 
 def _read_attributes(graph: Element) -> dict[str, str]:
-    """Return the attributes that decide which algorithm NCCL chooses, as written.
+    """Return the attributes of a graph that affect which algorithm NCCL chooses, as texts.
 
-    All names of `DEFAULT_ATTRIBUTES` are required but latencyinter, which gets its default. Raises
-    `InputError` for a missing one, and for a value that is no number or, for types, no kind of
-    path.
+    They are those in `DEFAULT_ATTRIBUTES`. All are required, except `latencyinter`, which has a
+    default. Raises `InputError` for a missing one and for an invalid value: types must be a kind of
+    path, all others a number.
     """
     texts = {}
     for name, default in DEFAULT_ATTRIBUTES.items():

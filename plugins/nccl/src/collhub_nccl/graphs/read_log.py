@@ -40,13 +40,17 @@ _MAX_LISTED = 20
 
 
 def read(source: Source, options: LogReadOptions) -> Algorithm:
-    """Read rings (or, with `-O graph=tree`, trees) of one communicator, each as one channel.
+    """Read the rings of one communicator from a log of NCCL; with `-O graph=tree`, its trees.
 
-    Without the option communicator, it is the largest one. Connections, choices and calls are
-    reported, and a channel that is not a ring or tree over all ranks is left out with a warning.
-    Raises `InputError` if no channel is valid, `UsageError` for a communicator that is not in the
-    log, for trees of another collective than all-reduce, and for a root that is out of range or has
-    no meaning; the default root is 0.
+    Each ring or tree becomes one channel. The communicator is that of `options`, else the one with
+    the most ranks. Connections, NCCL's choices and calls are reported as notes. A channel that is
+    no ring or tree over all ranks is left out, with a warning. The root is 0 unless given.
+
+    Raises `InputError` if the log has no rings or trees, or no valid channel, and `UsageError` for
+
+    - a communicator that is not in the log,
+    - trees of another collective than all-reduce,
+    - a root out of range, or one of a collective without root.
     """
     log, skipped = NcclLog(), 0
     for part in source.parts:
@@ -85,11 +89,12 @@ def read(source: Source, options: LogReadOptions) -> Algorithm:
 
 
 def _choose_communicator(log: NcclLog, identity: str | None, source: Source) -> CommunicatorFacts:
-    """Return the named communicator, else the one of most ranks; of equal ones the first.
+    """Return the communicator named `identity`, or the one with the most ranks if that is None.
 
-    Only communicators with rings or trees count. The name is compared in lower case, and the first
-    with that name wins. Raises `UsageError` with up to 8 known names if none has it, and
-    `InputError` (code `no-rings`) if no name is given and the log has no rings and no trees.
+    Only communicators with rings or trees count. Of those with equally many ranks, the first one
+    wins. A name is compared in lower case; the first communicator with it wins. Raises
+    `UsageError`, which lists up to 8 names, if none has the name, and `InputError` (`no-rings`) if
+    no name is given and the log has no rings and no trees.
     """
     graphs = [
         communicator
@@ -117,10 +122,10 @@ def _choose_communicator(log: NcclLog, identity: str | None, source: Source) -> 
 
 
 def _valid_rings(facts: CommunicatorFacts, source: Source) -> list[tuple[int, ...]]:
-    """Return the rings over all ranks, each from rank 0 on, in the order of the channels.
+    """Return the rings over all ranks in the order of their channels; each starts at rank 0.
 
-    A ring with a defect is left out; `_check_channels` reports the defects with their lines, and
-    refuses a log without any ring.
+    A channel with a defect is left out and reported as a warning with its line, if known. Raises
+    the `InputError` of `_check_channels`, for example if no channel is valid.
     """
     rings, defects = [], []
     for channel in facts.ring_channels:
@@ -137,10 +142,10 @@ def _valid_rings(facts: CommunicatorFacts, source: Source) -> list[tuple[int, ..
 
 
 def _valid_trees(facts: CommunicatorFacts, source: Source) -> list[Mapping[int, TreeNode]]:
-    """Return the trees over all ranks, in order of channels; report the others.
+    """Return the trees over all ranks, by ascending channel.
 
-    A tree with a defect is left out. `_check_channels` reports the defects, and refuses a log
-    without any tree.
+    A channel with a defect is left out and reported as a warning. Raises the `InputError` of
+    `_check_channels`, for example if no channel is valid.
     """
     trees: list[Mapping[int, TreeNode]] = []
     defects: list[tuple[int | None, str]] = []
@@ -157,11 +162,15 @@ def _valid_trees(facts: CommunicatorFacts, source: Source) -> list[Mapping[int, 
 def _check_channels(
     count: int, ranks: int, defects: Sequence[tuple[int | None, str]], source: Source
 ) -> None:
-    """Report each defect (line, message) as a warning `channel`: the channel is left out.
+    """Report the channels that are left out as warnings, and check the number of those that remain.
 
-    `count` is the number of valid channels. Raises `InputError` with the first defect if it is 0,
-    for fewer than 2 ranks, and for more than `_MAX_CHANNELS` channels or `_MAX_STEPS` steps (4 x
-    channels x ranks^2).
+    `defects` has (line or None, message) per channel that is left out; `count` is the number of
+    valid channels. Raises `InputError` (`channel`)
+
+    - with the first defect, and without warnings, if `count` is 0,
+    - for fewer than 2 ranks,
+    - for more than `_MAX_CHANNELS` channels,
+    - if 4 x channels x ranks^2 is more than `_MAX_STEPS`.
     """
     if not count:
         line, message = defects[0] if defects else (None, "the log has no channels of this kind")
@@ -180,11 +189,11 @@ def _check_channels(
 
 
 def _report_facts(source: Source, log: NcclLog, facts: CommunicatorFacts, skipped: int) -> None:
-    """Report the facts of the log that an algorithm does not express, each as a note `nccl-log`.
+    """Report facts of the log that an algorithm cannot express, each as a note `nccl-log`.
 
-    The notes name transports of connections and NCCL's choices (at most `_MAX_LISTED` of each),
-    channels, calls, other communicators in the log, lines without a known communicator and
-    `skipped` lines of calls, in this order. Facts that are missing or 0 get no note.
+    The notes are, in this order: transports of connections and NCCL's choices (up to `_MAX_LISTED`
+    of each), channels, number of calls, other communicators in the log, lines without a known
+    communicator, and `skipped` lines of calls. Facts that are missing or 0 have no note.
     """
     lines = [
         f"{count} connections via {transport}"

@@ -65,11 +65,11 @@ class RingGraph:
     attributes: Mapping[str, str] = field(default_factory=lambda: DEFAULT_ATTRIBUTES)
 
     def as_xml(self) -> str:
-        """Return the file in NCCL's dialect: no declaration, each tag on a line of its own.
+        """Return the graph as XML text in NCCL's form: no declaration, each tag on its own line.
 
-        Device numbers are hexadecimal. The order of attributes is that of NCCL's dumps: id 0,
-        pattern, crossnic and nchannels, then those of the graph, which replace the value of an
-        equal name. The text ends with a line feed.
+        The attributes of <graph> are id, pattern, crossnic and nchannels, followed by those of this
+        graph, which replace attributes of the same name. This is the order of NCCL's own files.
+        Device numbers are hexadecimal. The text ends with a line feed.
         """
         # The order of NCCL's own dumps.
         attributes = {
@@ -86,10 +86,11 @@ class RingGraph:
         return "\n".join([*lines, "  </graph>", "</graphs>", ""])
 
     def _format_elements(self, number: int) -> Iterator[str]:
-        """Yield the XML lines within the <channel> of this number.
+        """Yield the XML lines inside <channel> element `number`.
 
-        They are the first network device (if stated), the GPUs in the order of the ring, with ranks
-        if stated, and the second network device. Device numbers are hexadecimal, ranks decimal.
+        They are the first network device, the GPUs in the order of the ring, and the second network
+        device. Ranks and network devices are left out if the graph has none. Device numbers are
+        hexadecimal, ranks decimal.
         """
         nets = self.nets[number] if self.nets else ()
         yield from (f'      <net dev="{net:x}"/>' for net in nets[:1])
@@ -99,10 +100,14 @@ class RingGraph:
         yield from (f'      <net dev="{net:x}"/>' for net in nets[1:])
 
     def as_json(self) -> dict[str, JsonValue]:
-        """Return the parts that the writer would not restore from the rings; empty without any.
+        """Return the parts of the graph that the rings do not determine; {} if there are none.
 
-        These are channels other than the derived ones, devices other than 0, 1, 2 and so on, ranks
-        and network devices if stated, and attributes that differ from `DEFAULT_ATTRIBUTES`.
+        - `channels`: if they differ from `derived_channels`.
+        - `devices`: if they are not 0, 1, 2 and so on.
+        - `ranks` and `nets`: if there are any.
+        - `attributes`: those that differ from `DEFAULT_ATTRIBUTES`.
+
+        `restored_graph` is the inverse.
         """
         derived = derived_channels(Counter(map(from_first_gpu, self.channels)))
         parts: dict[str, JsonValue] = {}
@@ -125,13 +130,18 @@ class RingGraph:
 
 
 def restored_graph(rings: Mapping[Ring, int], extension: JsonValue) -> RingGraph:
-    """Combine rings and their shares with the parts from `as_json`, as far as these still fit.
+    """Return the graph of rings and shares, with the parts that `as_json` kept, if they still fit.
 
-    The extension may come from any document: parts with a different form or for different rings are
-    ignored, because NCCL would misread them. Channels must be the same rings equally often; devices
-    and ranks distinct and one per GPU; network devices one pair per channel. Without a valid part,
-    the derived channels, devices 0, 1, 2 and so on, no ranks, no network devices and the default
-    attributes hold.
+    `extension` may come from any document. A part of another form, or for other rings, is ignored,
+    because NCCL would misread it. These fit:
+
+    - channels that are the same rings with the same shares;
+    - devices and ranks: distinct numbers, one per GPU;
+    - network devices: one pair per channel;
+    - attributes with a valid value.
+
+    Defaults replace the others: derived channels, devices 0, 1, 2 and so on, no ranks, no network
+    devices, `DEFAULT_ATTRIBUTES`.
     """
     gpus = len(next(iter(rings)))
     stated = extension if isinstance(extension, dict) else {}
@@ -160,34 +170,38 @@ def restored_graph(rings: Mapping[Ring, int], extension: JsonValue) -> RingGraph
 
 
 def is_attribute(name: str, text: str) -> bool:
-    """Whether a text is valid for an attribute: a kind of path for the types, else a number."""
+    """Return whether a text is valid for an attribute of a graph.
+
+    Attributes whose name begins with "type" need a kind of path, all others a number.
+    """
     pattern = _PATH_TYPE if name.startswith("type") else _NUMBER
     return pattern.fullmatch(text) is not None
 
 
 def derived_channels(rings: Mapping[Ring, int]) -> tuple[Ring, ...]:
-    """Minimum list of channels in which every ring has its share of the data.
+    """Return the shortest list of channels in which the rings have their shares of the data.
 
-    NCCL gives all channels the same amount, so a ring with twice the share has two channels.
+    NCCL sends the same amount over every channel, so a ring with twice the share has two channels.
+    The channels of a ring are adjacent; rings keep their order.
     """
     unit = gcd(*rings.values())
     return tuple(ring for ring, share in rings.items() for _ in range(share // unit))
 
 
 def from_first_gpu(ring: Sequence[int]) -> Ring:
-    """Return the same ring starting at GPU 0, so that equal rings are equal tuples.
+    """Return the ring rotated so that it starts at GPU 0; unchanged if it has no GPU 0.
 
-    A ring without GPU 0 keeps its start.
+    Rings that are equal up to rotation become equal tuples.
     """
     start = ring.index(0) if 0 in ring else 0
     return (*ring[start:], *ring[:start])
 
 
 def _to_lists(value: JsonValue) -> list[Ring]:
-    """Return lists of numbers as tuples; empty for any other JSON value.
+    """Return lists of numbers as tuples; [] unless the value has exactly that form.
 
-    All rows must be lists of 1 to `MAX_GPUS` whole numbers from 0 below 2^63 (no booleans), and
-    there may be at most `MAX_CHANNELS` rows; one wrong row makes the result empty.
+    The value must be a list of at most `MAX_CHANNELS` rows. Every row must be a list of 1 to
+    `MAX_GPUS` integers from 0 to 2^63 - 1; booleans are not integers here.
     """
     if not isinstance(value, list) or len(value) > MAX_CHANNELS:
         return []
@@ -218,17 +232,17 @@ _NOTHING = -1
 
 
 def rings_of(algorithm: Algorithm) -> dict[Ring, int]:
-    """Return the rings of an algorithm, each with the number of equal parts of the data on it.
+    """Return the rings of an algorithm, each with the number of equal parts of the data it carries.
 
-    The data is divided into the blocks of `levelled_program`, which are the parts; each is followed
-    through all messages. A ring lists the ranks in the order in which data passes them, from rank
-    0. The rings are in the order of their first part.
+    The parts are the blocks of `levelled_program`. Each is followed through all messages. A ring
+    lists the ranks in the order in which data passes them, from rank 0 on. Rings are in the order
+    of their first part.
 
-    A part must be sent along one path over all n ranks, in n - 1 messages. In an all-reduce it is
-    sent twice, in 2 (n - 1) messages, and both times over links of the same cycle. Raises
-    `InputError` (code `not-rings`) for the first part that is not, for other kinds than all-reduce,
-    all-gather, reduce-scatter, broadcast and reduce, for one rank, and if no rank sends anything.
-    Raises the `InputError` of `levelled_program` for algorithms that cannot be levelled.
+    A part must pass all n ranks along one path, with n - 1 messages. In an all-reduce it passes
+    twice, with 2 (n - 1) messages, both times over links of the same cycle. Raises `InputError`
+    (`not-rings`) at the first part that does not. It is also raised for fewer than 2 ranks, if no
+    rank sends anything, and for collectives other than all-reduce, all-gather, reduce-scatter,
+    broadcast and reduce. Raises the `InputError` of `levelled_program` for other faults.
     """
     kind, n = algorithm.collective.kind, algorithm.num_ranks
     if kind not in _PASSES or n < 2:
@@ -259,11 +273,11 @@ def _build_refusal(reason: str) -> InputError:
 
 
 def _find_ring(part: int, n: int, links: Iterable[RankPair]) -> Ring:
-    """Return the ring of a part from the (source, target) pairs of its messages.
+    """Return the ring of a part, from the (source, target) pairs of its messages.
 
-    It starts at rank 0, so that equal rings are equal tuples. A path over all `n` ranks is closed
-    by the missing link. Links that are not one cycle through all ranks raise the refusal of this
-    reader.
+    The ring starts at rank 0, so equal rings are equal tuples. A path over all `n` ranks is closed
+    by its missing link. Raises `InputError` (`not-rings`) if the links are not one cycle through
+    all ranks.
     """
     successor = _find_successors(part, links)
     if len(successor) == n - 1:
@@ -282,10 +296,10 @@ def _find_ring(part: int, n: int, links: Iterable[RankPair]) -> Ring:
 
 
 def _find_successors(part: int, links: Iterable[RankPair]) -> dict[int, int]:
-    """Return the rank to which every rank sends a part, by sending rank.
+    """Return the rank to which each rank sends a part, by sending rank.
 
-    `links` are (source, target). Raises `InputError` if a rank sends the part twice, also to the
-    same rank, or receives it from several ranks.
+    `links` has (source, target) pairs. Raises `InputError` (`not-rings`) if two pairs have the same
+    source or the same target.
     """
     successor: dict[int, int] = {}
     for source, target in sorted(links):
@@ -310,9 +324,10 @@ class _Passages:
     target: Int64Array
 
     def iterate_by_part(self, part_count: int) -> Iterator[list[RankPair]]:
-        """Yield the (source, target) pairs of the messages of parts 0 to `part_count` - 1.
+        """Yield the (source, target) pairs of the messages of each part, from part 0 on.
 
-        One list per part, in the order of time; empty for a part that is not sent.
+        There is one list per part, up to part `part_count` - 1, in order of time. It is empty for a
+        part that no message carries.
         """
         indptr, messages = csr(self.part, np.arange(len(self.part)), part_count)
         for first, last in pairwise(indptr.tolist()):
@@ -322,10 +337,10 @@ class _Passages:
 
 
 def _record_passages(collective: Collective, program: LevelledProgram) -> _Passages:
-    """Execute the program on numbers of parts, and record the part in every block of a message.
+    """Execute the program, and return the passages of all parts: (part, source, target) columns.
 
-    Returns one entry (part, source, target) per block of each message, in the order of execution.
-    Raises the refusal of this reader if no rank sends anything.
+    There is one entry per block of each message, in the order of execution. Raises `InputError`
+    (`not-rings`) if no rank sends anything.
     """
     moved = list(_execute_messages(collective, program))
     if not moved:
@@ -343,11 +358,12 @@ def _record_passages(collective: Collective, program: LevelledProgram) -> _Passa
 def _execute_messages(
     collective: Collective, program: LevelledProgram
 ) -> Iterator[tuple[Int64Array, int, int]]:
-    """Yield (parts, source, target) of every message, in an order that the program allows.
+    """Execute the program; yield (parts, source, target) for every message.
 
-    Executes the program on the numbers of the initial parts of the collective's buffer. `parts` is
-    a copy of the numbers received, `source` and `target` are ranks. Copies and sums within a rank
-    yield nothing. Raises the refusal of this reader if a rank reduces different parts together.
+    The memory holds numbers of parts instead of data. `parts` is a copy of the received numbers;
+    `source` and `target` are ranks. Records run by level, messages before local work within a
+    level. Local work yields nothing. Raises `InputError` (`not-rings`) if a rank reduces different
+    parts together.
     """
     memory = _build_initial_memory(collective, program)
     source, target = _get_addresses(program)
@@ -373,9 +389,9 @@ def _execute_messages(
 
 
 def _get_addresses(program: LevelledProgram) -> tuple[Sequence[int], Sequence[int]]:
-    """Source and target address of every record in the memory of all ranks.
+    """Return the source and the target address of every record, in the memory of all ranks.
 
-    The source of a receive is that of its send.
+    The source of a receive is that of its send. Both are lists.
     """
     source, target = program.addresses()
     sends, receives = program.message_ends()
@@ -385,10 +401,10 @@ def _get_addresses(program: LevelledProgram) -> tuple[Sequence[int], Sequence[in
 
 
 def _build_initial_memory(collective: Collective, program: LevelledProgram) -> Int64Array:
-    """Return the part of the full buffer in every block of memory before the program, int64.
+    """Return which part is in each block of memory before the program runs, as int64.
 
-    Blocks without an input are `_NOTHING`. The part is the block's number in INPUT; for an
-    all-gather, whose full buffer is its output, it also counts the shares of the ranks before.
+    Blocks without input are `_NOTHING`. In INPUT, block i is part i. In an all-gather, whose full
+    buffer is the output, the shares of the ranks before are added to i.
     """
     layout = program.layout
     memory = np.full(layout.total, _NOTHING, np.int64)

@@ -89,10 +89,10 @@ _LOST_COLUMNS = (
 
 
 def write(algorithm: Algorithm, options: NcclProgramOptions) -> WriteResult:
-    """Writer of the format `nccl`.
+    """Write an algorithm as a folder of format `nccl`: a C++ and a Python program with its tables.
 
-    Raises `InputError` for algorithms that cannot be executed (see `levelled_program`), and
-    `UsageError` for a mode that the algorithm does not serve.
+    Raises `InputError` if the algorithm cannot be executed (see `levelled_program`) or is too large
+    for the tables, and `UsageError` for a wrong `name` or a `mode` that the algorithm has not.
     """
     in_place = _is_in_place(algorithm, options.mode)
     names = choose_names(algorithm, options.name)
@@ -103,10 +103,14 @@ def write(algorithm: Algorithm, options: NcclProgramOptions) -> WriteResult:
 
 
 def fit(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
-    """Return the resources of the emitted library; raises as `write` does.
+    """Return the resources that the program of `write` would need, with default options.
 
-    NCCL chooses the thread blocks of a group of sends and receives: one per concurrent lane and
-    peer. Operations are records: messages and local work.
+    - `blocks`: lanes x the most peers that a rank has. NCCL runs a group of sends and receives on
+      one thread block per concurrent lane and peer.
+    - `operations`, `block_operations`: the most records (messages and local work) of a rank.
+    - `channels`: the number of lanes. `units`: the number of blocks.
+
+    The size and the topology have no influence. Raises the errors of `write`.
     """
     options = NcclProgramOptions()
     program = levelled_program(algorithm, _is_in_place(algorithm, options.mode))
@@ -123,7 +127,10 @@ def fit(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> Runt
 
 
 def _list_peers(algorithm: Algorithm) -> list[list[int]]:
-    """List the peers of every rank's messages, by rank in row order, with repetitions."""
+    """Return the peers of every rank's messages: one list per rank, in the order of the steps.
+
+    A peer appears once per message. Steps without a peer are left out.
+    """
     steps = algorithm.steps
     peers: list[list[int]] = [[] for _ in range(algorithm.num_ranks)]
     for rank, peer in zip(steps.rank.tolist(), steps.peer.tolist(), strict=True):
@@ -133,10 +140,11 @@ def _list_peers(algorithm: Algorithm) -> list[list[int]]:
 
 
 def _is_in_place(algorithm: Algorithm, mode: str | None) -> bool:
-    """Return whether the program serves in-place calls, by the option `mode`.
+    """Return whether the program is for calls in place, as the option `mode` or the algorithm says.
 
-    Without the option, it does only if the algorithm does not serve calls out of place. Raises
-    `UsageError` if the algorithm does not serve the calls of the option.
+    Without the option, the program is for calls in place only if the algorithm does not support
+    calls out of place. Raises `UsageError` if the algorithm does not support the mode of the
+    option.
     """
     collective = algorithm.collective
     if mode is None:
@@ -153,10 +161,9 @@ def _is_in_place(algorithm: Algorithm, mode: str | None) -> bool:
 
 
 def fixed_files() -> Iterator[Artifact]:
-    """Yield the files that are equal for every algorithm.
+    """Yield the files that are the same for every algorithm.
 
-    These are the files of the runtime, then those of the double for the CPU in the folder
-    `double/`.
+    They are the files of the runtime, followed by those of the CPU double in the folder `double/`.
     """
     for name in _RUNTIME:
         yield _shipped("runtime", name, name)
@@ -165,18 +172,20 @@ def fixed_files() -> Iterator[Artifact]:
 
 
 def _shipped(folder: str, name: str, target: str) -> Artifact:
-    """Return a file of this distribution as an artifact, executable if it is one of `_SCRIPTS`.
+    """Return a file of this package as an artifact with path `target` in the output.
 
-    `folder`, `name`: its place in the package; `target`: its path in the output.
+    `folder` and `name` are its place in the package. It is executable if `name` is in `_SCRIPTS`.
+    The file is read when the artifact is written.
     """
     file = files("collhub_nccl") / folder / name
     return Artifact(target, file.read_bytes, executable=name in _SCRIPTS)
 
 
 def _artifacts(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
-    """Yield all files of the folder: those equal for all programs, those with names, the tables.
+    """Yield all files of the output: those equal for all programs, those with names, the tables.
 
-    The tables (`schedule.cpp`, `schedule.json`) are formatted only when they are written.
+    The texts of the tables (`schedule.cpp` and `schedule.json`) are built only when they are
+    written.
     """
     yield from fixed_files()
     yield from named_files(tables, names)
@@ -185,9 +194,9 @@ def _artifacts(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
 
 
 def named_files(tables: Tables, names: LibraryNames) -> Iterator[Artifact]:
-    """Yield the header, the macros, the part of the makefile and the manifest, in this order.
+    """Yield the files that depend on the names: header, macros, part of the makefile, manifest.
 
-    Texts are created when an artifact is written.
+    Their texts are built only when they are written.
     """
     collective, ranks = tables.collective, tables.program.num_ranks
     root = collective.root
@@ -203,10 +212,10 @@ def _text(name: str, content: Callable[[], str]) -> Artifact:
 
 
 def _losses(algorithm: Algorithm) -> Iterator[Loss]:
-    """Yield properties of the algorithm that the program does not represent.
+    """Yield what the program does not represent of the algorithm, as losses.
 
-    The dependencies are always lost, because levels take their place; properties of the collective,
-    columns of steps and extensions only if they are set.
+    In this order: properties of the collective, columns of steps that differ from their default,
+    dependencies (always, because levels replace them), and extensions.
     """
     yield from _losses_of_collective(algorithm)
     for feature, consequence in _LOST_COLUMNS:
@@ -224,10 +233,10 @@ def _losses(algorithm: Algorithm) -> Iterator[Loss]:
 
 
 def _losses_of_collective(algorithm: Algorithm) -> Iterator[Loss]:
-    """Yield properties of the collective that the program does not represent.
+    """Yield what the program does not represent of the collective and its steps, as losses.
 
-    These are steps of kind COMPUTE, which are left out, and the check of the result if a custom
-    collective states none.
+    - Steps of kind COMPUTE, which are left out.
+    - A custom collective without an expected result: the program cannot check its output.
     """
     collective = algorithm.collective
     if algorithm.steps.is_kind(StepKind.COMPUTE).any():
@@ -322,9 +331,9 @@ class LibraryNames:
 
     @property
     def functions(self) -> dict[str, str]:
-        """Return the names of the exported C functions by role: run, release, error, level.
+        """Return the names of the exported C functions by role: run, release, error and level.
 
-        `run` is `collhub_<kind>_<name>` with `_` for `-` in the kind, others
+        `run` is `collhub_<kind>_<name>`, where `_` replaces `-` in the kind. The others are
         `collhub_<role>_<name>`.
         """
         kind = self.kind.replace("-", "_")
@@ -340,10 +349,10 @@ class LibraryNames:
 
 
 def choose_names(algorithm: Algorithm, name: str | None) -> LibraryNames:
-    """Return the names of a library: by option `name`, else by the algorithm's source or producer.
+    """Return the names of a library: from the option `name`, or derived from the algorithm.
 
-    Raises `UsageError` (code `library-name`) for an option that is not a lower-case C identifier of
-    at most 48 characters.
+    Raises `UsageError` (`library-name`) for an option that is not a letter followed by lower-case
+    letters, digits and `_`, up to `_MAX_NAME_CHARACTERS` characters.
     """
     kind = algorithm.collective.kind
     if name is None:
@@ -358,11 +367,12 @@ def choose_names(algorithm: Algorithm, name: str | None) -> LibraryNames:
 
 
 def _derive_name(algorithm: Algorithm) -> str:
-    """Return a valid name from the source file or the producer, which may be any text.
+    """Return a name derived from the algorithm's source file or producer, else `schedule`.
 
-    The name of the file without its suffix comes first. Letters become lower case, all other
-    characters but digits underscores, leading digits are dropped, and it has at most
-    `_MAX_NAME_CHARACTERS`. If neither gives a valid word, or only "unknown", it is `schedule`.
+    The name of the source file, without its suffix, is tried before the producer. The text is made
+    lower case. `_` replaces each run of characters that are no letter or digit. Leading digits and
+    `_` are removed, and the rest is cut to `_MAX_NAME_CHARACTERS`. A text is skipped if nothing
+    valid is left, and if it is "unknown".
     """
     origin = algorithm.provenance
     for text in (PurePath(origin.source_name).stem, origin.producer):
@@ -399,8 +409,9 @@ def makefile_part(names: LibraryNames) -> str:
 def manifest(names: LibraryNames, ranks: int, root: int | None, reduces: bool) -> str:
     """Return the text of `collhub.json`, for programs that load the library.
 
-    It states name, collective, ranks, root (null for None), whether data are reduced, the library
-    files for CUDA and CPU, and the names of the functions. It ends with a line feed.
+    It has the name, collective, ranks, root (null for None), whether the program reduces data, the
+    library files for CUDA and for the CPU, and the names of the functions. The text ends with a
+    line feed.
     """
     document = {
         "format": "collhub-nccl-library",
@@ -432,10 +443,10 @@ _TOOLS = (
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Report for each compiler whether it is on the environment's `PATH`; always successful.
+    """Report whether each compiler is on the `PATH` of the environment; the check always succeeds.
 
-    Compilers are optional: programs are written without them, and the executor numpy runs
-    algorithms. A missing one has its line with advice.
+    A missing compiler has a line with advice, but is no failure: programs are written without
+    compilers, and the executor numpy runs algorithms.
     """
     del options
     path = request.environment.get("PATH")

@@ -31,19 +31,19 @@ class Lanes:
 
     @classmethod
     def single(cls, program: LevelledProgram) -> Lanes:
-        """Return one lane, 0, for all records, with the offsets and the scratch of the program."""
+        """Return the assignment of all records to one lane, 0, which changes no offset."""
         scratch = program.layout.size[:, Buffer.SCRATCH]
         nothing = np.zeros(len(program), np.int64)
         return cls(nothing, program.src_offset, program.dst_offset, scratch)
 
 
 def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int) -> Lanes:
-    """Assign channels to at most `max_lanes` lanes.
+    """Assign the channels of an algorithm to at most `max_lanes` lanes, which run concurrently.
 
-    Channels that access one block of memory, at least one of them writing, share a lane, and so do
-    both sides of a message. Lanes are not ordered, so they may run concurrently. Level 0, which
-    precedes all messages, is in lane 0 and runs before the lanes begin. If there are more groups of
-    channels than lanes, groups are assigned round robin.
+    Two channels share a lane if both access one block of memory and at least one writes it, or if
+    they are the two sides of a message. This joins channels to groups. Groups get lanes round
+    robin. Records of level 0 run before all messages and belong to lane 0. There is one lane if
+    `max_lanes` is 1, with one channel, and if there are more than `_MAX_ADDRESSES` accesses.
     """
     channels, channel = np.unique(algorithm.steps.channel[program.row], return_inverse=True)
     algorithm_blocks = algorithm.scratch_units // program.block_units
@@ -60,10 +60,10 @@ def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int)
 
 
 def _number_groups(root: Int64Array, is_counted: BoolArray) -> Int64Array:
-    """Return the number of every record's group among the groups with a counted record.
+    """Return the number of every record's group; numbers count the groups with a counted record.
 
-    `root`: name of each record's group; `is_counted`: bool by record. Numbers ascend from 0 with
-    the names; other groups have 0 too.
+    `root` names the group of each record; `is_counted` says which records count. Numbers ascend
+    from 0 with the names. Groups without a counted record get 0.
     """
     counted = np.unique(root[is_counted])
     index = np.searchsorted(counted, root)
@@ -73,10 +73,11 @@ def _number_groups(root: Int64Array, is_counted: BoolArray) -> Int64Array:
 def _find_accesses(
     program: LevelledProgram, algorithm_blocks: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
-    """Return the accessed blocks: (record, address in the memory of all ranks, 1 if written).
+    """Return the accesses to blocks of memory: (record, address, 1 if it writes), or None.
 
-    One entry per block of a record's side. Level 0 and slots, which serve one step, are left out.
-    None if there would be more than `_MAX_ADDRESSES`.
+    There is one entry per block on each side of a record; addresses are in the memory of all ranks.
+    Records of level 0 and slots of levelling, which serve a single step, are left out. The result
+    is None if twice the blocks of all records are more than `_MAX_ADDRESSES`.
     """
     if 2 * int(program.count.sum()) > _MAX_ADDRESSES:
         return None
@@ -95,9 +96,9 @@ def _find_accesses(
 def _find_slot_uses(
     program: LevelledProgram, algorithm_blocks: Int64Array
 ) -> tuple[BoolArray, BoolArray]:
-    """Masks of the records whose source, and whose destination, is a slot of levelling.
+    """Return masks of the records whose source, and whose destination, is a slot of levelling.
 
-    `algorithm_blocks`: SCRATCH blocks per rank of the algorithm itself; slots follow them.
+    `algorithm_blocks` has the SCRATCH blocks of the algorithm itself, by rank. Slots follow them.
     """
     first = algorithm_blocks[program.rank]
     source = (program.src_buffer == Buffer.SCRATCH) & (program.src_offset >= first)
@@ -110,8 +111,8 @@ def _find_neighbours(
 ) -> tuple[Int64Array, Int64Array]:
     """Return pairs of channels that access the same address, for addresses that are written.
 
-    Of the accesses to one address, in the order given, each is paired with the next one, so that a
-    chain joins all channels. Pairs may repeat, also of one channel with itself.
+    Each access to an address is paired with the next one to it, in the given order. So the pairs
+    connect all channels of an address. Pairs may repeat, and may have the same channel twice.
     """
     written = np.unique(address[is_write == 1])
     is_written = np.isin(address, written)
@@ -125,11 +126,11 @@ def _find_neighbours(
 def _separate_slots(
     program: LevelledProgram, lane: Int64Array, algorithm_blocks: Int64Array
 ) -> Lanes:
-    """Return the lanes with separate slots, and the blocks of each rank including all slots.
+    """Return lanes whose slots of levelling do not overlap, with the SCRATCH blocks of each rank.
 
-    The slots that a lane uses on a rank are moved after those of the lanes before it, which begin
-    after the algorithm's own blocks (`algorithm_blocks` by rank); offsets outside of slots are
-    kept. Records of level 0, before all messages, belong to lane 0.
+    On each rank, the slots of a lane are moved behind those of the lanes before it. The slots of
+    lane 0 follow the blocks of the algorithm itself (`algorithm_blocks`, by rank). Offsets that are
+    not in slots stay. Records of level 0 run before all messages, and belong to lane 0.
     """
     num_lanes = int(lane.max(initial=0)) + 1
     group = program.rank * num_lanes + lane
@@ -161,9 +162,9 @@ class _Groups:
         self._parent = list(range(size))
 
     def join(self, first_members: Int64Array, second_members: Int64Array) -> None:
-        """Merge the groups of both members of every pair.
+        """Merge the groups of the two members of every pair.
 
-        The lower of both roots stays, so that the result does not depend on the order of pairs.
+        The lower of both roots stays, so the result does not depend on the order of the pairs.
         """
         pairs = np.unique(np.stack([first_members, second_members]), axis=1)
         for first, second in pairs.T.tolist():
@@ -171,9 +172,9 @@ class _Groups:
             self._parent[roots[1]] = roots[0]
 
     def _find_root(self, member: int) -> int:
-        """Return the first member of the group of `member`.
+        """Return the root of a member's group, which is its lowest member.
 
-        It is the member at the end of the chain of parents, which is its own parent.
+        The root is the end of the chain of parents: it is its own parent.
         """
         while self._parent[member] != member:
             member = self._parent[member]

@@ -93,8 +93,10 @@ class Tables:
 
     @property
     def num_parts(self) -> int:
-        """Number of parts of the full buffer that are as large as the `count` of a call: those of
-        the collective, of a custom or uneven one its blocks.
+        """Return how many parts of the full buffer are as large as the `count` of a call.
+
+        For a custom collective and one with uneven shares, these are the blocks, because only those
+        are known to have equal sizes. For others, `kind.traits` has the number.
         """
         kind = self.collective.kind
         if kind is CollectiveKind.CUSTOM or kind.traits.is_uneven:
@@ -104,11 +106,12 @@ class Tables:
 
 
 def build_tables(algorithm: Algorithm, program: LevelledProgram, most_lanes: int = 1) -> Tables:
-    """Build the tables of an algorithm and of its levelled program.
+    """Build the tables of an algorithm from its levelled program.
 
-    `most_lanes`: maximum number of concurrent lanes. The promises, i.e. the required contents of
-    the outputs, follow from the collective in the blocks of the program; a custom collective keeps
-    its own units. Raises `InputError` above the limits of the tables.
+    `most_lanes` is the maximum number of concurrent lanes. The promises, which are the required
+    contents of OUTPUT, follow from the collective, in blocks of the program. A custom collective
+    keeps its own units, which are not divided. Raises `InputError` (`too-large`) above the limits
+    of the tables.
     """
     collective = algorithm.collective
     # The contract of a custom collective is defined per unit, and the program does not divide
@@ -126,12 +129,12 @@ def build_tables(algorithm: Algorithm, program: LevelledProgram, most_lanes: int
 
 
 def _build_records(program: LevelledProgram, lanes: Lanes) -> Int64Array:
-    """Return the records of all ranks in the form of `Tables`, int64, one row per record.
+    """Return the records of all ranks in the form of `Tables`: int64, one row per record.
 
-    Rows are ordered by rank, level and lane, and by the order of the program within these. Lanes
-    and offsets are those of `lanes`; unknown buffers become 0, because the runtime does not read
-    them. Raises `InputError` (code `too-large`) for more than `_MAX_RECORDS` records or a value
-    above 2^31 - 1.
+    Rows are sorted by rank, level and lane; the order of the program decides within a lane. Lanes
+    and offsets come from `lanes`. Buffers that are UNKNOWN (the target of a send, the source of a
+    receive) become 0, because nothing reads them. Raises `InputError` (`too-large`) for more than
+    `_MAX_RECORDS` records and for a value above 2^31 - 1.
     """
     changed = {
         "lane": lanes.lane,
@@ -158,12 +161,12 @@ def _build_records(program: LevelledProgram, lanes: Lanes) -> Int64Array:
 
 
 def _build_promises(collective: Collective) -> tuple[Int64Array, Int64Array]:
-    """Return the required result in runs of blocks, and the row pointer by rank.
+    """Return the required contents of OUTPUT as runs of blocks, with a row pointer by rank.
 
-    A run (offset, source rank, source unit, count) has blocks that are adjacent both in OUTPUT and
-    in the INPUT of one source. Rows are sorted by rank and source. Both are empty (pointer of
-    zeros) for a collective without a defined result. Raises `InputError` (code `too-large`) above
-    `_MAX_PROMISES` runs.
+    A run is (offset, source rank, source unit, count): blocks that are adjacent in OUTPUT and in
+    the INPUT of the source rank. Runs are sorted by rank, then by source. Without a defined result
+    there are no runs, and the pointer has only zeros. Raises `InputError` (`too-large`) for more
+    than `_MAX_PROMISES` runs.
     """
     result = collective.postcondition()
     if result is None:
@@ -186,9 +189,10 @@ def _build_promises(collective: Collective) -> tuple[Int64Array, Int64Array]:
 
 
 def format_schedule_cpp(tables: Tables) -> str:
-    """Return the text of `schedule.cpp`: the tables and facts that `schedule.hpp` declares.
+    """Return the text of `schedule.cpp`, which defines what `schedule.hpp` declares.
 
-    Tables: records and their start per rank, memory, promises and their start per rank.
+    It has the records and where each rank's begin, the memory of each rank, the promises and where
+    each rank's begin, and the facts about the schedule.
     """
     lines = [
         *_format_array("Record", "kRecords", map(_format_record, tables.records.tolist())),
@@ -201,10 +205,9 @@ def format_schedule_cpp(tables: Tables) -> str:
 
 
 def _format_array(type_name: str, name: str, values: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a constant C++ array and an empty line.
+    """Yield the lines of a constant C++ array, one value a line, followed by an empty line.
 
-    Each value has a line of its own. Without values, the array has one empty element `{}`, because
-    C++ has no arrays without elements.
+    Without values, the array has one empty element, `{}`: C++ has no arrays without elements.
     """
     yield f"const {type_name} {name}[] = {{"
     # C++ has no arrays without elements.
@@ -227,7 +230,7 @@ def _format_initializer(values: Iterable[object]) -> str:
 def _format_record(row: list[int]) -> str:
     """Return the C++ initializer of a `Record` from a row of the table of records.
 
-    The lane, which is last in the row, follows source and target.
+    The lane is last in the row, but follows the source and the target in the initializer.
     """
     kind, source, target, *rest, lane = row
     return _format_initializer([f"Kind({kind})", source, target, lane, *rest])
@@ -244,10 +247,10 @@ class _RankMemory:
 
 
 def _iterate_memories(tables: Tables) -> Iterator[_RankMemory]:
-    """Yield the memory of every rank in order, whose addresses begin at 0 in its process.
+    """Yield the memory of each rank, by ascending rank; its addresses begin at 0.
 
-    It has the begin and size of each buffer in blocks, scratch last (its size is that of the
-    tables), the total, and whether the rank has a defined input.
+    It has the begin and the size of each buffer in blocks, the total, and whether the rank has a
+    defined input. SCRATCH is the last buffer; its size is that of the tables.
     """
     layout = tables.program.layout
     is_defined = tables.collective.defined_inputs()
@@ -265,16 +268,16 @@ def _iterate_memories(tables: Tables) -> Iterator[_RankMemory]:
 
 
 def _format_memory(memory: _RankMemory) -> str:
-    """Return the C++ initializer of a `Memory`: begins and sizes of buffers, total, is defined."""
+    """Return the C++ initializer of a `Memory`: begins, sizes, total, whether input is defined."""
     begin, size = _format_initializer(memory.begin), _format_initializer(memory.size)
     return _format_initializer([begin, size, memory.total, _format_bool(memory.is_defined)])
 
 
 def _list_facts(tables: Tables) -> list[str]:
-    """Return the values of the fields of the C++ type `Schedule` as C++ expressions, in its order.
+    """Return the fields of the C++ type `Schedule` as C++ expressions, in their order.
 
-    A missing root is -1. The bandwidth factor is the bus bandwidth of one byte in one second, 0.0
-    for a collective without a definition of it.
+    A missing root is -1. The bandwidth factor is the bus bandwidth of 1 byte in 1 second; it is 0.0
+    for a collective without a bus bandwidth.
     """
     collective, program = tables.collective, tables.program
     return [
@@ -305,10 +308,10 @@ def _format_bool(value: object) -> str:
 
 
 def format_schedule_json(tables: Tables) -> str:
-    """Return the text of `schedule.json`: the same tables for the Python entry of the program.
+    """Return the text of `schedule.json`: the same tables, for the Python program.
 
-    `records` and `promises` have a list per rank of lists of integers, whose names `record_fields`
-    and `promise_fields` give. The text is one line of compact JSON with a line feed.
+    `records` and `promises` have one list per rank, of rows of integers. `record_fields` and
+    `promise_fields` name the columns. The text is one line of compact JSON with a line feed.
     """
     collective, program = tables.collective, tables.program
     document = {

@@ -49,8 +49,8 @@ class Buffers:
     def region(self, buffer: int, offset: int, count: int) -> Any:
         """Return a view of `count` blocks of a buffer, from block `offset` on.
 
-        `buffer`: number of the buffer. Bounds are not checked: a longer region continues in the
-        next buffer.
+        `buffer` is the number of the buffer. Bounds are not checked: a region that is too long
+        continues in the next buffer.
         """
         first = (self.begin[buffer] + offset) * self.block
         return self.memory[first : first + count * self.block]
@@ -93,8 +93,8 @@ def run_records(records: list[list[int]], buffers: Buffers, calls: Calls) -> Non
 def _post(row: list[int], buffers: Buffers, calls: Calls) -> None:
     """Hand a message to NCCL, which starts it when the group ends.
 
-    `row` is a record of the schedule: a send reads its source, every other kind is a receive into
-    its target; offsets and count are in blocks.
+    `row` is a record of the schedule. A send reads from its source; a record of any other kind
+    receives into its target. Offsets and count are in blocks.
     """
     kind, source, target, _, peer, source_offset, target_offset, count, _ = row
     if kind == SEND:
@@ -104,10 +104,10 @@ def _post(row: list[int], buffers: Buffers, calls: Calls) -> None:
 
 
 def _work(row: list[int], buffers: Buffers, calls: Calls) -> None:
-    """Run a copy or reduction of the rank itself, within its buffers.
+    """Copy or reduce data within the buffers of this rank, as a record of the schedule says.
 
-    `row` is a record of the schedule, of which kind, both buffers, offsets and the count of blocks
-    are used. Any kind but COPY reduces the source into the target.
+    A record of any kind other than COPY reduces its source into its target. Offsets and count are
+    in blocks.
     """
     kind, source, target, _, _, source_offset, target_offset, count, _ = row
     read = buffers.region(source, source_offset, count)
@@ -119,10 +119,12 @@ def _work(row: list[int], buffers: Buffers, calls: Calls) -> None:
 
 
 def values(torch: Any, rank: int, count: int, num_ranks: int, dtype: str, op: str) -> Any:
-    """The INPUT of a rank: small whole numbers whose reduction is exact in any order.
+    """Return the INPUT of a rank: small whole numbers, whose reduction is exact in any order.
 
-    A sum of all ranks' values stays within the whole numbers that the type holds exactly, a product
-    has at most eight factors of two.
+    For `prod` they are 1, -1, 2 or -2, with 2 and -2 on the first eight ranks only, so a product
+    has at most eight factors of two. Otherwise they are 0 to a maximum, which is so small that the
+    sum over all ranks is exact in the type. The maximum is at least 1, so with bfloat16 this holds
+    for up to 256 ranks.
     """
     # Knuth's multiplicative hash, so that neither ranks nor neighbouring elements are alike.
     mixed = torch.arange(count, dtype=torch.int64) * 2654435761 + rank * 40503
@@ -161,9 +163,9 @@ def promised(
 ) -> Iterator[tuple[slice, Any]]:
     """Yield (elements of OUTPUT, what they must hold) by the definition of the collective.
 
-    Computed from the inputs of all ranks, `block` elements per unit, without communication.
-    Contributions to one unit are reduced with `op` in the order of the promises; avg divides by the
-    number of ranks at the end. Units without a promise are not yielded.
+    The contents are computed from the inputs of all ranks, without communication. A unit has
+    `block` elements. Contributions to a unit are reduced with `op` in the order of the promises;
+    for avg, the sum is divided by the number of ranks. Units without a promise are left out.
     """
     num_ranks, reduce = schedule["num_ranks"], reductions(torch)[op]
     inputs = []
@@ -195,11 +197,11 @@ def _contributions(
 
 
 def main() -> int:
-    """Run the schedule of `schedule.json` beside this file, compare, time it; print one JSON line.
+    """Run the schedule in `schedule.json` beside this file, check it, time it; print a JSON line.
 
-    The first run is compared with the expected result, and the median time in seconds of
-    `--repeats` further runs is reported with rank and data type. Returns the exit status: 0 right,
-    1 wrong; errors of usage end the process with 2.
+    The result of the first run is compared with the expected one. The line has whether it is right,
+    the rank, the data type, and the median time in seconds of `--repeats` further runs. Returns the
+    exit status: 0 if right, 1 if wrong. Wrong arguments end the process with status 2.
     """
     schedule = json.loads(Path(__file__).with_name("schedule.json").read_text(encoding="ascii"))
     arguments = _arguments(schedule)
@@ -246,12 +248,11 @@ class _DeviceRun:
         self.calls = self._calls(nccl)
 
     def _calls(self, nccl: Any) -> Calls:
-        """Return the calls that execute this rank's records on the GPU.
+        """Return the calls that execute the records of this rank on the GPU.
 
-        Sends and receives are NCCL's, on the stream that is PyTorch's current one now. Copies, and
-        reductions by the operator of the run, are PyTorch's, and run on its current stream, so they
-        are ordered with the messages. An average is summed here; `once` divides it. `group` is
-        NCCL's context of grouped calls.
+        Sends and receives are those of NCCL. Copies and reductions are those of PyTorch. All run on
+        PyTorch's current stream, so they are ordered. An average is summed here and divided in
+        `once`. `group` is NCCL's context for a group of calls.
         """
         communicator = self.communicator
         stream = self.torch.cuda.current_stream().cuda_stream
@@ -270,8 +271,8 @@ class _DeviceRun:
     def fill(self) -> None:
         """Put the test data of this rank into INPUT, where the collective reads it.
 
-        Nothing happens on a rank whose input is not defined, such as a rank other than the root of
-        a broadcast.
+        A rank whose input is not defined, such as one that is not the root of a broadcast, is left
+        alone.
         """
         if not self.layout["is_defined"]:
             return
@@ -281,9 +282,9 @@ class _DeviceRun:
         self._whole(INPUT).copy_(input_values)
 
     def once(self) -> float:
-        """Run the schedule of this rank and return the seconds that it took, until the GPU is done.
+        """Run the schedule of this rank once; return the seconds until the GPU has finished.
 
-        For avg, OUTPUT is divided by the number of ranks, which counts as time too.
+        For avg, this includes dividing OUTPUT by the number of ranks.
         """
         begin = time.perf_counter()
         run_records(self.schedule["records"][self.arguments.rank], self.buffers, self.calls)
@@ -296,7 +297,7 @@ class _DeviceRun:
     def is_right(self) -> bool:
         """Return whether OUTPUT holds exactly what the collective promises to this rank.
 
-        Elements without a promise are not compared; a schedule without promises is right.
+        Elements without a promise are not compared, so the result is true without promises.
         """
         rank, dtype, op = self.arguments.rank, self.arguments.dtype, self.arguments.op
         output = self._whole(OUTPUT).cpu()
@@ -305,10 +306,9 @@ class _DeviceRun:
 
 
 def _libraries() -> tuple[Any, Any]:
-    """Return the modules nccl4py and torch, whose imports take seconds.
+    """Return the modules nccl4py and torch, imported only now because that takes seconds.
 
-    They are imported when the arguments are known to be right. Exits with a message if one is not
-    installed or if torch finds no GPU.
+    Exits with a message if one is not installed, or if torch finds no GPU.
     """
     try:
         nccl = importlib.import_module("nccl.core")
@@ -355,9 +355,10 @@ def _parser(schedule: dict[str, Any]) -> argparse.ArgumentParser:
 
 
 def _rank_of_environment() -> int | None:
-    """Return the rank that torchrun, Open MPI, MPICH or Slurm gave to this process, in this order.
+    """Return the rank that a launcher gave to this process through the environment, or None.
 
-    It is taken from the environment. None without one; raises `ValueError` if it is no integer.
+    The variables of torchrun, Open MPI, MPICH and Slurm are tried in this order. Raises
+    `ValueError` for a value that is no integer.
     """
     for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"):
         if name in os.environ:
@@ -368,9 +369,9 @@ def _rank_of_environment() -> int | None:
 def _block_elements(
     arguments: argparse.Namespace, schedule: dict[str, Any], element_bytes: int
 ) -> int:
-    """Return the elements of a block, for full buffers of the size (bytes) that is asked for.
+    """Return the elements of a block such that a full buffer has the bytes of `--size`.
 
-    The size 0 means the first size of whole blocks from 1 MiB on. Exits with a message for a
+    Size 0 means the smallest size of whole blocks from 1 MiB on. Exits with a message for a
     negative size, and for one that is no multiple of blocks x bytes of an element.
     """
     step = int(schedule["blocks"]) * element_bytes
@@ -384,11 +385,11 @@ def _block_elements(
 
 
 def _shared_id(nccl: Any, arguments: argparse.Namespace) -> Any:
-    """Return the communicator's id, which rank 0 makes and the others wait for.
+    """Return the communicator's id, which rank 0 creates and all others wait for.
 
-    Rank 0 writes it to `--id-file`, which replaces an existing file at once. The others read the
-    file as soon as it exists, also one of an earlier run. After 60 seconds without it, the process
-    exits with a message.
+    Rank 0 writes it to `--id-file` in one step, replacing an existing file. The others read the
+    file as soon as it exists, even if it is left from an earlier run. They exit with a message
+    after 60 seconds without it.
     """
     if arguments.rank == 0:
         # Moved when it is complete: others must not read a part of it.

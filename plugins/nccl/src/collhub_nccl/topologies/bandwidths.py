@@ -62,8 +62,9 @@ _YONGFENG = (7, 0x5B)
 
 
 def lane_rate(link_speed: str) -> int:
-    """Return the rate of one PCI lane in 100 Mb/s from a link speed text such as `16.0 GT/s PCIe`;
-    an unknown text counts as 8 GT/s.
+    """Return the rate of a PCI lane in units of 100 Mb/s, from a text such as `16.0 GT/s PCIe`.
+
+    An unknown text counts as 8 GT/s.
     """
     for prefix, rate in _LINK_SPEEDS:
         if link_speed.startswith(prefix):
@@ -72,16 +73,20 @@ def lane_rate(link_speed: str) -> int:
 
 
 def pci(link_speed: str, link_width: int) -> float:
-    """Return the bandwidth of a PCI link in GB/s per direction; width 0 means 16 lanes."""
+    """Return the bandwidth of a PCI link in GB/s per direction.
+
+    `link_speed` is a text such as `16.0 GT/s PCIe`. `link_width` is the number of lanes; 0 means
+    `_DEFAULT_WIDTH`, which is 16.
+    """
     lanes = link_width or _DEFAULT_WIDTH
     # 80 lanes of 100 Mb/s are 1 GB/s.
     return lanes * lane_rate(link_speed) / 80
 
 
 def net(speed_mbit: int | None) -> float:
-    """Convert the speed of a network port from Mbit/s to GB/s.
+    """Return the speed of a network port in GB/s, from one in Mbit/s.
 
-    10 Gbit/s is assumed if it is missing or not positive.
+    None and values up to 0 count as `DEFAULT_NET_MBIT`, which is 10 Gbit/s.
     """
     if speed_mbit is None or speed_mbit <= 0:
         speed_mbit = DEFAULT_NET_MBIT
@@ -96,8 +101,8 @@ def nvlink(compute_capability: int) -> float:
 def xgmi(gcn: str) -> float:
     """Return the bandwidth of one xGMI link of an AMD GPU in GB/s.
 
-    `gcn`: architecture, such as `gfx90a`, or RCCL's older number for it, such as `910`. The first
-    prefix that fits decides; `_OTHER_XGMI` for unknown ones.
+    `gcn` is the architecture, such as `gfx90a`, or RCCL's older number for it, such as `910`. The
+    first prefix in `_XGMI` that fits decides. Unknown architectures have `_OTHER_XGMI`.
     """
     # Prefixes, because the members of a family differ in the last digit.
     name = _GCN_NAMES.get(gcn, gcn)
@@ -115,10 +120,11 @@ def is_known_gcn(gcn: str) -> bool:
 def socket_to_socket(
     architecture: str, vendor: str, family: int, model: int, is_rccl: bool
 ) -> float:
-    """Return the bandwidth between two CPUs of one machine in GB/s, from facts about the sender.
+    """Return the bandwidth between two CPUs of a machine in GB/s, from facts about the sender.
 
-    A known architecture decides first, then the vendor; for Intel and Zhaoxin family and model too,
-    for Intel also whether the file is of RCCL. Unlimited for an unknown vendor.
+    A known architecture decides, else the vendor. For Intel and Zhaoxin, family and model matter
+    too; for Intel also `is_rccl`, whether the file is from RCCL. It is `UNLIMITED` for an unknown
+    vendor.
     """
     if architecture in _BY_ARCHITECTURE:
         return _BY_ARCHITECTURE[architecture]
@@ -134,8 +140,8 @@ def socket_to_socket(
 def _intel(family: int, model: int, is_rccl: bool) -> float:
     """Return the bandwidth between the sockets of an Intel machine in GB/s, by family and model.
 
-    Families other than 6 have `_OTHER_INTEL`, models of family 6 the rate of their generation; with
-    `is_rccl` (a file of RCCL) at most `_MOST_OF_RCCL`.
+    Families other than 6 have `_OTHER_INTEL`. Models of family 6 have the rate of their generation,
+    but in a file from RCCL at most `_MOST_OF_RCCL`.
     """
     if family != 6:
         return _OTHER_INTEL
@@ -144,9 +150,9 @@ def _intel(family: int, model: int, is_rccl: bool) -> float:
 
 
 def _of_generation(rates: Iterable[tuple[int, float]], generation: int, older_rate: float) -> float:
-    """Return the rate of the first entry whose minimum generation is at most `generation`.
+    """Return the rate of the first entry whose minimum generation is reached, else `older_rate`.
 
-    `rates`: (minimum generation, rate), newest first. `older_rate` if no minimum is reached.
+    `rates` has (minimum generation, rate), the newest generation first.
     """
     for lowest, rate in rates:
         if generation >= lowest:
@@ -170,9 +176,10 @@ class Wiring:
     is_full_mesh: bool = False
 
     def lanes(self, gpus: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (GPU, GPU, number of links) for every pair that is joined directly, each pair once.
+        """Yield (GPU, GPU, number of links) for every pair of GPUs with direct links.
 
-        In a full mesh every pair has one link.
+        In a full mesh of `gpus` GPUs, every pair has one link. Links in `pairs` follow, whatever
+        `gpus` is.
         """
         if self.is_full_mesh:
             for first in range(gpus):
@@ -183,9 +190,9 @@ class Wiring:
 
     @property
     def gpus(self) -> int | None:
-        """Return the number of GPUs that the pairs connect: the highest number plus 1.
+        """Return the number of GPUs that this wiring is for, or None for any number.
 
-        None without pairs, which means any number.
+        It is the highest number in `pairs` plus 1. It is None without pairs.
         """
         if not self.pairs:
             return None
@@ -218,18 +225,19 @@ _MI250X = {
 
 
 def _nvidia(compute_capability: int, speed: str, wiring: Wiring = Wiring()) -> GpuProfile:
-    """Return the profile of an NVIDIA GPU: rate of an NVLink, of 16 PCI lanes, and wiring.
+    """Return the profile of an NVIDIA GPU: GB/s of an NVLink, GB/s of 16 PCI lanes, and wiring.
 
-    Rates are in GB/s; `compute_capability`: such as 90; `speed`: of a PCI lane as text.
+    `compute_capability` is a number such as 90. `speed` is that of a PCI lane, as a text such as
+    `16.0 GT/s PCIe`.
     """
     link = nvlink(compute_capability)
     return GpuProfile(link, pci(speed, 16), wiring)
 
 
 def _amd(gcn: str, speed: str, wiring: Wiring) -> GpuProfile:
-    """Return the profile of an AMD GPU: rate of an xGMI link, of 16 PCI lanes, and wiring.
+    """Return the profile of an AMD GPU: GB/s of an xGMI link, GB/s of 16 PCI lanes, and wiring.
 
-    Rates are in GB/s; `gcn`: architecture; `speed`: of a PCI lane as text.
+    `gcn` is the architecture. `speed` is that of a PCI lane, as a text such as `16.0 GT/s PCIe`.
     """
     link = xgmi(gcn)
     return GpuProfile(link, pci(speed, 16), wiring)

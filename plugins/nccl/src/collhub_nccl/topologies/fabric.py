@@ -61,9 +61,9 @@ class Machine:
         self._taken: dict[str, int] = {}
 
     def add(self, kind: NodeKind, name: str) -> int:
-        """Add a node and return its number, which counts from 0 in the order of addition.
+        """Add a node and return its number; numbers count from 0.
 
-        The N-th node of a name gets the suffix ` #N`, from 2 on.
+        A second node of the same name gets the suffix ` #2`, a third one ` #3`, and so on.
         """
         times = self._taken.get(name, 0) + 1
         self._taken[name] = times
@@ -73,9 +73,9 @@ class Machine:
 
     @property
     def links(self) -> dict[LinkKey, float]:
-        """Total bandwidth in GB/s of the parallel links of each kind and direction.
+        """Return the total bandwidth in GB/s of parallel links, by (type, source, destination).
 
-        The sum is exact, so it does not depend on the order in which links were added.
+        The sum is exactly rounded, so it does not depend on the order in which links were added.
         """
         link_rates = {}
         for key, counts in self._counts.items():
@@ -87,8 +87,8 @@ class Machine:
     ) -> None:
         """Add `count` parallel links from `source` to `destination`, of `bandwidth` GB/s each.
 
-        They are added to existing links of the pair. Loops and links without bandwidth are ignored,
-        because some files contain them.
+        Existing links of the pair stay. Links from a node to itself, and links without bandwidth,
+        are ignored, because some files contain them. The other direction is not added.
         """
         # Some files contain links of a device to itself, or without bandwidth.
         if source == destination or bandwidth <= 0:
@@ -121,7 +121,7 @@ class Machine:
     def net_bandwidth(self, net: int) -> float:
         """Return the total bandwidth from a network port to its machine in GB/s.
 
-        `net`: number of the port's node. 0 for a port without a link.
+        `net` is the node of the port. The result is 0 for a port without links.
         """
         rates = []
         for (type, source, _), rate in self.links.items():
@@ -160,18 +160,19 @@ class Fabric:
 
 
 def gigabytes_per_s(bytes_per_s: float | None) -> float | None:
-    """Convert an option from bytes/s to GB/s, the unit of NCCL's tables; None stays None."""
+    """Convert bytes/s to GB/s, the unit of NCCL's tables; None stays None."""
     if bytes_per_s is None:
         return None
     return bytes_per_s / 1e9
 
 
 def topology_of(machine: Machine, gpus: Sequence[int], source: str, fabric: Fabric) -> Topology:
-    """Return the topology of one machine or several: NPU k of machine m is m * len(gpus) + k.
+    """Return the topology of one machine, or of several equal ones that a network connects.
 
-    `gpus`: nodes of the machine, in the order of NPUs; `source`: its name; `fabric`: number of
-    machines and their network. Raises `InputError` without GPUs, or without network ports for
-    several machines, and `UsageError` above the limits for nodes and links.
+    `gpus` are the GPU nodes of the machine, in the order of NPUs. NPU k of machine m is m *
+    len(gpus) + k. `source` is the name of the topology. `fabric` has the number of machines and
+    their network. Raises `InputError` without GPUs (`no-gpu`), and for several machines without
+    network ports (`no-net`). Raises `UsageError` for too many nodes or links.
     """
     copies = _Copies(machine, gpus, fabric)
     copies.check(source)
@@ -207,9 +208,9 @@ class _Copies:
         self.num_switches = self._count_switches()
 
     def _count_switches(self) -> int:
-        """Return the number of switches that join the machines: 0 for one machine, else 1.
+        """Return the number of switches that connect the machines, which is 0 for one machine.
 
-        With rails, one per network device of a machine.
+        For several machines it is 1, but with rails one per network port of a machine.
         """
         if self._fabric.machines == 1:
             return 0
@@ -218,8 +219,8 @@ class _Copies:
     def check(self, source: str) -> None:
         """Raise an error if the machine cannot be copied as the options ask.
 
-        `InputError` for a machine without GPUs (`no-gpu`), and for several machines without network
-        ports (`no-net`); `UsageError` of `_check_size` for other defects of the options.
+        It is `InputError` for a machine without GPUs (`no-gpu`) and for several machines without
+        network ports (`no-net`), and the `UsageError` of `_check_size` for too large a topology.
         """
         if not self._gpus:
             raise InputError(
@@ -251,8 +252,8 @@ class _Copies:
     def numbers(self) -> Int64Array:
         """Return the number in the topology of every node of every machine: int64[machines, nodes].
 
-        The GPUs of all machines come first, machine by machine, then all other nodes in the same
-        way.
+        The GPUs of all machines come first, machine by machine. All other nodes follow in the same
+        way. The reason is that a topology numbers its NPUs first.
         """
         # A topology numbers its NPUs first, so the GPUs of all machines precede all other nodes.
         machines = self._fabric.machines
@@ -265,11 +266,11 @@ class _Copies:
         return number
 
     def inner_links(self, number: Int64Array) -> Links:
-        """Return the links within one machine; `number` maps its nodes to those of the network.
+        """Return the links within one machine; `number` maps its nodes to those of the topology.
 
-        The links are ordered by type, then by ends, because routes prefer the earlier of two links
-        if the hops are equal. Bandwidths are in bytes/s, latencies in seconds: that of the link,
-        else that of the fabric.
+        Links are sorted by type, then by ends: of routes with equally many hops, the earlier link
+        is preferred. Bandwidths are in bytes/s, latencies in seconds. A link without a latency of
+        its own has that of the fabric.
         """
         machine = self._machine
         # By type first: routes prefer the earlier of two links if the hops are equal.
@@ -286,11 +287,11 @@ class _Copies:
         )
 
     def port_links(self, number: Int64Array) -> Links:
-        """Return links in both directions between a machine's network ports and the switches.
+        """Return the links between a machine's network ports and the switches, in both directions.
 
-        On rails, port i is linked to switch i, otherwise all to the first one. Bandwidths are those
-        of the ports in bytes/s, latencies those of the fabric in seconds. `number` maps the
-        machine's nodes to those of the network.
+        With rails, port i is linked to switch i; otherwise all ports are linked to the first
+        switch. Bandwidths are those of the ports in bytes/s, latencies those of the fabric in
+        seconds. `number` maps the nodes of the machine to those of the topology.
         """
         ports = number[self._nets]
         switches = np.full(len(ports), self.first_switch)
@@ -306,11 +307,10 @@ class _Copies:
         )
 
     def names(self) -> list[str]:
-        """Return the names of all nodes, in the order of their numbers: GPUs, others, switches.
+        """Return the names of all nodes by their number: GPUs, all other nodes, switches.
 
-        The names of a single machine are those of the file, without switches. Those of several
-        machines begin with "machine M ", for all machines' GPUs first, and are followed by the
-        switches of the network.
+        The nodes of a single machine have the names in the file. Those of several machines have the
+        prefix "machine M ". The switches between them are "rail K" or "network".
         """
         node_names = self._machine.names
         machines = self._fabric.machines
@@ -326,10 +326,7 @@ class _Copies:
         )
 
     def groups(self) -> dict[str, tuple[int, ...]]:
-        """Return the NPUs of each machine by its name, such as `machine 0`.
-
-        Empty if there are no switches between machines, that is for one machine.
-        """
+        """Return the NPUs of each machine by name, such as `machine 0`; {} for a single machine."""
         size = len(self._gpus)
         if not self.num_switches:
             return {}

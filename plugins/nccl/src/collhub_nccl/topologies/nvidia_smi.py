@@ -58,12 +58,12 @@ PROFILE_CURE = f"name the GPU with FILE?profile= ({', '.join(PROFILES)})"
 
 
 def read(source: Source, options: SmiMatrixOptions) -> Topology:
-    """Read a machine from a matrix of nvidia-smi; GPUs become NPUs by their number.
+    """Read a machine from a matrix of `nvidia-smi topo -m`; NPU i is the i-th GPU of the matrix.
 
     PCI switches, CPUs, NVSwitch and the selected network cards become switches. NVLinks have the
-    rate of the option profile, without which one is assumed with a warning; cards have ports only
-    with a network bandwidth. Assumptions are reported to `source.report`. Raises `InputError` with
-    file and line, `UsageError` for wrong options.
+    rate of the option `profile`; without it, a rate is assumed with a warning. Cards have network
+    ports only if the network bandwidth is given. Findings are reported to `source.report`. Raises
+    `InputError` with file and line, and `UsageError` for wrong options.
     """
     fabric = Fabric.of(options)
     findings = NetworkFindings()
@@ -97,12 +97,16 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
 def _network_devices(
     devices: Sequence[SmiDevice], nics: str, file: str, findings: NetworkFindings
 ) -> list[SmiDevice]:
-    """Return all GPUs and the network cards selected by `nics`, with their mutual relations.
+    """Return all GPUs and the network cards that `nics` selects, in the order of the matrix.
 
-    `nics` is all, auto, or a list of names (`_named_cards` refuses unknown ones). auto takes the
-    cards with a near relation to some GPU, or all cards if none is near; the others are reported as
-    a note `storage-nics`. The order of the devices is kept, and the cells of each are reduced to
-    the columns of the selected ones.
+    `nics` is one of:
+
+    - all;
+    - auto: the cards with a near relation to a GPU, or all cards if none has one. A note
+      `storage-nics` names those left out;
+    - a list for `_named_cards`.
+
+    The cells of each device are reduced to the columns of the returned devices.
     """
     cards = [row for row, device in enumerate(devices) if not device.is_gpu]
     gpus = [row for row, device in enumerate(devices) if device.is_gpu]
@@ -132,11 +136,11 @@ def _network_devices(
 def _named_cards(
     devices: Sequence[SmiDevice], cards: Sequence[int], nics: str, file: str
 ) -> list[int]:
-    """Return the rows of the cards in a list of names, driver names, and numbers or ranges.
+    """Return the rows of the cards in a list of names, driver names, numbers and ranges of numbers.
 
-    Parts are separated by commas; number N means the card NICN, else card N by order, if no card
-    has the name. The order is that of the list, and repeated cards are repeated. Raises
-    `InputError` (code `unknown-nic`) for an unknown card.
+    Parts of the list are separated by commas. Number N is the card named NICN or, if no card has
+    this name, the N-th card from 0 on. Rows have the order of the list; repeated cards repeat.
+    Raises `InputError` (`unknown-nic`) for an unknown card.
     """
     # Most cards have no alias, so an empty part names none.
     row_of = {
@@ -163,9 +167,9 @@ def _named_cards(
 
 
 def _machine_of(devices: Sequence[SmiDevice]) -> Machine:
-    """Return a machine with the devices and no links; the node of a device is its row.
+    """Return a machine with these devices and no links; the node of a device is its row.
 
-    Devices that are no GPU become network cards. A GPU is named "gpu N", a card "nic NAME".
+    A GPU is named "gpu N". Every other device is a network card, named "nic NAME".
     """
     machine = Machine()
     for device in devices:
@@ -178,10 +182,7 @@ def _machine_of(devices: Sequence[SmiDevice]) -> Machine:
 
 
 def _nvlink_counts(devices: Sequence[SmiDevice]) -> Pairs:
-    """Return the number of NVLinks by pair (first, second) of device rows.
-
-    Pairs without NVLinks are absent; the rows index `devices`.
-    """
+    """Return the number of NVLinks by pair of rows of `devices`; pairs without any are absent."""
     counts = {}
     for first, second in pairs_of(devices):
         count = devices[first].nvlinks_to(second)
@@ -193,9 +194,10 @@ def _nvlink_counts(devices: Sequence[SmiDevice]) -> Pairs:
 def _add_nvlinks(machine: Machine, counts: Pairs, profile: GpuProfile | None) -> None:
     """Add the NVLinks to the machine: direct links of pairs, or links of every GPU to an NVSwitch.
 
-    `counts`: links by pair of GPUs. The matrix does not show NVSwitch: it exists if the counts of
-    some GPU sum to more links than a GPU has, because with a switch all links count for every other
-    GPU. GB/s per link and the maximum come from the profile, else from defaults.
+    `counts` has the links by pair of GPUs. The matrix does not show an NVSwitch. There is one if
+    the counts of some GPU add up to more links than a GPU has, because behind a switch all links of
+    a GPU count for every other GPU. Rate and maximum number of links come from the profile, else
+    from `_DEFAULT_NVLINK` and `_MOST_NVLINKS`.
     """
     rate, max_nvlinks = _DEFAULT_NVLINK, _MOST_NVLINKS
     if profile is not None:
@@ -221,10 +223,10 @@ def _add_tree(
     options: SmiMatrixOptions,
     profile: GpuProfile | None,
 ) -> None:
-    """Add the PCI switches and CPUs above the devices, and join each pair of CPUs.
+    """Add the PCI switches and CPUs above the devices to the machine, and join each pair of CPUs.
 
-    PCI links have the rate of the option, else that of the profile's GPU, else `DEFAULT_PCI`; links
-    of CPUs that of the option, else `_DEFAULT_SYS` (GB/s). Modifies `machine`.
+    PCI links have the rate of the option, else that of the profile, else `DEFAULT_PCI`. Links
+    between CPUs have the rate of the option, else `_DEFAULT_SYS`. All are in GB/s.
     """
     rate = gigabytes_per_s(options.pci_bandwidth)
     # The matrix contains no PCI generations: switches and cards are assumed to have the GPU's.
@@ -241,9 +243,9 @@ def _add_tree(
 def _add_levels(machine: Machine, devices: Sequence[SmiDevice], rate: float) -> None:
     """Add a node for every PCI switch or CPU that several devices share, nearest relation first.
 
-    `rate`: GB/s of the links to it. For the last relation every device gets a CPU above it. Between
-    GPUs joined by NVLink the matrix does not show their PCI relation; the relations of both to
-    other devices, and their NUMA nodes, show it if possible.
+    Links to it have `rate` GB/s. For the last relation in `SHARED`, the CPUs, every device gets a
+    node above it, shared or not. The matrix does not show the PCI relation of GPUs with NVLinks;
+    their relations to other devices and their NUMA nodes may.
     """
     # Topmost node above every device so far, and the lowest device in its group.
     top = list(range(len(devices)))
@@ -269,10 +271,10 @@ def _add_levels(machine: Machine, devices: Sequence[SmiDevice], rate: float) -> 
 
 
 def _merge_groups(group: list[int], devices: Sequence[SmiDevice], relation: str) -> None:
-    """Merge, in place, the groups of every two devices with this relation to each other.
+    """Merge, in place, the groups of every two devices that have this relation.
 
-    `group`: the group number of each device. For the last relation of `SHARED`, devices with the
-    same NUMA node, if the matrix states it, are merged too.
+    `group` has the number of each device's group. For the last relation in `SHARED`, devices with
+    the same NUMA node are merged too, if the matrix shows it.
     """
     is_last = relation == SHARED[-1]
     for first, second in pairs_of(devices):
@@ -284,9 +286,9 @@ def _merge_groups(group: list[int], devices: Sequence[SmiDevice], relation: str)
 
 
 def _merge(group: list[int], first: int, second: int) -> None:
-    """Give the devices of two groups the lower of the two group numbers, in place.
+    """Give all devices of two groups the lower of the two numbers, in place.
 
-    `group` has the group number of each device; equal numbers change nothing.
+    `group` has the number of each device's group. Equal numbers change nothing.
     """
     low, high = sorted((first, second))
     if low == high:
@@ -315,7 +317,7 @@ class SmiDevice:
         return self.name.startswith("GPU")
 
     def nvlinks_to(self, column: int) -> int | None:
-        """Return the number of NVLinks to the device of a column; None for any other relation."""
+        """Return the number of NVLinks to the device of a column, or None for another relation."""
         match = _NVLINKS.match(self.cells[column])
         return int(match[1]) if match else None
 
@@ -326,11 +328,11 @@ def pairs_of(devices: Sequence[SmiDevice]) -> Iterator[tuple[int, int]]:
 
 
 def read_matrix(name: str, content: bytes) -> list[SmiDevice]:
-    """Return the rows of the matrix in a file, with the aliases of its legend ("" without one).
+    """Return the rows of the matrix in a file, each with its alias from the legend or "".
 
-    Text before the matrix and escape sequences of terminals are ignored. Raises `InputError` with
-    the line of the first defect: a file above `MAX_BYTES`, no matrix, an invalid or missing row, or
-    a matrix that is not symmetric.
+    `name` is the file's name for messages. Text before the matrix and escape sequences of terminals
+    are ignored. Raises `InputError` for a file above `MAX_BYTES`, a missing matrix, an invalid or
+    missing row, and a matrix that is not symmetric.
     """
     if len(content) > MAX_BYTES:
         _fail(name, None, f"the file is larger than {MAX_BYTES >> 20} MiB")
@@ -355,9 +357,9 @@ def read_matrix(name: str, content: bytes) -> list[SmiDevice]:
 
 
 def _first_line(name: str, lines: Sequence[str]) -> int:
-    """Return the index of the line with the names of all devices.
+    """Return the index of the first line whose first word is GPU0: the heading of the matrix.
 
-    It is the first one whose first word is GPU0. Raises `InputError` if there is none.
+    Raises `InputError` if there is none.
     """
     header_lines = (index for index, line in enumerate(lines) if line.split()[:1] == ["GPU0"])
     start = next(header_lines, None)
@@ -367,10 +369,10 @@ def _first_line(name: str, lines: Sequence[str]) -> int:
 
 
 def _device_names(name: str, lines: Sequence[str], start: int) -> list[str]:
-    """Return the names of all devices: the column headings before the columns of affinities.
+    """Return the names of all devices, from the heading in line `start`; rows have the same order.
 
-    `start`: index of the heading's line; rows have the same order. Raises `InputError` for a
-    repeated name and for more than `MAX_DEVICES`.
+    They are the columns before those of affinities. Raises `InputError` for a repeated name and for
+    more than `MAX_DEVICES` devices.
     """
     words = lines[start].split()
     heads = list(itertools.takewhile(lambda word: word not in _AFFINITIES, words))
@@ -407,11 +409,11 @@ class _Row:
     position: int
 
     def device(self) -> SmiDevice:
-        """Return the device of the row: its name, line, relations and NUMA node.
+        """Return the device of this row: its name, line, relations and NUMA node.
 
-        The row must begin with the name of its position in the head and have a relation per device;
-        further words give the NUMA node. Raises `InputError` for a wrong name, missing columns or
-        unknown relations.
+        The row must begin with the name that the heading has in its position, followed by a
+        relation per device. The NUMA node is the second word after these; it is "" if that is not a
+        number. Raises `InputError` for a wrong name, missing columns, and unknown relations.
         """
         size, words = len(self.heads), self.words
         expected_head = self.heads[self.position]
@@ -436,15 +438,15 @@ class _Row:
         )
 
     def _fits(self, column: int, cell: str) -> bool:
-        """Return whether a cell is valid: X on the diagonal, else a relation or `NV<n>`."""
+        """Return whether a cell is valid: X on the diagonal, elsewhere a relation or NV<n>."""
         if column == self.position:
             return cell == "X"
         return cell in SHARED or cell in _BETWEEN_SOCKETS or _NVLINKS.match(cell) is not None
 
     def _refuse_cell(self, column: int, cell: str) -> NoReturn:
-        """Raise `InputError` for a cell that is not valid, at the line of the row.
+        """Raise `InputError` for an invalid cell, at the line of the row.
 
-        The message has both devices, the text, and the valid relations.
+        The message has both devices, the text of the cell, and the valid relations.
         """
         known = ", ".join((*SHARED, *_BETWEEN_SOCKETS))
         _fail(

@@ -44,11 +44,11 @@ MAX_COUNT = 1 << 16
 
 
 def read(source: Source, options: MachineXmlOptions) -> Topology:
-    """Read a machine; GPUs become NPUs in the order of their `dev`, all other devices switches.
+    """Read a machine from topology XML; GPUs become NPUs by host and `dev`, others switches.
 
-    Bandwidths are NCCL's, per direction; every link has the latency of the option, except ports
-    with a latency in the file. Assumptions are reported to `source.report`. Raises `InputError`
-    with file and line.
+    Bandwidths are those of NCCL, per direction. Every link has the latency of the option, except
+    ports with a latency in the file. Findings are reported to `source.report`. Raises `InputError`
+    with file and line, and if there is no GPU.
     """
     fabric = Fabric.of(options)
     root = parse(source.content(), source.name)
@@ -70,7 +70,7 @@ def read(source: Source, options: MachineXmlOptions) -> Topology:
 def _draft(root: Element, options: MachineXmlOptions, fabric: Fabric) -> XmlMachine:
     """Return an empty machine for the elements of a file, with the facts that apply to all of them.
 
-    The rates are those of the option profile and of the option for links of CPUs, where given.
+    Its rates are those of the options `profile` and `cpu_bandwidth`, where given.
     """
     facts = _facts(root, options, fabric)
     findings = NetworkFindings()
@@ -84,11 +84,11 @@ def _draft(root: Element, options: MachineXmlOptions, fabric: Fabric) -> XmlMach
 
 
 def _facts(root: Element, options: MachineXmlOptions, fabric: Fabric) -> FileFacts:
-    """Return the facts that apply to the complete file.
+    """Return the facts that apply to all of a file.
 
-    The file is of RCCL if its version is 2. It has GPUs if it contains any or the option names
-    some, and ranks if any GPU states one. The named GPUs and the network bandwidth are those of the
-    options.
+    The file is from RCCL if its version is 2; NCCL writes version 1. It has GPUs if it contains a
+    <gpu> or the option `gpus` names some. It has ranks if any GPU has one. The network bandwidth is
+    that of the options, in GB/s.
     """
     gpus = [element for element in root.walk() if element.name == "gpu"]
     named = options.gpus or ""
@@ -133,11 +133,11 @@ def _refuse_empty(root: Element) -> None:
 
 
 def join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
-    """Add the links of the file to the machine of `draft`; without any, those of the profile.
+    """Add the links of GPUs that the file has; if it has none, add those of the profile.
 
-    Links that the file states replace all of the profile. A file that names no GPU, read without a
-    profile, gives the warning `partial-topology` if it states no links. Raises `InputError` with
-    the line of an invalid link.
+    If any GPU has links in the file, no link of the profile is used. Without links and profile, the
+    warning `partial-topology` is given for a file without <gpu>. Raises `InputError` with the line
+    of an invalid link.
     """
     _warn_of_unknown_links(draft, gpus)
     links = _StatedLinks(draft, gpus)
@@ -160,11 +160,11 @@ def join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
 
 
 def join_by_profile(machine: Machine, gpus: Sequence[int], profile: GpuProfile) -> None:
-    """Add the usual NVLink or xGMI wiring of the nodes `gpus`, in this order, to the machine.
+    """Add the wiring of a profile to the machine, between the nodes `gpus` in this order.
 
-    It has direct links of pairs, links of each GPU to one new NVSwitch, or both; each link has the
-    rate of the profile. Raises `UsageError` (code `profile-size`) if the wiring is for a different
-    number of GPUs.
+    It has direct links of pairs, links of each GPU to one new NVSwitch, or both. Each link has the
+    rate of the profile. Raises `UsageError` (`profile-size`) if the wiring is for another number of
+    GPUs.
     """
     wiring = profile.wiring
     if wiring.gpus not in (None, len(gpus)):
@@ -211,10 +211,11 @@ class _StatedLinks:
             self._gpus_by_bus.setdefault((gpu.host, gpu.bus), []).append(gpu)
 
     def add(self, gpu: Gpu, link: Element) -> None:
-        """Add the link or links of one element: of C2C to the CPU, or NVLinks of the GPU.
+        """Add the links of one element: C2C links to the CPU, or NVLinks or xGMI links of the GPU.
 
-        The bandwidth of NVLinks is divided among the partitions of the device. Raises `InputError`
-        if `count` is not a number from 1 to `MAX_COUNT`, and for invalid targets or rates.
+        The bandwidth of NVLinks and xGMI links is divided by the partitions of the device, as NCCL
+        does. Raises `InputError` if `count` is not a number from 1 to `MAX_COUNT`, and for an
+        invalid target or bandwidth.
         """
         count = link.whole("count")
         if count is None or not 0 < count <= MAX_COUNT:
@@ -229,8 +230,8 @@ class _StatedLinks:
     def _add_c2c(self, gpu: Gpu, link: Element, count: int) -> None:
         """Add `count` links of NVLink-C2C, which joins the GPU of a superchip with its CPU.
 
-        The bandwidth of each is `bw` in MB/s (1000 MB/s are 1 GB/s). Raises `InputError` if it is
-        missing or not between 0 and 1e9.
+        The attribute `bw` has the bandwidth of each in MB/s, which are divided by 1000 to get GB/s.
+        Raises `InputError` if it is missing, not above 0, or not below 1e9.
         """
         rate_mbyte = link.real("bw")
         if rate_mbyte is None or not 0 < rate_mbyte < 1e9:
@@ -239,10 +240,11 @@ class _StatedLinks:
         self._machine.join(LinkType.C2C, gpu.node, gpu.cpu, rate, count=count)
 
     def _add_nvlinks(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
-        """Add `count` NVLinks or xGMI links of `rate` GB/s; the target class decides the other end.
+        """Add `count` NVLinks or xGMI links of `rate` GB/s to the end that the target class gives.
 
-        It is the CPU of the GPU, the one NVSwitch, or another GPU (then one direction only). Raises
-        `InputError` for a link without a target class.
+        This is the CPU of the GPU, the machine's only NVSwitch, or another GPU. Links to another
+        GPU are added in one direction, all others in both. Raises `InputError` for a link without a
+        target class.
         """
         if not link.text("tclass"):
             # NCCL looks the class up in the running machine, which a file cannot do.
@@ -262,11 +264,11 @@ class _StatedLinks:
             self._add_to_gpu(gpu, link, rate, count)
 
     def _add_to_gpu(self, gpu: Gpu, link: Element, rate: float, count: int) -> None:
-        """Add `count` directed links to the GPU with the bus address of the link's target.
+        """Add `count` links of `rate` GB/s to the GPU at the bus address of the link's target.
 
-        The reverse direction is an element of the other GPU. If the target has several partitions,
-        the rate is divided among them. A target that is no GPU of this host gives the warning
-        `link-target` and no link.
+        The other direction is an element of the other GPU. If the target has several partitions,
+        each gets an equal part of the rate. If no GPU of this host has the address, nothing is
+        added and the warning `link-target` is given.
         """
         bus = bus_of(link, "target")
         targets = self._gpus_by_bus.get((gpu.host, bus), [])
@@ -281,10 +283,10 @@ class _StatedLinks:
             self._machine.connect(LinkType.NVLINK, gpu.node, target.node, share, count)
 
     def _rate_of_one(self, gpu: Gpu, link: Element) -> float:
-        """Return the bandwidth of one link in GB/s, from the generation of the GPU it belongs to.
+        """Return the bandwidth of one link of a GPU in GB/s.
 
-        NVLink or xGMI by the name of the link's element; NVLink uses the compute capability, xGMI
-        the architecture. Raises `InputError` if neither the file nor the profile determines it.
+        The name of the element decides between NVLink and xGMI. Raises `InputError` if neither the
+        file nor the profile determines the bandwidth.
         """
         assert gpu.element is not None
         if link.name == "nvlink":
@@ -294,8 +296,8 @@ class _StatedLinks:
     def _nvlink_rate(self, element: Element) -> float:
         """Return the GB/s of one NVLink of the GPU in `element`.
 
-        Its compute capability (`sm`) decides, else the profile. Raises `InputError` if both are
-        missing.
+        Its compute capability (`sm`) determines it, else the profile. Raises `InputError` if there
+        is neither.
         """
         capability = element.whole("sm")
         profile = self._draft.rates.profile
@@ -308,8 +310,8 @@ class _StatedLinks:
     def _xgmi_rate(self, element: Element) -> float:
         """Return the GB/s of one xGMI link of the GPU in `element`.
 
-        A known architecture (`gcn`) decides, else the profile. Without a profile, an unknown
-        architecture gets an assumed rate with the warning `unknown-gpu`, and a missing one raises
+        A known architecture (`gcn`) determines it, else the profile. Without a profile, an unknown
+        architecture gets an assumed rate and the warning `unknown-gpu`; a missing one raises
         `InputError`.
         """
         name = element.text("gcn")

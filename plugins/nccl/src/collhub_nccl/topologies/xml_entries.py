@@ -42,7 +42,7 @@ class Element:
         return (child for child in self.children if child.name in names)
 
     def walk(self) -> Iterator[Element]:
-        """Yield this element and all descendants in the order of the file."""
+        """Yield this element and all its descendants, in the order of the file."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -54,7 +54,7 @@ class Element:
     def whole(self, name: str) -> int | None:
         """Return an integer attribute in C notation (`17`, `0x11`); None if it is missing or empty.
 
-        Numbers without 0x are decimal, also with leading zeros. Raises `InputError` for other
+        Numbers without 0x are decimal, even with leading zeros. Raises `InputError` for other
         texts.
         """
         text = self.text(name)
@@ -71,7 +71,7 @@ class Element:
     def real(self, name: str) -> float | None:
         """Return a decimal attribute as a float; None if it is missing or empty.
 
-        Raises `InputError` for other texts, also for inf and nan.
+        Raises `InputError` for other texts, including inf and nan.
         """
         text = self.text(name)
         if not text:
@@ -97,8 +97,8 @@ class Element:
 def parse(content: bytes, file: str) -> Element:
     """Return the root element of an XML file.
 
-    Raises `InputError` with the line for malformed XML, and for an unknown encoding, above
-    `MAX_BYTES` (code `too-large`), and above the limits of elements.
+    Raises `InputError` with the line for malformed XML or an unknown encoding (`not-xml`), for a
+    file above `MAX_BYTES` (`too-large`), and for too many or too deeply nested elements.
     """
     if len(content) > MAX_BYTES:
         raise InputError(
@@ -145,10 +145,9 @@ class _ElementBuilder:
         self.parser.StartDoctypeDeclHandler = self._refuse_doctype
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        """Add an element to the innermost open one, and open it.
+        """Add an element to the innermost open one, and open it; it keeps its line in the file.
 
-        It remembers its line in the file. Raises the `InputError` of `Element.fail` above
-        `MAX_ELEMENTS` elements or `MAX_DEPTH` levels.
+        Raises `InputError` above `MAX_ELEMENTS` elements or `MAX_DEPTH` levels.
         """
         element = Element(name, attributes, self.root.file, self.parser.CurrentLineNumber)
         self._count += 1
@@ -206,9 +205,10 @@ def device_kind(pci_class: str) -> TargetKind:
 
 
 def target_kind(pci_class: str) -> TargetKind:
-    """Return the kind of the target of an NVLink or xGMI link: GPU, CPU or NVSwitch.
+    """Return what an NVLink or xGMI link leads to: a GPU, a CPU or an NVSwitch.
 
-    `pci_class`: class in the link's element; any unknown class counts as NVSwitch.
+    `pci_class` is the class in the link's element. Any class that is neither that of a GPU nor that
+    of a CPU counts as NVSwitch.
     """
     kind = _kind_of_class(pci_class)
     if kind in (TargetKind.GPU, TargetKind.CPU):
@@ -217,9 +217,9 @@ def target_kind(pci_class: str) -> TargetKind:
 
 
 def _kind_of_class(pci_class: str) -> TargetKind | None:
-    """Return the kind of device for a PCI class: that of the first prefix in `_CLASSES` that fits.
+    """Return the kind of device of a PCI class: that of the first prefix in `_CLASSES` that fits.
 
-    None without a match.
+    None if no prefix fits.
     """
     for prefix, kind in _CLASSES:
         if pci_class.startswith(prefix):
@@ -233,10 +233,10 @@ def is_gpu_class(pci_class: str) -> bool:
 
 
 def bus_number(text: str) -> int | None:
-    """Return a bus id such as `0000:07:00.0` or `07:00.0` as a number; None for any other text.
+    """Return a bus id such as `0000:07:00.0` or `07:00.0` as a number; None for other texts.
 
-    Digits are hexadecimal. A missing domain or function is 0; the number has the function in its
-    last 4 bits, then 8 bits each of device and bus, then the domain.
+    The parts are hexadecimal. A missing domain or function is 0. From the lowest bit on, the number
+    has 4 bits of function, 8 of device, 8 of bus, and the domain.
     """
     if not _BUS_ID.match(text):
         return None
@@ -248,9 +248,9 @@ def bus_number(text: str) -> int | None:
 
 
 def bus_of(element: Element, name: str = "busid") -> int:
-    """Return the bus id of an attribute as a number.
+    """Return the number of the bus id in an attribute.
 
-    Raises `InputError` if it is missing or invalid.
+    Raises `InputError` if the attribute is missing or is no bus id.
     """
     number = bus_number(element.text(name))
     if number is None:
@@ -266,10 +266,10 @@ _UPPER, _LOWER = 0, 1
 
 
 def flatten_switches(element: Element) -> None:
-    """Move the children of lower PCI switches to the upper switch above them, in place.
+    """Replace lower PCI switches by their children wherever they are below an upper one, in place.
 
-    A pair of an upper and a lower switch is one switch with two levels. Applies to all descendants
-    of `element`.
+    An upper and a lower switch of the same generation are one switch with two levels. All
+    descendants of `element` are treated too.
     """
     generation = _generation(element, _UPPER)
     if generation:
@@ -279,9 +279,9 @@ def flatten_switches(element: Element) -> None:
 
 
 def _without_lower_switches(children: list[Element], generation: int) -> list[Element]:
-    """Return the children, with each lower switch of this generation replaced by its children.
+    """Return the children, with every lower switch of this generation replaced by its children.
 
-    The order is kept; only one level is replaced.
+    The order is kept. Children that take the place of a switch are not replaced again.
     """
     merged: list[Element] = []
     for child in children:
@@ -295,9 +295,9 @@ def _without_lower_switches(children: list[Element], generation: int) -> list[El
 def _generation(element: Element, level: int) -> int:
     """Return the PCI generation (4 or 5) of a Broadcom switch chip at this level, else 0.
 
-    Vendor and subsystem vendor must be Broadcom, and the device that of the generation; the family
-    in the subsystem must be 0xA000 for generation 4, the level itself for generation 5. Missing ids
-    count as 0.
+    Vendor and subsystem vendor must be Broadcom, and the device id that of a generation. The
+    topmost 4 bits of the subsystem must be 0xA for generation 4, at both levels; for generation 5,
+    they must be `level`. A missing id counts as 0.
     """
     if element.name != "pci":
         return 0
@@ -331,13 +331,13 @@ class LinkRates:
     findings: NetworkFindings
 
     def of_pci(self, element: Element) -> float:
-        """Return the rate in GB/s per direction of the link from a PCI device to its parent.
+        """Return the GB/s per direction of the link from a PCI device to its parent.
 
-        It is the number of lanes (`link_width`) times the rate of a lane (`link_speed`), as in
-        NCCL: a missing width or 0 counts as 16 lanes, an unknown speed as 8 GT/s. Without
-        `link_speed` the rate of the GPU's profile is assumed, or 12 GB/s without a profile, and a
-        warning is reported. Raises `InputError` for a width that is no integer from 0 to 64; the
-        width is not checked for its range if the speed is missing.
+        It is the number of lanes (`link_width`) times the rate of a lane (`link_speed`). As in
+        NCCL, a width that is missing or 0 counts as 16 lanes, and an unknown speed as 8 GT/s.
+        Without `link_speed`, the rate of the profile is assumed, or 12 GB/s without a profile, with
+        a warning. Raises `InputError` for a width that is no integer from 0 to `_MOST_LANES` (64).
+        Its range is not checked without `link_speed`.
         """
         speed, width = element.text("link_speed"), element.whole("link_width")
         if not speed:
@@ -357,9 +357,9 @@ class LinkRates:
         return rate
 
     def of_port(self, port: Element, net_bandwidth: float | None) -> float:
-        """Return the GB/s of a network port: the option `net_bandwidth`, else its stated speed.
+        """Return the GB/s of a network port: `net_bandwidth` if it is given, else the port's speed.
 
-        A port without a speed gets the default of `bandwidths.net`. A rate above
+        A port without a speed has the default of `bandwidths.net`. A rate above
         `bandwidths.UNLIMITED` is kept, with the warning `port-speed`.
         """
         rate = net_bandwidth
@@ -377,9 +377,10 @@ class LinkRates:
         return rate
 
     def between_sockets(self, cpu: Element) -> float:
-        """Return the rate in GB/s of the link from a CPU to another CPU: the option
-        `cpu_bandwidth`, else NCCL's or RCCL's value for the CPU. A CPU of unknown kind is reported
-        as a warning.
+        """Return the GB/s of the link from a CPU to another CPU.
+
+        It is the option `cpu_bandwidth` if given, else NCCL's or RCCL's value for the CPU. A CPU of
+        unknown kind is reported as a warning, unless the option is given.
         """
         if self.cpu_bandwidth is not None:
             return self.cpu_bandwidth

@@ -46,10 +46,10 @@ class Gpu:
 
     @property
     def order(self) -> tuple[bool, int]:
-        """Return a key that sorts GPUs: first those with a device number, by this number.
+        """Return a sort key: GPUs with a device number come first, ordered by it.
 
-        The others follow by bus id; CUDA numbers devices this way if `CUDA_DEVICE_ORDER` is
-        `PCI_BUS_ID`.
+        The others follow, ordered by bus id. CUDA numbers devices in this order if
+        `CUDA_DEVICE_ORDER` is `PCI_BUS_ID`.
         """
         dev = None if self.element is None else self.element.whole("dev")
         if dev is None:
@@ -107,7 +107,8 @@ class _Above:
 def build(root: Element, draft: XmlMachine) -> None:
     """Add everything except the links of GPUs to the machine of `draft`.
 
-    Raises `InputError` with the line of a defect.
+    Links between CPUs and links across PCI are added last, because they need both ends. Raises
+    `InputError` with the line of the first fault.
     """
     _check_root(root, draft)
     for element in root.named("cpu"):
@@ -128,10 +129,11 @@ def _check_root(root: Element, draft: XmlMachine) -> None:
 
 
 def _cpu(element: Element, draft: XmlMachine) -> None:
-    """Add a CPU and the devices below it to `draft`.
+    """Add a CPU and all devices below it to `draft`.
 
-    CPUs with the same host hash ("" if missing) are of one host. Its number is `numaid`, else its
-    place within its host.
+    CPUs with the same host hash ("" if missing) belong to one host. A file of an NVLink domain has
+    the CPUs of several hosts. The name has the `numaid` of the CPU, or else how many CPUs its host
+    already has.
     """
     # A file for one NVLink domain contains the CPUs of several hosts; the host hash distinguishes
     # them.
@@ -152,11 +154,11 @@ def _socket_links(draft: XmlMachine) -> None:
 
 
 def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
-    """Visit the devices in a CPU or a PCI switch in order, and add them to `draft`.
+    """Add the devices directly in a CPU or a PCI switch to `draft`, in order, with all below them.
 
-    Network cards without a PCI device are added in a CPU only. Links across PCI are only
-    remembered, because their target may come later in the file. Unknown elements are reported and
-    ignored.
+    A network card that is no PCI device is added in a CPU only; its link has unlimited bandwidth.
+    Links across PCI are only remembered, because their target may come later in the file. Unknown
+    elements are reported and ignored.
     """
     _check_children(element, draft)
     for child in element.children:
@@ -173,10 +175,11 @@ def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
 
 
 def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
-    """Add a PCI device according to its kind, and the devices below it, to `draft`.
+    """Add a PCI device, as what it is, and the devices below it to `draft`.
 
-    It is a GPU if the option names its bus address or it contains a `gpu` element; otherwise its
-    class decides: a GPU, a network card, or a switch for all other classes.
+    It is a GPU if the option `gpus` names its bus address, or if it contains a `gpu` element.
+    Otherwise its class decides between GPU and network card. Devices of all other classes are
+    switches.
     """
     bus = bus_of(element)
     kind = device_kind(element.text("class"))
@@ -192,10 +195,10 @@ def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
 
 
 def _switch(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
-    """Add a PCI switch with a link to the node above it, then everything that `element` contains.
+    """Add a PCI switch with a link to the node above it, then everything in `element`.
 
-    `bus`: its bus id. Devices of unknown kinds are treated as switches, as NCCL does. The link's
-    rate is that of the element.
+    `bus` is its bus id. Devices of unknown kinds are switches too, as for NCCL. `of_pci` gives the
+    rate of the link.
     """
     node = _pci_node(element, draft)
     draft.switches[above.host, bus] = node
@@ -214,11 +217,14 @@ def _bus_text(element: Element) -> str:
 
 
 def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
-    """Add the GPU of a PCI device, or its partitions below a separate node, to `draft`.
+    """Add the GPU of a PCI device to `draft`, or its partitions below a node of their own.
 
-    If only some of its GPUs take part, a warning `gpu-without-rank` is reported; if none of several
-    does, nothing is added. A device without `gpu` elements, as in partial files, is one GPU. It is
-    linked to the node above with the rate of its PCI entry; `bus` is its address.
+    `bus` is the address of the device. `of_pci` gives the rate of the link to the node above.
+
+    - If any GPU of the file has a rank, those without one take no part, as in NCCL. The warning
+      `gpu-without-rank` is given for such a device. Nothing is added if none takes part.
+    - A device without `gpu` elements, as in partial files, is one GPU.
+    - Several GPUs that take part are partitions.
     """
     _check_children(element, draft)
     every = list(element.named("gpu"))
@@ -246,10 +252,10 @@ def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
 def _partitions(
     element: Element, rate: float, above: _Above, gpus: list[Element], draft: XmlMachine
 ) -> None:
-    """Add the partitions of one GPU, each joined with the device and with one another.
+    """Add the partitions of one GPU to `draft`, linked with a node for the device and each other.
 
-    The device is linked to the node above with `rate`; links to partitions are unlimited, and those
-    between partitions have `_PARTITION_LINK` GB/s. Modifies `draft`.
+    The node of the device is linked to the node above with `rate`. Links from partitions to it are
+    unlimited. Links between partitions have `_PARTITION_LINK` GB/s.
     """
     machine, bus = draft.machine, bus_of(element)
     device = _pci_node(element, draft)
@@ -265,22 +271,21 @@ def _partitions(
 
 
 def _gpu_node(element: Element, gpu: Element | None, draft: XmlMachine) -> int:
-    """Add a GPU node, named `gpu <device number>`, and return its number.
+    """Add a GPU node and return its number.
 
-    `gpu`: the element with the device number; without it, or without the number, the bus id is the
-    name.
+    It is named after the device number (`dev`) in `gpu`, or after the bus id if there is no element
+    or no such number.
     """
     dev = "" if gpu is None else gpu.text("dev")
     return draft.machine.add(NodeKind.GPU, f"gpu {dev or _bus_text(element)}")
 
 
 def _nic(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
-    """Add a network card and its ports to the machine that is being built.
+    """Add a network card and its ports to `draft`, with a link to the node above it.
 
-    The card is linked to the node above it with the rate of its PCI entry. With RCCL, bus addresses
-    that differ in the last four bits only are one device. A card without `nic` elements gets one
-    port if the request states a network bandwidth, else none. Modifies `draft`; unknown children
-    are reported.
+    `of_pci` gives the rate of the link. In a file from RCCL, cards whose bus addresses differ only
+    in the last four bits are one node, but each adds its link. A card without `nic` elements gets
+    one port if the network bandwidth is given, else none. Unknown children are reported.
     """
     _check_children(element, draft)
     # RCCL treats the ports of one card as one device.
@@ -309,10 +314,10 @@ def _ports(card: Element, nic: int, draft: XmlMachine) -> None:
 
 
 def _port(port: Element, nic: int, draft: XmlMachine) -> None:
-    """Add a network port with its rate and latency, linked to the card `nic`, to `draft`.
+    """Add a network port to `draft`, linked to the card `nic` with its rate and latency.
 
-    The latency is in microseconds in the file; 0, negative or missing means unknown, so that the
-    default of the network holds.
+    The latency is in microseconds in the file. If it is missing, 0 or negative, the latency of the
+    fabric applies.
     """
     net = draft.machine.add(NodeKind.NET, f"net {port.text('name') or port.text('dev')}")
     rate = draft.rates.of_port(port, draft.facts.net_bandwidth)

@@ -56,12 +56,13 @@ _INTERVAL_CURE = "write a number, *, or an interval such as [1024,2048), [1024,)
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """Return the calls that NCCLX serves with a file, and report its faults.
+    """Return the calls for which NCCLX uses the rules of a file, and report faults of the file.
 
-    The calls are those of the first communicator that a rule states, in bytes of the full buffer.
-    If no rule states both its nodes and its ranks, sizes are in bytes per rank, which `by` says. A
-    file whose name ends in `.json` is JSON, another one CSV. A rule that NCCLX does not accept is
-    an error and serves no calls. `check_rules` lists the other faults.
+    Parts ending in `.json` are read as JSON, others as CSV. A rule that NCCLX does not accept is an
+    error and applies to no calls. `check_rules` finds the faults between rules. The calls are those
+    of the first communicator in `find_stated_communicators`. If its nodes and ranks per node are
+    both known, sizes are bytes of the full buffer. Otherwise they are bytes per rank, and `by` says
+    so.
     """
     served: list[ServedCalls] = []
     for part in find_files(source, (CSV_FILE, JSON_FILE)):
@@ -93,10 +94,11 @@ def read(source: Source) -> Sequence[ServedCalls]:
 
 
 def parse_interval(text: str) -> Range | None:
-    """Parse `*`, "", a number or an interval; None for another text.
+    """Return (first, last) of a number or an interval; None for any other text.
 
-    `[` and `]` include their end, `(` and `)` exclude it, and an empty end has no limit. The result
-    is empty (first above last) for an interval without a whole number, such as `(4,5)`.
+    `*` and "" give `EVERY`. `[` and `]` include their end, `(` and `)` exclude it. A missing end
+    means 0 or `LARGEST`; the last is at most `LARGEST`. An interval without a whole number, such as
+    `(4,5)`, has its first above its last.
     """
     text = text.strip()
     if text in ("", "*"):
@@ -142,12 +144,14 @@ def _read_csv(content: bytes, file: str, source: Source) -> Iterator[tuple[int, 
 def _read_json(
     content: bytes, file: str, source: Source
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield line and fields (texts by column) of each rule of a JSON document.
+    """Yield the line and the fields (texts by column) of each rule of a JSON document.
 
-    Keys that are absent mean any number. A document that NCCLX does not accept (no JSON, no list
-    `rules`) has no rules and one error `not-a-rule`. A rule without the objects filter and config
-    is reported and left out; an unknown key, or a value that is neither text nor whole number, is
-    reported as `unknown-word` and left out of the fields.
+    Keys that a rule lacks are absent in its fields. Reported are:
+
+    - `not-a-rule` once for text that is no JSON or has no list `rules`; nothing is yielded then;
+    - `not-a-rule` for a rule without the objects filter and config, which is left out;
+    - `unknown-word` for an unknown key, or a value that is neither text nor integer; it is left out
+      of the fields.
     """
     text = content.decode("utf-8", "replace")
     try:
@@ -191,9 +195,9 @@ def _read_json(
 
 
 def _find_rule_lines(text: str, count: int) -> list[int]:
-    """Return the line of each of `count` objects in the list `rules` of a valid document.
+    """Return the line of each of the `count` rules in the list `rules` of a valid JSON text.
 
-    The first text "rules" with a list is used. If an object is not found there, all lines are 1.
+    The first "rules" followed by a list is used. If the rules are not found there, all lines are 1.
     """
     start = re.search(r'"rules"\s*:\s*\[', text)
     decoder, lines = json.JSONDecoder(), []
@@ -213,11 +217,10 @@ def _find_rule_lines(text: str, count: int) -> list[int]:
 
 
 def _read_rule(line: int, fields: Mapping[str, str], file: str, source: Source) -> TunerRule | None:
-    """Create the rule of fields by column; None after reporting the faults of an invalid one.
+    """Return the rule of these fields (texts by column), or None for an invalid one.
 
-    Every fault is reported as an error at the line. Missing or unlimited nodes, ranks and bytes
-    become `EVERY`; missing channels or -1 become 0, a missing chunk size 0. The bytes are those per
-    rank.
+    Every fault is reported as an error at the line. Missing nodes, ranks and bytes become `EVERY`,
+    missing channels or -1 become 0, a missing chunk size becomes 0. Bytes are per rank.
     """
     defects = list(_find_defects(fields))
     for code, message, cure in defects:
@@ -243,13 +246,15 @@ def _read_rule(line: int, fields: Mapping[str, str], file: str, source: Source) 
 
 
 def _find_defects(fields: Mapping[str, str]) -> Iterator[Defect]:
-    """Yield the faults of a rule; nothing for one that NCCLX applies as written.
+    """Yield the faults of a rule, each as (code, message, cure).
 
-    Checks in order: the words of collective, algorithm and protocol; the numbers or intervals of
-    bytesPerRank, nNodes and nLocalRanks (not empty, and not only 0 except for bytesPerRank); the
-    channels (-1 if missing); the chunk size (0 if missing). If all three words are known, a
-    combination that no communicator executes is the fault `refused-choice`. `fields` maps columns
-    to texts; a missing column counts as an empty text. A fault is (code, message, cure).
+    `fields` has texts by column; a missing column counts as "". Checked are, in order:
+
+    - the words of collective, algorithm and protocol;
+    - bytesPerRank, nNodes and nLocalRanks: a number or an interval with at least one number; nodes
+      and ranks must not be just 0;
+    - the channels (-1 if missing) and the size of a chunk (0 if missing);
+    - if all words are known: whether any communicator executes the choice (`refused-choice`).
     """
     known = True
     for column, words in (

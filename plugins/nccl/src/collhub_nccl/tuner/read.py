@@ -64,10 +64,12 @@ Defect = tuple[str, str, str]
 
 
 def own_algorithms(kind: CollectiveKind, num_ranks: int, num_nodes: int) -> Mapping[str, str]:
-    """Return NCCL's algorithms by the name of the hub's algorithm; empty for other collectives.
+    """Return NCCL's algorithm by the name of the hub's; {} for collectives it cannot tune.
 
-    Trees are included for several nodes only: on one node NCCL runs them as a chain, which is not
-    faster than its ring. Parallel aggregated trees are included for one rank on each node only.
+    - Trees (all-reduce) are included for several nodes only. On one node, NCCL runs a tree as a
+      chain, which is not faster than its ring.
+    - Parallel aggregated trees (all-gather, reduce-scatter) are included for one rank per node
+      only.
     """
     if kind is CollectiveKind.ALL_REDUCE:
         return _OF_ALL_REDUCE if num_nodes > 1 else _RINGS
@@ -97,9 +99,9 @@ def read_rccl(source: Source) -> Sequence[ServedCalls]:
 
 
 def find_files(source: Source, names: Sequence[str]) -> Iterator[SourcePart]:
-    """Yield the files of a source that a tuner loads; report the others as `unknown-file`.
+    """Yield the files of a source that a tuner loads; report each other file as `unknown-file`.
 
-    A source whose name is that of its only file is a single file, whose name is arbitrary.
+    `names` are the names that the tuner expects. A source that is just one file may have any name.
     """
     is_single = len(source.parts) == 1 and source.parts[0].name == source.name
     for part in source.parts:
@@ -113,12 +115,13 @@ def find_files(source: Source, names: Sequence[str]) -> Iterator[SourcePart]:
 def read_rules(
     content: bytes, file: str, dialect: Dialect = NCCL, *, as_interpreted: bool = False
 ) -> tuple[list[TunerRule], list[Diagnostic]]:
-    """Read the rules of a file, and one finding for each fault within a line.
+    """Return the rules of a file, and its findings line by line.
 
-    Lines with a fault are left out. With `as_interpreted` they are read as NCCL's example tuner
-    does: unknown words become allreduce, ring and simple, and -1 channels one channel; lines that
-    it skips are left out. Lines for some numPipeOps or regBuff only are left out with a note. Rules
-    beyond `MAX_RULES` are not read, which is an error. An empty file has no rules.
+    A line with a fault is left out. With `as_interpreted`, it is kept if the example tuner of NCCL
+    reads all its numbers: unknown words become allreduce, ring and simple, -1 channels become one.
+    A line that holds only for some numPipeOps or regBuff is left out, with a note
+    `conditional-rule`. Lines after the first `MAX_RULES` rules are not read, with an error
+    `too-many`. Comments that name bytes per rank give the warning `unit`.
     """
     rules: list[TunerRule] = []
     diagnostics: list[Diagnostic] = []
@@ -153,9 +156,10 @@ def read_rules(
 
 
 def find_doubtful_choices(rule: TunerRule, file: str) -> Iterator[Diagnostic]:
-    """Yield findings for a well-formed rule whose choice is slow or refused in its communicators.
+    """Yield findings for a rule without faults whose choice its communicators refuse or run slowly.
 
-    A tree on one node is a note: NCCL runs it as a chain, which is not faster than its ring.
+    - `refused-choice`, a warning: see `explain_machine_refusal`.
+    - `slow-choice`, a note: a tree on one node is a chain, which is not faster than a ring.
     """
     location = Location(file, rule.line)
     if refusal := explain_machine_refusal(rule):
@@ -167,10 +171,10 @@ def find_doubtful_choices(rule: TunerRule, file: str) -> Iterator[Diagnostic]:
 
 
 def explain_size(text: str, read_as: str) -> Defect | None:
-    """Return the fault of a size in bytes; None for a whole number up to `LARGEST`.
+    """Return the fault of a size in bytes, or None for a whole number up to `LARGEST`.
 
-    A number with a unit, such as 64KiB, is the fault `unit`, whose cure is the number of bytes;
-    `read_as` is the tuner's behaviour, for this message. Any other text is `out-of-range`.
+    A number with a unit, such as 64KiB, is the fault `unit`. Its message contains `read_as`, what
+    the tuner does with it; its cure is the number of bytes. Any other text is `out-of-range`.
     """
     is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
     if is_number and int(text) <= LARGEST:
@@ -184,10 +188,10 @@ def explain_size(text: str, read_as: str) -> Defect | None:
 
 
 def explain_channels(text: str, dialect: Dialect) -> Defect | None:
-    """Return the fault of a number of channels (code, message, cure); None for a valid one.
+    """Return the fault (code, message, cure) of a number of channels, or None if it is valid.
 
-    Valid are 1 to `MAX_CHANNELS` (64), 0, and the word for the default of the dialect. -1 is the
-    fault `one-channel` in a dialect that then leaves one channel; all others are `out-of-range`.
+    Valid are 0, 1 to `MAX_CHANNELS`, and the text for the default of the dialect. -1 is the fault
+    `one-channel` in a dialect where it leaves one channel. All others are `out-of-range`.
     """
     if text == ANY and dialect.loses_channels:
         message = "channels -1 leaves one channel; 0 keeps NCCL's own number"
@@ -201,11 +205,11 @@ def explain_channels(text: str, dialect: Dialect) -> Defect | None:
 
 
 def explain_unknown_word(word: str, column: str, known: Sequence[str], effect: str) -> Defect:
-    """Return the fault `unknown-word` of a word in `column` that is not one of `known`.
+    """Return the fault `unknown-word` of a word in `column` that is not in `known`.
 
-    `effect`: the consequence in the tuner, for the message, which also lists `known`. The cure is
-    the word in lower case if that is known; else, for the column `collective`, to remove the line;
-    else to write one of the known words.
+    The message lists `known` and ends with `effect`, what the tuner does with the word. The cure is
+    the first that applies: the word in lower case; to remove the line (column `collective`); to
+    write a known word.
     """
     message = f"{word!r:.40} is not one of {', '.join(known)}: {effect}"
     if word.lower() in known:
@@ -234,8 +238,8 @@ def _read_files(source: Source, file: str, dialect: Dialect) -> list[ServedCalls
 def _is_comment(line: str, dialect: Dialect) -> bool:
     """Return whether the tuner skips a line as empty or as a comment.
 
-    RCCL's accepts `#` after spaces. NCCL's accepts it in the first column only; after spaces, the
-    line is skipped only if it has too few fields for a rule.
+    RCCL's tuner accepts `#` after spaces, NCCL's only in the first column. With NCCL, a line with
+    `#` after spaces is skipped all the same if it has too few fields for a rule.
     """
     if dialect is RCCL:
         return not line.strip() or line.lstrip().startswith("#")
@@ -244,17 +248,20 @@ def _is_comment(line: str, dialect: Dialect) -> bool:
 
 
 def _split_fields(line: str, dialect: Dialect) -> list[str]:
-    """Split a line as the tuner does: NCCL's drops empty fields, so later ones move forward."""
+    """Return the fields of a line without spaces around them, split as the tuner splits them.
+
+    NCCL's tuner drops empty fields, so later fields move forward. RCCL's keeps them.
+    """
     fields = line.rstrip("\r").split(",")
     return [field.strip() for field in fields if field or dialect is RCCL]
 
 
 def _create_rule(number: int, fields: Sequence[str], dialect: Dialect) -> TunerRule:
-    """Create the rule of a line whose numbers are valid; unknown words become NCCL's defaults.
+    """Return the rule of a line with valid numbers; unknown words become the defaults of the tuner.
 
-    The defaults are all-reduce and those in `_FALLBACKS`. Sizes are limited to `LARGEST`. The
-    channels -1 mean 1 with NCCL's tuner, but the library's own number (0) with RCCL. Missing
-    optional conditions hold for every call.
+    These are all-reduce and the words in `_FALLBACKS`. The last size is at most `LARGEST`. Channels
+    of -1 mean 1 with NCCL's tuner and the library's own number, 0, with RCCL's. A missing optional
+    condition becomes `EVERY`.
     """
     channels = 0 if dialect is RCCL and fields[5] == ANY else int(fields[5])
     numbers = [EVERY if field == ANY else (int(field), int(field)) for field in fields[6:10]]
@@ -274,10 +281,10 @@ def _create_rule(number: int, fields: Sequence[str], dialect: Dialect) -> TunerR
 
 
 def _has_numbers(line: str, fields: Sequence[str]) -> bool:
-    """Return whether the tuner can read all numbers of a line: sizes, channels, nodes and ranks.
+    """Return whether the tuner can read every number in a line.
 
-    `fields`: texts of the line between commas. False for a line that is too long or has fewer than
-    8 fields. A number has at most 20 digits; all except the sizes may be -1 (any).
+    The line must not be too long and must have at least `_REQUIRED_FIELDS` fields. Numbers have up
+    to 20 digits. Channels, nodes, ranks and optional conditions may be -1.
     """
     if len(line) > _LONGEST_LINE or len(fields) < _REQUIRED_FIELDS:
         return False
@@ -286,13 +293,12 @@ def _has_numbers(line: str, fields: Sequence[str]) -> bool:
 
 
 def _find_defects(line: str, fields: Sequence[str], dialect: Dialect) -> Iterator[Defect]:
-    """Yield the faults of a line; nothing for one that the tuner applies as written.
+    """Yield the faults of a line, each as (code, message, cure).
 
-    Only one fault (`not-a-rule`) is yielded for a line that is too long, has too few fields or has
-    an empty field. Otherwise all faults of words, sizes (bounds in the wrong order, or no number),
-    channels and other numbers are yielded. If all words are known, one `refused-choice` follows for
-    a combination that the runtime does not execute; RCCL also refuses algorithms that start with
-    nvls. `fields` are the comma-separated texts of `line`; a fault is (code, message, cure).
+    A line that is too long, has too few fields, or has an empty field gets one fault, `not-a-rule`.
+    For other lines, checked are words, sizes (numbers, in ascending order), channels, and nodes,
+    ranks and optional conditions. If all words are known, `refused-choice` follows for a choice
+    that the runtime does not execute. RCCL also refuses algorithms starting with nvls.
     """
     if len(line) > _LONGEST_LINE:
         message = (
@@ -340,11 +346,12 @@ def _find_defects(line: str, fields: Sequence[str], dialect: Dialect) -> Iterato
 
 
 def _find_number_defects(fields: Sequence[str]) -> Iterator[Defect]:
-    """Yield the faults of the numbers of nodes and ranks, and of the optional conditions.
+    """Yield the faults of nodes, ranks and the optional conditions of a line; all `out-of-range`.
 
-    Nodes and ranks are `ANY` (-1) or whole numbers from 1 below 2^31; after the first invalid one
-    nothing else is checked. Ranks below nodes are a fault. Of the optional fields, numPipeOps is -1
-    or a number of at most 9 digits, regBuff -1, 0 or 1. All codes are `out-of-range`.
+    - Nodes and ranks are -1 (any) or from 1 to 2^31 - 1. After an invalid one, nothing else is
+      checked.
+    - There are no fewer ranks than nodes.
+    - numPipeOps is -1 or a number of up to 9 digits. regBuff is -1, 0 or 1.
     """
     numbers = [-1, -1]
     for position, field in enumerate(fields[6:8]):
@@ -368,9 +375,9 @@ def _find_number_defects(fields: Sequence[str]) -> Iterator[Defect]:
 
 
 def _find_ends_of_32_bits(rules: Sequence[TunerRule], file: str) -> Iterator[Diagnostic]:
-    """Yield a warning `ends-early` for each window that ends at 4 GiB - 1 without a successor.
+    """Yield a warning `ends-early` for each rule that ends at 4 GiB - 1 and has no successor.
 
-    A successor is a window of the same collective, of any filters, that begins at 4 GiB.
+    A successor is a rule for the same collective that begins at 4 GiB, whatever its conditions.
     """
     starts = {(rule.kind, rule.sizes[0]) for rule in rules}
     for rule in rules:

@@ -80,7 +80,10 @@ class TunerRule:
 
     @property
     def by(self) -> str:
-        """Algorithm, protocol and channels, such as `ring ll 16 channels`."""
+        """Return algorithm, protocol and channels as text, such as `ring ll 16 channels`.
+
+        For 0 channels it is `ring ll NCCL's channels`.
+        """
         channels = self.channels or "NCCL's"
         return f"{self.algorithm} {self.protocol} {channels} channels"
 
@@ -96,10 +99,10 @@ class TunerRule:
 
     @property
     def is_always_allowed(self) -> bool:
-        """Whether every communicator has the algorithm with the protocol.
+        """Return whether every communicator has this algorithm with this protocol.
 
-        True for rings, and for trees of all-reduce, with LL or Simple. LL128 and the other
-        algorithms depend on the machine.
+        It is true for rings, and for trees of all-reduce, unless the protocol is LL128. LL128 and
+        all other algorithms depend on the machine.
         """
         has_algorithm = self.algorithm == "ring" or (
             self.algorithm == "tree" and self.kind is CollectiveKind.ALL_REDUCE
@@ -107,9 +110,9 @@ class TunerRule:
         return has_algorithm and self.protocol != "ll128"
 
     def fits(self, nodes: int | None, ranks: int | None) -> bool:
-        """Return whether the rule's conditions include communicators of `nodes` and `ranks`.
+        """Return whether the rule applies to communicators of `nodes` and `ranks`.
 
-        None stands for any number not known here: only a rule that accepts every number fits.
+        None means that the number is not known: only a rule for every number applies then.
         """
         pairs = ((self.nodes, nodes), (self.ranks, ranks))
         return all(
@@ -157,10 +160,11 @@ def check_rules(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iter
 def find_served_calls(
     rules: Sequence[TunerRule], nodes: int | None, ranks: int | None, bytes_per_unit: int = 1
 ) -> Iterator[ServedCalls]:
-    """Yield the sizes that each rule serves in a communicator because no earlier rule matches.
+    """Yield the sizes that each rule decides in a communicator, because no earlier rule has them.
 
-    `nodes`, `ranks`: as in `TunerRule.fits`. `bytes_per_unit`: bytes of the full buffer for each
-    byte that the rules count. Rules with further conditions serve no calls here.
+    `nodes` and `ranks` are as in `TunerRule.fits`. `bytes_per_unit` is the number of bytes of the
+    full buffer per byte in the rules. Rules with further conditions are ignored, so they also take
+    no sizes from later ones.
     """
     free = {kind: [EVERY] for kind in COLLECTIVES.values()}
     for rule in rules:
@@ -180,10 +184,11 @@ def find_served_calls(
 def find_stated_communicators(
     rules: Iterable[TunerRule],
 ) -> list[tuple[int | None, int | None]]:
-    """Return the pairs of nodes and ranks that rules state, None for any number.
+    """Return the (nodes, ranks) that rules name, each once; None means any number.
 
-    Pairs of two numbers come first, each group in file order; rules for every communicator have no
-    pair. An interval counts as its first number, or its last one if it begins at 0.
+    Pairs of two numbers come first; otherwise the order is that of the rules. Rules for every
+    communicator add no pair. An interval counts as its first number, or as its last if it begins at
+    0.
     """
     pairs = dict.fromkeys(
         (_represent(rule.nodes), _represent(rule.ranks))
@@ -202,9 +207,9 @@ def find_uncovered(rules: Iterable[TunerRule], sizes: Sequence[Range]) -> list[R
 
 
 def subtract(ranges: Sequence[Range], removed: Range) -> list[Range]:
-    """Return the parts of ascending, disjoint ranges outside of `removed`, ascending.
+    """Return the parts of ascending, disjoint ranges that are outside of `removed`, ascending.
 
-    A range within `removed` has no part; one around it has two.
+    A range within `removed` has no such part. A range around it has two. Ends are included.
     """
     before, after = (0, removed[0] - 1), (removed[1] + 1, LARGEST)
     return [
@@ -213,9 +218,9 @@ def subtract(ranges: Sequence[Range], removed: Range) -> list[Range]:
 
 
 def explain_refusal(kind: CollectiveKind, algorithm: str, protocol: str) -> str:
-    """Return why no communicator executes a choice, such as `reduce has ring, not tree`.
+    """Return why no communicator executes a choice, such as `reduce has ring, not tree`; else "".
 
-    "" for a choice that some communicator executes.
+    An algorithm without a protocol other than simple is refused with any other protocol.
     """
     allowed = ALGORITHMS_OF[str(kind)]
     if algorithm not in allowed:
@@ -227,9 +232,10 @@ def explain_refusal(kind: CollectiveKind, algorithm: str, protocol: str) -> str:
 
 
 def explain_machine_refusal(rule: TunerRule) -> str:
-    """Return why communicators of the numbers that a rule states do not execute it; "" if they do.
+    """Return why the communicators that a rule names do not execute it; "" if they may.
 
-    NVLS trees need several nodes, and parallel aggregated trees one rank on each node.
+    NVLS trees need several nodes. Parallel aggregated trees need one rank on each node, which is
+    checked only if the rule names one number of nodes and one of ranks.
     """
     if rule.algorithm == "nvls_tree" and rule.nodes == (1, 1):
         return "nvls_tree needs several nodes; write nvls for one node"
@@ -246,12 +252,12 @@ def _represent(numbers: Range) -> int | None:
 def _find_unreached_rules(
     rules: Sequence[TunerRule], dialect: Dialect, file: str
 ) -> Iterator[Diagnostic]:
-    """Yield a warning `never-reached` for each rule all of whose calls earlier rules decide.
+    """Yield a warning `never-reached` for each rule whose calls all go to earlier rules.
 
-    Earlier rules count if they have the same collective, overlap in size, contain the filters of
-    the rule and are decided before it in this dialect. Several of them may cover the sizes
-    together. The message names the lines that each take a part of the sizes, in order, at most
-    `_MAX_LISTED`. The warning has the position of the unreached rule.
+    Earlier rules count if they have the same collective, share sizes, apply to all communicators of
+    the rule, and decide before it (`_decides_before`). Several together may cover its sizes. The
+    message names up to `_MAX_LISTED` lines that take a part of them. It is placed at the rule that
+    is not reached.
     """
     earlier_of: dict[CollectiveKind, list[TunerRule]] = {}
     for rule in rules:
@@ -287,11 +293,11 @@ def _find_unreached_rules(
 
 
 def _find_overlaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iterator[Diagnostic]:
-    """Yield a warning `overlap` for each rule whose window crosses an earlier one.
+    """Yield a warning `overlap` for each rule whose sizes partly coincide with an earlier rule's.
 
-    Only rules of equal collective and filters are compared. Windows that contain each other, and
-    earlier rules that do not decide before the later one in this dialect, are no overlap. At most
-    one warning per rule is yielded, for the earliest such rule.
+    Only rules with the same collective and the same conditions are compared. There is none if one
+    of the two contains all sizes of the other, or if the earlier one does not decide before the
+    later one. A rule has at most one warning, for the first such earlier rule.
     """
     earlier_of: dict[object, list[TunerRule]] = {}
     for rule in rules:
@@ -317,13 +323,12 @@ def _find_overlaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> I
 
 
 def _find_gaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iterator[Diagnostic]:
-    """Yield a finding for each gap in size between the rules of one collective and set of filters.
+    """Yield a finding for each gap between the sizes of rules with equal collective and conditions.
 
-    Rules with equal collective and filters form a group; groups of one rule have no gaps. Sizes
-    between the smallest and largest of the group count as covered if any rule of the collective
-    whose filters contain those of the group has them. A gap of less than `_SHORT_GAP_BYTES` bytes
-    is the warning `short-gap`, a longer one the note `gap`; both have the position of the next rule
-    of the group.
+    Such rules form a group. Gaps are sought between the smallest and the largest size of a group of
+    several rules. Sizes count as covered by any rule of the collective that applies to all
+    communicators of the group. A gap of fewer than `_SHORT_GAP_BYTES` bytes is the warning
+    `short-gap`, a longer one the note `gap`. It is placed at the next rule of the group.
     """
     groups: dict[tuple[CollectiveKind, object], list[TunerRule]] = {}
     for rule in rules:
@@ -355,12 +360,16 @@ _CURE = "write lines for all sizes with -1,-1 for nNodes,nRanks, as collhub tune
 
 
 def _find_single_channels(rules: Sequence[TunerRule], file: str) -> Iterator[Diagnostic]:
-    """Yield findings `one-channel` on sizes without a rule, for which the tuner leaves one channel.
+    """Yield `one-channel` for sizes that no rule has, where the tuner leaves a single channel.
 
-    Checked are the communicators (nodes, ranks) that rules state, at most `_MAX_LISTED`, with a
-    note `not-searched` beyond, and all others. Sizes without a rule are an error in stated
-    communicators, or if no rule states any, else a warning. Sizes whose only rules name an
-    algorithm or protocol that some machines lack are a warning. Rules with conditions do not count.
+    Checked are the first `_MAX_LISTED` communicators that rules name, then all others. A note
+    `not-searched` says if there are more.
+
+    - Sizes without a rule are an error in communicators that rules name, and in all if no rule
+      names any. Otherwise they are a warning.
+    - Sizes whose only rules name an algorithm or protocol that some machines lack are a warning.
+
+    Rules with further conditions do not count.
     """
     stated = find_stated_communicators(rules)
     if len(stated) > _MAX_LISTED:
@@ -416,20 +425,20 @@ def _contains_range(outer: Range, inner: Range) -> bool:
 
 
 def _decides_before(earlier: TunerRule, later: TunerRule, dialect: Dialect) -> bool:
-    """Return whether a matching earlier rule decides every call that might reach `later`.
+    """Return whether an earlier rule, where it matches, decides all calls that may reach `later`.
 
-    It does if the runtime does not skip refused rules, if the earlier choice is allowed on every
-    machine, or if both choices are equal, so that both are refused.
+    It does if the runtime does not skip refused rules, if every machine allows the earlier choice,
+    or if both rules have the same choice, so that both are refused together.
     """
     is_same = (earlier.algorithm, earlier.protocol) == (later.algorithm, later.protocol)
     return not dialect.skips_refused or earlier.is_always_allowed or is_same
 
 
 def _find_free(covered: Iterable[Range], sizes: Sequence[Range]) -> list[Range]:
-    """Return the parts of ascending ranges of sizes outside of all `covered` ranges.
+    """Return the parts of `sizes` that are outside of all `covered` ranges, ascending.
 
-    Ranges are (first, last) in bytes, both ends included. The covered ones may overlap and have any
-    order; the result is ascending, and empty if all is covered.
+    Ranges are (first, last), both included. Those in `sizes` are ascending. Those in `covered` may
+    overlap and have any order.
     """
     free: list[Range] = []
     ascending = sorted(covered)
@@ -447,9 +456,9 @@ def _find_free(covered: Iterable[Range], sizes: Sequence[Range]) -> list[Range]:
 
 
 def _take(free: list[Range], sizes: Range) -> list[Range]:
-    """Remove `sizes` from `free`, in place, and return the parts that were removed.
+    """Remove `sizes` from `free`, in place; return the parts that were removed.
 
-    `free`: ascending, disjoint ranges; all ranges are inclusive. Empty if nothing overlaps.
+    `free` has ascending, disjoint ranges. All ranges include both ends.
     """
     begin = bisect_left(free, sizes[0], key=lambda row: row[1])
     end = bisect_right(free, sizes[1], key=lambda row: row[0])
@@ -459,7 +468,7 @@ def _take(free: list[Range], sizes: Range) -> list[Range]:
 
 
 def _intersect(ranges: Sequence[Range], sizes: Range) -> list[Range]:
-    """Return the parts of ascending ranges within `sizes`, in order; ends are inclusive."""
+    """Return the parts of ascending ranges that are within `sizes`; ranges include both ends."""
     cut = [(max(first, sizes[0]), min(last, sizes[1])) for first, last in ranges]
     return [(first, last) for first, last in cut if first <= last]
 

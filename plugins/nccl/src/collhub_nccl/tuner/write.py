@@ -55,22 +55,22 @@ class _TunedRules:
 
     @property
     def untuned(self) -> list[str]:
-        """Return the names of the collectives that the tuner knows and no rule serves.
-
-        The order is that of `COLLECTIVES`.
-        """
+        """Return the collectives that the tuner knows and no rule has, in `COLLECTIVES` order."""
         tuned = {rule.kind for rule in self.rules}
         return [str(kind) for kind in COLLECTIVES.values() if kind not in tuned]
 
 
 def write(selection: Selection, options: TunerOptions) -> WriteResult:
-    """Write the file of NCCL's example tuner; it is returned in memory, with losses and notes.
+    """Write the file of NCCL's example tuner, with losses and notes.
 
-    Algorithms that NCCL lacks are replaced by the best available one, with a loss. Lines of the
-    tuned communicator that no call reaches are left out. On a known machine, protocols and the
-    lines for the other sizes follow NCCL's cost model. The channels are those of the option, else 0
-    (NCCL's own number) on a known machine and `_DEFAULT_CHANNELS` on others. Lines for all other
-    calls end the file.
+    - On a known machine, NCCL's cost model decides the protocols. Lines that repeat NCCL's own
+      choice follow for the sizes that are not tuned.
+    - Channels are those of the option, else 0 (NCCL's own number) on a known machine, else
+      `_DEFAULT_CHANNELS`.
+    - Lines for all other calls end the file, because the tuner leaves calls without a line a single
+      channel.
+
+    See `_tune_rules` for losses.
     """
     communicator = _find_communicator(selection)
     channels = options.channels
@@ -105,10 +105,9 @@ def write(selection: Selection, options: TunerOptions) -> WriteResult:
 
 
 def write_rccl(selection: Selection, options: RcclTunerOptions) -> WriteResult:
-    """Write the file of RCCL's tuner, with losses as `write`.
+    """Write the file of RCCL's tuner, with losses and notes; see `_tune_rules` for losses.
 
-    Calls without a line keep RCCL's own choice. The number of channels is RCCL's own unless the
-    option states one.
+    Calls without a line keep RCCL's own choice. Channels are those of the option.
     """
     tuned = _tune_rules(selection, "RCCL", options.channels, options.ll_below, None)
     lines = [_format_title(selection), _RCCL_HEADER]
@@ -118,11 +117,11 @@ def write_rccl(selection: Selection, options: RcclTunerOptions) -> WriteResult:
 
 
 def write_ncclx(selection: Selection, options: NcclxTunerOptions) -> WriteResult:
-    """Write the file of NCCLX as CSV or JSON (option `form`), with losses as `write`.
+    """Write the file of NCCLX as CSV or JSON (option `form`), with losses and notes.
 
-    Windows are in bytes per rank: a border that is no multiple of the number of ranks moves up by
-    less than a byte per rank, and windows without a whole number are left out. Ranks are those of a
-    node. Calls without a rule keep NCCLX's own choice.
+    Sizes are in bytes per rank. The first is rounded up and the last down, and a rule without a
+    size left is left out. Ranks are those of a node. Calls without a rule keep NCCLX's own choice.
+    See `_tune_rules` for losses.
     """
     communicator = _find_communicator(selection)
     tuned = _tune_rules(selection, "NCCLX", options.channels, options.ll_below, communicator)
@@ -156,12 +155,14 @@ def _tune_rules(
     ll_below: int,
     communicator: Communicator | None,
 ) -> _TunedRules:
-    """Create the rules of the windows of all collectives, with the losses.
+    """Return the rules for all collectives of a selection, with the losses.
 
-    Protocols are those of NCCL's cost model on a known machine, else ll below `ll_below` bytes.
-    `channels`: 0 leaves the number to the library. Collectives that the tuner is not asked for,
-    repeated ones, and algorithms that the library lacks become losses. Sizes at which the library's
-    own choice is faster by its cost model are cut out of the rules, with a loss.
+    On a known machine, NCCL's cost model decides the protocols. Otherwise it is ll below `ll_below`
+    bytes and simple from there on. 0 `channels` leave the number to the library. Losses are:
+
+    - repeated collectives, and those that the tuner is not asked for;
+    - algorithms that the library lacks;
+    - sizes at which the library's own choice is faster; they are cut out of the rules.
     """
     once, losses = first_of_kinds(selection)
     rules: list[TunerRule] = []
@@ -205,10 +206,14 @@ def _choose_protocols(
 ) -> Iterator[tuple[Range, str]]:
     """Yield ((first, last), protocol) for the parts of a window, in ascending order of bytes.
 
-    Both ends are inclusive; a window without a maximum ends at `LARGEST`. On a known machine the
-    parts are those of NCCL's cost model for this algorithm, the last extended to the end. Without a
-    communicator, or if the model has no choices, it is ll below `ll_below` bytes and simple from
-    there on; always simple for the algorithm pat. Empty parts are left out.
+    Both ends are included; a window without maximum ends at `LARGEST`.
+
+    - With a communicator for whose algorithm the cost model has choices, the parts are those of the
+      model. The last one extends to the end of the window.
+    - Otherwise the protocol is ll below `ll_below` bytes and simple from there on; for the
+      algorithm pat, always simple.
+
+    Parts without sizes are left out.
     """
     max_bytes = LARGEST if window.max_bytes is None else window.max_bytes
     choices = []
@@ -238,11 +243,13 @@ def _find_slower_sizes(
     rule: TunerRule,
     sizes: Sequence[int],
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield ranges of NCCL's own choice in which the choice of a rule is slower, with one size.
+    """Yield (first, last, size) for ranges where NCCL's own choice is faster than a rule.
 
-    The times are those of the machine's profile, by its table or model. The choice is slower in a
-    range if it is slower at one of the tuned `sizes` or at an end of the common range. Nothing for
-    unknown machines and for several nodes, for which no model of a given choice exists.
+    The ranges are those of NCCL's choices that use another algorithm. Times are those of the
+    machine's profile. They are compared at the ends of the range's common part with the rule (up to
+    `_LARGEST_COMPARED`) and at those of `sizes` in it. `size` is the first at which the rule is
+    slower. Yields nothing for an unknown machine, without a profile, and for several nodes, for
+    which there is no model of a given choice.
     """
     if communicator is None or selection.network is None or communicator.nodes > 1:
         return
@@ -279,10 +286,9 @@ def _find_slower_sizes(
 
 
 def _find_communicator(selection: Selection) -> Communicator | None:
-    """Return the communicator of a selection for a known machine, else None.
+    """Return the communicator of a selection on a known machine, else None.
 
-    It is also None without a network, and if the network has another number of nodes than the
-    selection.
+    It is None without a network, and if the network's number of nodes is not that of the selection.
     """
     # Imported here: it needs numpy, which files for other networks do without.
     from collhub_machine_profiles.nccl_baseline import communicator_of_topology
@@ -297,10 +303,10 @@ def _find_communicator(selection: Selection) -> Communicator | None:
 
 
 def _build_nccl_lines(communicator: Communicator, tuned: Sequence[TunerRule]) -> Iterator[str]:
-    """Yield lines that repeat NCCL's own choice at the sizes of the communicator without a rule.
+    """Yield lines that repeat NCCL's own choice at sizes of the communicator that no rule has.
 
-    They come by collective, in ascending order of sizes, hold for its nodes and ranks only, and
-    leave the number of channels to NCCL (0). The last choice extends to `LARGEST`.
+    They are ordered by collective, then by size. They hold only for this number of nodes and ranks,
+    and leave the number of channels to NCCL. The last choice extends to `LARGEST`.
     """
     numbers = (communicator.nodes, communicator.nodes), (communicator.ranks, communicator.ranks)
     for kind in COLLECTIVES.values():
@@ -315,11 +321,12 @@ def _build_nccl_lines(communicator: Communicator, tuned: Sequence[TunerRule]) ->
 
 
 def _build_default_lines(ll_below: int) -> Iterator[str]:
-    """Yield lines for every size of all collectives and communicators, with NCCL's channels.
+    """Yield lines that cover all sizes of all collectives, for every communicator.
 
-    A line must name an algorithm, so these follow the cost model of NCCL: rings, except trees for
-    the smaller all-reduces on several nodes, and NVLS for the larger ones on one node. NCCL skips a
-    line that it does not allow, such as NVLS on machines without it, and uses the next one.
+    They leave the number of channels to NCCL, but must name an algorithm. It follows NCCL's cost
+    model: rings, except for all-reduce, where they are trees for smaller sizes on several nodes and
+    NVLS for larger sizes on one node. NCCL skips a line that it does not allow, such as NVLS on
+    machines without it, and uses the next one.
     """
     reduce, one_node = CollectiveKind.ALL_REDUCE, (1, 1)
     nvls_from, rings_from = max(_NVLS_FROM, ll_below), max(_RINGS_FROM, ll_below)
@@ -356,11 +363,11 @@ def _format_title(selection: Selection) -> str:
 
 
 def _format_line(rule: TunerRule, default_channels: str = OWN_CHANNELS) -> str:
-    """Return the line of a rule for NCCL's example tuner, or for RCCL's, without a line feed.
+    """Return a rule as a line for the example tuner of NCCL or RCCL, without line feed.
 
-    Fields: collective, first and last size in bytes, algorithm, protocol, channels, nodes, ranks. 0
-    channels become `default_channels`; any number of nodes or ranks is -1, and of an interval the
-    first number is written.
+    The fields are collective, first and last size in bytes, algorithm, protocol, channels, nodes
+    and ranks. 0 channels become `default_channels`. Any number of nodes or ranks becomes -1. Of an
+    interval, only the first number is written.
     """
     fields = (
         *(_NAME_OF[rule.kind], *rule.sizes, rule.algorithm, rule.protocol),

@@ -53,7 +53,10 @@ class CardTimes(NamedTuple):
 
 @lean_part
 def _find_first_free(free: Int64Array) -> int:
-    """Return the card of a host that becomes free first; the first one of equals."""
+    """Return the card of a host that becomes free first; the lowest number wins ties.
+
+    `free`: tick at which each card becomes free, not empty.
+    """
     card = 0
     for other in range(1, free.size):
         if free[other] < free[card]:
@@ -67,11 +70,12 @@ def _evaluate(
 ) -> float:
     """Build the schedule of a state and return its cost.
 
-    Tasks are taken in the state's order; each starts as soon as the chosen sender and all receivers
-    have a free card and it is released, and occupies the card of each that is free first. `outcome`
-    becomes (lateness, makespan) in ticks, where lateness is the largest excess over a due time, at
-    least 0. The cost is the excess of the makespan over `target`, plus the excess of every card's
-    last end, plus a million times the lateness. `cards` is overwritten.
+    The tasks are placed in the order of `state.order`. A task starts when it is released and its
+    chosen sender and all its receivers have a free card, and it uses the card of each host that
+    becomes free first. `outcome` is set to (lateness, makespan) in ticks; lateness is the largest
+    excess of an end over a due time, at least 0. The cost is the excess of the makespan over
+    `target`, plus this excess for the last end of every card, plus a million times the lateness.
+    `cards` is overwritten.
     """
     cards.sending[:] = 0
     cards.receiving[:] = 0
@@ -107,9 +111,9 @@ def _evaluate(
 
 @lean_part
 def _draw_random(random: Int64Array) -> float:
-    """Return the next number of a fixed sequence in [0, 1), and advance `random`.
+    """Return the next pseudo-random number in [0, 1), and advance the state `random[0]`.
 
-    A 64-bit linear congruential generator (Knuth, MMIX); its product wraps around.
+    A 64-bit linear congruential generator (Knuth, MMIX), whose product wraps around.
     """
     random[0] = random[0] * 6364136223846793005 + 1442695040888963407
     # The low bits of such a generator have short periods.
@@ -118,8 +122,9 @@ def _draw_random(random: Int64Array) -> float:
 
 @lean_part
 def _move_task(order: Int64Array, source: int, destination: int) -> None:
-    """Move the task at position `source` to `destination`; the tasks in between shift by one
-    position. Changes `order`.
+    """Move the task at position `source` of the order to position `destination`.
+
+    The tasks in between shift by one position. `order` is changed.
     """
     task = order[source]
     step = 1 if destination > source else -1
@@ -143,14 +148,17 @@ def anneal(
     best_outcome: Int64Array,
     outcome: Int64Array,
 ) -> None:
-    """Make `moves` moves from `state`; keep the best state in `best` and its `best_outcome`.
+    """Anneal: make `moves` random changes from `state`, and keep the best state in `best`.
 
-    A move chooses another sender of a random task (30 %, if it has several), else moves a task
-    within the order or exchanges two. It is kept if the cost does not rise, or with the probability
-    of its heat; otherwise it is undone. The temperature, in ticks, decreases linearly to 0. `best`
-    and `best_outcome` (lateness, then makespan decide) hold the best state before the call. Ends
-    early if the makespan reaches the target and no task is late. `cards` and `outcome` are working
-    memory; `random` is the seed, which changes.
+    A move takes a random task. With probability 0.3 it chooses the sender again, if the task has
+    several; otherwise it moves the task to another position of the order or exchanges it with
+    another task. A move is kept if the cost does not rise, or with the probability e^(-rise /
+    temperature); otherwise it is undone. The temperature, in ticks, decreases linearly to 0.
+
+    `best` and `best_outcome` (lateness, then makespan decide) hold the best state before the call,
+    and are updated. The search ends early if no task is late and the best makespan reaches
+    `target`. `cards` and `outcome` are working memory; `random` is the state of the random numbers.
+    Both states are changed in place.
     """
     count = state.order.size
     cost = _evaluate(tasks, state, cards, target, outcome)

@@ -68,15 +68,17 @@ class Effort:
 
 
 def find_best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> HostSchedule:
-    """Find a schedule, with the largest lower bound that is known.
+    """Find the best schedule within the limits of the effort, and the largest known lower bound.
 
-    The schedule never takes longer than any of the public orders. The search ends with the first
-    method that meets the bound: colours, priorities, public orders, the best choice of senders,
-    rotations, annealing, CP-SAT. Splitting, where requested and possible, replaces all of them.
-    With more than `_MAX_TASKS_OF_SEARCH` (2000) tasks, without work, or at the time limit, which is
-    recorded as a cut, the search ends after the heuristics; CP-SAT needs at most
-    `MAX_TASKS_OF_SOLVER` (500) tasks. If tasks have due times, the lateness of the latest task is
-    minimized before the makespan.
+    If splitting is requested and possible, the split schedule is returned. Otherwise the methods
+    are tried in this order until one meets the bound: colours, priorities, public orders, choice of
+    senders with rotations, annealing, CP-SAT. The schedule with the smallest lateness of its latest
+    task is kept, then the one with the smallest makespan.
+
+    After the public orders, the search ends if there are more than `_MAX_TASKS_OF_SEARCH` tasks
+    (which also excludes the public orders), if the effort has no work, or at the time limit, which
+    is recorded as a cut. CP-SAT must be installed, and there may be at most `MAX_TASKS_OF_SOLVER`
+    tasks.
     """
     if effort.split and special_cases.can_split(tasks) and len(tasks):
         # Tasks are split, so the bound by the longest task does not apply.
@@ -138,8 +140,10 @@ class _ScheduleSearch:
 
     @property
     def is_done(self) -> bool:
-        """Whether no schedule can be better: the solver has proved it, there are no tasks, or the
-        makespan of the pieces reaches the lower bound and no task is late.
+        """Whether no schedule can be better.
+
+        This is so if the solver has proved it, if there are no tasks, or if the makespan reaches
+        the lower bound and no task is late.
         """
         if self.is_solved or not len(self.tasks):
             return True
@@ -188,19 +192,20 @@ class _ScheduleSearch:
 
 
 def could_use_solver(schedule: HostSchedule, effort: Effort) -> bool:
-    """Return whether CP-SAT, if it were installed, might find a better schedule or a proof: the
-    schedule is not optimal, the effort is not 0, and OR-tools is missing.
+    """Return whether CP-SAT could find a better schedule or a proof if it were installed.
+
+    This is so if the schedule is not optimal, the effort has work, and OR-tools is missing.
     """
     is_open = schedule.status != "optimal" and effort.work > 0
     return is_open and not is_solver_installed()
 
 
 def _try_senders(search: _ScheduleSearch) -> None:
-    """Improve the bound and the schedule by the best choice of senders, then by rotations.
+    """Improve the bound and the schedule by a better choice of senders, and by rotations.
 
-    Senders are those of balanced loads and, if the assignment problem is solved, those of the
-    assignment, whose bound raises the search's and for which 8 rounds of list orders are tried.
-    Rotations of both are tried until the search is done.
+    There are two choices of senders: balanced loads, and the optimum of an assignment problem if it
+    can be solved. The optimum may raise the lower bound of the search, and orders by priority are
+    tried for it. Finally the rotations of both choices are tried until the search is done.
     """
     tasks = search.tasks
     senders = [balance_senders(tasks)]
@@ -218,11 +223,11 @@ def _try_senders(search: _ScheduleSearch) -> None:
 
 
 def _try_heuristics(search: _ScheduleSearch, units: UnitTasks) -> None:
-    """Try colours, priorities and the public orders, until one meets the bound.
+    """Try colours, priorities and the public orders until the search is done.
 
-    Colours only for equal tasks with one receiver each. With more than `_MAX_TASKS_OF_SEARCH`
-    (2000) tasks there are 2 rounds of priorities instead of 8, and no public orders. The results
-    are added to `search`. Does nothing without tasks.
+    Colours are only used where `is_colourable`. With more than `_MAX_TASKS_OF_SEARCH` tasks there
+    are only 2 rounds of priorities, and no public orders. All schedules are added to `search`. Does
+    nothing without tasks.
     """
     tasks = search.tasks
     if not len(tasks):
@@ -285,8 +290,8 @@ def report_missing_solver() -> Diagnostic:
 def fits_solver(tasks: HostTasks) -> bool:
     """Return whether the times of all tasks are small enough for the solver.
 
-    With due times the objective is lateness times a limit plus makespan, a number of the order of a
-    squared time.
+    The sum of the longest durations plus the last release must be below a limit in ticks. The limit
+    is lower with due times, because the objective is then of the size of a squared time.
     """
     longest = _MAX_TICKS if all(due is None for due in tasks.due) else _MAX_TICKS_WITH_DUE
     # No schedule takes longer than the last release plus all tasks in sequence.
@@ -313,13 +318,14 @@ def solve_exactly(
     work: float,
     time_limit_s: float | None = None,
 ) -> Solved | None:
-    """Search for the best schedule within a limit of work, starting from the schedule `hint`.
+    """Search for the best schedule with CP-SAT, starting from the schedule `hint`.
 
-    `least`: a bound of the makespan in ticks. `work`: 1 for ten deterministic seconds of CP-SAT.
-    Returns the pieces, the solver's bound in ticks (`least` if tasks have due times) and whether
-    they are optimal; None if no schedule is found within the limits. The search strategies are
-    interleaved in fixed batches, so that the result depends neither on the number of cores nor on
-    the elapsed time, unless `time_limit_s` stops it.
+    `least`: a lower bound of the makespan in ticks. `work`: 1 for `_DETERMINISTIC_SECONDS`
+    deterministic seconds. `time_limit_s`: in seconds, optional. Returns the pieces, a lower bound
+    of the makespan in ticks (with due times it is `least`), and whether the schedule is optimal.
+    Returns `None` if no schedule is found within the limits. The search strategies are interleaved
+    in fixed batches, so that the result depends neither on the elapsed time, unless the time limit
+    ends the search, nor on the number of cores.
     """
     # Imported here: it takes a second, and is an extra.
     from ortools.sat.python import cp_model
@@ -349,10 +355,10 @@ def solve_exactly(
 
 
 def _limit_makespan(tasks: HostTasks, hint: Sequence[Piece]) -> int:
-    """Return an upper limit of the makespan for the solver.
+    """Return an upper limit of the makespan for the solver, in ticks.
 
-    The makespan of the hint; with due times, which may require a longer schedule, the last release
-    plus all tasks in sequence.
+    Without due times it is the makespan of the hint. Due times may require a longer schedule, so
+    with them it is the last release plus the longest durations of all tasks.
     """
     if all(due is None for due in tasks.due):
         return int(max(piece.end for piece in hint))
@@ -360,11 +366,11 @@ def _limit_makespan(tasks: HostTasks, hint: Sequence[Piece]) -> int:
 
 
 def _build_model(cp_model: Any, tasks: HostTasks, least: int, horizon: int) -> _Model:
-    """Build the model: starts, senders and intervals of tasks, cards, loads, and the objective.
+    """Build the CP-SAT model: starts, senders, card intervals, loads and the objective.
 
-    `least`: lower limit of the makespan, `horizon`: upper limit of all times, both in ticks.
-    Lateness is minimized before the makespan. A host has at most as many intervals at a time as
-    cards, in each direction.
+    `least`: lower limit of the makespan, `horizon`: upper limit of all times, in ticks. In each
+    direction, at most as many intervals of a host overlap as it has cards. The objective minimizes
+    the lateness of the latest task, then the makespan.
     """
     model = cp_model.CpModel()
     built = _Model(model, model.new_int_var(least, max(least, horizon), "makespan"))
@@ -385,9 +391,9 @@ def _build_model(cp_model: Any, tasks: HostTasks, least: int, horizon: int) -> _
 
 
 def _add_lateness(built: _Model, tasks: HostTasks, horizon: int) -> Any:
-    """Add the lateness of the latest task to the model; 0 if no task has a due time.
+    """Add the lateness of the latest task to the model, as a variable in 0..`horizon` ticks.
 
-    The variable is at least 0 and at most `horizon`, in ticks; being early does not count.
+    A task that ends early does not count. Returns the variable, or 0 if no task has a due time.
     """
     dues = [(task, due) for task, due in enumerate(tasks.due) if due is not None]
     if not dues:
@@ -404,9 +410,9 @@ def _add_lateness(built: _Model, tasks: HostTasks, horizon: int) -> Any:
 def _add_task(built: _Model, tasks: HostTasks, task: int, horizon: int) -> None:
     """Add a task to the model: its start, the choice of exactly one sender, its card intervals.
 
-    The start is an integer of ticks from the release to `horizon`. An interval is present if its
-    sender is chosen; it occupies cards of the sender and all receivers. The makespan is at least
-    its end.
+    The start is between the release and `horizon`, in ticks. An interval per sender is present if
+    this sender is chosen; it occupies a card of the sender. A card of every receiver is occupied
+    for the same time. The makespan is at least the end of the task.
     """
     model = built.model
     start = model.new_int_var(tasks.release[task], horizon, f"start{task}")
@@ -432,9 +438,11 @@ def _add_task(built: _Model, tasks: HostTasks, task: int, horizon: int) -> None:
 
 
 def _order_equal_tasks(built: _Model, tasks: HostTasks) -> None:
-    """Add constraints to the model: of tasks with equal senders, receivers, durations, release and
-    due time, a later one starts no earlier. Permutations of equal tasks are equivalent, so the
-    optimum remains.
+    """Add constraints that order equal tasks by their numbers.
+
+    Tasks are equal if their senders, receivers, durations, release and due time are. A later one
+    may not start before an earlier one. This only excludes equivalent permutations, so the optimum
+    remains.
     """
     before: dict[object, int] = {}
     for task in range(len(tasks)):
@@ -453,8 +461,7 @@ def _order_equal_tasks(built: _Model, tasks: HostTasks) -> None:
 def _read_pieces(tasks: HostTasks, solver: Any, built: _Model) -> tuple[Piece, ...]:
     """Read the pieces of the solution, sorted by start (ticks), then by task.
 
-    Each task is one piece, sent by the first sender whose presence is true in the solver's
-    solution.
+    Every task is one piece, from the sender that the solver chose.
     """
     pieces = []
     for task, start in enumerate(built.starts):

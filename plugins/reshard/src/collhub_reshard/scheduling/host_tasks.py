@@ -29,9 +29,9 @@ class HostNetwork:
     latency_s: float = 0.0
 
     def rate(self, sender: int, receivers: Iterable[int]) -> Fraction:
-        """Return the rate of a transfer through one card at either end.
+        """Return the rate of a transfer in bytes/s, through one card of every host.
 
-        All receivers get the box at the rate of the slowest.
+        It is the lowest of the sender's rate and the rates of all receivers.
         """
         slowest = min(self.in_rate[host] for host in receivers)
         return min(self.out_rate[sender], slowest)
@@ -40,8 +40,10 @@ class HostNetwork:
 def build_ideal_network(
     hosts: Iterable[int], bandwidth_bytes_per_s: float, latency_s: float = 0.0, cards: int = 1
 ) -> HostNetwork:
-    """Build a network in which every host has `cards` equal cards of this bandwidth in bytes/s in
-    each direction; cards are the only bottleneck.
+    """Build a network of hosts with `cards` equal cards each.
+
+    Every card has this bandwidth in bytes/s in each direction. Nothing but the cards limits
+    messages.
     """
     rate = parse_exact_rate(bandwidth_bytes_per_s)
     rates = dict.fromkeys(hosts, rate)
@@ -54,11 +56,13 @@ def parse_exact_rate(bandwidth_bytes_per_s: float) -> Fraction:
 
 
 def find_host_network(topology: Topology, host_of: Int64Array) -> HostNetwork:
-    """Find the cards of hosts on a topology: the total rate out of and into the devices of a host.
+    """Find the network cards of hosts on a topology: one card per host, with a total rate.
 
-    `host_of`: host of every NPU, -1 for those that are not used. A switch that is linked only to
-    the devices of one host belongs to it. Raises `InputError` for a host without a link to others,
-    and for more devices than NPUs.
+    The rate out is the sum of all links from the host to other nodes, the rate in the sum of the
+    links to it. A switch that is linked only to the devices of one host belongs to this host. The
+    latency is the largest of all links between hosts and other nodes. `host_of`: host of every NPU,
+    -1 if it is not used. Raises `InputError`: `mesh-too-large` for more devices than NPUs,
+    `disconnected` for a host without such a link.
     """
     if len(host_of) > topology.num_npus:
         raise InputError(
@@ -82,10 +86,10 @@ def find_host_network(topology: Topology, host_of: Int64Array) -> HostNetwork:
 
 
 def find_owners(topology: Topology, host_of: Int64Array) -> Int64Array:
-    """Return the host of every node of a topology; other nodes have distinct negative numbers.
+    """Return the host of every node of a topology: int64[nodes].
 
-    `host_of`: of the first NPUs, -1 for those that are not used. A switch whose linked NPUs belong
-    to one host is inside it.
+    A switch belongs to a host if all NPUs with a link to it do. Every other node without a host has
+    a negative number of its own. `host_of`: host of the first NPUs, -1 if it is not used.
     """
     owner = -1 - np.arange(topology.num_nodes, dtype=np.int64)
     used = np.flatnonzero(host_of >= 0)
@@ -99,7 +103,10 @@ def find_owners(topology: Topology, host_of: Int64Array) -> Int64Array:
 
 
 def _sum_rates(topology: Topology, rows: Int64Array, host: int) -> Fraction:
-    """Return the total bytes per second of some links. Raises `InputError` if there are none."""
+    """Return the total rate of some links of a host in bytes/s, exactly.
+
+    `rows`: bool[links]. Raises `InputError` (`disconnected`) if there are no links.
+    """
     rates = topology.bandwidth_bytes_per_s[rows].tolist()
     if not rates:
         message = f"topology {topology.name}: host {host} has no link to other hosts"
@@ -150,7 +157,7 @@ class HostTasks:
         return float(ticks * self.tick_s)
 
     def classes(self) -> dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]]:
-        """Return the tasks by (senders, receivers), in the order of their numbers."""
+        """Return the task numbers, ascending, by (senders, receivers)."""
         tasks_by_class: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
         for task, key in enumerate(zip(self.senders, self.receivers, strict=True)):
             tasks_by_class.setdefault(key, []).append(task)
@@ -165,10 +172,10 @@ def build_host_tasks(
 ) -> HostTasks:
     """Build the tasks that cross between hosts, in the order of unit tasks.
 
-    A receiver on a host that has the box needs no card: such hosts are omitted, and tasks without
-    other receiving hosts or without bytes too. `work`: number of times that a card carries the box
-    of a unit task, by row, default 1. A tick is the greatest measure of all durations, releases and
-    due times (except 0), so that all are whole numbers of ticks.
+    The receiving hosts of a task are those that need its box and do not have it; unit tasks without
+    such a host or without bytes are left out. `work`: how many times the busiest card carries the
+    box, by unit task, default 1; it multiplies the duration. A tick is the greatest common measure
+    of all durations, release and due times, so that all of them are whole numbers of ticks.
     """
     work = {} if work is None else work
     needs = find_needing_hosts(tasks)
@@ -198,9 +205,9 @@ def build_host_tasks(
 
 
 def find_needing_hosts(tasks: UnitTasks) -> list[tuple[int, ...]]:
-    """Return, per unit task, the hosts of its receivers that do not have the box, ascending.
+    """Return the hosts that receive each unit task's box and do not have it, ascending.
 
-    A host has the box if one of the unit task's senders is on it. The tuple may be empty.
+    A host has the box if one of the senders is on it. The tuple of a unit task may be empty.
     """
     task, receiver, _ = device_pairs(tasks)
     width = int(tasks.host_of.max()) + 1
@@ -219,9 +226,10 @@ def find_needing_hosts(tasks: UnitTasks) -> list[tuple[int, ...]]:
 def _list_move_times(
     tasks: UnitTasks, moves: Sequence[Move], rows: Sequence[int]
 ) -> list[tuple[Fraction, Fraction | None]]:
-    """Return the exact release and due time in seconds of the move of every task, in the order of
-    `rows` (unit tasks). Floats are converted by their shortest decimal form; due None means no
-    limit.
+    """Return the release and due times of tasks in seconds, as exact fractions.
+
+    They are those of the move of each unit task in `rows`, in this order. Floats are converted by
+    their shortest decimal text. `None` means no due time.
     """
     times = [
         (
@@ -234,10 +242,10 @@ def _list_move_times(
 
 
 def _find_common_measure(times: Sequence[Fraction]) -> Fraction:
-    """Return the largest time of which all times are integral multiples; 1 without times.
+    """Return the largest time of which all times are whole multiples.
 
-    Times are exact fractions and not negative; zeros are multiples of everything, and the result is
-    0 if all are zero.
+    The times are exact and not negative; zero is a multiple of every time. The result is 1 without
+    times, and 0 if all times are zero.
     """
     # A model has thousands of boxes with few distinct sizes.
     distinct = set(times)
@@ -255,12 +263,12 @@ _INSTANT_BYTES_PER_S = 9e17
 
 
 def build_ideal_topology(units: UnitTasks, network: HostNetwork) -> Topology:
-    """Build the topology of an ideal network, for simulators.
+    """Build a topology that behaves as an ideal network, for simulators.
 
-    NPUs are linked to one switch per host by links of `_INSTANT_BYTES_PER_S`, the switches to a
-    central one (the last node) with the rates of all cards of the host together. A message between
-    hosts passes the card of the sender's host out (with the latency), then that of the receiver's
-    host in. Devices that no mesh names are on a switch without other devices.
+    Every NPU is linked to the switch of its host at `_INSTANT_BYTES_PER_S`, and every host's switch
+    to a central switch, the last node, at the rate of all cards of the host together. A message
+    between hosts thus passes the sending host's cards, with the latency, then the receiving host's
+    cards. NPUs without a host share a switch of their own, with the rates of some host.
     """
     num_npus = len(units.host_of)
     hosts = sorted(set(units.host_of.tolist()))

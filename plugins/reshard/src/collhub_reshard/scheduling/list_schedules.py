@@ -38,16 +38,17 @@ class Assignment:
 
 
 def assign_senders(tasks: HostTasks) -> Assignment | None:
-    """Choose the senders so that the busiest one finishes earliest.
+    """Choose the senders so that the busiest one finishes earliest; return them with a bound.
 
-    The bound by flow (`share_among_senders`) lets senders share a task, which an unsplit schedule
-    cannot do: five equal tasks on three senders take two rounds, not 5/3. Solves a mixed-integer
-    program (HiGHS) over classes of equal tasks: x tasks of a class are sent by a host, the x of a
-    class sum to its size, and no sender is busy for longer than T.
+    `share_among_senders` lets senders share a task, which an unsplit schedule cannot do: five equal
+    tasks on three senders take two rounds, not 5/3. So this solves a mixed-integer program (HiGHS)
+    over classes of tasks with equal senders and durations: x tasks of a class are sent by a host,
+    the x of a class sum to its size, and no host is busy for longer than T.
 
-    Tasks that all hosts receive exclude all others if a host has one card: their time is a constant
-    that is added to the load of every sender. Returns None if no task has two senders or the solver
-    finds no solution within its nodes.
+    If hosts have one card, tasks that all hosts receive exclude all others. They are not part of
+    the program, keep their first sender, and their time is added to the bound. Returns `None` if
+    every task has only one sender, if there are no other tasks than these, or if no solution is
+    found within `_MAX_NODES` nodes.
     """
     if all(len(senders) == 1 for senders in tasks.senders):
         return None
@@ -116,10 +117,11 @@ _Class = tuple[int, tuple[int, ...]]
 
 
 def balance_senders(tasks: HostTasks) -> list[int]:
-    """Return a sender for every task so that loads are even.
+    """Choose a sender for every task so that the loads of the senders are even.
 
-    Tasks are taken by descending bytes (ties by number); each goes to the sender with the most
-    bytes left of its share in an even division, the first one if equal.
+    First, bytes are divided evenly among senders, as if tasks could be split. Then tasks are taken
+    by descending bytes, ties by number. Each one gets the sender with the most bytes left of its
+    part of this division, the first one in case of a tie.
     """
     sharing = share_among_senders(tasks, range(len(tasks)))
     room = {key: float(share) for key, share in sharing.shares.items()}
@@ -156,12 +158,12 @@ class _ListScheduler:
     left_in: dict[int, float] = field(default_factory=dict)
 
     def order(self) -> Order:
-        """Return (task, sender) pairs: repeatedly, the task that can start first is appended.
+        """Return the order of (task, sender) in which the task that can start first is next.
 
         Tasks with equal sender and receivers form a queue: earliest release first, then earliest
-        due time, then longest task. Among queues that can start equally early, the one whose cards
-        have the most remaining load wins, where the load is raised at random by up to `noise` of
-        it. A task occupies a card of its sender and of every receiver until its end.
+        due time, then longest task. If several queues can start equally early, the one whose cards
+        have the most remaining load wins; this load is raised at random by up to the fraction
+        `noise`. The remaining loads are changed, so call it once.
         """
         queues = self._queues()
         sending, receiving = Cards(self.tasks.cards), Cards(self.tasks.cards)
@@ -182,7 +184,7 @@ class _ListScheduler:
         return order
 
     def _queues(self) -> dict[_Class, list[int]]:
-        """Build the queues by class.
+        """Build the queues of tasks by (sender, receivers), and count the loads of all cards.
 
         The last entry of a queue is next: the earliest release, then the earliest due time, then
         the longest task.
@@ -197,9 +199,10 @@ class _ListScheduler:
         return queues
 
     def _urgency(self, task: int, sender: int) -> tuple[float, float, int]:
-        """Return the sort key of a task in its queue, whose last entry is the most urgent.
+        """Return the sort key of a task in its queue, in which the largest key is next.
 
-        Earlier releases come first, then earlier due times (none: last), then longer tasks.
+        The largest key has the earliest release, then the earliest due time (a task without one
+        comes last), then the longest duration.
         """
         due = self.tasks.due[task]
         latest = -float("inf") if due is None else -float(due)
@@ -208,8 +211,8 @@ class _ListScheduler:
     def _take(self, key: _Class, ticks: int) -> None:
         """Subtract ticks from the remaining load of the cards of a class.
 
-        Those are the cards of its sender and of all its receivers. Hosts without a load begin with
-        0; negative ticks add load.
+        A class is (sender, receivers); the load of its sender and of every receiver changes.
+        Negative ticks add load. Loads begin with 0.
         """
         # Negative ticks add load, at the start.
         sender, receivers = key
@@ -219,12 +222,12 @@ class _ListScheduler:
             self.left_in[host] = self.left_in.get(host, 0.0) - ticks
 
     def _next(self, queues: Mapping[_Class, list[int]], sending: Cards, receiving: Cards) -> _Class:
-        """Choose the class that can start first.
+        """Choose the class whose next task can start first.
 
-        The start is the latest of: a free card of the sender and all receivers, and the release of
-        the queue's last task. Ties go to the class whose cards have the most remaining load: the
-        maximum over its hosts plus a quarter of the lesser of its sender and first receiver, raised
-        at random by up to `noise`. Queues must not be empty.
+        It can start when it is released and the sender and all receivers have a free card. In case
+        of a tie, the class with the most load wins. This load is the largest remaining load of its
+        sender and receivers, plus a quarter of the smaller one of its sender and first receiver; it
+        is raised at random by up to the fraction `noise`. `queues` must not be empty.
         """
         best: tuple[float, float] | None = None
         chosen: _Class | None = None
@@ -249,20 +252,23 @@ _MAX_TOTAL_TICKS = 1 << 48
 
 
 def can_anneal(tasks: HostTasks) -> bool:
-    """Return whether there are at least two tasks, and the sum of their longest durations plus the
-    latest release is below `_MAX_TOTAL_TICKS`.
+    """Return whether annealing applies to these tasks.
+
+    There must be at least two, and the sum of their longest durations plus the latest release must
+    be below `_MAX_TOTAL_TICKS`.
     """
     total = sum(max(row) for row in tasks.durations) + max(tasks.release, default=0)
     return len(tasks) > 1 and total < _MAX_TOTAL_TICKS
 
 
 def generate_rotations(tasks: HostTasks, senders: Sequence[int]) -> list[Order]:
-    """Generate orders in which sender i serves receiver i + 1, then i + 2, ...
+    """Generate orders in which sender i serves receivers i, then i + 1, and so on, cyclically.
 
-    As in a Latin square: without contention each sender follows the one before it from receiver to
-    receiver. `senders`: the sender of every task. Hosts are sorted by load, descending and
-    ascending, so that hosts with little load wait for the others, and rotate in both directions.
-    The tasks of a pair are sent one after another, or one per rotation.
+    As in a Latin square, each sender follows another one from receiver to receiver without
+    contention. `senders`: the sender of every task. Senders and receivers are each sorted by load,
+    ascending or descending, and the rotation has both directions: 8 cases. In each case there are
+    two orders: the tasks of a pair one after another, or one task of every pair per rotation. Tasks
+    of a pair are sorted by descending duration.
     """
     out_load: dict[int, int] = {}
     in_load: dict[tuple[int, ...], int] = {}
@@ -294,10 +300,10 @@ def generate_rotations(tasks: HostTasks, senders: Sequence[int]) -> list[Order]:
 def _rotate(
     sending: Sequence[int], receiving: Sequence[tuple[int, ...]], direction: int
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """List all pairs of a sender and receivers: in round t, sender i serves receivers i + t.
+    """List all pairs of senders and receivers: in round t, sender i serves receivers i + t.
 
-    `direction`: 1 or -1, the sign of t. Positions are modulo the larger number of senders and
-    receivers; positions without receivers are skipped.
+    With `direction` -1 it serves receivers i - t. Positions are taken modulo the larger number of
+    the two; positions without receivers are skipped.
     """
     rounds = max(len(sending), len(receiving))
     return [
@@ -315,13 +321,13 @@ def improve_order(
     max_placements: int,
     budget: SearchBudget | None = None,
 ) -> Order:
-    """Return order and senders of the best schedule of annealing, never worse than `pieces`.
+    """Improve a schedule by annealing; return the best order of (task, sender).
 
-    The schedule of `pieces` is the start of the first of 8 rounds at fixed temperatures, the best
-    one so far that of each later round; the work is divided among them equally. `target`: a bound
-    of the makespan in ticks, at which the search ends. `max_placements`: limit of the work, in
-    tasks placed; the result does not depend on elapsed time. `budget`: at a time limit, the search
-    ends between two rounds, which is recorded as a cut.
+    Its schedule is never worse than `pieces`. There is one round per entry of `_TEMPERATURES`, each
+    with an equal part of the work; a round starts from the best schedule so far. `target`: a lower
+    bound of the makespan in ticks, at which the search ends. `max_placements`: limit of the work,
+    in placed tasks, so that the result does not depend on elapsed time. At the time limit of
+    `budget`, the search ends between two rounds, which is recorded as a cut.
     """
     budget = budget or SearchBudget()
     # Imported here: numba takes a second, and most tasks need no search.

@@ -30,9 +30,10 @@ def order_naively(tasks: HostTasks) -> Order:
 
 
 def order_by_size(tasks: HostTasks) -> Order:
-    """Let the host with the fewest bytes so far send, in the same order (`loadbalance_size`).
+    """Return (task, sender) by task number; the host with the fewest bytes so far sends.
 
-    Return (task, sender) for every task, by number. Ties go to the first of the task's senders.
+    Among equal hosts, the first of the task's senders is taken. The public order
+    `loadbalance_size`.
     """
     load: dict[int, int] = {}
     order = []
@@ -46,10 +47,9 @@ def order_by_size(tasks: HostTasks) -> Order:
 
 
 def order_by_device(tasks: HostTasks, units: UnitTasks) -> Order:
-    """Let the device with the fewest bytes so far send, in the same order (`normal`).
+    """Return (task, sending host) by task number; the device with the fewest bytes so far sends.
 
-    Return (task, host of the device) for every task, by number. Ties go to the first sender of the
-    unit task.
+    Among equal devices, the first sender of the unit task is taken. The public order `normal`.
     """
     load: dict[int, int] = {}
     order = []
@@ -64,11 +64,12 @@ def order_by_device(tasks: HostTasks, units: UnitTasks) -> Order:
 def order_greedily(
     tasks: HostTasks, seed: int, sizes: Sequence[int] | None = None, idle_hosts: int = 0
 ) -> Order:
-    """Start as many tasks at once as possible, round by round (`loadbalance_order`, `greedy`).
+    """Return (task, sender) in rounds, each with as many tasks at once as possible.
 
-    Of 100 random rounds the one with the most tasks is chosen; ties go to the most even loads.
-    `sizes`: added to the load of the sender of a task, by default its bytes. `idle_hosts`: hosts
-    that never send but count for evenness, as the destination's hosts do in the public class.
+    Of `_ROUNDS` random candidates for a round, the one with the most tasks is taken, then the one
+    with the smallest standard deviation of the loads, then the first. `sizes`: load of each task
+    for its sender, by default its bytes. `idle_hosts`: number of hosts that never send but count
+    for the deviation, as in the public class. The public order `loadbalance_order`, greedy.
     """
     rng = random.Random(seed)
     sizes = tasks.bytes if sizes is None else sizes
@@ -98,10 +99,11 @@ def order_greedily(
 def _draw_round(
     tasks: HostTasks, remaining: Sequence[int], load: dict[int, int], rng: random.Random
 ) -> list[tuple[int, int]]:
-    """Draw a random round: tasks that share neither a receiver nor a sender.
+    """Draw a random round of tasks that share neither a sender nor a receiver.
 
-    Returns (task, sender) pairs in drawn order. Free senders are drawn with weight maximum load -
-    load + 1. `load`: bytes by host, which is only read; `remaining`: tasks that may be drawn.
+    `remaining` is tried in random order; a task is left out if a receiver is busy or no sender is
+    free. The sender is drawn among the free ones with the weight (maximum load - load + 1). `load`:
+    bytes by host, not changed. Returns (task, sender) pairs in the drawn order.
     """
     busy_in: set[int] = set()
     busy_out: set[int] = set()
@@ -123,9 +125,10 @@ def _draw_round(
 
 
 def search_order(tasks: HostTasks) -> Order:
-    """Search depth first over the next task and its sender (`loadbalance_order`, `search`); return
-    the order with the minimum makespan. It begins with the order by size, which wins ties, and ends
-    after a fixed number of nodes.
+    """Search for the order of (task, sender) with the smallest makespan, depth first.
+
+    The search starts with the order by size, which wins ties, and ends after a fixed number of
+    nodes. The public order `loadbalance_order`, search.
     """
     best_order = order_by_size(tasks)
     best = compute_makespan(schedule_in_order(tasks, best_order))
@@ -137,10 +140,10 @@ def search_order(tasks: HostTasks) -> Order:
 
 
 def _generate_orders(tasks: HostTasks) -> Iterator[list[tuple[int, int]]]:
-    """Yield complete orders of a depth-first search, the earliest possible start first.
+    """Yield complete orders of (task, sender) from a depth-first search.
 
-    An order lists (task, sender). The search ends when its `_SEARCH_NODES` are used up, where a
-    prefix costs 1 plus its length, or when all orders are yielded.
+    The pair that can start first is tried first. A visited prefix costs 1 plus its length; the
+    search ends when this cost reaches `_SEARCH_NODES`, or when all orders have been visited.
     """
     budget = _SEARCH_NODES
     stack: list[list[tuple[int, int]]] = [[]]
@@ -157,8 +160,10 @@ def _generate_orders(tasks: HostTasks) -> Iterator[list[tuple[int, int]]]:
 
 
 def _list_choices(tasks: HostTasks, prefix: Order, placed: set[int]) -> list[tuple[int, int]]:
-    """Return the next (task, sender) pairs: at most four, those that can start first after a
-    prefix. Tasks in `placed` are left out; ties go to the smaller task, then to the smaller sender.
+    """Return the next (task, sender) pairs after a prefix: at most four, by earliest start.
+
+    Ties go to the smaller task number, then to the smaller sender. `placed`: tasks of the prefix,
+    which are left out. Release times are not considered.
     """
     sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
     for piece in schedule_in_order(tasks, prefix):
@@ -179,10 +184,10 @@ def _list_choices(tasks: HostTasks, prefix: Order, placed: set[int]) -> list[tup
 def list_public_orders(
     tasks: HostTasks, units: UnitTasks, seeds: int = 1
 ) -> dict[str, Callable[[], Order]]:
-    """Return functions for the five orders by name, the greedy one once per seed (0, 1, ...).
+    """Return the public orders by name, as functions that compute them.
 
-    Names are naive, normal, size-balanced, search and greedy-0 and so on. An order is computed when
-    its function is called.
+    The names are `naive`, `normal`, `size-balanced`, `search` and, for each of `seeds` seeds from 0
+    on, `greedy-0`, `greedy-1` and so on.
     """
     orders: dict[str, Callable[[], Order]] = {
         "naive": lambda: order_naively(tasks),
@@ -202,22 +207,23 @@ def compute_order_time(tasks: HostTasks, order: Order) -> Fraction:
 
 
 def compute_first_fit_s(units: UnitTasks, network: HostNetwork) -> Fraction:
-    """Compute the seconds of rounds by first fit, the kind of greedy method of Megatron-core.
+    """Compute the time in seconds of rounds by first fit, a greedy method as in Megatron-core.
 
-    Every receiving device gets its boxes by point-to-point messages from the least loaded device
-    that has them; a message goes to the first round in which neither of its devices is busy, and
-    rounds follow one another with a barrier between. A round takes as long as the busiest card.
+    Each receiving device that lacks a box gets it in one message from the device with the fewest
+    bytes so far among those that have it. A message goes to the first round in which neither of its
+    two devices has a message. Rounds are separated by barriers. A round takes as long as its
+    busiest card.
     """
     rounds = _assign_rounds(units)
     return sum((_compute_round_s(units, network, messages) for messages in rounds), Fraction(0))
 
 
 def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
-    """Assign messages to rounds; return (unit task, sender, receiver) of every round.
+    """Assign point-to-point messages to rounds; return (unit task, sender, receiver) by round.
 
-    Each receiver that lacks the box gets it from the unit task's sender with the fewest bytes so
-    far, the first among equals; empty boxes are left out. A message goes to the first round in
-    which neither of its devices is busy.
+    Each receiver that lacks the box gets it from the sender with the fewest bytes so far, the first
+    one of equals. The message goes to the first round in which neither of the two devices has a
+    message. Boxes without bytes are left out.
     """
     task, receiver, is_held = device_pairs(units)
     load: dict[int, int] = {}
@@ -242,11 +248,11 @@ def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
 def _compute_round_s(
     units: UnitTasks, network: HostNetwork, messages: list[tuple[int, int, int]]
 ) -> Fraction:
-    """Return the seconds of the busiest card of any host in a round; 0 without messages.
+    """Return the time in seconds of the busiest card of a round, 0 without messages.
 
     `messages`: (unit task, sending device, receiving device). Messages within a host do not count.
-    All bytes that a host sends, or receives, are divided by the rate of a card times the number of
-    cards; the maximum over hosts and directions is returned.
+    For every host and direction, the bytes are divided by the rate of a card times the number of
+    cards.
     """
     cards: dict[tuple[bool, int], int] = {}
     for row, start, end in messages:
@@ -267,11 +273,13 @@ def _compute_round_s(
 def compute_send_receive_s(
     units: UnitTasks, network: HostNetwork, gathers: bool = False
 ) -> Fraction:
-    """Return the seconds of send/recv to every receiver: those of the busiest card of any host.
+    """Return the time in seconds if every receiver gets its boxes by one message (send/recv).
 
-    Each receiver uses the sender device with the fewest bytes so far. `gathers`: if all replicas of
-    every tile are on one host, each gets only its part, and they gather the remaining parts within
-    the host ("local all-gather").
+    It is the time of the busiest host in one direction; messages within a host take no time. Each
+    message uses the sender with the fewest bytes so far, the first one of equals. `gathers` (local
+    all-gather): if all receivers of every unit task are on one host, each gets only its equal part,
+    and they exchange parts within the host. If this is not so for one unit task, `gathers` has no
+    effect.
     """
     gathers = gathers and _replicas_share_hosts(units)
     sent: dict[int, Fraction] = {}

@@ -61,8 +61,9 @@ class HostSchedule:
 
     @property
     def gap(self) -> float:
-        """Excess of the makespan over the lower bound, as a fraction of the bound; 0.0 for a bound
-        of 0.
+        """Excess of the makespan over the lower bound, as a fraction of the bound.
+
+        It is 0.0 for a bound of 0. 0.05 means that the makespan is 5 % longer than the bound.
         """
         lower_bound = self.lower_bound_ticks
         return float(self.makespan / lower_bound - 1) if lower_bound else 0.0
@@ -70,8 +71,8 @@ class HostSchedule:
     def late_tasks(self, tasks: HostTasks) -> tuple[int, ...]:
         """Return the tasks that finish after their due times, ascending.
 
-        Tasks without one are never late. A task finishes with the last of its pieces, and just at
-        its due time it is not late.
+        A task finishes with the last of its pieces. A task that finishes exactly at its due time,
+        or has none, is not late.
         """
         ends = _find_ends(self.pieces)
         late = []
@@ -109,10 +110,11 @@ class Cards:
 
 
 def schedule_in_order(tasks: HostTasks, order: Order) -> tuple[Piece, ...]:
-    """Schedule (task, sender) pairs in order; return one piece per task, in ticks, sorted by start,
-    then task. Every task starts as soon as it is released and a card of its sender and of all
-    receivers is free, and never before an earlier task of the order on the same cards. Cards that
-    become free first are used.
+    """Schedule (task, sender) pairs in their order; return one piece per task, in ticks.
+
+    A task starts when it is released and its sender and all receivers have a free card. It occupies
+    the card of each of these hosts that becomes free first, until its end; a later task of the
+    order never uses a gap before it. Pieces are sorted by start, then by task.
     """
     sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
     pieces = []
@@ -133,8 +135,9 @@ def compute_makespan(pieces: Sequence[Piece]) -> Fraction:
 
 
 def compute_lateness(tasks: HostTasks, pieces: Sequence[Piece]) -> Fraction:
-    """Return the maximum time in ticks by which a task finishes after its due time; 0 if all are on
-    time. Tasks without a due time do not count.
+    """Return the largest time in ticks by which a task finishes after its due time.
+
+    It is 0 if no task is late. Tasks without a due time do not count.
     """
     worst = Fraction(0)
     for task, end in _find_ends(pieces).items():
@@ -145,7 +148,7 @@ def compute_lateness(tasks: HostTasks, pieces: Sequence[Piece]) -> Fraction:
 
 
 def _find_ends(pieces: Sequence[Piece]) -> dict[int, Fraction]:
-    """Return the finish time in ticks of every task with pieces: the maximum over its pieces."""
+    """Return the end in ticks of every task that has pieces: the largest end of its pieces."""
     ends: dict[int, Fraction] = {}
     for piece in pieces:
         before = ends.get(piece.task, piece.end)
@@ -170,11 +173,15 @@ class Sharing:
 
 
 def find_least_sharing(demand: Mapping[Group, int], rate: Mapping[int, Fraction]) -> Sharing:
-    """Divide every group's bytes among its hosts so that the busiest host finishes earliest.
+    """Divide the bytes of every group among its hosts so that the busiest host finishes earliest.
 
-    `demand`: bytes by the group of hosts that may send them. `rate`: bytes per second by host. A
-    flow that does not fit shows a set of hosts that must send more, whose ratio is the next
-    candidate time. Every candidate is a bound, and the last one is achieved.
+    `demand`: bytes by group of hosts that may send them. `rate`: bytes per second by host. The
+    result also has a set of hosts that proves the time: the bytes that only these hosts can send
+    take them all of it. Without bytes, the time is 0.
+
+    The search tries a time by a maximum flow. If bytes do not fit, the flow gives a set of hosts
+    with too little capacity, and the next time is the one that this set needs. Every time is thus a
+    lower bound, and the last one is achieved.
     """
     groups = [group for group in sorted(demand) if demand[group]]
     hosts = sorted({host for group in groups for host in group})
@@ -198,8 +205,9 @@ def _compute_ratio(
     hosts: Sequence[int],
     rate: Mapping[int, Fraction],
 ) -> Fraction:
-    """Return the exact time in seconds in which these hosts together send the data that no other
-    host can send. Raises `ZeroDivisionError` if their rates are 0 in total.
+    """Return the time in seconds that hosts need together for the bytes that only they can send.
+
+    It is exact. Raises `ZeroDivisionError` if the sum of their rates is 0.
     """
     host_set = set(hosts)
     total = sum(demand[group] for group in groups if set(group) <= host_set)
@@ -235,19 +243,21 @@ class _BipartiteFlow:
         return {key: share for key, share in self._shares.items() if share}
 
     def short_hosts(self) -> tuple[int, ...]:
-        """Return, in ascending order, the hosts that the last search reached: together they lack
-        capacity for the bytes that only they can send. Empty if all bytes are assigned.
+        """Return the hosts that together have too little capacity, ascending; empty if all fits.
+
+        They are the hosts that the last search for a path reached. Their capacity is less than the
+        bytes that only they can send.
         """
         if not any(self._left.values()):
             return ()
         return tuple(sorted(self._reached))
 
     def _augment(self) -> bool:
-        """Fill a path from a group with remaining bytes to a host with capacity.
+        """Find a path from a group with bytes left to a host with capacity, and fill it.
 
-        A breadth-first search, so the path has the fewest groups; it may move bytes of other groups
-        from a host to another. Return False if there is no such path, and change nothing then
-        except the record of reached hosts.
+        A breadth-first search finds the path with the fewest groups; it may move bytes of other
+        groups from one host to another. Returns `False` if there is no such path; shares and
+        capacities then stay unchanged. The hosts that the search reached are recorded.
         """
         # The predecessor of every reached host (a group) and of every reached group (a host).
         self._reached = {}
@@ -269,10 +279,11 @@ class _BipartiteFlow:
         return False
 
     def _fill(self, last: int, previous_host: Mapping[Group, int | None]) -> None:
-        """Move as many bytes as possible along the path that ends at host `last`, in place.
+        """Move as many bytes as possible along the path that ends at host `last`.
 
-        The amount is limited by the first group's remaining bytes, the shares along the path and
-        the host's capacity.
+        The amount is limited by the bytes left in the first group, the shares along the path that
+        are moved away, and the capacity of the last host. Shares, bytes left and capacity are
+        changed.
         """
         path: list[tuple[Group, int]] = []
         host: int | None = last
@@ -314,9 +325,11 @@ class Bound:
 
 
 def compute_fluid_bound(tasks: HostTasks) -> Bound:
-    """Return the largest of the bounds, in ticks, that also hold if tasks are split: by a receiver,
-    by a set of senders, or by tasks that all hosts receive. The first in this order wins ties;
-    without tasks the bound is `nothing` with 0 ticks.
+    """Return the largest of the lower bounds that also hold if tasks are split, in ticks.
+
+    There are three: by one receiver, by a set of senders, and by tasks that all hosts receive
+    (`exclusive`). The first in this order wins ties. Without tasks it is the bound `nothing` of 0
+    ticks.
     """
     if not len(tasks):
         return Bound("nothing", Fraction(0))
@@ -331,8 +344,9 @@ def compute_fluid_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_unsplit_bound(tasks: HostTasks) -> Bound:
-    """Return the largest bound, in ticks, for schedules without split tasks: that of the longest
-    task or, also if equal, the bound that holds with splitting.
+    """Return the largest lower bound for schedules that do not split tasks, in ticks.
+
+    It is the larger one of `compute_fluid_bound` and `compute_task_bound`; the first one wins ties.
     """
     fluid = compute_fluid_bound(tasks)
     longest = compute_task_bound(tasks)
@@ -340,8 +354,10 @@ def compute_unsplit_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_receiver_bound(tasks: HostTasks) -> Bound:
-    """Return the bound, in ticks, by the host that needs the longest time to receive its data; the
-    smaller host wins ties. Without tasks the bound is `nothing` with 0 ticks.
+    """Return the bound by the host that needs the longest time to receive its data, in ticks.
+
+    Its time includes the earliest release of its tasks. The smallest host number wins ties. Without
+    tasks it is the bound `nothing` of 0 ticks.
     """
     load = compute_receiver_loads(tasks, range(len(tasks)))
     if not load:
@@ -352,8 +368,10 @@ def compute_receiver_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_receiver_loads(tasks: HostTasks, chosen: Iterable[int]) -> dict[int, Fraction]:
-    """Return, by receiver, the ticks that all its cards together need for the tasks of `chosen`,
-    plus the earliest release of these tasks. Hosts that receive none of them are absent.
+    """Return the ticks that every receiving host needs for the tasks in `chosen`.
+
+    A host receives with all its cards at once. The earliest release of its tasks is added. Hosts
+    that receive none of these tasks are absent.
     """
     load: dict[int, Fraction] = {}
     first: dict[int, int] = {}
@@ -367,9 +385,10 @@ def compute_receiver_loads(tasks: HostTasks, chosen: Iterable[int]) -> dict[int,
 
 
 def share_among_senders(tasks: HostTasks, chosen: Iterable[int]) -> Sharing:
-    """Return the minimum time in seconds, and the shares, in which the senders can send the tasks
-    of `chosen`. Each task may be split arbitrarily among its senders; the rate of a host is the
-    output rate of a card times the number of cards. Receivers do not limit.
+    """Return the shortest time in which the senders can send the tasks in `chosen`.
+
+    Tasks may be split arbitrarily among their senders, a host sends with all its cards at once, and
+    receivers do not limit. The result also has the bytes by group of senders and host.
     """
     demand: dict[tuple[int, ...], int] = {}
     for task in chosen:
@@ -380,10 +399,12 @@ def share_among_senders(tasks: HostTasks, chosen: Iterable[int]) -> Sharing:
 
 
 def compute_exclusive_bound(tasks: HostTasks) -> Bound:
-    """Return the bound of tasks that all hosts receive, plus that of the remaining tasks.
+    """Return the bound that adds the tasks that all hosts receive to the remaining tasks.
 
-    With one card per host, a task that all hosts receive excludes all others. No bound if hosts
-    have several cards, or if one of the two kinds of task does not occur.
+    If hosts have one card, a task that all hosts receive excludes all others. The first term is the
+    time of such tasks at the slowest receiving card, the second one the shortest time in which the
+    senders can send the rest. The bound is `nothing` of 0 ticks if hosts have several cards, or if
+    one of the two kinds of tasks does not occur.
     """
     everyone = tuple(sorted({host for hosts in tasks.receivers for host in hosts}))
     shared = [task for task in range(len(tasks)) if tasks.receivers[task] == everyone]

@@ -24,8 +24,10 @@ _End = tuple[str, int]
 
 
 def is_colourable(tasks: HostTasks) -> bool:
-    """Return whether edge colouring applies: all tasks take the same time from all senders and have
-    one receiver each, hosts have one card, and no task has a release time. False without tasks.
+    """Return whether edge colouring applies to the tasks.
+
+    All tasks must take the same time from all senders, and have one receiver each and no release
+    time; hosts must have one card. `False` without tasks.
     """
     times = {ticks for row in tasks.durations for ticks in row}
     are_single = all(len(hosts) == 1 for hosts in tasks.receivers)
@@ -33,10 +35,11 @@ def is_colourable(tasks: HostTasks) -> bool:
 
 
 def schedule_by_colours(tasks: HostTasks) -> tuple[Piece, ...]:
-    """Build the schedule with the fewest slots for the most even choice of senders.
+    """Build the schedule with the fewest time slots for the most even choice of senders.
 
-    A colour of the edge (sender, first receiver) is a slot; all tasks have the duration of the
-    first. Every task is one piece in its slot. Pieces are sorted by start (ticks), then by task.
+    Every task is an edge from its sender to its receiver, and its colour is its slot; tasks with a
+    common card thus have different slots. A slot is as long as a task; all tasks must be equally
+    long (`is_colourable`). Pieces are sorted by start (ticks), then by task.
     """
     senders = _choose_even_senders(tasks)
     edges = [(senders[task], tasks.receivers[task][0]) for task in range(len(tasks))]
@@ -50,10 +53,12 @@ def schedule_by_colours(tasks: HostTasks) -> tuple[Piece, ...]:
 
 
 def _choose_even_senders(tasks: HostTasks) -> list[int]:
-    """Return a sender for every task so that the maximum number of tasks of a sender is as small as
-    the bound allows; all tasks have equal size. The flow of the fluid bound is rounded, groups with
-    few senders first: a task goes to a host below the limit, and among these to the one with the
-    largest remaining share.
+    """Choose a sender for every task so that the busiest sender has as few tasks as possible.
+
+    All tasks have equal size. The limit is the bound with splitting, rounded up to whole tasks.
+    Tasks of groups with few senders come first. A task gets a sender that has fewer tasks than the
+    limit, and among these the one with the largest share left of the division with splitting; the
+    first one in case of a tie. If all have reached the limit, only the share decides.
     """
     sharing = share_among_senders(tasks, range(len(tasks)))
     size = tasks.bytes[0]
@@ -73,10 +78,11 @@ def _choose_even_senders(tasks: HostTasks) -> list[int]:
 
 
 def colour_edges(edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Colour the edges (sender, receiver) so that edges with a common end differ.
+    """Colour the edges (sender, receiver) so that edges with a common end have different colours.
 
-    The colours are 0, 1, ..., as few as the maximum degree. A sender and a receiver of equal number
-    are different ends; equal edges get different colours. The result is in the order of the edges.
+    The colours are 0, 1, ...; their number is the maximum degree, the smallest possible one. A
+    sender and a receiver of the same number are different ends. Equal edges get different colours.
+    The result is in the order of the edges.
     """
     taken: dict[_End, dict[int, int]] = {}
     edge_ends: list[tuple[_End, _End]] = [(("out", a), ("in", b)) for a, b in edges]
@@ -93,8 +99,9 @@ def colour_edges(edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _find_free_colour(taken: dict[int, int]) -> int:
-    """Return the smallest colour from 0 that is not a key of `taken`, the edges at a node by
-    colour.
+    """Return the smallest colour from 0 on that no edge at a node has.
+
+    `taken`: edges at the node by colour.
     """
     colour = 0
     while colour in taken:
@@ -110,9 +117,11 @@ def _swap_path(
     taken: dict[_End, dict[int, int]],
     colours: list[int],
 ) -> None:
-    """Swap two colours on the path of edges that alternate between them from `start`, so that
-    `colour` becomes free there. Changes `taken` (edge by colour at each end) and `colours` (by
-    edge). The path alternates between the sides, so it never reaches the other end of the new edge.
+    """Swap two colours along a path of edges, so that `colour` becomes free at node `start`.
+
+    The path begins at `start` with an edge of `colour`, and its edges alternate between both
+    colours. It never reaches the other end of the edge to be coloured. `taken` (edge by colour, for
+    each end) and `colours` (by edge) are changed.
     """
     path = []
     node, next_colour = start, colour
@@ -136,10 +145,10 @@ _Pair = tuple[int, int]
 
 
 def can_split(tasks: HostTasks) -> bool:
-    """Return whether splitting reaches the fluid bound for these tasks.
+    """Return whether splitting tasks reaches the fluid bound.
 
-    All cards must be equal, with one per host; each task is received by one host or by all hosts,
-    and no task has a release time.
+    All cards must be equal and each host must have one. Each task must have one receiving host or
+    all of them, and no release time.
     """
     network = tasks.network
     rates = set(network.out_rate.values()) | set(network.in_rate.values())
@@ -149,11 +158,11 @@ def can_split(tasks: HostTasks) -> bool:
 
 
 def build_split_schedule(tasks: HostTasks) -> tuple[Piece, ...]:
-    """Build pieces whose makespan is the fluid bound.
+    """Build a schedule of split tasks whose makespan is the fluid bound, if `can_split`.
 
-    Tasks that all hosts receive come first, one after the other, then the matchings of the divided
-    remaining tasks, in which every card has at most one piece at a time. Tasks have one receiver or
-    are received by all. Pieces are sorted by start, task and first fraction.
+    Tasks that all hosts receive come first, one after the other. The other tasks are divided among
+    their senders and sent in matchings, in which every card has at most one piece at a time. Pieces
+    are sorted by start, then by task, then by first fraction.
     """
     everyone = tuple(sorted({host for hosts in tasks.receivers for host in hosts}))
     shared = [task for task in range(len(tasks)) if len(tasks.receivers[task]) > 1]
@@ -186,9 +195,10 @@ class _Part:
 
 
 def _schedule_broadcasts(tasks: HostTasks, shared: Sequence[int]) -> tuple[list[Piece], Fraction]:
-    """Schedule tasks that all hosts receive, one after the other; return (pieces, end) in ticks.
+    """Schedule the tasks that all hosts receive one after the other; return (pieces, end).
 
-    They start at 0, in the order of `shared`, each as one piece from its first sender.
+    They start at 0 in the order of `shared`. Each is one piece from its first sender. Times are in
+    ticks.
     """
     clock = Fraction(0)
     pieces = []
@@ -204,16 +214,15 @@ def _schedule_broadcasts(tasks: HostTasks, shared: Sequence[int]) -> tuple[list[
 def _divide_among_senders(tasks: HostTasks, single: Sequence[int]) -> list[_Part]:
     """Divide tasks among the hosts that can send them, so that the busiest host finishes earliest.
 
-    `single`: numbers of the tasks to divide, each of which has one receiver. Tasks that the same
-    hosts can send form a group. First, `share_among_senders` computes how many bytes of each group
-    every host has to send. Then the tasks are divided in the order of `single`: each task takes
-    from its senders, in ascending order, what is left of their shares of its group, until all of
-    its bytes have a sender.
+    `single`: numbers of the tasks to divide, each of which has one receiver. Tasks with the same
+    senders form a group; `share_among_senders` computes how many bytes of each group every host
+    sends. Then the tasks are divided in the order of `single`: each task takes from its senders, in
+    ascending order, what is left of their shares of its group, until all of its bytes have a
+    sender.
 
-    A task may thus have several parts, and a task without bytes has none. A part has its first
-    position as a fraction of the task, and its length in ticks, in proportion to the duration of
-    the task from its first sender. All numbers are exact fractions. Returns the parts, task by
-    task.
+    A task may have several parts, and a task without bytes has none. The length of a part in ticks
+    is its fraction of the task times the duration of the task from its first sender. All numbers
+    are exact. Parts are returned task by task.
     """
     sharing = share_among_senders(tasks, single)
     left = dict(sharing.shares)
@@ -235,8 +244,9 @@ def _divide_among_senders(tasks: HostTasks, single: Sequence[int]) -> list[_Part
 
 
 def _build_queues(tasks: HostTasks, parts: Sequence[_Part]) -> dict[_Pair, list[_Part]]:
-    """Build the queue of parts per pair (sender, first receiver); the last entry of a queue is
-    next, and it is the first of the pair in `parts`.
+    """Build the queue of parts of every pair (sender, receiver).
+
+    The last entry of a queue is next; it is the pair's first one in `parts`.
     """
     queues: dict[_Pair, list[_Part]] = {}
     for part in reversed(parts):
@@ -246,11 +256,11 @@ def _build_queues(tasks: HostTasks, parts: Sequence[_Part]) -> dict[_Pair, list[
 
 
 def _run(queue: list[_Part], start: Fraction, length: Fraction) -> list[Piece]:
-    """Take `length` ticks of work from the end of a queue; return the pieces, one after the other.
+    """Take `length` ticks of work from the end of a queue; return the pieces.
 
-    They begin at `start` (ticks). Parts that are used up leave the queue, which is changed. A part
-    that does not fit is divided; its remainder stays in the queue. Less is taken if the queue is
-    shorter.
+    The pieces follow one another from `start` on (ticks). Parts that are used up leave the queue. A
+    part that is too long is divided, and its rest stays in the queue. If the queue has less work,
+    less is taken.
     """
     pieces = []
     while length and queue:
@@ -272,12 +282,12 @@ def _run(queue: list[_Part], start: Fraction, length: Fraction) -> list[Piece]:
 def _decompose_into_matchings(
     loads: Mapping[_Pair, Fraction],
 ) -> list[tuple[Fraction, Fraction, list[_Pair]]]:
-    """Decompose loads into matchings; return (start, length, pairs) of each, in ticks.
+    """Decompose loads of (sender, receiver) pairs into matchings that run one after the other.
 
-    Together they take the maximum load of a card. A matching covers every card whose load equals
-    the remaining time (without slack); it runs until a pair is finished or another card loses its
-    slack. Both happen at most once per pair or card, so there are few matchings. Empty without
-    loads.
+    Returns (start, length, pairs) of each matching, in ticks. Together they take as long as the
+    largest load of a card. Each matching covers every card without slack, whose load equals the
+    remaining time. It runs until a pair is finished or another card loses its slack; both happen at
+    most once per pair or card, so there are few matchings. The list is empty without loads.
     """
     remaining = {pair: load for pair, load in loads.items() if load}
     matchings = []
@@ -301,9 +311,10 @@ def _decompose_into_matchings(
 
 
 def _sum_loads(loads: Mapping[_Pair, Fraction]) -> dict[tuple[str, int], Fraction]:
-    """Return the remaining work of every card, keyed by ("out" or "in", host).
+    """Return the load of every card, by ("out" or "in", host).
 
-    A load counts at its sender's outgoing and at its receiver's incoming card. Others are absent.
+    The load of a pair counts for the outgoing card of its sender and the incoming card of its
+    receiver. Cards without a pair are absent.
     """
     sums: dict[tuple[str, int], Fraction] = {}
     for (sender, receiver), load in loads.items():
@@ -313,10 +324,12 @@ def _sum_loads(loads: Mapping[_Pair, Fraction]) -> dict[tuple[str, int], Fractio
 
 
 def _find_covering_matching(pairs: Sequence[_Pair], tight: set[tuple[str, int]]) -> list[_Pair]:
-    """Find a matching that covers every tight card.
+    """Find a matching of (sender, receiver) pairs that covers every tight card.
 
-    It exists because no card has more work than the remaining time. Every tight sender is matched,
-    then every tight receiver by a path that frees no tight card (Mendelsohn and Dulmage 1958).
+    `tight`: ("out" or "in", host) of cards without slack. Such a matching exists if no card has
+    more work than the remaining time. First every tight sender is matched, then every tight
+    receiver by a path that frees no tight card (Mendelsohn and Dulmage 1958). Pairs are returned in
+    ascending order.
     """
     to_receivers: dict[int, list[int]] = {}
     to_senders: dict[int, list[int]] = {}
@@ -342,11 +355,11 @@ def _match(
     needed: set[int],
     seen: set[int],
 ) -> bool:
-    """Match a node, by moving others of its side or displacing one that is not in `needed`.
+    """Match a node to a partner; return whether this is possible.
 
-    Augmenting path search: partners in `seen` are not tried again. Returns False if the node cannot
-    be matched; otherwise True, with `mine` (node to partner) and `theirs` (partner to node)
-    changed.
+    If a partner is taken, its holder is moved to another partner; if that fails, the holder loses
+    its partner unless it is in `needed`. Partners in `seen` are not tried again. `mine` (node to
+    partner), `theirs` (partner to node) and `seen` are changed.
     """
     for partner in edges[node]:
         if partner in seen:

@@ -108,12 +108,13 @@ _Tree = dict[str, object]
 
 
 def write(selection: Selection, options: MpichOptions) -> WriteResult:
-    """Write the release's selection file (`options.defaults`) with the tuned collectives inserted.
+    """Write MPICH's selection file with the tuned collectives inserted.
 
-    Of several selections of one kind only the first is written, the others are losses; so are
-    windows whose algorithm MPICH lacks. Without a selection file nothing is written, and all
-    collectives are losses. Raises `InputError` if it cannot be read, is no JSON object, or lacks
-    the tree of any collective that can be tuned.
+    `options.defaults` is the selection file of the MPICH release. Without it nothing is written,
+    and all collectives are losses. Of several selections of one kind only the first is written, the
+    others are losses; so are windows whose algorithm MPICH lacks. Raises `InputError`
+    (`not-a-selection`) if the file cannot be read, is no JSON object, or lacks the tree of a
+    collective that can be tuned.
     """
     chosen, losses = first_of_kinds(selection)
     if options.defaults is None:
@@ -142,7 +143,7 @@ def write(selection: Selection, options: MpichOptions) -> WriteResult:
 
 
 def _make_refusal(name: str, reason: str) -> InputError:
-    """Create (not raise) the error `not-a-selection` for file `name`, with the reason."""
+    """Return (do not raise) the error `not-a-selection` for file `name`, with the reason."""
     message = f"no selection file of MPICH: {reason}"
     return InputError(message, code="not-a-selection", location=Location(name), cure=_CURE)
 
@@ -150,12 +151,12 @@ def _make_refusal(name: str, reason: str) -> InputError:
 def _insert_tuned(
     document: dict[str, _Tree], selected: SelectedCollective, num_ranks: int
 ) -> Sequence[Loss]:
-    """Insert the tree of a tuned collective into `document`, which is changed; return the losses.
+    """Insert the tree of a tuned collective into `document` in place; return the losses.
 
-    The tree applies to exactly `num_ranks` ranks and the conditions of its kind (such as built-in
-    operators or calls out of place) only; all other calls keep the tree of before. Windows whose
-    algorithm MPICH lacks for this number of ranks (recursive doubling of an all-gather needs a
-    power of two) are losses; if no window remains, the document is not changed.
+    The tree applies only to exactly `num_ranks` ranks and to the conditions of its kind, such as
+    built-in operators; all other calls keep the previous tree. Windows whose algorithm MPICH lacks
+    for this number of ranks are losses (recursive doubling of an all-gather needs a power of two).
+    If no window remains, the document is not changed.
     """
     kind = selected.collective.kind
     # The algorithms that MPICH has for this number of ranks.
@@ -185,11 +186,11 @@ def _build_size_tests(
     num_ranks: int,
     default: object,
 ) -> _Tree:
-    """Build one test per window by ascending sizes; the last one applies to all larger sizes.
+    """Build one test per window, by ascending sizes; the last one applies to all larger sizes.
 
-    `default`: the tree of sizes outside of the windows. Tests compare sizes of a message part, the
-    full buffer divided by the number of parts and rounded down, so that windows may coincide; then
-    the first one applies. A window up to more than `LARGEST_TEST` becomes the last test.
+    `default`: tree for sizes outside of the windows. Tests compare the size of a message part: the
+    full buffer divided by the number of parts, rounded down. If several windows end at the same
+    size, the first one applies. A window that ends above `LARGEST_TEST` becomes the last test.
     """
     parts, test = count_message_parts(kind, num_ranks), SIZE_TESTS[kind]
     tree: _Tree = {}
@@ -209,7 +210,8 @@ def _build_size_tests(
 def _build_leaf(collective: str, algorithm: str) -> _Tree:
     """Build the leaf of an algorithm of MPICH.
 
-    `reduce_scatter_allgather` needs an element per rank; below that, recursive doubling is used.
+    `reduce_scatter_allgather` is used only for calls with at least one element per rank (of the
+    largest power of two), recursive doubling for all others.
     """
     leaf: _Tree = {_format_key(collective, algorithm): {}}
     if algorithm != "reduce_scatter_allgather":
@@ -236,7 +238,7 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
     """Parse a selection file and return the calls of all tuned collectives.
 
     Collectives for which the file keeps MPICH's default are left out. Raises `InputError` for other
-    files, and if two MPI functions of one collective choose differently.
+    files, and if two MPI functions of one collective have different rules.
     """
     try:
         document = json.loads(part.load())
@@ -252,13 +254,12 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
 
 
 def _read_collective(kind: CollectiveKind, name: str, document: object) -> Iterator[ServedCalls]:
-    """Yield the rows of a tuned collective; no rows if the file keeps MPICH's default for it.
+    """Yield the calls of a tuned collective, one per window of sizes, with its algorithm and ranks.
 
-    Every window of sizes becomes one row with the algorithm of its leaf and the number of ranks;
-    sizes are converted to bytes of the full buffer, `max_bytes` None if there is no limit. Windows
-    with the default of all other numbers of ranks are omitted. A file that decides calls out of
-    place only gets a last row for calls in place, by MPICH's own choice. Raises `InputError` for an
-    invalid tree and a leaf that names no algorithm.
+    Nothing is yielded if the file keeps MPICH's default. Sizes are converted to bytes of the full
+    buffer; `max_bytes` is None without a limit. Windows with the tree of all other numbers of ranks
+    are left out. If the tree applies only to calls out of place, calls in place follow last, with
+    MPICH's own choice. Raises `InputError` for an invalid tree and for a leaf without an algorithm.
     """
     tree = _get_subtree(_get_subtree(document, f"collective={name}"), "comm_type=intra")
     ranks = _find_tuned_ranks(tree)
@@ -289,9 +290,9 @@ def _read_collective(kind: CollectiveKind, name: str, document: object) -> Itera
 
 
 def _find_tuned_ranks(tree: Mapping[str, object]) -> int | None:
-    """Return the number of ranks of a tree that `_insert_tuned` wrote, None for any other tree.
+    """Return the number of ranks of a tree that `_insert_tuned` has written; None for other trees.
 
-    It is recognized by its three keys in their order: below n ranks, up to n, and any.
+    It is recognized by its three keys in this order: below n ranks, up to n ranks, any number.
     """
     keys = list(tree)
     match = re.fullmatch(r"comm_size<(\d+)", keys[0]) if keys else None
@@ -305,9 +306,9 @@ def _read_windows(
 ) -> Iterator[tuple[int, int | None, Mapping[str, object]]]:
     """Yield (first, last, subtree) of the size tests in order; `last` is None for all larger sizes.
 
-    `test`: name of the test. The first window begins at 0, each further one behind the previous
-    one; both ends are inclusive. Raises `InputError` unless all tests are `TEST<=size` with sizes
-    that ascend, and the last one is `TEST=any`; windows before the mistake are yielded.
+    `test`: name of the test. Both ends are inclusive; the first window starts at 0, and each next
+    one after the previous one. Raises `InputError` at the first mistake: tests must be `TEST<=size`
+    with ascending sizes, the last one `TEST=any`, and each must have a subtree.
     """
     first = 0
     for key, leaf in tree.items():

@@ -78,9 +78,9 @@ ALGORITHMS: Mapping[CollectiveKind, Mapping[str, tuple[int, str]]] = {
 
 
 def get_algorithm_name(kind: CollectiveKind, number: int) -> str:
-    """Return the hub's name of an algorithm number of Open MPI; `algorithm N` if the hub has none.
+    """Return the hub's name of an algorithm number of Open MPI.
 
-    0 is the built-in decision.
+    0 is "the built-in decision"; "algorithm N" if the hub has no name.
     """
     if number == 0:
         return "the built-in decision"
@@ -116,12 +116,12 @@ _Rules = dict[CollectiveKind, list[_Rule]]
 
 
 def write(selection: Selection, options: RulesOptions) -> WriteResult:
-    """Write the dynamic rules of all collectives as one file, classic or JSON by `options.format`.
+    """Write the dynamic rules of all collectives to one file, classic or JSON by `options.format`.
 
     Of several selections of one kind only the first is written, the others are losses. An algorithm
     that Open MPI lacks is replaced by the best available one, which is a loss. Sizes outside of the
-    windows keep the built-in decision. Collectives are in the order of Open MPI's numbers. Classic
-    rules hold for every number of ranks, those in JSON for that of the selection.
+    windows keep the built-in decision. Collectives are sorted by Open MPI's numbers. Classic rules
+    apply to all numbers of ranks, JSON rules to that of the selection.
     """
     rules: _Rules = {}
     chosen, losses = first_of_kinds(selection)
@@ -165,10 +165,10 @@ def _build_rule(
     max_bytes: int | None,
     window: SelectedWindow | None,
 ) -> _Rule:
-    """Return the rule of a window for sizes of `min_bytes` to `max_bytes` (None: no limit).
+    """Return the rule of a window for sizes from `min_bytes` to `max_bytes` (None: no limit).
 
-    None as window means sizes without one: the built-in decision, algorithm 0 without segments.
-    Otherwise the segment size is that of the window's algorithm.
+    Without a window it is the built-in decision, algorithm 0 without segments. Otherwise it is the
+    algorithm of the window, with the segment size of `_compute_segment_bytes`.
     """
     kind = selected.collective.kind
     if window is None:
@@ -178,10 +178,11 @@ def _build_rule(
 
 
 def _compute_segment_bytes(selected: SelectedCollective, window: SelectedWindow) -> int:
-    """Return the segment size of a pipelined (ring) broadcast, from its chunks at the middle size.
+    """Return the segment size of a pipelined broadcast in bytes; 0 for no segments.
 
-    It is a multiple of `_SEGMENT_MULTIPLE`, and 0 (no segments) for a single chunk or any other
-    call.
+    It is the chunk size of the algorithm at the middle size of the window, rounded up to a multiple
+    of `_SEGMENT_MULTIPLE`. 0 for a single chunk, for other collectives, and for algorithms other
+    than `ring`.
     """
     is_pipeline = selected.collective.kind is CollectiveKind.BROADCAST
     if not is_pipeline or window.algorithm != "ring":
@@ -193,10 +194,11 @@ def _compute_segment_bytes(selected: SelectedCollective, window: SelectedWindow)
 
 
 def _format_classic(rules: _Rules, selection: Selection) -> str:
-    """Format the rules in the classic text format, which all versions read; lines end in comments.
+    """Format the rules in the classic text format, which all versions of Open MPI read.
 
-    Collectives have the order of `rules`, each with one set for communicators of every size. A rule
-    states its first number of bytes, the number of the algorithm, fan 0 and the bytes of a segment.
+    Collectives are in the order of `rules`, each with one set for communicators of every size. A
+    rule has its first number of bytes, the number of the algorithm, fan 0 and the bytes of a
+    segment. Lines end in comments.
     """
     description = f"{selection.topology}, {selection.num_ranks} ranks"
     lines = [f"# collhub tune: {' '.join(description.split())}", f"{len(rules)} # collectives"]
@@ -260,9 +262,10 @@ class _Numbers:
             self._place = 1
 
     def next(self, expected: str) -> int:
-        """Return the next number, a decimal integer without sign, and move on.
+        """Return the next number, a decimal integer without a sign, and advance.
 
-        Raises `InputError` if there is none or another word; the message names it and `expected`.
+        Raises `InputError` (`not-a-rule`) at the end or for another word; the message contains the
+        word and `expected`.
         """
         word = self._words[self._place] if self._place < len(self._words) else "the end"
         if not word.isdecimal():
@@ -278,10 +281,10 @@ class _Numbers:
 
 
 def _read_classic(part: SourcePart) -> list[ServedCalls]:
-    """Parse a classic file and return its calls.
+    """Parse a classic rules file and return its calls.
 
-    Raises `InputError` for a number that is missing or no number, an unknown collective, several
-    sets of rules or a set for one communicator size, and for text after the last rule.
+    Raises `InputError` for missing or invalid numbers, unknown collectives, collectives without
+    exactly one set for all communicator sizes, and text after the last rule.
     """
     numbers = _Numbers(part.load().decode("latin-1"))
     calls: list[ServedCalls] = []
@@ -299,11 +302,11 @@ def _read_classic(part: SourcePart) -> list[ServedCalls]:
 
 
 def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[ServedCalls]:
-    """Yield the calls of one collective, one per rule; each rule ends where the next one begins.
+    """Yield the calls of one collective, one per rule, after reading all its rules from `numbers`.
 
-    Reads the number of rules and then all of them from `numbers`. The size of a rule is its first
-    number of bytes; the last rule has no upper limit. Fan and number of requests are ignored.
-    Raises `InputError` for missing numbers, no rules, and sizes that do not ascend strictly from 0.
+    A rule applies from its first number of bytes to that of the next rule; the last one has no
+    upper limit. Fan and number of requests are ignored. Raises `InputError` for missing numbers,
+    and (`not-ascending`) without rules or if sizes do not ascend strictly from 0.
     """
     rules = []
     for _ in range(numbers.next("the number of rules")):
@@ -344,10 +347,10 @@ def _read_json(part: SourcePart) -> list[ServedCalls]:
 
 
 def _read_rule(name: str, rule: dict[str, object]) -> ServedCalls:
-    """Return the calls that one JSON rule of the collective `name` serves, in and out of place.
+    """Return the calls that a JSON rule of the collective `name` serves, in and out of place.
 
-    `msg_size_max` "inf" means any size; a missing or invalid `seg_size` counts as 0. Raises
-    `ValueError`, `TypeError` or `KeyError` for an invalid rule, which the caller reports.
+    `msg_size_max` "inf" means no limit. A missing or invalid `seg_size` counts as 0. Raises
+    `ValueError` or `KeyError` for an invalid rule, which the caller reports.
     """
     first, last = rule["msg_size_min"], rule["msg_size_max"]
     if not isinstance(first, int) or not (last == "inf" or isinstance(last, int)):

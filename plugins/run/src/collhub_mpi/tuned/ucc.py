@@ -57,11 +57,11 @@ _TOKEN = re.compile(r"(\w+):(\d+)-(\d+|inf):\[(\d+)-(\d+)\]:inf:@(\w+)")
 
 
 def write(selection: Selection, options: NoOptions) -> WriteResult:
-    """Write one configuration file with the tune string; without windows it has only a comment.
+    """Write one configuration file of UCC with the tune string.
 
-    Of several selections of one kind only the first is written, the others are losses. An algorithm
-    that UCC lacks is replaced by the best available one, which is a loss. Characters that are not
-    ASCII become `?`.
+    Without windows the file has only a comment. Of several selections of one kind only the first is
+    written, the others are losses. An algorithm that UCC lacks is replaced by the best available
+    one, which is a loss. Characters that are not ASCII become `?`.
     """
     tokens: list[str] = []
     chosen, losses = first_of_kinds(selection)
@@ -90,8 +90,8 @@ def _format_tokens(
 ) -> Iterator[str]:
     """Yield one token of the tune string per size window of a collective, for `num_ranks` ranks.
 
-    Sizes are those of a message part (the full buffer divided by the number of parts), rounded up;
-    the end is exclusive, `inf` without a limit. A window that contains no such size is left out.
+    Sizes are those of a message part: the full buffer divided by the number of parts, rounded up.
+    The end is exclusive, `inf` without a limit. A window that contains no such size is left out.
     """
     parts = _count_parts(kind, num_ranks)
     for window in windows:
@@ -106,10 +106,10 @@ def _format_tokens(
 
 
 def _read_calls(part: SourcePart) -> list[ServedCalls]:
-    """Return the calls of a file with one line `VARIABLE = ...`, one per token between `#`.
+    """Return the calls of a file with one line `VARIABLE = ...`, one per token separated by `#`.
 
-    Blank lines and lines that start with `#` are ignored; a file without the line has no calls.
-    Raises `InputError` for another variable, a repeated line, and an invalid token.
+    Blank lines and lines that start with `#` are ignored. A file without such a line has no calls.
+    Raises `InputError` (`not-a-rule`) for another variable, several lines, and an invalid token.
     """
     lines = part.load().decode("latin-1").splitlines()
     values = [line.partition("=") for line in lines if line.strip() and not line.startswith("#")]
@@ -120,11 +120,11 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
 
 
 def _parse_token(token: str) -> ServedCalls:
-    """Parse a token to the calls that it serves; sizes become those of the full buffer, in bytes.
+    """Parse a token to the calls that it serves, with sizes of the full buffer in bytes.
 
     The end of the token's range is exclusive, `inf` without a limit. A full buffer between two
-    multiples of a part counts as the larger one. Raises `InputError` for any other form, an unknown
-    collective or algorithm, or an empty range.
+    multiples of the number of parts belongs to the larger one. Raises `InputError` (`not-a-rule`)
+    for another form, an unknown collective or algorithm, and an empty range.
     """
     match = _TOKEN.fullmatch(token)
     kind = _KIND_OF.get(match[1]) if match else None

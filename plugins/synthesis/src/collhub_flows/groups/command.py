@@ -89,7 +89,8 @@ def groups(
 
     OUT becomes a folder with one algorithm per group, `joint` with all of them as one, and
     `groups.json`, which lists them. Each group is also synthesized separately by NAME (default:
-    auto); these are candidates too, so the plan is never slower than running groups one by one.
+    auto). These algorithms are candidates too, so the plan is never slower than running the groups
+    one by one.
     """
     from collhub_flows.groups.planning import plan_groups
     from collhub_flows.groups.shares import CommonWish, parse_groups
@@ -181,11 +182,11 @@ class PlanReport:
         ]
 
     def create_report(self, paths: Sequence[str]) -> GroupsReport:
-        """Create the JSON report of the plan; `paths`: files that were written.
+        """Create the JSON report of the plan; `paths` are the files that were written.
 
-        Times ending in `_ns` are nanoseconds, in `_s` seconds. The report is partial if a group was
-        not tried with a synthesizer or a search was cut off by its budget; both are listed with
-        their reasons.
+        Fields ending in `_ns` are nanoseconds, in `_s` seconds. The report is partial if a group
+        was not tried with a synthesizer, or if a search was cut off by its budget. Both are listed
+        with their reasons.
         """
         from collhub_flows.groups.groups_record import GroupsReport, UntriedGroup
         from hub_core.reports import list_cuts
@@ -216,10 +217,10 @@ class PlanReport:
 
 
 def manifest(plan: GroupPlan, topology: str, files: Sequence[str], joint: str | None) -> JsonValue:
-    """Return the contents of `groups.json`: the plan, and the files of its algorithms.
+    """Return the contents of `groups.json`: the plan and the files of its algorithms.
 
-    `files`: by group; `joint`: file of the joint algorithm, None if there is none. Times are in ns.
-    The groups are in their order, each with its file.
+    `files`: one per group, in their order. `joint`: file of the joint algorithm, None without one;
+    then `joint_bytes` is null too. Times are in ns.
     """
     from hub_core.reports import to_json
 
@@ -257,9 +258,9 @@ def _parse_choices(
 ) -> tuple[GroupChoices, Assignments]:
     """Return the choices of the plan and the options of the writer.
 
-    The options of the writer are empty without `out`. The limit of work is 400000 unless an option
-    states another one. Raises `UsageError` for a format without an output, output to `-` (groups
-    need a folder), other contradicting outputs, unknown options, and an unknown synthesizer.
+    Without `out` the options of the writer are empty. The work limit is `MAX_WORK` unless the
+    option `work` is given. Raises `UsageError` for a format without an output, for the output `-`,
+    for contradicting outputs, and for an unknown option or synthesizer.
     """
     from collhub_flows.groups.planning import MAX_WORK, GroupChoices
     from hub_core.network import Occupancy
@@ -296,8 +297,9 @@ def _parse_count(text: str) -> int:
 
 
 def _select_verifiable(joint: Algorithm | None) -> list[Algorithm]:
-    """Return [joint] if it has expected contents and at most `_MAX_VERIFIED` steps, otherwise
-    [].
+    """Return [joint] if the algorithm can be verified, else [].
+
+    It must have expected contents and at most `_MAX_VERIFIED` steps. None gives [].
     """
     if joint is None or len(joint.steps) > _MAX_VERIFIED:
         return []
@@ -314,9 +316,9 @@ def _write_files(
 ) -> list[str]:
     """Write one algorithm per group, the joint one if there is one, and `groups.json`.
 
-    The files are in the folder `out`; algorithms are named `group_N` from 0 and `joint`, in the
-    format of `output`. `groups.json` names the files relative to the folder. Returns the full paths
-    of all files in the order of writing, `groups.json` last.
+    The files are in the folder `out`. They are named `group_0`, `group_1`, ... and `joint`, in the
+    format of `output`. `groups.json` contains their names without the folder. Returns the full
+    paths of all files in the order of writing, `groups.json` last.
     """
 
     named = [(f"group_{number}", each) for number, each in enumerate(plan.algorithms)]
@@ -347,10 +349,9 @@ def _build_path(out: str, name: str, output: OutputRequest) -> str:
 
 
 def _not_tried(plan: GroupPlan) -> dict[str, str]:
-    """Return the line about groups for which the named synthesizer did not run.
+    """Return the line `not tried` about groups without a separate synthesis; {} without any.
 
-    It names their number, the groups and the reason of the first one (all are equal). Empty if
-    there are none.
+    It contains their number, the groups, and the reason of the first one; all reasons are equal.
     """
     if not plan.not_tried:
         return {}

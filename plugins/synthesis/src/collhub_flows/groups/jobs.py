@@ -53,10 +53,11 @@ class TreeJobs:
     def of(
         cls, network: FlowNetwork, trees: Trees, share_bytes: Float64Array, occupancy: Occupancy
     ) -> TreeJobs:
-        """Create the jobs of all trees, one per link of the route of every arc.
+        """Create the jobs of all trees: one per link on the route of every arc.
 
-        `share_bytes`: size of every share; a piece has its part of that. Times are in picoseconds,
-        by the occupancy model. Jobs are sorted by entry of the trees, then along the route.
+        `share_bytes`: bytes of every share; a piece has the fraction of its units. Times are in
+        picoseconds, by the occupancy model. Jobs are sorted by entry of the trees, then along the
+        route.
         """
         topology, routes = network.topology, network.routes
         lengths = np.diff(routes.indptr)[trees.arcs]
@@ -74,12 +75,13 @@ class TreeJobs:
         return cls(link, is_forwarded, *times, edges, number, topology.num_links)
 
     def orders(self, passes: int) -> Iterator[Int64Array]:
-        """Yield the starts of all jobs in several orders, int64 picoseconds per job.
+        """Yield the start times of all jobs in several schedules; int64[jobs], in picoseconds.
 
-        The first order is by piece number, then by the longest remaining path; the second is by the
-        longest remaining path alone. Then each of `passes` passes schedules backward in time, late
-        arrivals first, and forward again, starting from the previous result. Ties are broken
-        pseudo-randomly, always alike. With more than 60000 jobs there are no passes.
+        The first schedule orders jobs by piece number, then by the longest remaining path. The
+        second orders them only by the longest remaining path. Each of `passes` passes then
+        schedules the jobs backward in time, late arrivals first, and forward again, and yields the
+        forward schedule. Ties are broken in a fixed pseudo-random order. With more than
+        `_MAX_JOBS_FOR_PASSES` jobs there are no passes.
         """
         # Compute the longest path from the start of each job to an arrival, in picoseconds.
         from collhub_flows.groups.kernels import compute_longest_tails
@@ -121,10 +123,11 @@ class TreeJobs:
         return int(load.max(initial=0))
 
     def _compute_starts(self, rank: Int64Array) -> Int64Array:
-        """Return the start of every job in a list schedule; int64[jobs].
+        """Return the start of every job in a list schedule; int64[jobs], in picoseconds.
 
-        A free link starts its ready job of the smallest rank; it does not wait for one that is not
-        ready. Forwarded jobs start in the order of arrival instead.
+        `rank`: priority of each job, the lowest first. A free link starts its ready job of the
+        lowest rank and never waits for one that is not ready. Jobs forwarded by a switch start in
+        the order of arrival instead.
         """
         # Imported here, because the import of numba takes a second.
         from collhub_flows.list_kernel import list_starts
@@ -147,12 +150,12 @@ class TreeJobs:
 
 
 def _list_dependencies(trees: Trees, first: Int64Array) -> _Edges:
-    """List (before, after) jobs: along every arc, between arcs of a tree, and between trees.
+    """List the dependencies as (before, after) jobs.
 
-    `first`: first job of every entry, and their number at the end. In inward trees a node waits for
-    its children; in outward trees children wait for their parent. The sum of a piece must be
-    complete at the root before it is distributed: every outward arc at the root waits for every
-    inward one.
+    `first`: first job of every entry, and the number of jobs at the end. The jobs of an arc follow
+    one another along its route. In inward trees a node waits for its children, in outward trees
+    children wait for their parent. The sum of a piece must be complete before it is distributed:
+    every outward arc at the root waits for every inward arc there.
     """
     head, last = first[:-1], first[1:] - 1
     inner = np.flatnonzero(np.diff(np.repeat(np.arange(len(head)), np.diff(first))) == 0)
@@ -193,11 +196,11 @@ class GroupSchedule:
     start: Int64Array
 
     def algorithms(self, wishes: Sequence[GroupWish]) -> tuple[Algorithm, ...]:
-        """Create the algorithm of every group, with one rank per NPU of the network.
+        """Create the algorithm of every group, in the order of `wishes`.
 
-        `wishes`: the request by group; the result is in their order. An algorithm contains the
-        pieces and transfers of its own group only, with pieces numbered from 0 in their order; its
-        start and finish times remain those of the joint schedule.
+        Every algorithm has one rank per NPU of the network. It contains only the pieces and
+        transfers of its group, with pieces numbered from 0 in their order. Its start and finish
+        times remain those of the joint schedule.
         """
         transfers = self._create_transfers()
         group = self.shares.group[self.trees.pieces.share]
@@ -226,10 +229,10 @@ class GroupSchedule:
         return tuple(algorithms)
 
     def turns(self, algorithms: Sequence[Algorithm]) -> Turns:
-        """Return the order of all steps of the joint algorithm, and successive messages per link.
+        """Return the order of all steps of the joint algorithm and of the messages on each link.
 
-        `algorithms`: those of this schedule, by group, whose steps are numbered one algorithm after
-        the other. Messages are in the order of the schedule; all copies come after them.
+        `algorithms`: those of this schedule, one per group; their steps are numbered one algorithm
+        after the other. Messages are in the order of the schedule. All copies come after them.
         """
         transfers = self._create_transfers()
         pieces = self.trees.pieces.share
@@ -248,11 +251,11 @@ class GroupSchedule:
         return Turns(np.concatenate([row, *copies]), row[earlier], row[later])
 
     def _create_transfers(self) -> Transfers:
-        """Create one transfer per entry of the trees, from the first link of its arc to the last.
+        """Create one transfer per entry of the trees; times are in picoseconds.
 
-        Its chunk is the piece, source and destination are NPUs, and it reduces if its tree leads
-        inward, to the root. It starts with the job on the first link and finishes with the arrival
-        on the last one; times are in picoseconds.
+        Its chunk is the piece, and its source and destination are NPUs. It reduces if its tree
+        leads inward, to the root. It starts with the job on the first link of its arc, and finishes
+        with the arrival over the last link.
         """
         trees, network, jobs = self.trees, self.network, self.jobs
         tree = trees.tree_of_entry
@@ -306,7 +309,7 @@ class GroupSchedule:
 
 
 def own_provenance(topology: str) -> Provenance:
-    """Return the provenance of algorithms of groups for a network of this name.
+    """Return the provenance of group algorithms for the topology with this name.
 
     The version is empty if the package is not installed.
     """

@@ -46,7 +46,7 @@ class Turns:
 
     @classmethod
     def none(cls, algorithms: Sequence[Algorithm]) -> Turns:
-        """Create an order without dependencies between algorithms."""
+        """Create an order without dependencies: the steps of one algorithm after the other."""
         total = sum(len(algorithm.steps) for algorithm in algorithms)
         empty = np.zeros(0, np.int64)
         return cls(np.arange(total), empty, empty)
@@ -60,13 +60,15 @@ def combine_algorithms(
 ) -> Algorithm:
     """Combine algorithms into one that executes all of them at the same time.
 
-    All have the same number of ranks and a size. Buffers are concatenated, and each algorithm has
-    separate channels. A unit is the largest common divisor of the units of all algorithms; the size
-    is rounded up to whole bytes. The result is custom, with the operator of the first algorithm; it
-    states no expected contents if it is too large. `turns`: order of the messages of different
-    algorithms, by default none. `starts_ns`: start of every algorithm in ns (default: 0 for all),
-    before which its ranks wait in COMPUTE steps. Raises `InputError` if the common unit is too
-    small to count in it.
+    All must have the same number of ranks. Buffers are concatenated, and each algorithm has its own
+    channels. The unit is the greatest common divisor of the units of all algorithms; an algorithm
+    without a size counts as one byte. The size is rounded up to whole bytes. The result is custom,
+    with the operator of the first algorithm; it has no expected contents if these would be too
+    large.
+
+    `turns`: order of the messages of different algorithms; None for no order. `starts_ns`: start of
+    every algorithm, which its ranks await in COMPUTE steps; default 0. Raises `InputError`
+    (`sizes-unlike`) if the common unit is too small.
     """
     unit, factors = _find_common_unit(algorithms)
     sizes = [
@@ -105,10 +107,11 @@ def combine_algorithms(
 
 
 def _find_common_unit(algorithms: Sequence[Algorithm]) -> tuple[Fraction, list[int]]:
-    """Return the bytes of the common unit, and the common units in a unit of each algorithm.
+    """Return the bytes of the common unit and the number of common units per algorithm's unit.
 
-    The common unit is the greatest common divisor of all units; an algorithm without size has 1
-    byte. Raises `InputError` if an algorithm would have more than 2^40 common units.
+    The common unit is the greatest common divisor of all units. An algorithm without a size counts
+    as one byte. Raises `InputError` (`sizes-unlike`) if an algorithm would have more than
+    `_MAX_UNITS` common units.
     """
     bytes_of = [
         Fraction(algorithm.collective_bytes or 1, algorithm.collective.unit_count)
@@ -144,12 +147,11 @@ def _build_steps(
     bases: Int64Array,
     turns: Turns,
 ) -> StepTable:
-    """Build the joint step table: all steps in the order of `turns`, with shifted addresses.
+    """Build the joint step table: all steps in the order of `turns`, with shifted offsets.
 
-    `factors`: common units per unit of each algorithm; `bases`: first unit of each algorithm's part
-    of every buffer. Channels of an algorithm follow those of the previous ones. All own
-    dependencies remain; those between algorithms, which are control dependencies, are those of
-    `turns`.
+    `factors`: common units per unit of each algorithm. `bases`: first unit of each algorithm in
+    every buffer, by rank. Channels of an algorithm come after those of the previous ones.
+    Dependencies within an algorithm are kept; `turns` adds control dependencies between algorithms.
     """
     columns: dict[str, list[np.ndarray]] = {}
     edges: dict[str, list[Int64Array]] = {
@@ -185,11 +187,11 @@ def _build_steps(
 
 
 def _delay_steps(steps: StepTable, group: Int64Array, starts_ns: Int64Array) -> StepTable:
-    """Return the steps, each of which begins at the start of its group or later.
+    """Delay the steps of every group until the start of the group.
 
-    `group`: of every step; `starts_ns`: of every group. Every rank of a group with a start gets a
-    COMPUTE step of that duration, for which the steps of the group wait that wait for no other.
-    Steps of this kind run concurrently on a rank.
+    `group`: group of every step; `starts_ns`: start of every group in ns. Each rank with steps of a
+    group whose start is above 0 gets a COMPUTE step of that duration. The steps of the group on
+    this rank that have no dependency wait for it. COMPUTE steps of a rank run concurrently.
     """
     ranks = steps.num_ranks
     key = group * ranks + steps.rank
@@ -242,11 +244,12 @@ def _shift_offsets(
 def _build_contributions(
     algorithms: Sequence[Algorithm], factors: Sequence[int], bases: Int64Array
 ) -> Contributions | None:
-    """Build the expected contents of the joint collective, in common units.
+    """Build the expected contents of the joint collective in common units; None if too large.
 
-    These are the contributions of all algorithms, one after the other; `factors`: common units per
-    unit of each, `bases`: first unit of each one's part of every buffer. None if there would be
-    more than 20 million rows, counting a row for all ranks as one per rank, to save memory.
+    They are the contributions of all algorithms, one after the other. `factors`: common units per
+    unit of each algorithm. `bases`: first unit of each algorithm in every buffer, by rank. None if
+    there would be more than `_MAX_ROWS` rows; a contribution of all ranks counts as one row per
+    rank.
     """
     rows = 0
     for algorithm, factor in zip(algorithms, factors, strict=True):
@@ -275,9 +278,9 @@ def _expand_contributions(
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """Return rank, offset, source rank and source unit of all contributions, in common units.
 
-    A contribution of all ranks becomes one of each, and a unit becomes `factor` consecutive common
-    units. `base`: first unit of the algorithm's part by rank and buffer, which is added: of OUTPUT
-    to offsets, of INPUT to source units. The collective must define its result.
+    A contribution of all ranks becomes one per rank, and a unit becomes `factor` consecutive common
+    units. `base`: first unit of the algorithm by rank and buffer; that of OUTPUT is added to
+    offsets, that of INPUT to source units. The collective must define its result.
     """
     result = collective.postcondition()
     assert result is not None

@@ -17,11 +17,10 @@ from hub_core.columns import BoolArray, Float64Array, Int64Array
 def compute_longest_tails(
     indptr: Int64Array, following: Int64Array, arrival: Int64Array
 ) -> Int64Array:
-    """Compute the longest sum of `arrival` from each job over jobs that depend on it; int64.
+    """Compute the longest path from each job through the jobs that depend on it: int64[jobs].
 
-    `following[indptr[j]:indptr[j + 1]]` are the jobs that depend on j, which must not form cycles.
-    The sum includes the job itself, and has the unit of `arrival`. Cost: linear (topological
-    order).
+    A path is the sum of `arrival` of its jobs, including the first one.
+    `following[indptr[j]:indptr[j + 1]]` are the jobs that depend on j; there must be no cycles.
     """
     count = len(arrival)
     waits = np.zeros(count, np.int64)
@@ -68,14 +67,17 @@ def _build_tree(
     tree_arcs: Int64Array,
     tree_parent: Int64Array,
 ) -> int:
-    """Build a tree from `root` to all targets; return its number of arcs, -1 if one is unreachable.
+    """Build a tree from `root` to all targets; return its number of arcs, or -1 if it fails.
 
-    Repeatedly adds the path to the nearest target (among equal ones that of the lowest number) and
-    continues the search from the entire tree (Takahashi and Matsuyama, Math. Japonica 24, 1980).
-    `missing`: number of targets; `is_target` is cleared for those reached. `indptr`, `arcs`: arcs
-    that leave each node, `length`: by arc. Fills `tree_arcs` and `tree_parent`: arcs of the tree,
-    parents first, and the entry of the parent of each, -1 at root. `distance`, `entering` and
-    `entry_at` are scratch by node. Invariant: nodes of the tree have distance 0.
+    It fails if a target is unreachable. The method repeatedly adds the path to the nearest target
+    (of equal ones that with the lowest number) and continues the search from the entire tree
+    (Takahashi and Matsuyama, Math. Japonica 24, 1980).
+
+    `missing` is the number of targets, and `is_target` is cleared for those that are reached.
+    `indptr` and `arcs` list the arcs that leave each node, `length` is by arc. Fills `tree_arcs`
+    (arcs of the tree, parents first) and `tree_parent` (entry of each arc's parent, -1 at the
+    root). `distance`, `entering` and `entry_at` are work arrays by node; nodes of the tree have the
+    distance 0.
     """
     distance[:] = np.inf
     entering[:] = -1
@@ -150,10 +152,10 @@ def _measure_arcs(
     price: Float64Array,
     length: Float64Array,
 ) -> None:
-    """Compute the lengths of arcs: sums of the prices of their links, which grow with the load.
+    """Fill `price` by link and `length` by arc from the current load of the links.
 
-    The price is cost * exp(steep * (load / maximum load - 1)). `path_links[path_indptr[a]:
-    path_indptr[a + 1]]` are the links of arc a. Fills `price` by link and `length` by arc.
+    The price of a link is cost * exp(steep * (load / maximum load - 1)). The length of an arc is
+    the sum of the prices of its links, `path_links[path_indptr[a]:path_indptr[a + 1]]` for arc a.
     """
     fullest = max(load.max(), 1e-300)
     for link in range(len(cost)):
@@ -168,7 +170,7 @@ def _measure_arcs(
 
 @part
 def _mark_targets(targets: Int64Array, is_target: BoolArray) -> None:
-    """Set `is_target` in place: True for these targets, False for all other nodes."""
+    """Set `is_target` in place to True for these targets and to False for all other nodes."""
     is_target[:] = False
     for target in targets:
         is_target[target] = True
@@ -195,11 +197,14 @@ def pack(
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Pack trees so that the maximum load of a link is small; return the best round.
 
-    Tree t spans `root[t]` and its targets with `weight[t]` bytes; `inward`: data flows to the root.
-    Every round removes each tree and builds it again, with link lengths that depend on the load:
-    cost * exp(steepness * round / rounds * (load / maximum load - 1)). Returns (number of arcs,
-    arcs, parents), the latter two [trees, NPUs]; a tree with an unreachable target has -1 arcs.
-    Cost: a search per tree and round.
+    Tree t spans `root[t]` and its targets, `targets[target_indptr[t]:target_indptr[t + 1]]`, with
+    `weight[t]` bytes. `inward`: data flow to the root. Every round removes each tree and builds it
+    again, with link lengths that depend on the load of all other trees: cost * exp(steepness *
+    (round + 1) / rounds * (load / maximum load - 1)).
+
+    Returns the number of arcs per tree, and the arcs and parents as int64[trees, NPUs], of which
+    only these entries are used. If a target is unreachable, it returns at once with -1 arcs for
+    this tree. Cost: a search per tree and round.
     """
     trees, nodes = len(root), len(out_indptr) - 1
     # Rows have the maximum size of a tree, so that no memory is allocated in the loop.

@@ -93,10 +93,10 @@ class GroupPlan:
 
     @property
     def ratio_to_bound(self) -> float:
-        """The time divided by the largest bound.
+        """Return the time divided by the largest lower bound.
 
-        A time that is below the bound by at most its rounding error (`slack_ps`) gives 1; a smaller
-        ratio shows that the bound is wrong.
+        If the time is below the bound by at most its rounding error (`slack_ps`), the ratio is 1. A
+        ratio below 1 shows that the bound is wrong.
         """
         bound_ps = max(1, *self.bounds_ps.values())
         is_beaten = self.time.ps + self.time.slack_ps < bound_ps
@@ -139,13 +139,16 @@ def plan_groups(
     choices: GroupChoices | None = None,
     progress: _Progress = lambda fraction, label: None,
 ) -> GroupPlan:
-    """Return the fastest plan for groups that run at the same time; never slower than one by one.
+    """Return the fastest plan for groups that run at the same time.
 
-    Candidates are the joint schedule, the separate algorithms at once, and one by one (the latter
-    two for several groups only); of equally fast ones the first counts. At a time limit the plan
-    consists of the best schedules so far, at least one for each group. Raises `InputError` for
-    unreachable NPUs and for requests that are too large, `UsageError` for unknown NPUs, several
-    planes, and sizes below one byte per share.
+    Candidates are the joint schedule (`together`) and, for several groups, the separate algorithms
+    at the same time (`at once`) and one after the other (`one by one`). Of equally fast ones the
+    first is taken. At a time limit the plan consists of the best schedules so far, at least one per
+    group.
+
+    `progress` is called with a fraction and a label. Raises `InputError` for unreachable NPUs,
+    requests that are too large and a simulator without a time, and `UsageError` for unknown NPUs,
+    several planes, and sizes below one byte per share.
     """
     chosen = choices or GroupChoices()
     check_groups(wishes, topology.num_npus, topology.name)
@@ -202,10 +205,10 @@ def _check_planes_and_sizes(wishes: Sequence[GroupWish], topology: Topology) -> 
 
 
 def _simulate_ns(algorithm: Algorithm, topology: Topology, choices: GroupChoices) -> int:
-    """Simulate an algorithm, which must have a size, with the chosen backend; return nanoseconds.
+    """Simulate an algorithm with the chosen backend and return its time in ns.
 
-    The size is its `collective_bytes`, the occupancy of links that of the choices, which is passed
-    as an option unless it is the serialization. Raises `InputError` if the backend states no time.
+    The size is its `collective_bytes`, which must not be None. Raises `InputError` (`no-time`) if
+    the backend reports no time.
     """
     assert algorithm.collective_bytes is not None
     result = hub_core.simulate(
@@ -226,12 +229,12 @@ def _simulate_ns(algorithm: Algorithm, topology: Topology, choices: GroupChoices
 
 
 def _simulate(algorithm: Algorithm, topology: Topology, choices: GroupChoices) -> GroupTime:
-    """Simulate an algorithm with the backend and the link model of `choices`, and return its time.
+    """Simulate an algorithm with the chosen backend and link model and return its time.
 
     The algorithm must have a size (`collective_bytes`). The result has the simulator's nanoseconds,
-    and the picoseconds of `exact_time` with their maximum rounding error. If that knows no time
-    above 0, the picoseconds are 1000 times the nanoseconds. Raises `InputError` if the backend
-    states no time.
+    and the picoseconds of `exact_time` with their maximum rounding error. If `exact_time` has none,
+    the picoseconds are 1000 times the nanoseconds. Raises `InputError` (`no-time`) if the backend
+    reports no time.
     """
     assert algorithm.collective_bytes is not None
     time_ns = _simulate_ns(algorithm, topology, choices)
@@ -255,7 +258,10 @@ def _get_simulator_options(choices: GroupChoices) -> dict[str, str]:
 
 
 def _run_one_by_one(wishes: Sequence[GroupWish], times: Sequence[GroupTime]) -> GroupTime:
-    """Return the end of all groups one after the other, in the order of their starts."""
+    """Return the end of all groups if they run one after the other, in the order of their starts.
+
+    A group begins at its start, or at the end of the group before it if that is later.
+    """
     total = GroupTime(0, 0)
     for number in sorted(range(len(wishes)), key=lambda number: wishes[number].start_ns):
         start_ns = wishes[number].start_ns
@@ -270,15 +276,11 @@ def _combine_separate(
     judge: Callable[[Algorithm], GroupTime],
     starts_ns: Sequence[int],
 ) -> list[_Candidate]:
-    """Return the candidate in which the separate algorithms of all groups run at the same time.
+    """Return the candidate `at once`: the separate algorithms of all groups at the same time.
 
-    The algorithms `single`, one per group, are combined to one algorithm without dependencies
-    between groups. The list has one candidate: the method `at once`, the separate algorithms, the
-    combined one, and its time, as computed by `judge`.
-
-    The combined algorithm counts the data of all groups in the largest unit that divides all their
-    units. The list is empty if the algorithms cannot be combined, because one of them would have
-    more than 2^40 of these units.
+    `single` has one algorithm per group. They are combined into one algorithm without dependencies
+    between groups, whose time is computed by `judge`. The list has this candidate only. It is empty
+    if the algorithms have no common unit and cannot be combined.
     """
     try:
         joint = combine_algorithms(single, own_provenance(topology.name), None, starts_ns)
@@ -293,17 +295,15 @@ def _plan_separately(
     choices: GroupChoices,
     progress: _Progress,
 ) -> tuple[list[_SeparateAlgorithm], dict[int, str]]:
-    """Find the fastest algorithm of each group alone, and the groups without a full search.
+    """Find the fastest algorithm of each group in isolation, and the groups that were not searched.
 
-    For every group the packed trees of this package are computed. The synthesizer `choices.name` is
-    also run, unless its budget is used up before the group begins. The faster of the two, by
-    simulated time, is taken; of equally fast ones the packed trees. Where the synthesizer does not
-    support the request, only the packed trees remain.
+    Candidates for every group are the packed trees of this package and the algorithm of the
+    synthesizer `choices.name`, if it supports the request. The faster one by simulated time is
+    taken; of equally fast ones the packed trees.
 
-    All groups share one budget for the synthesizer: `choices.work` steps, within the limits of the
-    plan's own budget. The first groups may leave nothing of it to later ones. The second result has
-    an entry for every group for which the synthesizer was not run for this reason: the group's
-    number, from 0, and the limit that was reached.
+    All groups share one budget for the synthesizer: `choices.work` steps within the budget of the
+    plan. If it is exhausted before a group, the synthesizer is not run for this group. The second
+    result then has the limit that was reached, by group number from 0.
     """
     fastest: list[_SeparateAlgorithm] = []
     not_tried: dict[int, str] = {}
@@ -334,12 +334,11 @@ def _schedule_separately(
 def _synthesize_separately(
     topology: Topology, wish: GroupWish, choices: GroupChoices, budget: SearchBudget
 ) -> list[_SeparateAlgorithm]:
-    """Return the named synthesizer's algorithm for a group, with its simulated time.
+    """Return the algorithm of the chosen synthesizer for a group, with its simulated time in ns.
 
-    A list of one entry, or an empty one if the synthesizer does not support the request (any
-    `InputError`). The group is synthesized as if alone, and NPUs outside of it may be relays. The
-    time in ns is simulated once more and counted in the budget, whose limits are not checked for
-    it.
+    The list has one entry; it is empty if the synthesizer raises any `InputError`. NPUs outside of
+    the group may be relays. The final simulation is counted in the budget without checking its
+    limits.
     """
     parts = wish.kind.traits.parts(len(wish.npus))
     collective = replace(wish.collective(1), unit_count=parts)

@@ -97,12 +97,14 @@ def find_fastest_schedule(
 ) -> GroupSchedule:
     """Return the joint schedule of all groups with the minimum planned time.
 
-    Of equal times the first schedule counts. Packings with more and more trees per share are tried,
-    each in pieces of more and more parts, until pieces are smaller than a byte, there are too many
-    jobs, or the time is within 1 % of its bound. `effort`: fraction of the usual number of
-    searches. `budget`: at a limit, the best schedule so far (at least the first) is returned, and
-    its `is_reached` is set. Raises `InputError` for too many shares, and for members that cannot be
-    reached.
+    Of equal times the first schedule is returned. Packings with more and more trees per share are
+    tried, each with its pieces cut into more and more parts. A packing ends when pieces are smaller
+    than a byte, when there are too many jobs, or when the time is within `_GOOD_RATIO` of its
+    bound.
+
+    `effort`: fraction of the usual number of searches. `budget`: at a limit its `is_reached` is
+    set, and the best schedule so far is returned. Raises `InputError` for too many shares, and for
+    members that cannot be reached.
     """
     budget = budget or SearchBudget()
     shares = Shares.of(wishes)
@@ -137,11 +139,11 @@ def find_fastest_schedule(
 def pack_trees(
     network: FlowNetwork, wishes: Sequence[GroupWish], shares: Shares, pieces_each: int
 ) -> Trees:
-    """Pack trees for `pieces_each` equal pieces of every share, which load the links evenly.
+    """Pack trees that load the links evenly, for `pieces_each` equal pieces of every share.
 
-    A piece has one tree, or two if it is reduced to its root and then spread. Trees are chosen in
-    several rounds, in which loaded links become longer; the result is deterministic. Raises
-    `InputError` if there are no arcs, or a member cannot reach another one.
+    A piece that is only summed or only distributed has one tree. A piece that is summed and then
+    distributed has two. The result is deterministic. Raises `InputError` if the network has no
+    arcs, or if a member is unreachable.
     """
     # Imported here, because the import of numba takes a second.
     from collhub_flows.groups.kernels import pack
@@ -186,13 +188,14 @@ def pack_trees(
 def compute_joint_bounds(
     network: FlowNetwork, wishes: Sequence[GroupWish], shares: Shares
 ) -> dict[str, int]:
-    """Compute lower bounds of the joint time in ps by name: `cut`, `latency` and maybe `flow`.
+    """Compute lower bounds of the joint time in ps, by name.
 
-    `cut`: maximum over many sets of nodes of the bytes that must leave divided by the bandwidth of
-    the leaving links. `latency`: the largest latency of a shortest path from a giver to a taker of
-    a share. `flow`, only if all shares are pairs: dual of the multicommodity flow, solved exactly
-    up to 40000 sources x arcs, else approximately. All are rounded down, by a relative 1e-9 for
-    floating-point errors.
+    - `cut`: bound of `cut_seconds`.
+    - `latency`: the largest latency of a shortest path from a giver to a taker of a share.
+    - `flow`, only if all shares are pairs: dual of the multicommodity flow, exact up to
+      `_MAX_EXACT_ARCS` sources x arcs or if the solver succeeds, otherwise approximate.
+
+    Each bound is reduced by the relative `_SAFETY` for floating-point errors and rounded down.
     """
     endpoints = _Ends.of(wishes, shares)
     # Compute the maximum latency of the shortest paths from givers to takers.
@@ -224,11 +227,11 @@ def compute_joint_bounds(
 
 
 def cut_seconds(topology: Topology, endpoints: _Ends, size: Float64Array) -> float:
-    """Compute a lower bound of the joint time in s, by cuts of the network.
+    """Compute a lower bound of the joint time in s from cuts of the network.
 
-    It is the maximum of the bytes that must leave a set of nodes, divided by the bandwidth of the
-    links that leave it, over balls of nodes around the first 1024 NPUs (by hops) and their
-    complements. A share with a giver in the set and a taker outside must leave it at least once.
+    A share with a giver inside a set of nodes and a taker outside must leave the set at least once.
+    The bound is the maximum of these bytes divided by the bandwidth of the links that leave the
+    set. The sets are balls (by hops) around the first `_MAX_CENTRES` NPUs, and their complements.
     `size`: bytes of every share. 0 if no set gives a bound.
     """
     hops = _find_distances(topology, np.ones(topology.num_links))
@@ -251,9 +254,10 @@ def cut_seconds(topology: Topology, endpoints: _Ends, size: Float64Array) -> flo
 
 
 def _assign_trees(shares: Shares, share: Int64Array) -> tuple[Int64Array, BoolArray]:
-    """Return the piece and the direction of every tree, sorted by piece.
+    """Return the piece and the direction (True: inward) of every tree, sorted by piece.
 
-    A piece of a sum has an inward tree (first), a piece that is distributed has an outward one.
+    `share`: share of every piece. A piece that is summed has an inward tree, a piece that is
+    distributed an outward one. If a piece has both, the inward one comes first.
     """
     inward = np.flatnonzero(shares.gathers[share])
     outward = np.flatnonzero(shares.spreads[share])
@@ -267,9 +271,10 @@ def _assign_trees(shares: Shares, share: Int64Array) -> tuple[Int64Array, BoolAr
 def _list_targets(
     wishes: Sequence[GroupWish], shares: Shares, of_tree: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the NPUs that each tree must reach, without its root, as row pointers and entries.
+    """Return the NPUs that each tree must reach, as row pointers and concatenated entries.
 
-    These are all members of the group, or the single target of a share that is not summed.
+    These are all members of the group, or the single target of a share that is not summed; the root
+    is left out. `of_tree`: share of every tree.
     """
     rows = []
     for share in of_tree.tolist():
@@ -286,11 +291,12 @@ def _list_targets(
 def _generate_packings(
     network: GroupNetwork, wishes: Sequence[GroupWish], shares: Shares, effort: float
 ) -> Iterator[Trees]:
-    """Yield trees of all shares: one tree per share, then more trees per share within the effort.
+    """Yield packings of trees of all shares, with more and more trees per share.
 
-    Stops when pieces would be below one byte, or the search for the trees would take too long. With
-    little effort the largest number of trees is left out. Raises `InputError` for more than 60
-    million entries (2 x shares x NPUs).
+    The first has one tree per share. The next ones end when a piece would be below one byte, or
+    when the search would be too long for the `effort`. With little effort the largest number of
+    trees is left out. Raises `InputError` (`too-large`) for more than `_MAX_ENTRIES` entries (2 x
+    shares x NPUs).
     """
     npus = network.flows.topology.num_npus
     if 2 * len(shares) * npus > _MAX_ENTRIES:
@@ -344,9 +350,10 @@ def _create_table(rows: Sequence[Sequence[int]]) -> tuple[Int64Array, Int64Array
 def _count_leaving(
     first: Int64Array, last: Int64Array, weight: Float64Array, nodes: int
 ) -> Float64Array:
-    """Return, for each prefix of an order, the weight that leaves it.
+    """Return the weight that leaves each prefix of an order of nodes; float64[nodes + 1].
 
-    Row i leaves prefix s if first[i] < s <= last[i]; `weight`: per row.
+    Row i leaves the prefix of s nodes if `first[i]` < s <= `last[i]`. Sums below 1e-9 of the total
+    weight are set to 0, because they are rounding errors.
     """
     rows = np.flatnonzero(first < last)
     gained = np.bincount(first[rows] + 1, weight[rows], nodes + 1)

@@ -70,8 +70,10 @@ class GroupWish:
 
     @property
     def shares(self) -> int:
-        """The number of parts of the full buffer that are sent separately: for an all-reduce one
-        per rank.
+        """Return the number of parts of the full buffer that are sent separately.
+
+        It is the number of parts of the collective. An all-reduce has one per rank, because a
+        single vector would load a single root.
         """
         # An all-reduce has a share per rank, because a single vector would load a single root.
         if self.kind is CollectiveKind.ALL_REDUCE:
@@ -98,7 +100,8 @@ def parse_groups(
 ) -> tuple[GroupWish, ...]:
     """Parse the groups of `--groups` and of every `--group`, in this order.
 
-    Raises `UsageError` for invalid texts, groups of one NPU, and a missing collective or size.
+    Raises `UsageError` for invalid texts, groups of one NPU, a missing collective or size, and if
+    there is no group (`no-groups`).
     """
     texts = [] if together is None else _split_groups(together)
     # A list of NPUs has no colon, so both forms have the same parser.
@@ -124,8 +127,9 @@ def check_groups(wishes: Sequence[GroupWish], num_npus: int, topology: str) -> N
 
 
 def _split_groups(text: str) -> list[str]:
-    """Split a list of groups at semicolons, or at commas if it has no semicolon; blanks are
-    dropped.
+    """Split a list of groups at semicolons, or at commas if it has no semicolon.
+
+    Blank parts are dropped.
     """
     mark = ";" if ";" in text else ","
     return [part for part in text.split(mark) if part.strip()]
@@ -194,9 +198,9 @@ class Shares(ColumnTable):
         return not bool(self.gathers.any()) and bool(np.all(self.target >= 0))
 
     def demand(self, num_npus: int) -> FlowDemand:
-        """Return the demand between pairs of NPUs: bytes relative to the largest pair.
+        """Return the demand between pairs of NPUs, relative to the pair with the most bytes.
 
-        Bytes of several shares of one pair add up.
+        Overlapping groups may have several shares for one pair; their bytes add up.
         """
         table = np.zeros((num_npus, num_npus))
         # Groups that overlap may have several shares for one pair.
@@ -210,9 +214,9 @@ def _create_columns(
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, BoolArray, Float64Array]:
     """Return the columns of the shares of one group, without shares that stay on their rank.
 
-    The columns are group, row among all shares of the group, root (NPU), target (NPU, -1: all),
-    whether it is summed, whether it is distributed, and bytes. A sum has its root where it ends;
-    sums for all members have their roots on the members, round robin.
+    The columns are group, row among all shares of the group, root (NPU), target (NPU, -1 for all),
+    whether the share is summed, whether it is distributed, and bytes. The root of a sum is the NPU
+    where it ends; for sums that all members need, the members are roots in round robin order.
     """
     chunks = create_share_chunks(wish, 1)
     members = np.asarray(wish.npus)
@@ -231,9 +235,9 @@ def _create_columns(
 
 
 def create_share_chunks(wish: GroupWish, units: int) -> Chunks:
-    """Return chunks of `units` units, one for every share of a group.
+    """Return one chunk of `units` units for every share of a group.
 
-    Shares that are not sent also have one. `units`: units of a share.
+    Shares that are not sent are included.
     """
     collective = wish.collective(units)
     # More than one if an unsplit vector has a share per rank.
@@ -256,10 +260,10 @@ class Pieces:
 
     @classmethod
     def one_behind_another(cls, share: Int64Array, units: Int64Array, share_units: int) -> Pieces:
-        """Create pieces that follow one another within each share, the first at position 0.
+        """Create pieces that follow one another within each share, the first at offset 0.
 
-        `share`: share of each piece, ascending from 0 and without gaps; `units`: size of each
-        piece; `share_units`: size of a share.
+        `share`: share of each piece, ascending from 0 without gaps. `units`: size of each piece.
+        `share_units`: size of a share.
         """
         begin = first_positions(units)
         counts = np.bincount(share)
@@ -267,10 +271,10 @@ class Pieces:
         return cls(share, begin - first[share], units, counted_positions(counts), share_units)
 
     def cut(self, parts: int) -> Pieces:
-        """Divide every piece into `parts` of equal size; all parts of a piece are adjacent.
+        """Divide every piece into `parts` equal, adjacent parts.
 
-        A unit then is 1 / `parts` of the unit before. In a share, the first parts of all pieces
-        have lower numbers than the second ones.
+        A unit becomes 1 / `parts` of the previous unit. Within a share, the first parts of all
+        pieces get lower numbers than all second parts.
         """
         piece = np.repeat(np.arange(len(self.share)), parts)
         part = np.tile(np.arange(parts), len(self.share))
@@ -308,10 +312,10 @@ class Trees:
         return group_of_entry(self.indptr)
 
     def cut(self, parts: int) -> Trees:
-        """Return the trees for pieces divided into `parts`: each tree once per part, adjacent.
+        """Return the trees for pieces that are divided into `parts` parts: one copy per part.
 
-        Part k of piece p is piece p * parts + k. All copies of a tree have the same arcs and
-        direction; parents are shifted to the entries of the copy.
+        Part k of piece p is piece p * parts + k. The copies of a tree are adjacent and have the
+        same arcs and direction; parents refer to entries of the same copy.
         """
         trees = len(self.piece)
         # Copies of a tree are adjacent, so that its pieces are in order.

@@ -24,11 +24,11 @@ _MIN_RELATIVE_GAIN = 1e-3
 
 
 def best_chunks(time: TimeOfCount, maximum: int) -> int:
-    """Find the number of chunks, 1..`maximum`, of approximately minimum `time(number)`.
+    """Find the number of chunks in 1..`maximum` with approximately the minimum `time(number)`.
 
-    Of the tried numbers within 0.1 % of the minimum, the smallest is returned. The search starts at
-    the minimum of a fit a + b q + c / q to the times of 1, 4, 16 and about four large numbers q,
-    and continues from there in steps of sqrt(2), guided by `time` only.
+    The numbers in `_SAMPLE_COUNTS` are tried first. The search continues at the minimum of a fit a
+    + b q + c / q to their times, upwards and downwards by factors of sqrt(2). The smallest tried
+    number within `_MIN_RELATIVE_GAIN` of the minimum time is returned.
     """
     times = {count: time(count) for count in _SAMPLE_COUNTS if count <= maximum}
     count = fitted_chunks(times, maximum)
@@ -71,10 +71,11 @@ def _find_best(times: dict[int, int]) -> int:
 
 
 def fitted_chunks(times: dict[int, int], maximum: int) -> int:
-    """Find the count, 1..`maximum`, at which a fit of a + b * q + c / q is minimal.
+    """Return the number q in 1..`maximum` at which a fit a + b q + c / q to the times is minimal.
 
-    The fit is to the given times by count, by least squares, rounded to a whole number. 1 if c is
-    not positive, else `maximum` if b is not. For fewer than three times, the best given count.
+    `times`: time by number of chunks. The fit is by least squares, and q is rounded. 1 if c is not
+    positive, else `maximum` if b is not positive. With fewer than three times it is the number with
+    the shortest time.
     """
     if len(times) < 3:
         return _find_best(times)
@@ -95,9 +96,9 @@ def fitted_chunks(times: dict[int, int], maximum: int) -> int:
 def by_multiplicative_increase(time: TimeOfCount, maximum: int) -> int:
     """Find the number of chunks by Blink's rule (Wang et al., MLSys 2020, section 4).
 
-    `maximum` chunks have the smallest size. Double the size while that shortens the time, then
-    reduce it by the smallest size while that does. `time` is called for every tried count; equal
-    times end both phases.
+    `maximum` chunks have the minimum size. The size is doubled while that shortens the time, then
+    reduced by the minimum size while that shortens it. Equal times end both phases. `time` is
+    called for every tried number.
     """
     # Find the chunk size up to which doubling helps, in units of the smallest one, and its time.
     size, minimum = 1, time(maximum)

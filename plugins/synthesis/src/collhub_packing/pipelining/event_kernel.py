@@ -91,10 +91,10 @@ class PipelineState(NamedTuple):
 
 
 def build_state(plan: PipelinePlan) -> PipelineState:
-    """Build the state before the first message; every heap has room for its maximum content.
+    """Build the state before the first message, with heaps large enough for all entries.
 
-    Start and finish of all messages are unset, all links free and unused. No message is enqueued
-    yet, and `unmet` (the number of messages that each waits for) is still 0.
+    Starts and ends of messages are unset, all links free and unused. No message is enqueued yet,
+    and `unmet` (number of messages that each waits for) is 0 for all.
     """
     operations = np.diff(plan.stream_operation)
     chunks = np.diff(plan.stream_chunk)
@@ -133,10 +133,10 @@ def _create_unset_times(num_messages: int) -> Int64Array:
 
 @lean_kernel
 def start_messages(plan: PipelinePlan, state: PipelineState) -> None:
-    """Enqueue the messages without needs, and start the first message on every link, at time 0.
+    """Enqueue the messages that wait for no other, and start the first message on every link.
 
-    Also stores for every message on how many others it waits (`unmet`). Call it once, on a new
-    state.
+    The time is 0. Also stores in `unmet` for how many others every message waits. Call it once for
+    a new state.
     """
     touched = 0
     for message in range(len(state.stream)):
@@ -151,9 +151,9 @@ def start_messages(plan: PipelinePlan, state: PipelineState) -> None:
 def advance(budget: int, plan: PipelinePlan, state: PipelineState) -> bool:
     """Process about `budget` events; return whether events remain.
 
-    All events of one instant are processed, even beyond the budget, before any link takes its next
-    message: otherwise their order would decide between messages that became ready together. Changes
-    `state`, which must have been started.
+    All events of one instant are processed, even beyond the budget, before a link takes its next
+    message. Otherwise their order would decide between messages that became ready together.
+    Modifies `state`, on which `start_messages` must have been called.
     """
     while state.counter[_EVENTS] > 0 and budget > 0:
         now = state.event_time[0]
@@ -169,9 +169,9 @@ def advance(budget: int, plan: PipelinePlan, state: PipelineState) -> bool:
 
 @lean_part
 def _find_operation(message: int, stream: int, plan: PipelinePlan) -> int:
-    """Return the operation (index over all streams) that a message of a stream carries out.
+    """Return the operation (index over all streams) of a message.
 
-    The messages of a stream list all of its operations once per chunk, chunk by chunk.
+    The messages of a stream are all its operations for chunk 0, then for chunk 1, and so on.
     """
     first = plan.stream_operation[stream]
     width = plan.stream_operation[stream + 1] - first
@@ -185,10 +185,10 @@ def _process_event(
 ) -> int:
     """Process an event: a link becomes free, or a message arrives at the end of a link.
 
-    `item` below the number of links is a link, else the number of links plus a message. A message
-    with further links on its route joins the line of the next one. Otherwise its finish (`now`
-    without the slack) is stored, and followers in the same chunk that wait for nothing else are
-    enqueued. Returns the new number of touched links, which may take a message now.
+    `item`: a link, or the number of links plus a message. A message with further links on its route
+    is enqueued at the next one. Otherwise its finish (`now` minus the slack) is stored, and
+    followers in the same chunk that wait for no other message are enqueued. Returns the new number
+    of touched links, which may take a message now.
     """
     num_links = len(state.is_free)
     if item < num_links:
@@ -212,11 +212,11 @@ def _process_event(
 
 @lean_part
 def _enqueue(message: int, touched: int, plan: PipelinePlan, state: PipelineState) -> int:
-    """Enqueue a message in the line of its next link; return the new number of touched links.
+    """Enqueue a message at its next link; return the new number of touched links.
 
-    On the first link of a route early rounds (`plan.turn` of the chunk) come first, within a round
-    the most urgent message. Messages that a switch forwards come before all that begin their route
-    on the link, in the order of arrival. Ties go to the lower message number.
+    Messages forwarded by a switch precede those that start their route on the link, in the order of
+    arrival. Those that start there are ordered by the round of their chunk (`plan.turn`), then by
+    urgency, the highest first. Ties go to the lower message number.
     """
     stream = state.stream[message]
     operation = _find_operation(message, stream, plan)
@@ -239,9 +239,9 @@ def _enqueue(message: int, touched: int, plan: PipelinePlan, state: PipelineStat
 
 @lean_part
 def _mark_touched(link: int, touched: int, state: PipelineState) -> int:
-    """Record a link with a changed line or availability in `state.touched`, once.
+    """Record in `state.touched` that the queue or the availability of a link has changed.
 
-    `touched`: how many links are recorded so far. Return the new number.
+    A link is recorded once. `touched` is the number of recorded links; the new number is returned.
     """
     if state.is_touched[link]:
         return touched
@@ -252,13 +252,13 @@ def _mark_touched(link: int, touched: int, state: PipelineState) -> int:
 
 @lean_part
 def _dispatch(now: int, touched: int, plan: PipelinePlan, state: PipelineState) -> None:
-    """Let every free touched link take the first message of its line, at time `now` in ps.
+    """Let every free touched link start the first message of its queue at `now`, in ps.
 
-    `touched`: how many links are listed in `state.touched`; their marks are cleared. A link stays
-    occupied for the message's busy time, except after its very first message if that waits for
-    nothing: then until it arrives, as in a trace. Adds two events, one for the link and one for the
-    arrival; at the last link of its route the arrival is later by the slack of the plan. On the
-    first link of its route the message's start is stored.
+    `touched`: number of links in `state.touched`; their marks are cleared. The link stays occupied
+    for the busy time of the message. Its very first message, if it waits for no other, occupies it
+    until the arrival, as in a trace. Two events are added, for the link and for the arrival; on the
+    last link of a route the arrival is later by the slack. On the first link of its route the start
+    of the message is stored.
     """
     num_links = len(state.is_free)
     for position in range(touched):
@@ -306,9 +306,9 @@ def _is_before(key: int, item: int, other_key: int, other_item: int) -> bool:
 
 @lean_part
 def _push(keys: Int64Array, items: Int64Array, first: int, size: int, key: int, item: int) -> None:
-    """Add an entry to a heap of `size` entries that starts at `first`; the caller increases `size`.
+    """Add an entry to the heap of `size` entries at `first`; the caller increases `size`.
 
-    The lowest key comes first, ties by item: parents move down until one precedes the entry.
+    The lowest key comes first, then the lowest item.
     """
     hole = size
     while hole > 0:
@@ -324,10 +324,10 @@ def _push(keys: Int64Array, items: Int64Array, first: int, size: int, key: int, 
 
 @lean_part
 def _pop(keys: Int64Array, items: Int64Array, first: int, size: int) -> int:
-    """Remove the first entry of a heap of `size` entries that starts at `first`; return its item.
+    """Remove the first entry of the heap of `size` entries at `first`; return its item.
 
-    That is the entry with the lowest key, ties by `_is_before`. Children move up to fill the gap.
-    The caller reduces `size`, which must be at least 1.
+    It has the lowest key, and among equal keys the lowest item. `size` must be at least 1; the
+    caller reduces it.
     """
     top = items[first]
     end = first + size - 1

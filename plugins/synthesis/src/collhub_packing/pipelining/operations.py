@@ -43,7 +43,7 @@ class Operations(ColumnTable):
 
     @classmethod
     def joined(cls, parts: Sequence[Operations]) -> Operations:
-        """Concatenate the operations of several parts, in order; dependencies are renumbered.
+        """Concatenate the operations of several parts in order, with renumbered dependencies.
 
         There are no dependencies between parts. At least one part is needed.
         """
@@ -62,10 +62,10 @@ class Operations(ColumnTable):
         return replace(self, before=self.before + first, after=self.after + first)
 
     def waiting(self, before: Int64Array, after: Int64Array) -> Operations:
-        """Return the operations with additional dependencies, after the present ones.
+        """Return the operations with additional dependencies.
 
-        Every operation of `after` waits for every one of `before`; both are row numbers, and may be
-        empty.
+        Each operation of `after` waits for all of `before`; both are row numbers and may be empty.
+        Existing dependencies are kept and come first.
         """
         first = np.repeat(before, len(after))
         second = np.tile(after, len(before))
@@ -99,9 +99,9 @@ TreePaths = Sequence[Mapping[int, Sequence[int]]]
 def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
     """Prune a tree to the paths from its root to `members`.
 
-    The nodes that remain, without the root, are sorted by depth and then number; parents of other
-    nodes are -1. Height is measured down to the deepest member. Raises `InputError` if the tree
-    does not reach a member; the message names the first one.
+    The remaining nodes, without the root, are sorted by depth, then number. Parents of all other
+    nodes are -1. The height of a node is measured to the deepest member below it. Raises
+    `InputError` (`tree-does-not-span`) with the first member that the tree does not reach.
     """
     depth = tree.depths
     is_unreached = depth[members] < 0
@@ -121,9 +121,9 @@ def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
 def broadcast(tree: PrunedTree) -> Operations:
     """Build the messages of a broadcast on a tree, from parents to children.
 
-    Operation i sends to `tree.nodes[i]` from its parent, without a reduction. A node other than the
-    root waits for the message that brings the chunk. `remaining` counts the messages in sequence
-    from this one down to the deepest member, itself included.
+    Operation i sends to `tree.nodes[i]` from its parent. It waits for the message that brings the
+    chunk to the parent, unless that is the root. `remaining` is the number of messages from this
+    one (included) down to the deepest member.
     """
     nodes = tree.nodes
     parent = tree.parent[nodes]
@@ -159,10 +159,10 @@ def reduction(tree: PrunedTree) -> Operations:
 
 
 def reduce_and_broadcast(tree: PrunedTree) -> Operations:
-    """Build the messages of a reduction to the root and a broadcast back, of one chunk.
+    """Build the messages of one chunk for a reduction to the root and a broadcast from it.
 
-    The root sends after the sums of all its children have arrived; it does not wait for other
-    chunks.
+    The root sends when the sums of all its children have arrived. `remaining` of the reduction
+    includes the height of the root. Different chunks do not wait for each other.
     """
     reduce_operations, broadcast_operations = reduction(tree), broadcast(tree)
     reduce_operations = replace(
@@ -217,10 +217,12 @@ def generate_streams(
     collective: Collective,
     members: Int64Array,
 ) -> Iterator[Stream]:
-    """Generate the streams of a collective whose rank r runs on NPU `members[r]`, tree by tree.
+    """Yield the streams of a collective whose rank r runs on NPU `members[r]`, tree by tree.
 
-    Every share of the data is divided by the weights of the trees that carry it. Raises
-    `InputError` for a collective that does not run on trees and for trees with wrong roots.
+    Every share of the data is divided among the trees that carry it, in proportion to their
+    weights. A tree of a scatter or gather has one stream per rank. Raises `InputError` for a
+    collective that cannot run on trees (`trees-unsuitable`), for trees with wrong roots, and for
+    trees that do not reach a member.
     """
     if collective.kind not in _OPERATION_BUILDERS:
         message = f"{collective.kind} does not run on spanning trees"
@@ -245,11 +247,12 @@ def apply_tree_paths(
     topology: Topology,
     routes: Routes,
 ) -> Routes:
-    """Replace the routes of operations for which `tree_paths` has a path; return all routes.
+    """Replace the routes of the operations for which `tree_paths` has a path; return all routes.
 
-    `tree_paths`: by tree, the links to a node from its parent. `routes`: routes of all operations
-    of all streams, in this order; operations without a path keep theirs. A message from a child to
-    its parent takes the reverse links of the path.
+    `tree_paths`: by tree, the links to each node from its parent. `routes`: routes of all
+    operations of all streams, in this order; operations without a path keep theirs. A message from
+    a child to its parent uses the reverse links of the path. Raises `KeyError` if a reverse link is
+    missing.
     """
     bounds = zip(routes.indptr[:-1], routes.indptr[1:], strict=True)
     rows = [routes.links[first:last] for first, last in bounds]
@@ -274,11 +277,11 @@ def _find_needed(
     members: Int64Array,
     depth: Int64Array,
 ) -> tuple[BoolArray, Int64Array]:
-    """Mark the nodes on paths from the root to members; measure the deepest member below each.
+    """Return the nodes on paths from the root to members, and the height of every node.
 
-    Returns bool[nodes], true also for members and, with any member, for the root; and int64[nodes],
-    the number of tree edges from a node down to the deepest member below it, 0 for members without
-    one and for unmarked nodes. `depth`: of every node in the tree; the tree must reach all members.
+    The first is bool[nodes], and includes members and the root. The second is int64[nodes]: the
+    number of tree edges down to the deepest member below, 0 without one. `depth`: depth of every
+    node in the tree, which must reach all members.
     """
     needed = np.zeros(len(depth), np.bool_)
     needed[members] = True
@@ -293,10 +296,10 @@ def _find_needed(
 
 
 def _build_path(tree: PrunedTree, target: int) -> Operations:
-    """Build the messages along the path from the root to `target`, each after the one before.
+    """Build the messages along the path from the root to `target`; each waits for the one before.
 
-    None reduces. `remaining` counts the messages of the path from each to its end, itself included.
-    No messages if the target is the root.
+    No message is reduced. `remaining` is the number of messages from each (included) to the end of
+    the path. There are no messages if the target is the root.
     """
     nodes = _find_path_down(tree, target)
     length = len(nodes)
@@ -366,9 +369,9 @@ def _find_first_shares(
     collective: Collective,
     members: Int64Array,
 ) -> list[int]:
-    """Return the share that each tree carries first: the rank at its root (-1: no member), or 0.
+    """Return the share that each tree carries first: 0, or the rank at its root.
 
-    The root decides for all-gather and reduce-scatter only.
+    The root decides only for all-gather and reduce-scatter; -1 if it is no member.
     """
     if collective.kind not in _ROOTED_AT_RANKS:
         return [0] * len(trees)
@@ -390,11 +393,11 @@ def _check_roots(
     collective: Collective,
     members: Int64Array,
 ) -> None:
-    """Raise `InputError` if a share has no tree, or a tree a wrong root.
+    """Raise `InputError` if a share has no tree, or if a tree has a wrong root.
 
-    `shares`: share of each tree, -1 if its root is no member. Collectives with a share per rank
-    need a tree for every one, all others for share 0. For rooted collectives every root must be the
-    collective's, an NPU of `members`.
+    `shares`: share of each tree, -1 if its root is no member. All-gather and reduce-scatter need a
+    tree for the share of every rank; other collectives need one for share 0. If the collective has
+    a root, all trees must be rooted at its NPU.
     """
     share_count = collective.num_ranks if collective.kind in _ROOTED_AT_RANKS else 1
     uncovered = set(range(share_count)) - set(shares)
@@ -422,8 +425,9 @@ Nodes without an entry use the topology's own routes.
 
 
 def _generate_hops(stream: Stream, tree: SpanningTree) -> Iterator[tuple[int, bool]]:
-    """Yield for every operation of a stream the child of its two nodes, and whether the child
-    receives.
+    """Yield (child node, whether the child receives) for every operation of a stream.
+
+    The child is the one of the operation's two nodes that is the child of the other in the tree.
     """
     sources = stream.operations.source.tolist()
     destinations = stream.operations.destination.tolist()
@@ -437,10 +441,10 @@ def _reverse_links(
     topology: Topology,
     row_between: Mapping[tuple[int, int], int],
 ) -> list[int]:
-    """Return the reverse of every link, from the last link to the first; all are rows of the
-    topology.
+    """Return the reverse links of a path, from its last link to its first; all are topology rows.
 
-    `row_between`: row by (source, destination). Raises `KeyError` for a link without reverse.
+    `row_between`: row by (source, destination). Raises `KeyError` for a link without a reverse
+    link.
     """
     reverse_links = []
     for row in reversed(links):

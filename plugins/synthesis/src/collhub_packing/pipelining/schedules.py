@@ -106,15 +106,17 @@ class Pipelining:
         members: Sequence[int] | Int64Array,
         paths: TreePaths | None = None,
     ) -> Pipelining:
-        """Prepare `collective`, whose rank r runs on NPU `members[r]`, on weighted out-trees.
+        """Prepare to schedule a collective on weighted trees; its rank r runs on NPU `members[r]`.
 
-        Its units are chosen later. All-gather and reduce-scatter divide the share of a rank by the
-        weights of the trees that are rooted at its NPU; the remaining kinds divide every share by
-        the weights of all trees. Reductions run against the trees. `paths` gives routes through
-        switches, used in reverse on the way up; all other messages follow `Topology.routes`, as in
-        simulators. Other NPUs relay if a tree needs them. Raises `InputError` for an all-to-all,
-        for a tree that does not reach a member, for a tree with another root than the collective's,
-        and for a rank without a tree rooted at it.
+        All-gather and reduce-scatter divide the share of a rank by the weights of the trees rooted
+        at its NPU. All other kinds divide every share by the weights of all trees. Reductions run
+        against the direction of the trees. `paths` are routes through switches, used in reverse on
+        the way up; all other messages use `Topology.routes`, as simulators do. Other NPUs relay if
+        a tree needs them. The units are chosen by `schedule`.
+
+        Raises `InputError` for a collective that cannot run on trees, for a tree that does not
+        reach a member, for a tree with another root than the collective, and for a rank without a
+        tree.
         """
         streams = tuple(generate_streams(trees, collective, np.asarray(members, np.int64)))
         prepared = cls.of_streams(topology, streams, collective, collective_bytes, occupancy)
@@ -132,10 +134,9 @@ class Pipelining:
         collective_bytes: int,
         occupancy: Occupancy,
     ) -> Pipelining:
-        """Prepare a schedule of streams whose messages take the topology's own routes.
+        """Prepare to schedule streams whose messages use the routes of the topology.
 
-        The operations of all streams are joined in the order of the streams. Nothing is scheduled
-        yet.
+        The operations of all streams are joined in the order of the streams.
         """
         operations = Operations.joined([stream.operations for stream in streams])
         return cls(
@@ -156,11 +157,11 @@ class Pipelining:
     def schedule(self, chunk_counts: Sequence[int], slack_ps: int = 0) -> Pipeline:
         """Schedule the data in `chunk_counts[t]` equal chunks on tree t.
 
-        In a scatter or gather, the data of every rank on the tree is divided into that number of
-        chunks. `slack_ps`: delay in picoseconds before received data is sent on, so that late
-        arrivals delay no further message. Cost: a few heap operations per message and link. With
-        limits of units, the numbers of chunks are approximate (`_divide_evenly`). Raises
-        `InputError` for chunks of less than one byte, and if no number of units is allowed.
+        In a scatter or gather, the data of every rank on the tree are divided into that number of
+        chunks. `slack_ps`: delay before received data are sent on, so that late arrivals delay no
+        further message. If `units` limits the units, the numbers of chunks are approximate
+        (`_divide_evenly`). Raises `InputError` for chunks below one byte, for too many units, and
+        if no number of units is allowed.
         """
         counts = [chunk_counts[stream.tree] for stream in self.streams]
         if self.units is not None:
@@ -169,9 +170,9 @@ class Pipelining:
         return self._schedule(counts, slack_ps)
 
     def count_chunks_of_share(self, chunk_counts: Sequence[int]) -> int:
-        """Return the largest number of chunks that any share has.
+        """Return the largest number of chunks of a share, summed over its streams.
 
-        The chunks of a share are the sum over its streams; `chunk_counts`: chunks by tree.
+        `chunk_counts`: number of chunks by tree.
         """
         numbers: dict[int, int] = {}
         for stream in self.streams:
@@ -181,12 +182,13 @@ class Pipelining:
     def _divide_evenly(
         self, counts: Sequence[int], units: UnitLimits
     ) -> tuple[tuple[Stream, ...], list[int]]:
-        """Divide every share into an allowed number of equal chunks, and give each stream some.
+        """Divide each share into an allowed number of equal chunks; distribute them to its streams.
 
-        The number is the largest allowed one up to the sum of `counts` (chunks by stream) over the
-        streams of a share, but at least one per stream. Each stream gets the chunks closest to its
-        fraction of the share, by largest remainders. Returns the streams with changed fractions,
-        and their numbers of chunks. Raises `InputError` if no number is allowed.
+        `counts`: requested chunks by stream. The number is the largest allowed one up to the
+        largest sum of `counts` of a share, or else the smallest allowed one; it is at least one per
+        stream. Each stream gets chunks in proportion to its fraction of the share, by largest
+        remainders. Returns the streams with changed fractions and their numbers of chunks. Raises
+        `InputError` if no number is allowed.
         """
         of_share: dict[int, list[int]] = {}
         for index, stream in enumerate(self.streams):
@@ -210,11 +212,10 @@ class Pipelining:
         return tuple(streams), numbers
 
     def _schedule(self, counts: Sequence[int], slack_ps: int) -> Pipeline:
-        """Cut the data of stream i into `counts[i]` equal chunks and compute all message times.
+        """Cut the data of stream i into `counts[i]` equal chunks and compute all messages' times.
 
-        The event kernel runs to its end; the result has the transfers and the time in ps at which
-        the last message ends, 0 without messages. Raises `InputError` if a chunk has less than one
-        byte or too many units are needed.
+        The result has the collective in its new units, chunks, transfers, and the time in ps at
+        which the last message ends (0 without messages). Raises `InputError` as `_cut_chunks` does.
         """
         collective, chunks, units = self._cut_chunks(counts)
         # A unit of the collective need not be an integer number of bytes.
@@ -283,13 +284,12 @@ class Pipelining:
         )
 
     def _build_plan(self, counts: Sequence[int], sizes: Int64Array, slack_ps: int) -> PipelinePlan:
-        """Build the input of the kernel: sizes, times, routes, needs and priorities of messages.
+        """Build the input of the event kernel: sizes, times, routes, needs and priorities.
 
-        `counts`: chunks per stream; `sizes`: bytes of a chunk per stream, of which equal ones share
-        a size class; times are in ps. The round of a chunk is the rank of the fraction of its
-        stream that precedes it: chunk 1 of 2 and chunk 2 of 4, both from 0, have the same one.
-        Earlier rounds come first, then higher urgency; with `reduces_first` all reductions precede
-        all broadcasts.
+        `counts`: chunks per stream; `sizes`: bytes of a chunk per stream; times are in ps. The
+        round of a chunk is the rank of the fraction of its stream that precedes it, so the first
+        chunks of all streams have round 0. Earlier rounds come first, then higher urgency. With
+        `reduces_first`, all reductions precede all broadcasts.
         """
         # Importing numba takes a second.
         from collhub_packing.pipelining.event_kernel import PipelinePlan
@@ -365,9 +365,9 @@ class Pipelining:
     ) -> Transfers:
         """Build the transfers of all messages of a plan, with start and finish in picoseconds.
 
-        `start`, `finish`: by message, in the order of `PipelinePlan`: by stream, then chunk, then
-        operation; transfers have the same order. The link of a transfer is the first one of its
-        route, to which its window refers, since messages wait for each other there.
+        `start` and `finish` are by message: sorted by stream, then chunk, then operation; transfers
+        have the same order. The link and the window of a transfer are those of the first link of
+        its route, where messages wait for each other.
         """
         stream = group_of_entry(plan.stream_message)
         message = counted_positions(np.diff(plan.stream_message))
@@ -397,12 +397,13 @@ def windows_of(
     is_ready: BoolArray,
     limit: int = _MAX_IN_FLIGHT,
 ) -> Int64Array:
-    """Compute per message how many messages of its link may be in flight at once, up to `limit`.
+    """Return for every message how many messages of its link may be in flight at once, with itself.
 
-    The link is the first of its route. The message itself counts; all arrays are int64 per message,
-    except `is_ready` (bool: the message waits for no other message). The first messages of a link
-    that are ready from the beginning all wait for the very first one: simulators and runtimes start
-    messages that a trace allows to start at one instant in any order.
+    `link`: first link of each message's route. The number is the maximum in the schedule, up to
+    `limit`. For messages that wait for no other one (`is_ready`) it is also limited to the number
+    of messages before them on the link, so that none starts before the first one: simulators and
+    runtimes start messages that may start at one instant in any order. Arrays have one entry per
+    message.
     """
     if not len(link):
         return link
@@ -417,9 +418,10 @@ def windows_of(
 
 
 def apportion(parts: Sequence[Fraction], total: int) -> list[int]:
-    """Divide `total` items by the method of largest remainders, at least one for each part.
+    """Divide `total` items in proportion to `parts` by largest remainders, at least one for each.
 
-    `parts`: positive weights, at most `total` of them. Of equal remainders the first one wins.
+    `parts`: positive weights, at most `total` of them. Of equal remainders the first one is
+    preferred.
     """
     weight = sum(parts)
     exact = [part / weight * total for part in parts]

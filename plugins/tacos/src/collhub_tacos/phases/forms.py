@@ -61,10 +61,10 @@ LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
 
 
 def choose_ladder(setting: Setting) -> list[int]:
-    """Return the numbers of chunks of a share to try, ascending.
+    """Return the numbers of chunks per rank's part that are tried, ascending.
 
-    They depend on the collective and on whether the network has switches. For pipelines, those are
-    omitted that are too few to fill the pipeline; at least one number remains.
+    They depend on the collective, and on whether the network has switches. For pipelines, numbers
+    are omitted that are too small to fill the pipeline; at least one number remains.
     """
     kind = setting.collective.kind
     ladder, is_switched = LADDERS[kind], isinstance(setting.network, PathNetwork)
@@ -89,8 +89,8 @@ def choose_ladder(setting: Setting) -> list[int]:
 def _may_fill_pipeline(setting: Setting, pieces: int) -> bool:
     """Return whether this number of pieces may fill the pipeline of a rooted collective.
 
-    It may unless a piece that is eight times smaller still takes more than 32 latencies. True for
-    two NPUs, between which there is no pipeline.
+    It is False if a piece that is eight times smaller would still take more than 32 latencies of a
+    link. True for at most two NPUs, between which there is no pipeline.
     """
     topology = setting.network.topology
     fastest = float(topology.bandwidth_bytes_per_s.max(initial=1.0))
@@ -119,10 +119,11 @@ class _Phases:
         return bool(np.any(self.times.busy < self.times.arrival))
 
     def transfers(self, nodes: Nodes) -> Transfers:
-        """Return the transfers of all phases, or with `nodes` only those that touch these nodes.
+        """Return the transfers of all phases or, with `nodes`, only those that touch these nodes.
 
-        All transfers are retimed if the first phase is reversed or links are free before the
-        arrival; a selection keeps its planned times.
+        If all transfers are requested and the links have an order, they are retimed if the first
+        phase is reversed, or links are free before the arrival. A selection keeps its planned
+        times.
         """
         schedule = self._join_phases(nodes)
         # A reversed schedule is as late as possible, and other schedules may use steps that are
@@ -137,10 +138,10 @@ class _Phases:
         return schedule.transfers(self.times)
 
     def _join_phases(self, nodes: Nodes) -> LinkSchedule:
-        """Return the phases in sequence, of all nodes (None) or of a selection.
+        """Return the phases one after another, of all nodes (None) or of a selection.
 
-        The first one is reversed if the plan says so. A phase starts after the full duration of the
-        one before, even if the selected transfers end earlier.
+        The first one is reversed in time if `is_first_reversed`. A phase starts after the full
+        duration of the previous one, even if the selected transfers end earlier.
         """
         # Selected transfers do not determine the duration of a phase.
         first, *later_spreads = self.spreads
@@ -153,10 +154,10 @@ class _Phases:
         return schedule
 
     def replay(self, progress: Progress) -> bool:
-        """Verify every spreading on its arrays; return False if one cannot be replayed.
+        """Verify every distinct spreading; return whether a replay could verify all of them.
 
-        A spreading that is used twice is verified once; a reversed one is valid if it is valid
-        forwards. Raises `InputError` for an invalid one.
+        Raises `InputError` for an invalid spreading. A reversed one is valid if it is valid
+        forwards, so it is verified forwards.
         """
         # A spreading that is used for both phases is verified once.
         distinct_spreads = dict.fromkeys(self.spreads)
@@ -165,10 +166,10 @@ class _Phases:
     def candidates(
         self, form: str, pieces: int, parts: tuple[Collective, Chunks], index: int
     ) -> list[SynthesisCandidate]:
-        """Return a candidate for the window rule of the plan, and one for each other rule.
+        """Return one candidate per window rule, that of the plan first.
 
-        `form`: name of the form; `pieces`: chunks of a share; `parts`: (collective, chunks);
-        `index`: number of this spreading among those of the form, recorded in the variants.
+        `form`: name of the form. `pieces`: chunks per part of a rank. `parts`: (collective,
+        chunks). `index`: number of this spreading within the form, which the variants record.
         """
         candidates = []
         for rule in self._list_window_rules():
@@ -180,10 +181,13 @@ class _Phases:
     def _list_window_rules(self) -> tuple[WindowRule, ...]:
         """Return the window rules that differ on this network, the rule of the plan first.
 
-        A window limits the messages under way on a link. Free plans with sums on reducing switches
-        also try sums in turn. Plans with slow start, other free plans, and those whose links are
-        not free before the arrival have only their own rule. Otherwise: uncapped, capped if the
-        widest window exceeds the cap, and finally free with switches, slow start without.
+        A window limits the messages that are in flight on a link. The rules are:
+
+        - a free plan with sums on reducing switches: FREE and SUMS_IN_TURN
+        - any other free plan, a plan with slow start, and links that are busy until the arrival:
+          the rule of the plan only
+        - otherwise: UNCAPPED; CAPPED if the widest window exceeds its cap; finally FREE with
+          switches, SLOW_START without
         """
         has_sums = self.is_first_reversed and len(self.spreads) > 1
         if self.times.rule is FREE and has_sums and self.network.topology.reduction:
@@ -236,11 +240,11 @@ def _number_variants(
 def _build_spread(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """Build candidates for all-gather and broadcast.
+    """Build candidates for all-gather and broadcast, all of the form "spread".
 
-    The planned spreading comes first, if prospects consider it worth building, then the free ones,
-    which no search plans. All have the form "spread"; the index counts the variants. `pieces`:
-    chunks per share.
+    The planned spreading comes first, if `prospects` consider it worth building, then the free
+    ones, which no search plans. The index of a variant counts the spreadings. `pieces`: chunks per
+    part of a rank.
     """
     parts = setting.cut(pieces)
     trials = Trials(prospects.of_part("forwards"), pieces)
@@ -259,11 +263,11 @@ def _build_spread(
 def _build_collect(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """Build candidates for reduce-scatter and reduce.
+    """Build candidates for reduce-scatter and reduce, all of the form "reversed".
 
-    They are those of the opposite collective on the transposed network, reversed in time. The
-    planned one comes first, if prospects consider it worth building, then the free ones. All have
-    the form "reversed"; the index counts the variants.
+    They are spreadings on the transposed network, reversed in time. The planned one comes first, if
+    `prospects` consider it worth building, then the free ones. The index of a variant counts the
+    spreadings. `pieces`: chunks per part of a rank.
     """
     parts = setting.cut(pieces)
     unit_count, target = parts[0].unit_count, setting.members[parts[1].target]
@@ -287,15 +291,17 @@ def _build_collect(
 def _build_two_phase(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """Build candidates of an all-reduce: a reduce-scatter and an all-gather, without a barrier.
+    """Build candidates of an all-reduce: a reduce-scatter, then an all-gather, without a barrier.
 
-    Each rank is the origin of `pieces` chunks. A reduce-scatter is an all-gather reversed in
-    time. If every link has an opposite link with equal times, and there are no switches, each
-    all-gather is paired with its own reversal; otherwise the reversed ones are synthesized on
-    the transposed network. The first pair (index 0) is the planned one, with fixed turns on
-    links; it is omitted unless `prospects.is_worth_building`. The pairs of free spreadings,
-    whose time only a simulator can determine, follow with the indices 1, 2, ...; the i-th of
-    both directions form a pair, and surplus ones are dropped. The list may be empty.
+    Each rank is the origin of `pieces` chunks. A reduce-scatter is an all-gather reversed in time.
+    If all links have opposite links with equal times and there are no switches, each all-gather is
+    paired with its own reversal. Otherwise the reversed ones are synthesized on the transposed
+    network.
+
+    The planned pair, with a fixed order on links, is first, if `prospects` consider it worth
+    building. Then the pairs of free spreadings follow, whose time only a simulator can determine;
+    the i-th ones of both directions form a pair, and surplus ones are dropped. The index of a
+    variant counts the pairs. The list may be empty.
     """
     n = setting.collective.num_ranks
     parts = setting.cut(pieces * n)
@@ -332,11 +338,11 @@ def _build_two_phase(
 def _build_routed(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """Build candidates for all-to-all, scatter and gather: chunks with one origin and target.
+    """Build candidates for all-to-all, scatter and gather, all of the form "routed".
 
-    The routed schedule comes first, if prospects consider it worth building, then the schedules of
-    direct sending. The candidates of each have the form "routed" and an index that counts variants.
-    `pieces`: chunks per share. Progress becomes 1 after routing.
+    The routed schedule comes first, if `prospects` consider it worth building, then the schedules
+    of direct sending. The index of a variant counts the schedules. `pieces`: chunks per part of a
+    rank. Progress becomes 1 after routing.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.routing.routes import route_all
@@ -365,9 +371,9 @@ def _spread_directly(
 ) -> list[SpreadResult]:
     """Build an all-to-all on switches in which every NPU sends to all others, the next one first.
 
-    Messages are ordered by (target - origin) modulo the number of nodes, then by chunk. Links are
-    taken as free of contention. Returns an empty list for other collectives and networks, if ranks
-    were requested, with slow start, and if two NPUs have no arc.
+    Messages are ordered by (target - origin) modulo the number of nodes, then by chunk. The planned
+    times ignore contention. Returns [] for other collectives and for networks without switches, if
+    only some ranks were requested, with slow start, and if two NPUs have no arc between them.
     """
     network, size = setting.network, setting.network.num_nodes
     is_small = setting.requested_ranks is None and times.rule is not SLOW_START
@@ -438,9 +444,9 @@ def _spread_for_reduction(task: SpreadTask, times: LinkTimes, progress: Progress
 
 
 def _measure_reversed_ps(setting: Setting, result: SpreadResult, times: LinkTimes) -> int:
-    """Return the time in picoseconds of a spreading as a reduction, after retiming.
+    """Return the time in ps of a spreading that is reversed into a reduction, after retiming.
 
-    A reduction has different contention at switches.
+    `times`: link times of the original network.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.retiming import retime

@@ -25,11 +25,12 @@ _LANDMARKS = 16
 
 
 def build_central_tree(network: LinkNetwork, times: LinkTimes, members: Int64Array) -> SpanningTree:
-    """Build the tree of shortest paths by `times.arrival` from the node with the smallest depth.
+    """Build the tree of shortest paths from the most central node, by `times.arrival`.
 
-    Links are the arcs of the tree. The depth is estimated by distances to at most 16 members that
-    are far from one another: exact on lines, meshes and trees, where these are ends and corners.
-    For networks of NPUs with duplex links in which all members are connected.
+    The root is the node with the smallest estimated distance to the farthest member; the estimate
+    uses at most 16 members that are far from each other, and is exact on lines, meshes and trees.
+    Of equal nodes, the one nearest to all these members is taken. The network must have no switches
+    and links in both directions, and connect all members.
     """
     nodes = network.num_nodes
     paths = ShortestPaths(nodes, network.source, network.destination, times.arrival)
@@ -58,10 +59,11 @@ def _compute_landmark_distances(paths: ShortestPaths, members: Int64Array) -> In
 def _build_shortest_path_tree(
     network: LinkNetwork, weight: Int64Array, distance: Int64Array, root: int
 ) -> SpanningTree:
-    """Return the tree of shortest paths; of several last links to a node the first is used.
+    """Return the tree of shortest paths from `root`, with weight 1.
 
-    `distance`: that of every node from `root` with these weights of links. The tree has weight 1;
-    parent and link of the root, and of unreached nodes, are -1.
+    `weight`: int64[links]. `distance`: int64[nodes], the distance of every node from the root with
+    these weights. Of several possible last links to a node, the first is used. The parent and the
+    link of the root, and of nodes that are not reached, are -1.
     """
     source, destination = network.source, network.destination
     # Links on a shortest path.
@@ -90,7 +92,10 @@ _ANY_SIZE = 1 << 20
 
 
 def find_unsuitability(network: LinkNetwork) -> str | None:
-    """Return the reason why links cannot carry trees in both directions at one rate, or None."""
+    """Return why links cannot carry trees in both directions at the same rate, or None.
+
+    The reasons are switches, and links without an equal link in the opposite direction.
+    """
     if network.num_nodes > network.num_npus:
         return "the network has switches"
     if not is_duplex(network, network.link_times(_ANY_SIZE, Occupancy.SERIALIZATION)):
@@ -101,9 +106,9 @@ def find_unsuitability(network: LinkNetwork) -> str | None:
 def is_promising(setting: Setting) -> bool:
     """Return whether trees may have a higher rate than two phases.
 
-    Two phases are limited by the weakest NPU's ingress; on tori the rates are equal, so the result
-    is False. False also for less than a byte per chunk, and for networks so large that packing
-    trees takes minutes.
+    Two phases are limited by the smallest incoming bandwidth of an NPU; on tori both rates are
+    equal, so the result is False. It is also False for less than one byte per chunk, and for more
+    than `_MAX_NODES` NPUs, where packing trees takes minutes.
     """
     graph = CapacityGraph.of(setting.network.topology)
     npus = graph.num_compute
@@ -183,10 +188,10 @@ class _PipelinedTrees:
         return self.pipelining.schedule([repeats * tree.weight for tree in self.trees])
 
     def max_repeats(self, messages: int) -> int:
-        """Return the largest number of repetitions of all trees within two limits, at least 1.
+        """Return the maximum number of repetitions of all trees, at least 1.
 
-        At most `messages` messages; and chunks so large that on every link they take as long as its
-        latency, and at least 20 ns.
+        The result has at most `messages` messages. Chunks are so large that they occupy every link
+        for at least its latency, and at least 20 ns.
         """
         # The bytes of a chunk that occupies a link for its latency or at least 20 ns.
         shortest = np.maximum(self.pipelining.topology.latency_s, _MIN_MESSAGE_S)
@@ -198,10 +203,10 @@ class _PipelinedTrees:
         return max(1, min(max_by_messages, max_by_size))
 
     def requested_repeats(self, setting: Setting) -> int | None:
-        """Return how often to repeat the trees to get about the requested chunks; None if free.
+        """Return how often the trees are repeated for the requested number of chunks, at least 1.
 
-        The request is `setting.pieces` chunks per rank. One repetition sends as many chunks as the
-        sum of the trees' weights, so the number is rounded; at least 1.
+        `setting.pieces` chunks per rank are requested; None if it is None. One repetition has as
+        many chunks as the sum of the weights of the trees, so the number is rounded.
         """
         if setting.pieces is None:
             return None
@@ -241,10 +246,9 @@ class _PackedSchedule:
         return transfers if nodes is None else transfers.touching(nodes)
 
     def _verify(self, setting: Setting) -> bool:
-        """Return True if the core's verification accepts the entire schedule.
+        """Verify the entire schedule by the core's verification; return True.
 
-        Raises `InputError` (`invalid-schedule`) with its first diagnostic otherwise. Never returns
-        False.
+        Raises `InputError` (`invalid-schedule`) with the first diagnostic if it is wrong.
         """
         algorithm = algorithm_of(
             self.pipeline.collective,
@@ -266,9 +270,9 @@ class _FastestPipeline:
         self.best: _PackedSchedule | None = None
 
     def time_ps(self, packing: _PipelinedTrees, repeats: int) -> int:
-        """Build a schedule and return its time in picoseconds.
+        """Build the schedule with this number of repetitions, and return its time in ps.
 
-        Remembers it as `best` if it is faster than all before.
+        It is stored as `best` if it is faster than all schedules before.
         """
         schedule = _PackedSchedule(packing, repeats, packing.schedule(repeats))
         if self.best is None or schedule.pipeline.time_ps < self.best.pipeline.time_ps:
@@ -279,11 +283,13 @@ class _FastestPipeline:
 def _find_fastest(
     form: str, setting: Setting, packings: Iterator[_PipelinedTrees]
 ) -> SynthesisCandidate:
-    """Return the fastest candidate: all packings with few chunks, then the best with more chunks.
+    """Return the fastest candidate on trees.
 
-    If `setting.pieces` states a number, it is used for all packings, and the second part is
-    omitted. Ctrl-C returns the best result so far, marked as interrupted; without one, it is raised
-    again. Raises `InputError` for a network that does not suit trees.
+    First all packings are tried with few chunks; then the best one with more chunks. If
+    `setting.pieces` is given, it is used for all packings, and the second part is omitted. On
+    Ctrl-C, the best result so far is returned, marked as interrupted; without one,
+    `KeyboardInterrupt` is raised. Raises `InputError` (`not-duplex`) for a network that does not
+    suit trees.
     """
     if reason := find_unsuitability(setting.network):
         raise InputError(
@@ -311,8 +317,8 @@ def _find_fastest(
 def _choose_chunk_count(search: _FastestPipeline, schedule: _PackedSchedule) -> _PackedSchedule:
     """Return the schedule on the same trees with the fastest number of chunks.
 
-    At most as many chunks as make `_MAX_MESSAGES` (2^19) messages; the same object if its number is
-    the fastest.
+    The number is limited so that there are at most `_MAX_MESSAGES` (2^19) messages. The same object
+    is returned if its number is the fastest.
     """
     packing = schedule.packing
     count = best_chunks(
@@ -324,9 +330,10 @@ def _choose_chunk_count(search: _FastestPipeline, schedule: _PackedSchedule) -> 
 
 
 def _generate_packings(setting: Setting, progress: Progress) -> Iterator[_PipelinedTrees]:
-    """Yield trees packed at the network's strength, one packing per seed; report the progress.
+    """Yield trees packed at the network's strength, one packing per seed, and report progress.
 
-    `setting.seeds` 0: a default number by the size of the network.
+    The number of seeds is `setting.seeds`; 0 means a default that depends on the size of the
+    network.
     """
     # Packings of equal strength differ in depth, and therefore in the time to fill the pipeline.
     graph = CapacityGraph.of(setting.network.topology)
@@ -341,9 +348,10 @@ def _generate_packings(setting: Setting, progress: Progress) -> Iterator[_Pipeli
 
 
 def _default_seeds(nodes: int) -> int:
-    """Return the default number of packings by the number of nodes of the network.
+    """Return the default number of packings for a network of this many nodes.
 
-    `_MAX_SEEDS` up to `_NODES_FOR_ALL_SEEDS` nodes, above that in inverse proportion, at least 1.
+    It is `_MAX_SEEDS` for up to `_NODES_FOR_ALL_SEEDS` nodes, and decreases in inverse proportion
+    for more nodes, to at least 1.
     """
     affordable = _MAX_SEEDS * _NODES_FOR_ALL_SEEDS // nodes
     return max(1, min(_MAX_SEEDS, affordable))
@@ -358,10 +366,10 @@ def _generate_central_tree(setting: Setting, progress: Progress) -> Iterator[_Pi
 
 
 def _describe_strength(strength_of_network: Strength, graph: CapacityGraph) -> dict[str, JsonValue]:
-    """Return the strength, and the partition of the NPUs that limits all trees.
+    """Return the strength of a network, and the partition of its nodes that limits all trees.
 
-    Keys: `strength`, a fraction as text; `rate_bytes_per_s`; `partition`, lists of nodes, or the
-    text "every NPU alone" if every node is a block.
+    The keys are `strength`, a fraction as text; `rate_bytes_per_s`; and `partition`, lists of
+    nodes, or the text "every NPU alone" if every node is a block.
     """
     # The finest partition would list every NPU.
     is_finest = len(strength_of_network.blocks) == graph.num_nodes

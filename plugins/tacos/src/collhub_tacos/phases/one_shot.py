@@ -46,13 +46,13 @@ class PlannedSums:
 
     @classmethod
     def of(cls, trees: InTrees, sums: PartialSums, times: LinkTimes) -> PlannedSums:
-        """Plan the sums of all NPUs, in an order in which a sum follows those it depends on.
+        """Plan the sums at all NPUs, so that a sum follows those that it needs.
 
-        Messages are planned by descending remaining path, then by the difference of destination and
-        source modulo the number of nodes. Each is the sum of the NPU's local contribution and the
-        messages that arrive for it; it starts when that sum is complete and finishes after the
-        arrival time of its arc. The result of an NPU is the sum of its contribution and the
-        messages that end there. Times are in ps.
+        Messages are planned by descending remaining path, then by (destination - source) modulo the
+        number of nodes. A message carries the sum of the NPU's local contribution and the messages
+        that arrive for it. It starts when that sum is complete, and finishes after the arrival time
+        of its arc. The result of an NPU is the sum of its contribution and of the messages that end
+        there. Times are in ps.
         """
         source, destination = _find_ends(trees, sums)
         vectors = [Vectors() for _ in range(trees.network.num_nodes)]
@@ -81,10 +81,11 @@ class PlannedSums:
 def build_steps(
     trees: InTrees, sums: PartialSums, times: LinkTimes, pieces: int
 ) -> tuple[StepTable, Int64Array]:
-    """Build the steps with the vector in `pieces` units.
+    """Build the steps of an all-reduce in one phase, with the vector divided into `pieces` units.
 
-    Events happen at the planned times; of equal times receives come first, then messages with the
-    longest remaining path, then by rotation. Returns (steps, SCRATCH units by NPU, int64).
+    Steps are in the order of the planned times. At equal times, receives come first, then messages
+    with the longest remaining path, then by rotation. Returns (steps, SCRATCH units by NPU as
+    int64).
     """
     plan = PlannedSums.of(trees, sums, times)
     source, destination = _find_ends(trees, sums)
@@ -134,10 +135,10 @@ class _StepWriter:
             self._add_step(sender, StepKind.SEND, piece, read=number, peer=receiver)
 
     def receive(self, message: int, sender: int, receiver: int) -> None:
-        """Write the receive of a message at `receiver`, one step per piece.
+        """Add the receive of a message at `receiver`, one step per piece.
 
-        It reduces on arrival if only one sum reads the vector, the other summand is available and
-        may be overwritten by the sum; otherwise the vector is received into a new slot of SCRATCH.
+        It is a RECV_REDUCE if only one sum reads the vector, and the other summand is available and
+        may be overwritten by the sum. Otherwise it is a RECV into a new slot of SCRATCH.
         """
         number = self._plan.received[message]
         vectors = self._plan.vectors[receiver]
@@ -164,10 +165,10 @@ class _StepWriter:
         return self._steps.build(), np.asarray(self._slots, np.int64) * self._pieces
 
     def _may_overwrite(self, npu: int, number: int, part: int) -> bool:
-        """Return whether sum `number` may be written to its buffer when `part` has been added.
+        """Return whether sum `number` may be written to its buffer after `part` has been added.
 
-        Always, unless it is the NPU's result, whose buffer may be INPUT: then only if this addition
-        is the last step that reads INPUT.
+        This is always so, unless it is the result of the NPU, whose buffer may be the same memory
+        as INPUT. Then this addition must be the last step that reads INPUT.
         """
         reads = len(self._readers[npu][0]) + (part == LOCAL_CONTRIBUTION)
         is_last = reads == self._plan.vectors[npu][LOCAL_CONTRIBUTION].uses
@@ -178,11 +179,11 @@ class _StepWriter:
         return number == LOCAL_CONTRIBUTION or bool(self._plan.vectors[npu][number].steps)
 
     def _write_sum(self, npu: int, number: int) -> None:
-        """Write the steps of a sum and of its summands, unless they exist.
+        """Add the steps of a sum and of its summands, unless they exist.
 
-        The summand that is available first (the left one among equals) is copied, or its buffer is
-        used, and the other one is added, piece by piece. The reducing steps are recorded as those
-        of the sum.
+        The summand that is available first (the left one of equal ones) is copied, or its buffer is
+        reused; then the other one is added, piece by piece. The reducing steps are recorded as the
+        steps of the sum.
         """
         if self._exists(npu, number):
             return
@@ -204,11 +205,11 @@ class _StepWriter:
             total.steps.append(step)
 
     def _assign_buffer(self, npu: int, number: int, part: int) -> bool:
-        """Assign a buffer to sum `number` of an NPU; return whether it has summand `part` already.
+        """Assign a buffer to sum `number`; return whether it contains summand `part` already.
 
-        The sum reuses the buffer of `part` if nothing else reads that summand, and it is not the
-        rank's INPUT. Otherwise a new slot of SCRATCH is reserved. The final result is never in
-        place: it is in OUTPUT.
+        The sum reuses the buffer of `part` if nothing else reads that summand and it is not the
+        local contribution. Otherwise a new slot of SCRATCH is reserved. The result of the NPU never
+        reuses a buffer, because it is in OUTPUT.
         """
         vectors = self._plan.vectors[npu]
         is_result = number == self._plan.result[npu]
@@ -247,12 +248,11 @@ class _StepWriter:
         after: tuple[int, ...] = (),
         peer: int = -1,
     ) -> int:
-        """Add a step that reads a piece of a vector and writes a piece of another; return its
-        number.
+        """Add a step that reads a piece of a vector and writes one of another; return its number.
 
-        `read`, `written`: numbers of vectors, None for none. The step depends on the step that
-        writes the vector it reads, and on `after`; a step that writes the result waits for all
-        readers of INPUT.
+        `read`, `written`: numbers of the vectors, None for none. `after`: further steps on which it
+        depends. The step depends on the step that writes the vector that it reads. A step that
+        writes the result waits for all steps that read INPUT, because both may be the same memory.
         """
         columns = {"count": 1, "peer": peer}
         data, control = list(after), []
@@ -281,10 +281,10 @@ _ACTIVITY = "collecting in one phase"
 
 
 def find_unsuitability(setting: Setting) -> str | None:
-    """Return the reason why an all-reduce in one phase is not built, None if it is.
+    """Return why an all-reduce in one phase is not built, or None if it is.
 
-    Reasons: NPUs that take no part, a request for the steps of some ranks, a network that is too
-    large.
+    The reasons are NPUs that do not take part, a request for the steps of some ranks only, and a
+    network that is too large.
     """
     npus, links = setting.network.num_npus, setting.network.num_links
     if setting.has_relays:
@@ -299,10 +299,11 @@ def find_unsuitability(setting: Setting) -> str | None:
 def build_one_shot_candidates(
     setting: Setting, limit_ps: Callable[[], int | None], progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    """Yield candidates with increasing numbers of pieces while the time decreases.
+    """Yield candidates with increasing numbers of pieces, as long as they improve the result.
 
-    Yields none if the busiest link takes longer than `limit_ps()`, the fastest time so far, or if
-    some NPUs cannot reach one another.
+    `limit_ps()`: the fastest time so far in ps, None if there is none. The search ends if the
+    busiest link takes longer than that, or if the last candidate did not reduce it. Yields nothing
+    if some NPUs cannot reach each other.
     """
     progress(0.0, _ACTIVITY)
     limit = limit_ps()
@@ -325,12 +326,11 @@ def build_one_shot_candidates(
 
 
 def _compute_minimum_ps(setting: Setting, sums: PartialSums, pieces: int) -> int:
-    """Return a lower bound in picoseconds of the time if the vector is sent in `pieces` pieces.
+    """Return a lower bound in ps on the time if the vector is sent in `pieces` pieces.
 
-    It is the maximum over the links of the busy time of all its messages, plus the time from the
-    end of the last one's busy time to its arrival: the link's own latency, or 0 if links are busy
-    until the arrival (`Occupancy.ALPHA_BETA`). Every message of `sums` is sent once per piece, over
-    all links of its arc. Returns 0 if no message is sent.
+    It is the maximum over all links of the busy time of its messages, plus the time from the end of
+    the last one's busy time to its arrival. Every message of `sums` is sent once per piece over all
+    links of its arc. 0 if no message is sent.
     """
     times = setting.link_times(pieces)
     paths, hops = get_links_of_arcs(setting.network, times)
@@ -344,11 +344,11 @@ def _compute_minimum_ps(setting: Setting, sums: PartialSums, pieces: int) -> int
 def _build_candidate(
     setting: Setting, trees: InTrees, sums: PartialSums, pieces: int
 ) -> SynthesisCandidate:
-    """Build the candidate with the vector in `pieces` units; its time is only a lower bound.
+    """Build the candidate with the vector divided into `pieces` units.
 
-    Its steps work in place and out of place. It has no transfers (asking for them is refused), and
-    its replay always returns False, so it is verified otherwise. `num_transfers` is messages times
-    pieces.
+    Its time is only a lower bound. It works in place and out of place. It has an algorithm, but no
+    transfers, which raise an error if requested. `replay` always returns False, so it must be
+    verified otherwise. `num_transfers` is the number of messages times pieces.
     """
     collective = replace(
         setting.collective, unit_count=setting.count_units(pieces), in_place=True, out_of_place=True

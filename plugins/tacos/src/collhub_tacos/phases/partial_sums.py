@@ -45,11 +45,11 @@ class InTrees:
 
 
 def build_in_trees(network: LinkNetwork, times: LinkTimes) -> InTrees:
-    """Build the in-trees of a network of NPUs by `times.arrival`, at least 1 ps per arc.
+    """Build the trees of shortest paths to all NPUs, by `times.arrival`.
 
-    Among several next NPUs the one with the nearest number is chosen, then the first in cyclic
-    order, so that trees of neighbours share messages. This is dimension order on meshes, tori and
-    hypercubes. Cost: links times NPUs.
+    Arcs count at least 1 ps. Of several possible next NPUs, the one with the nearest number is
+    chosen, then the first in cyclic order, so that trees of neighbours share messages. On meshes,
+    tori and hypercubes this is dimension order. The time is proportional to links times NPUs.
     """
     source, destination = network.source, network.destination
     nodes = network.num_nodes
@@ -104,11 +104,10 @@ class PartialSums(ColumnTable):
 def build_partial_sums(trees: InTrees) -> PartialSums:
     """Build the messages of all trees, with equal messages merged.
 
-    Messages that contribute to no result are dropped and the others renumbered in order.
-    `remaining` is the longest time (ps) from a message's start to a result with it, and decreases
-    strictly from every summand to its message; rows of `parts` are the messages, then the results
-    of all NPUs. Cost: a set of NPUs, one bit each, for every pair of NPUs, and a sort of these
-    sets.
+    Messages that contribute to no result are dropped, and the others are renumbered in order.
+    `remaining` is the longest time in ps from a message's start to a result that contains it; a
+    summand has a larger value than its message. Rows of `parts` are the messages, then the results
+    of all NPUs. Takes one set of NPUs, as bits, for every pair of NPUs, and a sort of these sets.
     """
     number, first = _number_messages(trees)
     parts_of_message, parts_of_result = _find_summands(trees, number, first)
@@ -137,11 +136,10 @@ def build_partial_sums(trees: InTrees) -> PartialSums:
 def _find_remaining(
     trees: InTrees, number: Int64Array, first: Int64Array, parts_of_message: list[list[int]]
 ) -> Int64Array:
-    """Return the picoseconds from each message's start to the farthest result with it: int64.
+    """Return the time in ps from each message's start to the farthest result with it: int64.
 
-    A message of several trees is summed as in the first of them, so that its summands are needed
-    for all of these trees. Cost: one pass over the summands per
-    summand on the longest such chain.
+    A message of several trees is summed as in the first of them, so its summands are needed for all
+    of these trees. Takes one pass over all summands per summand of the longest chain.
     """
     nodes = len(trees.arc)
     farthest = np.zeros(len(first), np.int64)
@@ -163,7 +161,8 @@ def _find_remaining(
 def _number_messages(trees: InTrees) -> tuple[Int64Array, Int64Array]:
     """Return the message number of every (destination, NPU), and the first pair of every number.
 
-    int64[destinations, NPUs], -1 at the destination itself; pairs as flat indices.
+    The numbers are int64[destinations, NPUs], -1 at the destination itself. The first pairs are
+    flat indices into them. Messages are equal if they use the same arc for the same contributors.
     """
     sets = _find_contributors(trees)
     nodes = len(trees.arc)
@@ -198,9 +197,10 @@ def _find_contributors(trees: InTrees) -> Bits:
 def _find_summands(
     trees: InTrees, number: Int64Array, first: Int64Array
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Return (messages that are summed for each message, messages that are summed for each result).
+    """Return the messages that are summed for each message, and those for each result.
 
-    A message that belongs to several trees is summed as in the first of them.
+    Both are lists of lists of message numbers, ascending. A message that belongs to several trees
+    is summed as in the first of them.
     """
     nodes = len(trees.arc)
     parent = trees.parent
@@ -259,10 +259,10 @@ class Vectors:
         return len(self.vectors) - 1
 
     def add_total(self, parts: Sequence[int]) -> int:
-        """Add the sum of some vectors; return its number.
+        """Return the number of the vector that is the sum of `parts`; new sums are added.
 
-        The two earliest vectors are added first, and their sum becomes one of the remaining ones.
-        So vectors that arrive one by one are added on arrival, and simultaneous vectors in a tree.
+        The two earliest vectors are added first, and their sum replaces them. So vectors that
+        arrive one by one are added on arrival, and simultaneous vectors in a tree.
         """
         pending = sorted((self.vectors[part].time_ps, part) for part in parts)
         while len(pending) > 1:
@@ -272,11 +272,10 @@ class Vectors:
         return pending[0][1]
 
     def _sum(self, left: int, right: int) -> int:
-        """Return the number of the vector left + right; add it if it does not exist.
+        """Return the number of the vector left + right; it is added if it does not exist.
 
-        It is available `_ADDITION_PS` after the later of its summands. A new sum increases the
-        number of uses of both and becomes their `adder`. (left, right) and (right, left) are
-        different sums.
+        It is available `_ADDITION_PS` after the later summand. A new sum increases `uses` of both
+        summands and becomes their `adder`. (left, right) and (right, left) are different sums.
         """
         if (left, right) in self._sums:
             return self._sums[left, right]

@@ -68,9 +68,10 @@ class Router:
     ) -> None:
         """Prepare the search; no chunk is routed yet.
 
-        `origin`: node of each chunk; `target`: node of each chunk, or `ALL_NEEDED_NODES`; `needed`:
-        bool per node, the destinations of chunks with that target. The seed determines the order of
-        chunks in later rounds. Raises `InputError` that names an unreachable pair and the cut.
+        `origin`: the start node of each chunk. `target`: the target node of each chunk, or
+        `ALL_NEEDED_NODES`. `needed`: bool[nodes], the targets of chunks with `ALL_NEEDED_NODES`.
+        `seed` determines the order of chunks in later rounds. Raises `InputError`, which names the
+        pair and the cut, for a target that cannot be reached.
         """
         self._network, self._seed = network, seed
         self._arcs, single = _build_arc_map(network, times)
@@ -100,13 +101,12 @@ class Router:
         return int(self._load.max(initial=0))
 
     def improve(self, rules: RouteRules, progress: FractionReport = ignore_fraction) -> None:
-        """Route every chunk again, in a random order, with the load of all other chunks.
+        """Route every chunk again, in a random order, considering the load of all other chunks.
 
-        The order depends on the seed and the number of the round. The routes are replaced, and the
-        round counter increases by 1; the result may be slower than before. `rules`: slack as a
-        fraction of the minimum load, steepness of the prices and weight of the depth. `progress`
-        receives the fraction of routed chunks after every `_TRANSFERS_PER_CALL` (100 000) transfers
-        or so.
+        The order depends on the seed and the number of the round. The routes are replaced even if
+        the result is slower, and the round counter increases by 1. `rules`: slack as a fraction of
+        the minimum load, steepness of the prices, and weight of the depth. `progress` gets the
+        fraction of routed chunks after about every `_TRANSFERS_PER_CALL` (100 000) transfers.
         """
         chunks, nodes = len(self._routes.first), self._network.num_nodes
         # Chunks that are routed last see most of the new load, so every round uses another order.
@@ -153,10 +153,10 @@ class Router:
         )
 
     def plan(self) -> RoutePlan:
-        """Return the transfers of the last round: all of one chunk, then those of the next one.
+        """Return the transfers of the last round, chunk by chunk in the order of routing.
 
-        Chunks are in the order in which they were routed; those without transfers are left out. The
-        parent of a transfer is the row that brings the chunk to its sender, -1 at the origin.
+        Chunks without transfers are omitted. The parent of a transfer is the row of the transfer
+        that brings the chunk to its sender, -1 at the origin.
         """
         routes = self._routes
         order = np.argsort(routes.first, kind="stable")
@@ -178,7 +178,8 @@ class Router:
     ) -> None:
         """Raise `InputError` for the first chunk that cannot reach its target or a needed node.
 
-        `bound`, `row`: distances to the single targets, and the row of each target in them.
+        `bound`: float64[targets, nodes], the distances to the single targets. `row`: the row in
+        `bound` of each target node.
         """
         # For single targets the distances are known.
         single = np.flatnonzero(target >= 0)
@@ -198,9 +199,11 @@ class Router:
 def _bound_max_load_ps(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array, needed: BoolArray
 ) -> int:
-    """Return a lower bound of the maximum load if all chunks go to all `needed` nodes.
+    """Return a lower bound in ps on the largest load of a link.
 
-    It is the ingress or egress of some node, or the average over all links.
+    All chunks must reach all needed nodes. It is the largest of three values: the chunks that must
+    enter a needed node divided by the rate of its incoming links, the chunks that must leave a node
+    divided by that of its outgoing links, and all transfers divided by the rate of all links.
     """
     paths, single = get_links_of_arcs(network, times)
     rate = 1.0 / np.maximum(single.busy, 1)
@@ -220,10 +223,10 @@ def _bound_max_load_ps(
 def _sum_rates_of_nodes(
     node: Int64Array, link: Int64Array, rate: Float64Array, num_nodes: int
 ) -> Float64Array:
-    """Return the sum of the rates of the distinct links of every node, at least `_MIN_RATE`.
+    """Return the sum of the rates of the links of every node: float64[nodes], at least `_MIN_RATE`.
 
-    `node`, `link`: a link of each arc, and the node to which it belongs; several arcs may share a
-    link, which then counts once.
+    `node`, `link`: for each arc, a node and one of its links. A link that several arcs of a node
+    share counts once.
     """
     # A link counts once per node, also if several arcs share it.
     pairs = np.unique(np.stack([node, link]), axis=1)
@@ -233,10 +236,10 @@ def _sum_rates_of_nodes(
 
 
 def _build_arc_map(network: LinkNetwork, times: LinkTimes) -> tuple[ArcMap, LinkTimes]:
-    """Return the arcs for the kernel, and the times of the links of their paths.
+    """Return the arcs in the form that the kernels need, and the times of the single links.
 
-    All arrays are contiguous int64. Outgoing arcs and paths are listed by pointers: the entries of
-    row i are those from pointer i to pointer i + 1.
+    All arrays are contiguous int64. The outgoing arcs of node i are `out[out_indptr[i]:out_indptr[i
+    + 1]]`, and the links of arc i are `path[path_indptr[i]:path_indptr[i + 1]]`.
     """
     paths, single = get_links_of_arcs(network, times)
     # Kernels are compiled for one type: contiguous int64 arrays.

@@ -50,7 +50,7 @@ class RoutePlan(ColumnTable):
     parent: Int64Array
 
     def max_load_ps(self, times: LinkTimes) -> int:
-        """Return the time in ps for which the most loaded link is busy with all of its transfers.
+        """Return the time in ps for which the most loaded link is busy with all its transfers.
 
         0 without transfers.
         """
@@ -61,9 +61,9 @@ class RoutePlan(ColumnTable):
         return int(load.max(initial=0))
 
     def minimum_ps(self, times: LinkTimes) -> int:
-        """Return a lower bound for all schedules of the plan, in picoseconds.
+        """Return a lower bound in ps on the time of all schedules of the plan.
 
-        It is the maximum load of a link, or the longest path without waiting.
+        It is the larger of the maximum load of a link and the longest path without waiting.
         """
         arrival = times.arrival[self.link]
         last = _find_earliest_starts(self.parent, arrival) + arrival
@@ -100,11 +100,11 @@ class RoutePlan(ColumnTable):
     def schedule_by_rank(
         self, times: LinkTimes, rank: Int64Array, *, is_fixed: bool = False
     ) -> LinkSchedule:
-        """Return the schedule by priority `rank` (int64 per transfer), small ranks first.
+        """Return the schedule in which transfers with smaller `rank` have priority.
 
-        `is_fixed`: links send strictly in this order. Otherwise they choose among the available
-        transfers, by expected delay at switches first; on networks with switches the result is then
-        retimed in its order.
+        `rank`: int64[transfers]. With `is_fixed`, every link sends strictly in this order.
+        Otherwise a link chooses among its available transfers by the expected delay at switches,
+        then by rank. On networks with switches the result is retimed in its order.
         """
         network = self.network
         # Each transfer waits for one arrival, that of its parent.
@@ -119,8 +119,8 @@ class RoutePlan(ColumnTable):
     def _rank_by_remaining_path(self, times: LinkTimes) -> Int64Array:
         """Return the rank of every transfer by its remaining path, the longest first: int64.
 
-        Ties are sorted by the difference of node numbers, so that all nodes send in the same
-        rotation.
+        Ties are ordered by (destination - source) modulo the number of nodes, so that all nodes
+        send in the same rotation.
         """
         # Imported here: numba takes a second.
         from collhub_tacos.routing.trees_kernel import compute_remaining_times
@@ -135,8 +135,8 @@ class RoutePlan(ColumnTable):
 def _find_earliest_starts(parent: Int64Array, arrival: Int64Array) -> Int64Array:
     """Return the earliest start of every transfer in ps if links are never busy: int64.
 
-    A transfer starts when its parent has arrived; without a parent (-1) it starts at 0. `arrival`:
-    duration of each.
+    A transfer starts when its parent has arrived, or at 0 without a parent (-1). `arrival`: int64,
+    the time in ps from the start to the arrival of each transfer.
     """
     start = np.zeros(len(parent), np.int64)
     rows = np.flatnonzero(parent >= 0)
@@ -163,14 +163,16 @@ def spread(
     seed: int = 0,
     progress: Progress = ignore_progress,
 ) -> LinkSchedule:
-    """Bring chunk x from NPU `origin[x]` to all nodes of `needed` (bool per node).
+    """Bring chunk x from NPU `origin[x]` to all nodes of `needed` (bool[nodes]).
 
-    Other nodes relay if that helps and receive only chunks that they forward. Every node receives a
-    chunk at most once. Every chunk grows a tree from its origin by the nearest node that lacks it
+    Other nodes may relay; they receive only chunks that they forward. Every node receives a chunk
+    at most once. The tree of a chunk grows from its origin by the nearest node that lacks the chunk
     (Takahashi and Matsuyama, 1980), over links whose cost increases with their load. In each round
-    all trees are rebuilt with the load of the others and scheduled with the longest remaining path
-    first; the fastest round is kept. Cost: a search per chunk and round. `network`: of NPUs, or
-    from `contract_switches`. Raises `InputError` that names an unreachable node and the cut.
+    all trees are rebuilt with the load of the other trees, and scheduled with the longest remaining
+    path first. The fastest round is returned. Takes one search per chunk and round.
+
+    `network`: a network of NPUs, such as from `contract_switches`. Raises `InputError`, which names
+    the node and the cut, for a node that cannot be reached.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.routing.rounds import Router
@@ -200,15 +202,16 @@ def route_all(
     seed: int = 0,
     progress: Progress = ignore_progress,
 ) -> LinkSchedule:
-    """Bring chunk x from NPU `origin[x]` to NPU `target[x]`, over relays if that helps.
+    """Bring chunk x from NPU `origin[x]` to NPU `target[x]`, over relays if that is better.
 
-    Both are int64 per chunk. Paths are chosen one chunk at a time over links whose cost increases
-    with their load, and are chosen again with the load of all others while the maximum load
-    decreases, after the multicommodity flows of Garg and Koenemann (SIAM J. Comput. 37, 2007). Then
-    every free link sends the chunk with the longest remaining path (Andrews et al., JACM 48, 2001).
-    Cost: a search per chunk and round, guided by the remaining distance. `network`: of NPUs, or
-    from `contract_switches`. The same seed gives the same schedule. Raises `InputError` for an
-    unreachable target.
+    `origin`, `target`: int64[chunks]. Paths are chosen one chunk at a time over links whose cost
+    increases with their load. They are chosen again with the load of all others as long as the
+    maximum load decreases (after the multicommodity flows of Garg and Koenemann, SIAM J. Comput.
+    37, 2007). Then every free link sends the chunk with the longest remaining path (Andrews et al.,
+    JACM 48, 2001). Takes one search per chunk and round. The same seed gives the same schedule.
+
+    `network`: a network of NPUs, such as from `contract_switches`. Raises `InputError` for a target
+    that cannot be reached.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.routing.rounds import Router

@@ -22,9 +22,10 @@ from hub_core.columns import BoolArray, Float64Array, Int64Array
 
 @kernel
 def compute_remaining_times(parent: Int64Array, arrival: Int64Array) -> Int64Array:
-    """Return the time from each transfer's start to the last arrival that depends on it: int64.
+    """Return the time in ps from each transfer's start to the last arrival that depends on it.
 
-    `parent`: an earlier transfer, -1 for none. `arrival`: duration of each transfer.
+    The result is int64[transfers]. `parent`: an earlier transfer, -1 for none. `arrival`: the time
+    in ps from the start to the arrival of each transfer.
     """
     remaining = arrival.copy()
     for transfer in range(len(parent) - 1, -1, -1):
@@ -102,10 +103,10 @@ class TreeWorkspace(NamedTuple):
 
 @part
 def _push_or_decrease(space: TreeWorkspace, size: Integer, key: float, node: Integer) -> Integer:
-    """Insert a node into the heap or decrease its key; return the size of the heap.
+    """Insert a node into the heap, or decrease its key; return the size of the heap.
 
-    A node is in the heap if its place is not negative. Its key must not increase, because it only
-    moves up. Places of moved nodes are updated.
+    A node is in the heap if its `slot` is not negative. Its key must not increase. The slots of
+    moved nodes are updated.
     """
     keys, nodes, places = space.key, space.node, space.slot
     # A node in the heap moves up from its position.
@@ -127,10 +128,10 @@ def _push_or_decrease(space: TreeWorkspace, size: Integer, key: float, node: Int
 
 @part
 def _pop(space: TreeWorkspace, size: Integer) -> Integer:
-    """Remove and return the node with the smallest key of a heap with `size` entries, at least one.
+    """Remove and return the node with the smallest key of the heap.
 
-    Its place becomes -1; the places of moved nodes are updated. Ties are resolved by position, not
-    by node number. The caller decreases its `size`.
+    `size`: number of entries, at least one; the caller must decrease it. The slot of the node
+    becomes -1, and the slots of moved nodes are updated. Ties are resolved by position in the heap.
     """
     keys, nodes, places = space.key, space.node, space.slot
     top: Integer = nodes[0]
@@ -189,9 +190,9 @@ def compute_distances(
 def _update_cost(
     link: Integer, arcs: ArcMap, state: RoutingState, scale: float, steepness: float
 ) -> None:
-    """Update the cost of a link: its arrival time (ps) plus a penalty for its load.
+    """Update the cost of a link: its arrival time in ps plus a penalty for its load.
 
-    The penalty is the busy time times `steepness` times the eighth power of load times `scale`.
+    The penalty is busy time * `steepness` * (load * `scale`)^8. `state.cost` is changed.
     """
     # With the eighth power, links far below the reference cost almost only their time.
     share = state.load[link] * scale
@@ -221,10 +222,11 @@ def _change_load(
 
 @part
 def _trace_path(mark: Integer, node: Integer, arcs: ArcMap, space: TreeWorkspace) -> Integer:
-    """Write the nodes from `node` back to the tree to `space.trail`; return their number.
+    """Write the path from `node` back to the tree to `space.trail`; return its length.
 
-    The node of the tree itself is not written; 0 if `node` is in the tree. A node is in the tree if
-    its `in_tree` equals `mark`. Backwards is over the arc by which the search reached a node.
+    The node of the tree is not written, so the result is 0 if `node` is in the tree. A node is in
+    the tree if its `in_tree` is `mark`. The path follows the arcs by which the search reached the
+    nodes.
     """
     length: Integer = 0
     while space.in_tree[node] != mark:
@@ -244,10 +246,10 @@ def _attach(
     state: RoutingState,
     space: TreeWorkspace,
 ) -> Integer:
-    """Add the path to a reached node to the tree; return the number of its transfers.
+    """Add the path to a node that the search reached to the tree; return its number of transfers.
 
-    The rows are appended after the first `used` of the chunk, from the tree outwards; a transfer's
-    parent is the row that brought the chunk to its tail (-1 at the origin).
+    The rows are appended after the first `used` rows of the chunk, from the tree outwards. The
+    parent of a transfer is the row that brings the chunk to its source, -1 at the origin.
     """
     length = _trace_path(mark, node, arcs, space)
     # From the tree outwards, so that parents are earlier rows than children.
@@ -269,8 +271,9 @@ def _add_new_starts(
 ) -> Integer:
     """Insert the nodes of a path that joined the tree into the heap; return the heap's size.
 
-    The path is the first `length` entries of the trail. The cost of each node is multiplied by
-    `depth_weight`; the end of the path, from which the search continues at once, is not inserted.
+    The path is in the first `length` entries of `space.trail`. The cost of each node is multiplied
+    by `depth_weight`. The end of the path is not inserted, because the search continues from it at
+    once.
     """
     for slot in range(length):
         node = space.trail[slot]
@@ -291,12 +294,12 @@ def _relax_arcs(
     state: RoutingState,
     space: TreeWorkspace,
 ) -> Integer:
-    """Relax the arcs that leave a node; return the size of the heap.
+    """Update the costs of the heads of all arcs that leave a node; return the size of the heap.
 
-    Heads that are in the tree already are skipped. The cost of an arc is the sum over its links; a
-    head is updated if it has no cost in this search (its stamp is not `mark`) or a greater one. It
-    is pushed with its cost plus the lower bound of the remaining cost to the target of `row` (0 if
-    `row` is negative).
+    Heads in the tree are skipped. A head is updated if it has no cost in this search (its `stamp`
+    is not `mark`) or a greater one. It gets the cost of `node` plus the cost of all links of the
+    arc. Its key in the heap also has the lower bound of the remaining cost to the target of `row`,
+    0 if `row` is negative.
     """
     base = space.cost[node]
     for position in range(arcs.out_indptr[node], arcs.out_indptr[node + 1]):
@@ -331,10 +334,10 @@ def _grow(
 ) -> Integer:
     """Grow the tree of a chunk until it has `count` targets; return its number of transfers.
 
-    Grows from the origin by the cheapest path each time. Targets are the chunk's own target or, if
-    it is negative, all needed nodes. The search stops early if no node is left; then fewer targets
-    are joined. `mark`: a number that no earlier search used, which invalidates their marks.
-    `depth_weight`: weight of the depth of the new starts.
+    In each step the cheapest path from the tree to a target is added. Targets are the chunk's own
+    target or, if that is negative, all needed nodes. If no further node can be reached, fewer
+    targets are added. `mark`: a number that no earlier search used. `depth_weight`: factor for the
+    cost of the nodes in the tree from which the search continues.
     """
     origin, target = state.origin[chunk], state.target[chunk]
     row = state.bound_row[target] if target >= 0 else -1
@@ -361,10 +364,10 @@ def _grow(
 
 @inlined
 def _count_targets(chunk: Integer, num_needed: Integer, state: RoutingState) -> Integer:
-    """Return the number of nodes that must still receive a chunk when its routing begins.
+    """Return the number of nodes to which a chunk must be routed.
 
-    For a chunk with a single target 1, or 0 if it starts there; otherwise the needed nodes
-    (`num_needed`) without its origin.
+    For a chunk with a single target it is 1, or 0 if the chunk starts there. Otherwise it is
+    `num_needed`, minus 1 if the origin is itself a needed node.
     """
     origin, target = state.origin[chunk], state.target[chunk]
     if target < 0:
@@ -387,11 +390,11 @@ def reroute(
     state: RoutingState,
     space: TreeWorkspace,
 ) -> tuple[Integer, Integer, Integer]:
-    """Route the chunks `order[position:]` again, each with the load of all others.
+    """Route the chunks `order[position:]` again, each considering the load of all others.
 
-    Stops after `budget` transfers or if the capacity is used up. `reference_load`: the load to
-    which others are compared, 0: the maximum so far. Returns the next position, the number of used
-    rows and the maximum load in this round so far.
+    Stops after about `budget` transfers, or if the arrays may become too short. `reference_load`:
+    the load relative to which loads are penalized, 0 for the maximum so far. Returns (next
+    position, number of used rows, maximum load in ps in this round so far).
     """
     nodes = len(space.cost)
     num_needed = 0

@@ -64,8 +64,9 @@ _SPREAD, _SHIFT = 0x9E3779B1, 20
 def _add_event(events: EventQueue, time: Integer, item: Integer) -> None:
     """Append an event to the events of its instant.
 
-    If a line of the same instant was displaced from the hash table, a second line is started. The
-    displaced line has the smaller sequence number, so events still occur in the order of planning.
+    The events of one instant form a line, which is found by a hash table. If another instant
+    displaced the line from the table, a second line is started for the same instant; it has a
+    larger sequence number, so the events still occur in the order of insertion.
     """
     place = ((time * _SPREAD) >> _SHIFT) & (len(events.line_at) - 1)
     line = events.line_at[place]
@@ -84,11 +85,10 @@ def _add_event(events: EventQueue, time: Integer, item: Integer) -> None:
 
 @lean_part
 def _take_next_event(events: EventQueue) -> Integer:
-    """Remove and return the earliest event; equal times leave in order of insertion.
+    """Remove and return the earliest event; events of one instant leave in order of insertion.
 
-    It is taken from the front of the heap's first line (the events of one instant). A line that
-    becomes empty leaves the heap, loses its time (-1) and is added to the free lines. There must be
-    an event.
+    There must be an event. It is taken from the front of the first line (the events of one instant)
+    in the heap. A line that becomes empty is removed from the heap and can be reused.
     """
     line = events.line[0]
     item: Integer = events.first[line]
@@ -103,10 +103,10 @@ def _take_next_event(events: EventQueue) -> Integer:
 
 @inlined
 def _push(events: EventQueue, time: Integer, line: Integer) -> None:
-    """Insert a line, i.e. a queue of events of one instant, into the heap, keyed by `time`.
+    """Insert a line, which is a queue of the events of one instant, into the heap.
 
-    The line receives the next sequence number, so among equal times the line inserted first is the
-    first to leave the heap.
+    `time`: the instant in ps. The line gets the next sequence number, so that of several lines with
+    one time the first inserted one leaves the heap first.
     """
     times, sequences, lines, counter = events.time, events.sequence, events.line, events.counter
     hole = counter[_SIZE]
@@ -129,8 +129,8 @@ def _push(events: EventQueue, time: Integer, line: Integer) -> None:
 def _pop(events: EventQueue) -> None:
     """Remove the line of the earliest instant from the heap, which must not be empty.
 
-    Among equal times, the line with the smallest sequence number, i.e. the one inserted first, is
-    the root that is removed. Returns nothing: the caller reads the root before.
+    Of several lines with this time, the one that was inserted first is removed. Nothing is
+    returned: the caller reads the line before.
     """
     times, sequences, lines, counter = events.time, events.sequence, events.line, events.counter
     counter[_SIZE] -= 1
@@ -178,12 +178,11 @@ def _transmit(link: Integer, transfer: Integer, queues: SenderQueues, events: Ev
 def _arrive(
     transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
 ) -> None:
-    """Forward a message to the next link of its path, or release the transfers that wait for it.
+    """Forward a message to the next link of its path or, at the end of the path, complete it.
 
-    At the end of the path the finish time is set to now, the number of completed transfers
-    increases, and the first link of the path may send again if its window of messages under way was
-    full. Then every transfer that waited only for this one becomes ready, in the order of the
-    children.
+    A completed message gets the current time as finish time. The first link of its path may then
+    send again, if its window was full. Every transfer that waited only for this one becomes ready,
+    in the order of the children.
     """
     arc = jobs.arc[transfer]
     jobs.hop[transfer] += 1
@@ -207,9 +206,10 @@ def _arrive(
 
 @inlined
 def _count_arrived(link: Integer, jobs: Jobs, queues: SenderQueues) -> None:
-    """Update `queues.arrived`, the messages of a link before the first one still in flight.
+    """Update `queues.arrived[link]`, the number of the link's messages before the first in flight.
 
-    Paths with the same first link differ in length, so messages may overtake one another.
+    Messages with the same first link may overtake each other, because their paths have different
+    lengths.
     """
     first = queues.begin[link]
     arrived = queues.arrived[link]
@@ -222,8 +222,9 @@ def _count_arrived(link: Integer, jobs: Jobs, queues: SenderQueues) -> None:
 def _make_ready(transfer: Integer, jobs: Jobs, queues: SenderQueues, is_fixed: bool) -> Integer:
     """Make a transfer without unmet dependencies available to its sender; return its first link.
 
-    Without a fixed order the link's count of available transfers increases and the head of its arc
-    moves back to it; in a fixed order nothing changes.
+    Without a fixed order, the number of available transfers of the link increases, and the search
+    position (`head`) of its arc moves back to the transfer. In a fixed order nothing changes,
+    because the transfer is already in the queue.
     """
     arc = jobs.arc[transfer]
     link: Integer = jobs.path[jobs.path_indptr[arc]]
@@ -255,8 +256,8 @@ def _release(
 ) -> None:
     """Mark a link as free, and start the next message on it.
 
-    Messages that pass the switch before the link come first, in order of arrival; only if none is
-    queued, the sender may send a new one.
+    Messages that wait at a switch for this link come first, in the order of their arrival. If there
+    are none, the sender may send a new message.
     """
     queues.is_busy[link] = False
     transfer = queues.first[link]
@@ -290,11 +291,11 @@ def _let_send(
 def _send(
     link: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool
 ) -> None:
-    """Start the next message of a link if the link is free and its window is open.
+    """Start the next message of a link, if the link is free and its window is open.
 
-    With `is_fixed` it is the next one in the link's order, and nothing is sent while that is not
-    ready; otherwise the one with the shortest expected delay. Its start is set to now, it is
-    appended to the messages that the link has sent, and the links of its path are reserved.
+    With `is_fixed`, it is the next one in the link's order; nothing is sent as long as this one
+    waits for others. Otherwise it is the available one with the shortest expected delay. Its start
+    time is set, it is recorded as sent, and the links of its path are reserved.
     """
     if queues.is_busy[link] or not _is_open(link, queues):
         return
@@ -316,9 +317,8 @@ def _send(
 def _is_open(link: Integer, queues: SenderQueues) -> bool:
     """Return whether the window of a link is open, so that it may send its next message.
 
-    The message before by the window size must have arrived, and at the start only `at_once` new
-    ones per arrival may follow (0: no such limit). The rule is that of
-    `link_schedule.compute_windows`.
+    The message `window` positions earlier must have arrived. With `at_once` > 0, message n also
+    waits for message (n - 1) // `at_once`. The rule is that of `link_schedule.compute_windows`.
     """
     turn = queues.sent[link]
     earlier = turn - queues.window[link]
@@ -330,10 +330,10 @@ def _is_open(link: Integer, queues: SenderQueues) -> bool:
 
 @lean_part
 def _expected_delay(arc: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
-    """Return the expected waiting time (ps) at switches of a message that is sent now.
+    """Return the expected waiting time at switches, in ps, of a message that is sent now.
 
-    At each link of the path but the first, the message waits from its arrival until the time from
-    which the link is expected to be free; 0 for direct arcs. Nothing is changed.
+    At each link of the path except the first, the message waits until the link is expected to be
+    free. 0 for an arc of one link.
     """
     first = jobs.path_indptr[arc]
     time: Integer = now
@@ -350,10 +350,11 @@ def _expected_delay(arc: Integer, jobs: Jobs, queues: SenderQueues, now: Integer
 
 @inlined
 def _reserve_links(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> None:
-    """Record, for every link after the first, until when (ps) a message is expected to use it.
+    """Record until when a message is expected to use each link of its path but the first.
 
-    The message queues after all messages that were sent earlier; a link is used from the expected
-    arrival, or from the time when it is expected to be free, for its busy time.
+    The message uses a link for its busy time, from its expected arrival there or, if that is later,
+    from the time at which earlier messages are expected to have left the link. `queues.expected` is
+    changed; times are in ps.
     """
     arc = jobs.arc[transfer]
     time: Integer = now
@@ -367,11 +368,11 @@ def _reserve_links(transfer: Integer, jobs: Jobs, queues: SenderQueues, now: Int
 
 @lean_part
 def _take_best(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) -> Integer:
-    """Remove and return the message with the shortest expected delay, then the smallest rank.
+    """Choose the available message with the shortest expected delay, then the smallest rank.
 
     Candidates are the first available message of every arc that begins with `link`. The delay is
-    the waiting time at switches for a message that is sent at `now` (ps). -1 if no message is
-    available; the link's count of available messages is decreased otherwise.
+    the expected waiting time at switches for a message that is sent at `now` (ps). Returns -1 if
+    there is none; otherwise the link's number of available messages is decreased.
     """
     best: Integer = -1
     if queues.number[link] == 0:
@@ -399,8 +400,8 @@ def _take_best(link: Integer, jobs: Jobs, queues: SenderQueues, now: Integer) ->
 def _first_available(arc: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
     """Return the available transfer of an arc with the smallest rank, -1 if there is none.
 
-    Available means no unmet dependencies and not sent. The arc's head advances past the others; it
-    moves back when an earlier one becomes available.
+    A transfer is available if it has no unmet dependencies and has not been sent. The arc's `head`
+    advances past other transfers.
     """
     end = queues.arc_begin[arc + 1]
     while queues.head[arc] < end:
@@ -414,9 +415,10 @@ def _first_available(arc: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
 
 @inlined
 def _next_in_order(link: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
-    """Return the transfer that is next on a link in its fixed order; nothing is removed.
+    """Return the next transfer of a link in its fixed order, without removing it.
 
-    -1 if all are sent, or if it waits for other transfers; later ones must not overtake it.
+    -1 if all transfers are sent, or if the next one waits for others, because later ones must not
+    overtake it.
     """
     turn = queues.sent[link]
     if turn == queues.number[link]:
@@ -429,12 +431,12 @@ def _next_in_order(link: Integer, jobs: Jobs, queues: SenderQueues) -> Integer:
 def run(
     jobs: Jobs, queues: SenderQueues, events: EventQueue, is_fixed: bool, budget: Integer
 ) -> Integer:
-    """Process events until none is left or `budget` is used up; return the finished transfers.
+    """Process events until none remains or `budget` is used up; return the finished transfers.
 
-    `budget`: number of events, which may be exceeded because all events of one instant are
-    processed together. The result is the number since the start of the simulation. `is_fixed`:
-    every link sends in the order of `queues.waiting`, each as soon as possible. The first
-    `events.counter[3]` links of `queues.touched` are ready to send.
+    The result is the number of finished transfers since the start of the simulation. `budget`:
+    number of events, which may be exceeded because all events of one instant are processed
+    together. `is_fixed`: every link sends in the order of `queues.waiting`. The links in
+    `queues.touched` may send at the start.
     """
     counter = events.counter
     while budget > 0:

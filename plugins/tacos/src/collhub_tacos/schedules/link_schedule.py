@@ -19,10 +19,11 @@ from hub_core.schedules import Transfers
 
 
 def compute_link_windows(network: LinkNetwork, times: LinkTimes) -> Int64Array:
-    """Return how many messages keep the first link of each arc busy until one arrives: int64[arcs].
+    """Return how many messages may be in flight on the first link of each arc: int64[arcs].
 
-    1 + (arrival - busy) / busy, rounded up. Arcs with the same first link have the largest of their
-    windows; at most `times.rule.max_in_flight`, if that is set.
+    It is 1 + (arrival - busy) / busy, rounded up: as many messages as keep the link busy until the
+    first one arrives. Arcs with the same first link get the largest of their values. The result is
+    at most `times.rule.max_in_flight`, if that is set.
     """
     idle = times.arrival - times.busy
     # Messages that can start after a message and before its arrival.
@@ -37,12 +38,13 @@ def compute_link_windows(network: LinkNetwork, times: LinkTimes) -> Int64Array:
 
 
 def max_released_at_once(network: LinkNetwork, rule: WindowRule) -> int:
-    """Return how many messages of a link may wait for the same message, 0 for any number.
+    """Return how many messages of a link may wait for the same message; 0 for any number.
 
     Simulators start messages that become free at the same instant in an internal order, in
-    ASTRA-sim that of a hash set. In a set of two it is the planned order. So it is in a set of four
-    if an NPU has only one link, because its steps have adjacent numbers; such networks have long
-    paths, and increasing the messages in flight by twos would take too long.
+    ASTRA-sim in that of a hash set. In a set of two this is the planned order. In a set of four it
+    is the planned order if each NPU has only one link, because its steps then have adjacent
+    numbers. So the result is 0 if the rule has no slow start; otherwise 4 on networks with switches
+    and at most one link per NPU, else 2.
     """
     if not rule.begins_slowly:
         return 0
@@ -57,13 +59,15 @@ def max_released_at_once(network: LinkNetwork, rule: WindowRule) -> int:
 def compute_windows(
     row: Int64Array, start: Int64Array, finish: Int64Array, window: Int64Array, at_once: int
 ) -> Int64Array:
-    """Return the window of every message: the distance to the message it awaits.
+    """Return the window of every message: the number of positions to the message that it awaits.
 
-    int64 per message, in messages of the link. `row`: link of every message. `window`: window of
-    its link. Message i of a link waits for messages 0 ... i - `window`, that is, for the last of
-    these to arrive. With `at_once`, it also waits for message (i - 1) // `at_once`, so a link
-    starts with one message, then has `at_once` in flight, and so on up to its window. Messages
-    that wait for none have a window larger than their number i.
+    The result is int64[messages], counted in messages of the link. `row`: link of every message.
+    `window`: window of the link of every message. `at_once`: 0 for none.
+
+    Message i of a link awaits the last arrival among messages 0 ... i - `window`. With `at_once`,
+    it also awaits message (i - 1) // `at_once`, so that a link starts with one message, then has
+    `at_once` in flight, and so on up to its window. A message that awaits none has the window i +
+    1.
     """
     if not len(row):
         return window
@@ -85,10 +89,9 @@ def compute_windows(
 
 
 def _find_last_arrivals(link: Int64Array, finish: Int64Array) -> Int64Array:
-    """Return, for each message, the latest arrival of its link among the messages up to it.
+    """Return, per message, which message of its link up to itself arrives last: int64 positions.
 
-    The result are positions. Rows are sorted by link; of simultaneous arrivals the later message
-    counts.
+    Rows must be sorted by link. Of simultaneous arrivals, the later message counts.
     """
     position = np.arange(len(link))
     # Among simultaneous arrivals the later message counts as the last.
@@ -180,9 +183,9 @@ class LinkSchedule(ColumnTable):
         )
 
     def transfers(self, times: LinkTimes) -> Transfers:
-        """Convert to the columns of the core's algorithms, with windows by `times.rule`.
+        """Convert to the transfers of the core's schedules, with windows by `times.rule`.
 
-        The order of transfers is kept; link indices become those of the topology.
+        The order of transfers is kept. Links get their numbers in the topology.
         """
         network = self.network
         # The core orders messages by topology link.
@@ -199,9 +202,10 @@ class LinkSchedule(ColumnTable):
         )
 
     def _windows(self, times: LinkTimes) -> Int64Array:
-        """Return the window of every message, 0 if it waits for no earlier message of its link.
+        """Return the window of every message; 0 if it waits for no earlier message of its link.
 
-        If only sums keep their order, they get the window of their link and other messages 0.
+        If the rule orders only sums, messages of reductions have the window of their link, and
+        others have 0.
         """
         network = self.network
         if times.rule.sums_in_turn:
@@ -216,13 +220,14 @@ class LinkSchedule(ColumnTable):
 def reverse_schedule(
     schedule: LinkSchedule, network: LinkNetwork, end_ps: int | None = None
 ) -> LinkSchedule:
-    """Reverse a spreading schedule in time: the result reduces, on `network`.
+    """Reverse a spreading schedule in time; the result reduces on `network`.
 
-    `schedule` is for the transposed network, or for the network itself if that is duplex. A
-    transfer u -> v of a chunk in [t, t + w] becomes v -> u in [T - t - w, T - t] and carries the
-    partial sum of v, as TACOS derives a reduce-scatter from an all-gather (Won et al., MICRO 2024).
-    This is correct if every node received every chunk exactly once. `end_ps`: T of the entire
-    schedule of which `schedule` is a part; default its own time.
+    `schedule` belongs to the transposed network, or to `network` itself if that has equal links in
+    both directions. A transfer u -> v in [t, t + w] becomes a transfer v -> u in [T - t - w, T -
+    t], which carries the partial sum of v; TACOS derives a reduce-scatter from an all-gather in
+    this way (Won et al., MICRO 2024). The result is correct if every node received every chunk
+    exactly once. `end_ps`: T, the time of the entire schedule of which `schedule` is a part; None
+    for its own time.
     """
     end = schedule.time_ps if end_ps is None else end_ps
     opposite = find_opposite_links(schedule.network, network)
@@ -304,10 +309,10 @@ class ArrivalLog:
         return last_start + self.arrival_ps
 
     def schedule(self, nodes: Sequence[int] | None = None) -> LinkSchedule:
-        """Return all transfers in order of start, then of links; or those from or to `nodes`.
+        """Return all transfers, or those from or to `nodes`, ordered by start and then by link.
 
-        A transfer over a link of which only one end is in `nodes` is included. Times are in ps.
-        This takes 41 bytes per transfer.
+        A transfer of which only one end is in `nodes` is included. Times are in ps. Takes 41 bytes
+        per transfer.
         """
         links = self._select_links(nodes)
         step, link, chunk = self._expand_links(links)
@@ -337,7 +342,7 @@ class ArrivalLog:
     def _expand_links(self, links: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return (step, link, chunk) of all transfers to the destinations of some links.
 
-        Transfers on other links into these destinations are included. They are sorted by
+        Transfers on other links into these destinations are included. The rows are sorted by
         destination, then by arrival. Without links the arrays are empty.
         """
         receivers = np.unique(self.network.destination[links])
@@ -352,10 +357,10 @@ class ArrivalLog:
         return np.concatenate(step), np.concatenate(link), np.concatenate(chunk)
 
     def _expand_receivers(self, receivers: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Return step, link and chunk of all transfers to some nodes, by node, then by arrival.
+        """Return (step, link, chunk) of all transfers to some nodes, by node, then by arrival.
 
-        Nodes are in the given order, of which there must be at least one. Initial chunks have no
-        transfer.
+        `receivers`: at least one node; the order is kept. Chunks that a node has from the start
+        have no transfer.
         """
         indptr = self.network.indptr
         step, link, chunk = [], [], []

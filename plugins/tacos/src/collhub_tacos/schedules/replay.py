@@ -36,14 +36,19 @@ _OFFENCES = ("", "names no chunk", "is sent before it is there", "is there alrea
 def replay(
     schedule: LinkSchedule, times: LinkTimes, origin: Int64Array, needed: Pairs | None = None
 ) -> int:
-    """Verify a schedule and return its time in picoseconds.
+    """Verify a schedule and return its time in ps.
 
-    Raises `InputError` that names the first offence. Chunk x starts at NPU `origin[x]`, or ends
-    there if it is reduced, or both in an all-reduce. `needed`: (chunk, node) columns of the NPUs
-    that need a chunk or, in a reduction, contribute to it; default all NPUs for all chunks. Rules:
-    chunks and links exist; a transfer takes the time of its link; a link carries one message at a
-    time; a chunk is sent only after its arrival (a sum: after all its parts); no node receives a
-    chunk, or contributes to a sum, twice. Cost: sorts of the transfers.
+    Raises `InputError`, which names the first offence. Chunk x starts at NPU `origin[x]`; if it is
+    reduced it ends there; in an all-reduce both. `needed`: columns (chunk, node) of the NPUs that
+    need a chunk or, in a reduction, contribute to it; None for all NPUs and all chunks. Takes sorts
+    of the transfers. The rules are:
+
+    - chunks and links exist
+    - a transfer takes the arrival time of its link
+    - a link carries one message at a time
+    - a chunk is sent only after its arrival, a sum only after the arrival of all its parts
+    - no node receives a chunk, or contributes to a sum, twice
+    - all needed pairs are reached
     """
     movements = _Movements.of(schedule)
     num_chunks = len(origin)
@@ -75,11 +80,11 @@ def replay_log(
     origin: Int64Array,
     progress: FractionReport = ignore_fraction,
 ) -> int:
-    """Verify a log by the rules of `replay` without expanding it; return its time in picoseconds.
+    """Verify a log by the rules of `replay`, without expanding it; return its time in ps.
 
-    Steps are replayed on a bit per node and chunk: every transfer is examined at its start and at
-    its end. `progress(fraction)` is called about once a second. Raises `InputError` that names the
-    first offence.
+    The steps are executed on one bit per node and chunk; every transfer is checked at its start and
+    at its arrival. `progress` gets the fraction about once a second. Raises `InputError`, which
+    names the first offence.
     """
     # Importing numba takes a second.
     from collhub_tacos.schedules.replay_kernel import Holdings
@@ -104,11 +109,11 @@ def replay_log(
 
 
 def _replay_slice(log: ArrivalLog, holdings: Holdings, first: int, end: int) -> None:
-    """Replay the steps `first..end-1` and update `holdings`; raise `InputError` for an offence.
+    """Execute the steps `first..end-1` on `holdings`; raise `InputError` for the first offence.
 
-    The error names the link, the step in which the chunk was sent, and the first offence: a chunk
-    that the log lacks, arrives twice, or is sent before it is present, or a bit after the last
-    link.
+    An offence is a chunk that the log lacks, that arrives twice, or that is sent before its source
+    has it, and a bit after the last link. The error names the link and the step in which the chunk
+    was sent.
     """
     from collhub_tacos.schedules.replay_kernel import Offence, replay_steps
 
@@ -123,7 +128,7 @@ def _replay_slice(log: ArrivalLog, holdings: Holdings, first: int, end: int) -> 
 
 
 def _build_initial_holdings(log: ArrivalLog, origin: Int64Array) -> ChunkBits:
-    """Return the initial bit per node and chunk.
+    """Return one bit per node and chunk for the chunks that nodes have at the start.
 
     Raises `InputError` unless the logs begin with exactly the chunks that start at their nodes.
     """
@@ -191,9 +196,10 @@ class _Movements:
         )
 
     def record_completion(self, origin: Int64Array, ready: Int64Array) -> None:
-        """Raise `ready` of each chunk to the time (ps) at which the last part of its sum arrives.
+        """Set `ready` of each chunk to the time in ps at which the last part of its sum arrives.
 
-        Arrivals at the chunk's `origin` count. `ready`: int64[chunks], changed in place.
+        Parts arrive at the chunk's `origin`. `ready`: int64[chunks], changed in place; a value is
+        never decreased.
         """
         is_result = self.destination == origin[self.chunk]
         finish = np.where(is_result, self.finish, 0)
@@ -249,9 +255,10 @@ def _check_range(offence: str, column: Int64Array, end: int) -> None:
 
 
 def _check_links(movements: _Movements, times: LinkTimes) -> None:
-    """Raise `InputError` for a transfer that starts while its link is still busy.
+    """Raise `InputError` for a transfer that starts while its link is busy.
 
-    Of several ones the first is named, by link, then by start. A link is busy for `times.busy` ps.
+    A link is busy for `times.busy` ps from the start of a message. Of several such transfers the
+    first one is named, by link, then by start.
     """
     # Sorted by link and start, each message only waits for the one before it.
     order = np.lexsort((movements.start, movements.link))
@@ -266,10 +273,11 @@ def _check_links(movements: _Movements, times: LinkTimes) -> None:
 def _check_spread(
     movements: _Movements, origin: Int64Array, ready: Int64Array, needed: Pairs
 ) -> None:
-    """Raise `InputError` unless chunk x spreads correctly from `origin[x]`, from `ready[x]` on.
+    """Raise `InputError` unless every chunk x spreads correctly from `origin[x]`.
 
-    Every transfer starts after the arrival at its source, no node receives a chunk twice, and all
-    `needed` pairs are reached. Rows are looked up by a key of (chunk, node).
+    `ready`: int64[chunks], the time in ps at which a chunk is available at its origin. Every
+    transfer must start after the arrival of the chunk at its source, no node may receive a chunk
+    twice, and all `needed` pairs must be reached.
     """
     num_nodes = movements.network.num_nodes
     key = movements.chunk * num_nodes + movements.destination
@@ -292,11 +300,12 @@ def _check_causes(
     order: Int64Array,
     ordered: Int64Array,
 ) -> None:
-    """Raise `InputError` unless at every start the source has the chunk.
+    """Raise `InputError` unless the source of every transfer has the chunk at its start.
 
-    It has it from the arrival on, which may be at the instant of the start; an origin has it from
-    `ready` of the chunk on. Mirrored, it must have all parts of the sum. The first early transfer
-    is named. `order`, `ordered`: transfers by (chunk, destination), and these keys.
+    A node has a chunk from its arrival on, which may be at the same instant; an origin has it from
+    `ready` on. In a mirrored schedule (a reduction), the source must have all parts of the sum. The
+    first transfer that starts too early is named. `order`: transfers sorted by (chunk,
+    destination). `ordered`: these keys.
     """
     # Transfers from the origin wait for no arrival, only for a complete sum.
     at_origin = movements.source == origin[movements.chunk]
@@ -318,8 +327,9 @@ def _check_needed(
 ) -> None:
     """Raise `InputError` unless every needed pair of chunk and node is reached.
 
-    Mirrored, the node must contribute its part of the sum. Nodes that start with the chunk count as
-    reached.
+    In a mirrored schedule (a reduction), the node must contribute its part of the sum. A node that
+    starts with the chunk counts as reached. `ordered`: sorted keys (chunk, destination) of the
+    transfers.
     """
     chunk, node = needed
     _, exists = _find(ordered, chunk * movements.network.num_nodes + node)

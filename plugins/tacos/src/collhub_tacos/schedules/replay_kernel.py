@@ -63,12 +63,12 @@ def _process_transfer(
     source: int,
     arrives: bool,
 ) -> int:
-    """Process the arrival or start of one transfer to a node; return its fault.
+    """Process the arrival or the start of one transfer to `node`; return its fault.
 
-    The fault is `_NONE` if the transfer is valid. `counted`: number of earlier log entries,
-    `arrived` or `sent`; the next entry of the node's log is the chunk. Faults: no such entry or
-    chunk, a chunk that arrives twice, and one that the source does not hold yet. Without a fault
-    the chunk is held (on arrival) and the count increases.
+    The chunk is the next entry of the node's log; `counted` is the number of entries so far (of
+    arrivals or starts). The faults are a missing entry or chunk (`_NO_CHUNK`), a chunk that arrives
+    twice (`_TWICE`), and a start before the source has the chunk (`_EARLY`). Without a fault
+    (`_NONE`), the count increases, and an arriving chunk is marked in `have`.
     """
     entry = counted[node]
     num_chunks = log.shape[1]
@@ -97,11 +97,12 @@ def replay_steps(
     first_step: int,
     end_step: int,
 ) -> tuple[int, int, int]:
-    """Process steps `first_step..end_step-1`, in each the arrivals before the sendings.
+    """Process steps `first_step..end_step-1`, in each the arrivals before the starts.
 
     `carried`: per step one bit per link, eight links a byte, lowest bit first. Messages of a step
-    arrive `lag` steps later. Returns (first fault, its link, the step in which it was sent), or
-    (`_NONE`, 0, 0). A bit after the last link is a fault, too, which names the last link.
+    arrive `lag` steps later. Returns (first fault, its link, the step in which the message
+    started), or (`_NONE`, 0, 0). A bit after the last link is a fault too; its link is the last
+    link.
     """
     log, have, sent, arrived = holdings
     for step in range(first_step, end_step):

@@ -22,9 +22,10 @@ from hub_core.columns import Int64Array, row_pointer, stable_order_by
 
 @kernel
 def sort_by_group(order: Int64Array, group: Int64Array, num_groups: int) -> Int64Array:
-    """Sort `order`, int64 indices of `group`, by group; stable. Returns a new array.
+    """Return the entries of `order` sorted by group; entries of one group keep their order.
 
-    `group` has numbers below `num_groups`; counting sort: O(indices + groups).
+    `order`: int64, indices of `group`. `group`: numbers below `num_groups`. A counting sort, which
+    takes O(indices + groups).
     """
     begin = np.zeros(num_groups + 1, np.int64)
     for index in order:
@@ -49,12 +50,11 @@ def find_waits_within_chunks(
     finish: Int64Array,
     num_nodes: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return pairs (earlier, later) of transfers of one chunk.
+    """Return pairs (earlier, later) of transfers of one chunk in which the later one waits.
 
-    The earlier one arrives at the node where the later one starts, not after its start. `by_start`:
-    transfers by chunk, within a chunk by start. The transfers that wait for the same one are sorted
-    by start. Cost: every start examines all arrivals of its chunk at its node. Invariant:
-    `last[node]` is -1 for every node when a chunk begins.
+    The earlier one arrives, at the node where the later one starts, at or before its start.
+    `by_start`: transfers sorted by chunk, then by start. All arrivals of the chunk at the node are
+    examined for every start.
     """
     last = np.full(num_nodes, -1, np.int64)
     previous = np.full(len(by_start), -1, np.int64)
@@ -92,9 +92,10 @@ def find_waits_within_chunks(
 def retime(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
     """Start the same transfers as early as `times` allow, in the same order on every link.
 
-    A transfer starts when its link is free, its source has received all earlier arrivals of the
-    chunk in the given schedule, and the message `compute_windows` turns before it has arrived.
-    Messages queue at switches. Cost: sorts, and a word per used (chunk, node).
+    A transfer starts when its link is free, its source has received all arrivals of the chunk that
+    preceded the transfer in the given schedule, and the message that it awaits by the window rule
+    has arrived. On networks with switches, messages queue there. Takes sorts, and one word per used
+    (chunk, node).
     """
     network = schedule.network
     if isinstance(network, PathNetwork):
@@ -134,13 +135,12 @@ def _compute_earliest_starts(
     first_turn: Int64Array,
     at_once: int,
 ) -> Int64Array:
-    """Compute the starts (ps) in one pass over the transfers in `order`, causes before effects.
+    """Compute the starts in ps in one pass over the transfers in `order`.
 
-    A transfer starts when its link is free and its cell is present at the source, the last part of
-    a sum included. On its link, message n also waits for the arrival of message n - window and,
-    with `at_once` > 0, of message (n - 1) // at_once; the first message of a link does not wait.
-    `order` fixes the order on every link. Invariant: when a transfer is processed, `present`,
-    `free` and `arrived` are valid for all transfers before it.
+    `order` must list causes before effects, and is the order on every link. A transfer starts when
+    its link is free and its cell (chunk at a node) is present at the source, for a sum with all its
+    parts. Message n of a link also waits for the arrival of message n - window and, with `at_once`
+    > 0, of message (n - 1) // at_once; the first message of a link does not wait.
     """
     turn = np.zeros(len(busy), np.int64)
     arrived = np.zeros(len(order), np.int64)

@@ -91,9 +91,9 @@ _MAX_TABLE_SIZE = 1 << 14
 def retime_by_events(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
     """Start the same transfers as early as possible, in the same order on every first link.
 
-    This corresponds to a simulation. A transfer waits for all earlier arrivals of its chunk at its
-    source, for its turn on the link, and for the arrival of the message `compute_windows` turns
-    before it. Messages queue at switches.
+    The times come from an event simulation. A transfer waits for all arrivals of its chunk at its
+    source that preceded it in the schedule, for its position on the link, and for the message that
+    it awaits by the window rule. Messages queue at switches.
     """
     by_finish = stable_order(schedule.finish)
     by_start = by_finish[stable_order(schedule.start[by_finish])]
@@ -108,8 +108,7 @@ def retime_by_events(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
 def _find_waits(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array]:
     """Return pairs (earlier, later) of transfers of one chunk, as two columns of indices.
 
-    The earlier one arrives at the node where the later one starts, before it or at the same
-    instant.
+    The earlier one arrives, at the node where the later one starts, at or before its start.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.retiming import find_waits_within_chunks, sort_by_group
@@ -136,10 +135,11 @@ def compute_times(
     *,
     is_fixed: bool,
 ) -> tuple[Int64Array, Int64Array]:
-    """Compute start and finish of every transfer in picoseconds, int64 each.
+    """Compute start and finish of every transfer in ps: int64 each.
 
-    `waits`: columns (transfer, dependent transfer). `rank`: priority, small first; if `is_fixed`,
-    the order on every link. Raises `InputError` for cyclic dependencies.
+    `waits`: columns (transfer, dependent transfer). `rank`: int64, priority of each transfer, the
+    smallest first; with `is_fixed`, the order on every link. Raises `InputError`
+    (`schedule-acausal`) for cyclic dependencies.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.event_loop import run
@@ -199,12 +199,12 @@ def _build_queues(
     rank: Int64Array,
     is_fixed: bool,
 ) -> tuple[SenderQueues, int]:
-    """Return (the links before the first event, the number of links that may send).
+    """Return the state of all links before the first event, and the number of links that may send.
 
-    With `is_fixed`, a link sends its transfers by ascending `rank`, and all of them are available;
-    otherwise the transfers are grouped by arc and sorted by `rank` within it, and only those
-    without `unmet` predecessors are available. A transfer belongs to the first link of its arc. All
-    links are idle; those with an available transfer are listed as touched, by ascending number.
+    A transfer belongs to the first link of its arc. With `is_fixed`, a link sends its transfers by
+    ascending `rank`, and all are listed as available. Otherwise transfers are grouped by arc and
+    sorted by `rank` within it, and only those without `unmet` dependencies are available. All links
+    are idle. Links with an available transfer are listed in `touched`, ascending.
     """
     from collhub_tacos.schedules.retiming import sort_by_group
 
@@ -251,10 +251,10 @@ def _build_queues(
 
 
 def _compute_first_link_windows(network: LinkNetwork, times: LinkTimes, links: int) -> Int64Array:
-    """Return int64[links]: how many messages a link may have under way, by its number.
+    """Return how many messages a link may have in flight, by the number of the link: int64[links].
 
-    It is the window of the arc for links that begin an arc. For all other links it is 1, without
-    effect: switches forward messages in order of arrival.
+    It is the window of the arc for a link that begins an arc. For all other links it is 1, which
+    has no effect, because switches forward messages in order of arrival.
     """
     paths, _ = get_links_of_arcs(network, times)
     window = np.ones(links, np.int64)
@@ -264,10 +264,10 @@ def _compute_first_link_windows(network: LinkNetwork, times: LinkTimes, links: i
 
 
 def _build_event_queue(transfers: int, links: int, ready: int) -> EventQueue:
-    """Build the queue at time 0 without events, with `ready` links that may send.
+    """Build the event queue at time 0, without events, with `ready` links that may send.
 
-    It has room for one arrival per transfer and one release per link at a time; the hash table has
-    the least power of two above that, at most `_MAX_TABLE_SIZE` entries.
+    It has room for one arrival per transfer and one release per link. The size of the hash table is
+    the smallest power of two above that, at most `_MAX_TABLE_SIZE`.
     """
     from collhub_tacos.schedules.event_loop import EventQueue
 

@@ -71,11 +71,12 @@ class Prospects:
         return min(times.values(), default=math.inf)
 
     def is_promising(self, variant: Variant, pieces: int) -> bool:
-        """Return whether to try a variant with `pieces` pieces, given its times with fewer.
+        """Return whether to try a variant with `pieces` pieces, given its times with fewer pieces.
 
-        True with less than two trials. Otherwise one of the last two trials must be able to catch
-        up with the fastest variant, and must be not much slower than it or the variant must still
-        gain by more pieces.
+        True with fewer than `_MIN_TRIALS` trials. Otherwise one of the last `_MIN_TRIALS` trials
+        must be able to reach the fastest variant. Also, one of them must be at most `_max_slowdown`
+        times as slow as the fastest variant, or the variant must still become clearly faster with
+        more pieces.
         """
         # Piece counts without a trial of the variant are ignored.
         tried = [
@@ -89,10 +90,12 @@ class Prospects:
         return min(slowdowns) <= self._max_slowdown or self._gains(variant, tried)
 
     def _may_catch_up(self, variant: Variant, tried: Sequence[int], rung: int) -> bool:
-        """Return whether a variant can reach the fastest one of a piece count, by its last gain.
+        """Return whether a variant can reach the fastest one of a piece count.
 
-        `tried`: piece counts with its trials; `rung`: the one to judge. True without an earlier
-        trial with clearly fewer pieces. It can gain at most twice its last gain.
+        `tried`: piece counts with trials of the variant. `rung`: the one to judge. It is assumed
+        that the variant can gain at most `_REMAINING_GAINS` times what it gained from clearly fewer
+        pieces. True without a trial with clearly fewer pieces, and if the time of the variant is
+        infinite.
         """
         time_ps, fewer = (
             self._times[rung][variant],
@@ -109,19 +112,19 @@ class Prospects:
         variant: Variant,
         pieces: int,
     ) -> float:
-        """Return the time of a variant divided by that of the fastest one with as many pieces.
+        """Return the time of a variant divided by that of the fastest one with equally many pieces.
 
-        At least 1; both must be recorded.
+        The result is at least 1. Both times must be recorded.
         """
         times = self._times[pieces]
         return times[variant] / min(times.values())
 
     def _gains(self, variant: Variant, tried: Sequence[int]) -> bool:
-        """Return whether a variant became sufficiently faster by the last large increase of pieces.
+        """Return whether a variant became clearly faster with the last large increase of pieces.
 
-        `tried`: numbers of pieces, ascending. The last is compared with the largest that is smaller
-        by `_MIN_COUNT_RATIO`: each doubling must multiply the time by less than 0.9. True without
-        such a number.
+        `tried`: numbers of pieces, ascending. The last one is compared with the largest one that is
+        smaller by the factor `_MIN_COUNT_RATIO`; each doubling must multiply the time by less than
+        `_PIPELINE_GAIN`. True if there is no such number.
         """
         most_pieces = tried[-1]
         fewer = [rung for rung in tried if rung <= most_pieces / _MIN_COUNT_RATIO]
@@ -133,7 +136,7 @@ class Prospects:
     def is_worth_building(self, form: str, index: int, pieces: int) -> bool:
         """Return whether to build spreading `index` of a form with this number of pieces.
 
-        True if none of its variants (window rules) has a recorded time, or if one of them is still
+        True if none of its variants (window rules) has a recorded time, and if one of them is
         promising.
         """
         variants = {variant for times in self._times.values() for variant in times}
@@ -218,11 +221,11 @@ def build_algorithm(
 def build_timed_algorithm(
     setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate
 ) -> tuple[Algorithm, int]:
-    """Return (the complete algorithm of a candidate, its time in nanoseconds).
+    """Return the complete algorithm of a candidate and its time in ns.
 
-    An algorithm that the candidate already has keeps the time known for it, or is simulated; a new
-    one is simulated only if the simulator is decisive. If there is no simulated time, the time is
-    the planned one, rounded up.
+    If the candidate already has an algorithm, its known time is used, or it is simulated. A new
+    algorithm is simulated only if the simulator is decisive. Without a simulated time, the planned
+    time is returned, rounded up.
     """
     if candidate.algorithm is not None:
         # Its planned time is only a bound, so it is simulated in any case.
@@ -237,11 +240,11 @@ def build_timed_algorithm(
 def evaluate_form(
     setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate
 ) -> tuple[int, SynthesisCandidate]:
-    """Return (time of a candidate in nanoseconds, the candidate).
+    """Return the time of a candidate in ns, and the candidate.
 
-    The time is that of `build_timed_algorithm`; above `MAX_SIMULATED_TRANSFERS` transfers it is the
-    planned one, rounded up, and the candidate is returned as it is. Otherwise the returned
-    candidate contains the algorithm and its time, so that neither is computed again.
+    Up to `MAX_SIMULATED_TRANSFERS` transfers, the time is that of `build_timed_algorithm`, and the
+    returned candidate has the algorithm and its time. Above, the time is the planned one, rounded
+    up, and the candidate is unchanged.
     """
     if candidate.num_transfers > MAX_SIMULATED_TRANSFERS:
         return round_up_to_ns(candidate.time_ps), candidate
@@ -252,12 +255,12 @@ def evaluate_form(
 def evaluate_candidate(
     setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate, limit_ps: int | None
 ) -> tuple[int | None, SynthesisCandidate]:
-    """Return the time in picoseconds by which a candidate is compared, and the candidate.
+    """Return the time in ps by which a candidate is compared, and the candidate.
 
-    The time is the simulated one plus the fractions of nanoseconds that the simulator drops on the
-    most affected link; otherwise tiny chunks would seem to take no time. None if the planned time
-    is far above `limit_ps`, or if there is neither a simulator nor a valid planned time. The
-    returned candidate contains the algorithm if it was simulated.
+    The time is the simulated one plus the fractions of ns that the simulator drops on the most
+    affected link; otherwise tiny chunks would seem to take no time. Without a simulator, it is the
+    planned time, if that is valid. It is None if the planned time is far above `limit_ps`, and if
+    there is neither time. The returned candidate has the algorithm if it was simulated.
     """
     algorithm, planned_ps = candidate.algorithm, None
     if algorithm is None:
@@ -276,11 +279,12 @@ def evaluate_candidate(
 
 
 def _compute_dropped_ps(setting: Setting, algorithm: Algorithm) -> int:
-    """Return the maximum over links of the dropped fractions of nanoseconds of all messages, in ps.
+    """Return the largest sum of dropped fractions of ns on a link, in ps.
 
-    A message's fraction is that of its busy time on the link, bytes / bandwidth; those of all
-    messages that cross a link are added. If switches multicast (reduce), data that a rank sends
-    (adds) from one place crosses a link once, and the lesser sum counts. 0 without messages.
+    A message drops the fraction of its busy time on the link, which is bytes / bandwidth. The
+    fractions of all messages that cross a link are added. If switches multicast (reduce), messages
+    of the same data from one sender (to one receiver) count once per link, and the smaller sum is
+    used. 0 without messages.
     """
     network, steps = setting.network, algorithm.steps
     sends = np.flatnonzero(steps.is_kind(StepKind.SEND))
@@ -311,11 +315,11 @@ def _compute_dropped_ps(setting: Setting, algorithm: Algorithm) -> int:
 
 
 def is_simulator_decisive(setting: Setting, request: SynthesisRequest) -> bool:
-    """Whether candidates are compared by simulated instead of planned times.
+    """Return whether candidates are compared by simulated instead of planned times.
 
-    That is the case if the order of events within one instant matters: if links become free before
-    messages arrive, or if messages share switches. Not if the algorithm is for another network than
-    that of the request.
+    They are if the order of events within one instant matters, that is, if links become free before
+    messages arrive, or messages share switches. They are not if the algorithm is for another
+    network than that of the request.
     """
     is_pipelined = setting.occupancy is not Occupancy.ALPHA_BETA
     meets_at_switches = isinstance(setting.network, PathNetwork)
@@ -326,9 +330,10 @@ def is_simulator_decisive(setting: Setting, request: SynthesisRequest) -> bool:
 def simulate_if_decisive(
     setting: Setting, request: SynthesisRequest, algorithm: Algorithm
 ) -> int | None:
-    """Return the simulated time in nanoseconds if the simulator is decisive, else None.
+    """Return the simulated time in ns if the simulator is decisive, else None.
 
-    None also for more than `MAX_SIMULATED_TRANSFERS` transfers.
+    None also for more than 2 * `MAX_SIMULATED_TRANSFERS` steps, and if the simulation gives no
+    time.
     """
     # A transfer has at least a send and a receive.
     if (

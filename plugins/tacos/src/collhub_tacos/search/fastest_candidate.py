@@ -43,10 +43,11 @@ _FormSearch = Callable[[Progress], Iterator[SynthesisCandidate]]
 
 
 def find_fastest_candidate(setting: Setting, request: SynthesisRequest) -> SynthesisCandidate:
-    """Find the fastest candidate over forms and chunk counts.
+    """Find the fastest candidate over all forms and chunk counts.
 
-    Ctrl-C ends the search; if there is no result yet, it is raised again. Raises `UsageError` for a
-    method that belongs to another collective.
+    Ctrl-C ends the search and returns the best candidate so far, marked as interrupted; without one
+    it is raised again. Raises `UsageError` for a method that belongs to another collective, and
+    `InputError` if the limits of units allow no candidate.
     """
     best = _BestCandidate(setting, request)
     is_interrupted = False
@@ -91,7 +92,7 @@ class _BestCandidate:
         return self._compared is None and not self._by_form
 
     def limit_ps(self) -> int | None:
-        """Return the time of the fastest candidate in picoseconds, None if there is none."""
+        """Return the time of the fastest candidate so far in ps, None if there is none."""
         times = [candidate.time_ps for candidate in self._by_form.values()]
         if self._compared is not None:
             times.append(self._compared[0])
@@ -102,10 +103,11 @@ class _BestCandidate:
         return self._compared is not None and self._compared[0] <= limit_ps
 
     def keep(self, candidate: SynthesisCandidate) -> None:
-        """Record a candidate if it is faster than the previous ones; of equal ones the first stays.
+        """Record a candidate if it is faster than all previous ones; ties keep the first one.
 
-        Candidates that are simulated, or have an algorithm, compete by that time with all others of
-        this kind; the rest compete by `time_ps` within their form.
+        Candidates that are simulated or have an algorithm are compared with all others of this
+        kind, by the evaluated time. All other candidates are compared by `time_ps` within their
+        form.
         """
         is_small = candidate.num_transfers <= MAX_COMPARED_TRANSFERS
         if candidate.algorithm is not None or (self._is_simulated and is_small):
@@ -118,8 +120,8 @@ class _BestCandidate:
     def _compare(self, candidate: SynthesisCandidate) -> None:
         """Evaluate a candidate, record its time, and keep it if it is an improvement.
 
-        A variant without prospects is ignored. The time is None, and the candidate not kept, if it
-        is planned to be far slower than the best one so far, or cannot be timed.
+        A variant that is not promising is ignored. A candidate without a time, because it is
+        planned to be far slower than the best one or cannot be timed, is not kept.
         """
         limit = None if self._compared is None else self._compared[0]
         variant, pieces = candidate.variant, candidate.pieces
@@ -136,10 +138,10 @@ class _BestCandidate:
         candidate: SynthesisCandidate,
         time_ps: int,
     ) -> bool:
-        """Return whether `time_ps` of a candidate beats the best compared one.
+        """Return whether a candidate with the time `time_ps` improves on the best compared one.
 
-        With more messages it must be faster by `_MIN_RELATIVE_GAIN`, else by any amount. True for
-        the first candidate.
+        If it has more transfers, it must be faster by `_MIN_RELATIVE_GAIN`; otherwise any gain is
+        sufficient. True for the first candidate.
         """
         if self._compared is None:
             return True
@@ -150,9 +152,8 @@ class _BestCandidate:
     def fastest(self) -> SynthesisCandidate:
         """Return the fastest candidate of all forms.
 
-        A single one is returned without evaluation. Otherwise each is timed by `evaluate_form`:
-        simulated if the simulator is decisive, else as planned. Of equal times the compared one
-        wins, then the first form.
+        A single candidate is returned without evaluation. Otherwise each one is timed by
+        `evaluate_form`. Of equal times the compared candidate is preferred, then the first form.
         """
         candidates = list(self._by_form.values())
         if self._compared is not None:
@@ -168,12 +169,12 @@ class _BestCandidate:
 
 
 def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
-    """Return the searches to run, one per form: the one that the method names, or all.
+    """Return the searches to run, one per form.
 
-    Collectives other than all-reduce have one search. Forms on unsuitable networks (without trees,
-    or for "fused" without promise) are omitted from all; those with the highest bandwidth come
-    first: fused, two-phase, latency, one-shot. Raises `UsageError` (`option-range`) for a method
-    that belongs to another collective.
+    Collectives other than all-reduce have one search. For an all-reduce it is the form that the
+    method names or, for `auto`, all forms, in the order fused, two-phase, latency, one-shot. Then
+    "fused" and "latency" are omitted if trees are impossible, and "fused" if trees are not
+    promising. Raises `UsageError` (`option-range`) for a method that belongs to another collective.
     """
     kind, method = setting.collective.kind, setting.method
     climb = partial(_search_chunk_counts, setting, best)
@@ -205,9 +206,10 @@ def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
 
 
 def _has_trees(setting: Setting) -> bool:
-    """Return whether an all-reduce on trees is possible: duplex links, no relays, connected.
+    """Return whether an all-reduce on trees is possible.
 
-    Connected means that all nodes can be reached from node 0.
+    The network must have no switches and equal links in both directions, all NPUs must take part,
+    and node 0 must reach all nodes.
     """
     # Imported here and below: numba takes a second.
     from collhub_tacos.phases.fused import find_unsuitability
@@ -240,7 +242,7 @@ def _search_two_phases(
 ) -> Iterator[SynthesisCandidate]:
     """Yield candidates of two phases by increasing chunk count.
 
-    Yields no candidate if the lower bound by the links into one NPU is above the time of the best
+    Yields nothing if the lower bound by the links into one NPU exceeds the time of the best
     candidate so far.
     """
     limit = best.limit_ps()
@@ -253,8 +255,8 @@ def _search_latency(
 ) -> Iterator[SynthesisCandidate]:
     """Yield the all-reduce on one tree as the only candidate.
 
-    Nothing if a link that carries all data would take longer than the best result so far. With
-    `best` None it is always built.
+    Yields nothing if the fastest link would need more time for all data than the best candidate so
+    far. With `best` None the candidate is always built.
     """
     from collhub_tacos.phases.fused import latency
 
@@ -268,7 +270,8 @@ def _search_one_shot(
 ) -> Iterator[SynthesisCandidate]:
     """Yield the all-reduces in one phase, by increasing number of pieces.
 
-    Without a suitable network, yields nothing, or raises `InputError` if the method names the form.
+    If the network is not suitable, nothing is yielded; if the method names this form, `InputError`
+    (`not-one-shot`) is raised instead.
     """
     from collhub_tacos.phases.one_shot import build_one_shot_candidates, find_unsuitability
 
@@ -288,10 +291,12 @@ def _search_chunk_counts(
 ) -> Iterator[SynthesisCandidate]:
     """Yield candidates by increasing chunk count.
 
-    Stops at the first count without candidates, if a compared candidate is within 0.1 % of the
-    bound, or if neither of the last two counts is faster than the best before; while counts are
-    compared, only if both are slower by the factor `_PRUNING_FACTOR` (1.1). Counts found redundant
-    are skipped.
+    Redundant counts are skipped. The search stops at the first of these conditions:
+
+    - a count gives no candidates
+    - candidates are compared by simulation, and the best one is within 0.1 % of the lower bound
+    - neither of the last two counts is faster than the best one before; if candidates are compared
+      by simulation, both must be slower by the factor `_PRUNING_FACTOR` (1.1)
     """
     kind = setting.collective.kind
     ladder = choose_ladder(setting)
@@ -326,9 +331,10 @@ def _find_redundant_counts(
 ) -> Iterator[int]:
     """Yield the indices of chunk counts to skip, after both counts of one pair were tried.
 
-    Multiples of the number of other NPUs and powers of two fill a pipeline equally well, and
-    usually one of the two kinds is faster; of each later pair only the faster kind is tried.
-    `index`: of the second count of the pair.
+    A pair consists of a multiple of the number of other NPUs and a power of two that are nearly
+    equal. Usually one of the two kinds is always faster, so only the faster kind of each later pair
+    is tried. `index`: index of the second count of the pair. Yields nothing if the last two counts
+    are no such pair or have no time.
     """
     first, second = ladder[max(0, index - 1)], ladder[index]
     first_ps, second_ps = prospects.minimum_ps(first), prospects.minimum_ps(second)
@@ -340,10 +346,10 @@ def _find_redundant_counts(
 
 
 def _compute_bound_ps(setting: Setting) -> int:
-    """Return a lower bound in picoseconds that holds for messages of any sizes; 0 if none is known.
+    """Return a lower bound in ps for messages of any size; 0 if none is known.
 
-    Simulators that drop fractions of nanoseconds may report less; candidates are compared with the
-    dropped fractions included.
+    It is compared with times that include the fractions of ns that simulators drop. 0 if the
+    members are not all NPUs in order.
     """
     topology, collective = setting.network.topology, setting.collective
     all_npus = np.arange(topology.num_npus)

@@ -35,9 +35,9 @@ def ignore_fraction(fraction: float) -> None:
 
 
 def report_part(progress: Progress, part: int, num_parts: int) -> Progress:
-    """Return a progress function for part number `part`, from 0, of `num_parts` equal parts.
+    """Return a progress function for part number `part` (from 0) of `num_parts` equal parts.
 
-    It reports fraction f of the part to `progress` as (part + f) / num_parts.
+    The function reports fraction f of the part to `progress` as (part + f) / num_parts.
     """
 
     def report(fraction: float, activity: str) -> None:
@@ -89,14 +89,15 @@ def find_best_of_seeds(
     progress: FractionReport,
     after_trial: AfterTrial = ignore_trial,
 ) -> Best[T]:
-    """Find the result with the lowest cost, among equal ones the first.
+    """Find the result with the lowest cost over some seeds; of equal results the first.
 
-    `attempt(seed, report)` calls `report(fraction)` regularly; the call raises an exception if the
-    result is no longer needed. A cost of at most `goal` ends the search. The first seed is tried
-    alone because it often reaches the goal, then `threads` seeds in parallel. `after_trial()` is
-    called for every seed that counts, in their order. Ctrl-C or an exceeded limit, raised anywhere,
-    ends the search; if there is no result yet, it is raised again. Other exceptions of an attempt
-    are passed on.
+    `attempt(seed, report)` must call `report(fraction)` regularly; that call raises an exception if
+    the result is no longer needed. A cost of at most `goal` ends the search. The first seed is
+    tried in isolation, because it often reaches the goal; then `threads` seeds are tried in
+    parallel. `after_trial()` is called for every seed that counts, in their order.
+
+    Ctrl-C, or a limit that is exceeded, ends the search and returns the best result so far; without
+    one it is raised again. Other exceptions of an attempt are raised.
     """
     search = _SeedSearch(attempt, cost, goal, progress, len(seeds), after_trial)
     return search.run(seeds, threads)
@@ -132,7 +133,8 @@ class _SeedSearch(Generic[T]):
     def run(self, seeds: Sequence[int], threads: int) -> Best[T]:
         """Try the seeds in waves until a result costs at most the goal; return the best result.
 
-        Ctrl-C ends the search; without a result it is raised again.
+        Later results of the wave that reaches the goal are ignored. Ctrl-C ends the search; without
+        a result it is raised again.
         """
         is_interrupted = False
         try:
@@ -156,8 +158,8 @@ class _SeedSearch(Generic[T]):
     def _run_wave(self, wave: Sequence[int]) -> list[T]:
         """Return the results of some seeds in their order; several seeds are tried in parallel.
 
-        A single seed runs in this thread. If an attempt raises an exception, all other attempts
-        stop at their next report, and the exception is raised.
+        A single seed runs in this thread. If an attempt raises an exception, all other attempts are
+        stopped at their next report, and the exception is raised.
         """
         if len(wave) == 1:
             seed = wave[0]
@@ -176,8 +178,8 @@ class _SeedSearch(Generic[T]):
     def _build_report(self, seed: int) -> FractionReport:
         """Return a function by which a worker thread reports the fraction done of its seed.
 
-        It only stores the fraction; the main thread passes it on to the user. It raises
-        `_AbandonedError` once the search is over, which ends the attempt.
+        It only stores the fraction, which the main thread reports to the user. It raises
+        `_AbandonedError`, which ends the attempt, if the search is over.
         """
 
         def report(fraction: float) -> None:
@@ -205,7 +207,7 @@ class _SeedSearch(Generic[T]):
     def _record_result(self, result: T, seed: int) -> bool:
         """Record a result and count the trial; return whether the goal is reached.
 
-        The first one of equal costs is kept. Raises the exceptions of `after_trial`.
+        Of results with equal cost the first is kept. Exceptions of `after_trial` are raised.
         """
         self._tried += 1
         self._fractions[seed] = 1.0

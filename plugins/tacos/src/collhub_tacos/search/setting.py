@@ -61,10 +61,10 @@ class Setting:
 
     @classmethod
     def of(cls, request: SynthesisRequest, options: TacosOptions) -> Setting:
-        """Build the settings of a request; check the rules that option declarations cannot express.
+        """Build the settings of a request, and check rules that option declarations cannot express.
 
-        Raises `UsageError` for chunk counts and degrees outside their range, and for networks of
-        several planes.
+        Raises `UsageError` for an invalid number of chunks or degree (`option-range`), and for a
+        network of several planes (`planes-unsupported`).
         """
         topology = _prepare_topology(request.topology, options)
         return cls(
@@ -87,19 +87,19 @@ class Setting:
 
     @property
     def has_relays(self) -> bool:
-        """Return whether the members are not exactly the NPUs in the order of their numbers.
+        """Whether the members differ from all NPUs in the order of their numbers.
 
-        Then some NPUs only relay, or rank r is not on NPU r.
+        If so, some NPUs only relay, or rank r is not on NPU r.
         """
         # Kernels for all NPUs assume that rank r is NPU r.
         all_npus = np.arange(self.network.num_npus)
         return not np.array_equal(self.members, all_npus)
 
     def count_units(self, pieces: int) -> int:
-        """Return the number of units with `pieces` chunks per share.
+        """Return the number of units of the full buffer with `pieces` chunks per part.
 
-        It is `pieces` times the number of parts that the collective has. Raises `UsageError`
-        (`size-too-small`) if a unit would have less than one byte.
+        It is `pieces` times the number of parts into which the collective divides the buffer.
+        Raises `UsageError` (`size-too-small`) if a unit would have less than one byte.
         """
         collective, size = self.collective, self.collective_bytes
         units = pieces * collective.kind.traits.parts(collective.num_ranks)
@@ -113,15 +113,18 @@ class Setting:
         return units
 
     def cut(self, pieces: int) -> tuple[Collective, Chunks]:
-        """Return the collective and its chunks with every share cut into `pieces` equal chunks.
+        """Return the collective and its chunks, with every part divided into `pieces` equal chunks.
 
-        Raises like `count_units`.
+        Raises `UsageError` (`size-too-small`) if a chunk would have less than one byte.
         """
         collective = replace(self.collective, unit_count=self.count_units(pieces))
         return collective, Chunks.cut(collective, np.ones(pieces, np.int64))
 
     def chunk_bytes(self, unit_count: int) -> int:
-        """Return the bytes of a message of one of `unit_count` units."""
+        """Return the bytes of a message of one unit, if the full buffer has `unit_count` units.
+
+        If the bytes do not divide evenly, it is the size of the largest unit.
+        """
         # The largest message, if the bytes do not divide evenly.
         one_unit = np.ones(1, np.int64)
         return int(message_bytes(self.collective_bytes, unit_count, one_unit)[0])
@@ -134,18 +137,19 @@ class Setting:
         return self.link_times_on(self.network, unit_count)
 
     def link_times_on(self, network: LinkNetwork, unit_count: int) -> LinkTimes:
-        """Return the link times of another network, such as the transposed one, for one unit.
+        """Return the times of the links of another network, for messages of one unit.
 
-        A unit is the collective's bytes divided by `unit_count`. The window rule is `UNCAPPED` if
-        chunk counts are compared by simulation at this unit count, else `SLOW_START`.
+        The network is for example the transposed one. A unit is the collective's bytes divided by
+        `unit_count`. The window rule is `UNCAPPED` if candidates are compared by simulation at this
+        unit count, else `SLOW_START`.
         """
         times = network.link_times(self.chunk_bytes(unit_count), self.occupancy)
         return replace(times, rule=UNCAPPED if self.is_compared(unit_count) else SLOW_START)
 
     def is_compared(self, unit_count: int) -> bool:
-        """Return whether all windows and chunk counts are simulated with this number of units.
+        """Return whether candidates with this number of units are compared by simulation.
 
-        They are if the units that all other NPUs receive are at most `MAX_COMPARED_TRANSFERS`.
+        They are if the units times the number of other NPUs are at most `MAX_COMPARED_TRANSFERS`.
         """
         num_others = self.network.num_npus - 1
         return unit_count * num_others <= MAX_COMPARED_TRANSFERS
@@ -153,15 +157,11 @@ class Setting:
     def choose_piece_counts(self, ladder: Sequence[int], parts: int = 1) -> list[int]:
         """Return the numbers of pieces to try: the requested one, else those of `ladder` that fit.
 
-        The requested number is not checked. A number of `ladder` is kept, in its order, if
-
-        - every chunk has at least 1 byte,
-        - a chunk of average size occupies the fastest link for at least 1 ns, and
-        - there are at most 50 million pairs of a link and a chunk, which is a search of seconds.
-
-        If no number fits, the first one of `ladder` is returned. One piece per share is
-        max(`parts`, units of the collective) chunks of the entire vector. Numbers that the limits
-        of units do not allow, also a requested one, are left out; the result may then be empty.
+        One piece per part means max(`parts`, units of the collective) chunks in total. A number of
+        `ladder` fits if every chunk has at least 1 byte and occupies the fastest link for at least
+        1 ns, and there are at most `_MAX_PAIRS` (50 million) pairs of a link and a chunk. If none
+        fits, the first one is used. Numbers that the limits of units do not allow, even a requested
+        one, are then omitted, so the result may be empty.
         """
         if self.pieces is not None:
             return self._list_allowed([self.pieces], parts)
@@ -180,10 +180,10 @@ class Setting:
         return self._list_allowed(tried or list(ladder[:1]), parts)
 
     def _list_allowed(self, ladder: Sequence[int], parts: int) -> list[int]:
-        """Return those numbers of pieces in `ladder` that the limits of units allow, in order.
+        """Return the numbers of pieces in `ladder` that the limits of units allow, in order.
 
-        A number is allowed if its product with the larger of `parts` and the collective's unit
-        count is. Without limits all are.
+        The limits apply to the number times the larger of `parts` and the collective's unit count.
+        Without limits all numbers are allowed.
         """
         shares = max(parts, self.collective.unit_count)
         units = self.units
@@ -239,18 +239,20 @@ _PICOSECONDS = 1e12
 
 
 def bound_one_tree_ps(setting: Setting) -> int:
-    """Return the picoseconds in which the fastest link carries all data.
+    """Return a lower bound in ps for an algorithm on one tree.
 
-    Some link of a tree must carry all data.
+    It is the time in which the fastest link carries all data, because some link of a tree must
+    carry all data.
     """
     fastest = float(setting.network.topology.bandwidth_bytes_per_s.max())
     return int(setting.collective_bytes / fastest * _PICOSECONDS)
 
 
 def bound_two_phases_ps(setting: Setting) -> int:
-    """Return a bound in picoseconds for a reduce-scatter and an all-gather: the weakest ingress.
+    """Return a lower bound in ps for a reduce-scatter followed by an all-gather.
 
-    For networks without switches in which all NPUs take part.
+    It follows from the smallest total bandwidth of the links into an NPU. The network must have no
+    switches, and all NPUs must take part.
     """
     topology, ranks = setting.network.topology, setting.collective.num_ranks
     rate = np.bincount(

@@ -30,11 +30,12 @@ def find_exact_all_gather(
 ) -> LinkSchedule | str:
     """Bring every chunk to all NPUs in `steps` steps of `step_ps`, one chunk per link and step.
 
-    `origin`: NPU of every chunk. All nodes are NPUs, and a chunk that is sent in a step may be
-    forwarded in the next. `time_limit_s`: time limit of the user, None for no limit. If the problem
-    has more than `MAX_COLUMNS` variables and NPUs have equal numbers of chunks, a fraction of the
-    chunks is spread in a fraction of the steps, and this schedule is repeated. Returns the reason
-    as text if every fraction has too many variables or the search ends without a schedule.
+    `origin`: NPU of every chunk. All nodes must be NPUs. A chunk that is sent in a step may be
+    forwarded in the next one. `time_limit_s`: limit of the user in s, None for no limit. If the
+    problem has more than `MAX_COLUMNS` variables and all NPUs have equal numbers of chunks, a
+    fraction of the chunks is spread in a fraction of the steps, and this schedule is repeated.
+    Returns the reason as a text if every fraction has too many variables, or the search finds no
+    schedule.
     """
     reason = f"not run, more than {MAX_COLUMNS} variables"
     for copies in _list_copy_counts(origin, steps):
@@ -57,8 +58,8 @@ def find_exact_all_gather(
 def _list_copy_counts(origin: Int64Array, steps: int) -> list[int]:
     """Return the numbers of equal parts into which chunks and steps can be divided, ascending.
 
-    They are the common divisors of the steps and of the chunks per NPU; only 1 if NPUs have
-    different numbers of chunks.
+    They are the common divisors of `steps` and of the chunks per NPU; [1] if NPUs with chunks have
+    different numbers of them.
     """
     count = distinct(np.bincount(origin, minlength=1))
     count = count[count > 0]
@@ -71,7 +72,7 @@ def _list_copy_counts(origin: Int64Array, steps: int) -> list[int]:
 def _divide_chunks(origin: Int64Array, copies: int) -> Int64Array:
     """Return the chunks of each copy: int64[copies, chunks / copies].
 
-    Each copy has the same number of chunks of every NPU.
+    Every copy has the same number of chunks of every NPU, which must be possible.
     """
     if copies == 1:
         return np.arange(len(origin))[None, :]
@@ -84,11 +85,11 @@ def _divide_chunks(origin: Int64Array, copies: int) -> Int64Array:
 def _build_columns(
     network: LinkNetwork, origin: Int64Array, steps: int
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
-    """Return (chunk, link, step) of every variable: it means that the link carries the chunk.
+    """Return (chunk, link, step) of every variable, int64: whether the link carries the chunk then.
 
-    int64 each; None if there are none, or more than `MAX_COLUMNS`. A link carries a chunk no
-    earlier than the chunk can be at its source, and never to its origin. `origin`: node of each
-    chunk.
+    Returns None if there are no variables, or more than `MAX_COLUMNS`. A link has no variable for
+    steps in which the chunk cannot yet be at its source, nor for chunks that start at its
+    destination. `origin`: node of each chunk.
     """
     # A lower bound of the number of variables: every chunk enters every other node.
     if len(origin) * (network.num_nodes - 1) > MAX_COLUMNS:
@@ -119,10 +120,10 @@ def _solve(
 ) -> Int64Array | None:
     """Return the indices of the variables that are 1, ascending; None if no solution is found.
 
-    Variable i is the sending of `chunk[i]` over `link[i]` in `step[i]`. A solution brings each
-    chunk to each other NPU exactly once, forwards it only after its arrival (in an earlier step),
-    and sends at most one chunk per link and step. The search ends after `_MAX_NODES` (20) nodes,
-    and after `time_limit_s` if that is not None; an incomplete search may return a solution.
+    Variable i means that `link[i]` carries `chunk[i]` in `step[i]`. A solution brings each chunk to
+    each other NPU exactly once, forwards it only in a step after its arrival, and sends at most one
+    chunk per link and step. The search ends after `_MAX_NODES` (20) nodes of the branch-and-bound
+    tree, and after `time_limit_s` s if that is not None; the best solution so far is then returned.
     """
     variables = np.arange(len(chunk))
     ones = np.ones(len(chunk))

@@ -40,20 +40,20 @@ def all_gather(
 ) -> LinkSchedule:
     """Bring every chunk to all NPUs, each once; chunk x starts at NPU `origin[x]`.
 
-    Several chunks may start at one NPU. `needed`: bool per NPU that must receive the chunks,
-    default all; other NPUs receive only chunks that they forward.
+    `needed`: bool[NPUs], the NPUs that must receive the chunks, None for all; other NPUs receive
+    only chunks that they forward. Several chunks may start at one NPU. `progress(fraction)` is
+    called often; an exception that it raises ends the work.
 
     Links are processed in the order of their deliveries. A message carries a chunk that its source
     had at its start and its destination lacks at its arrival: the one with the lowest total rate of
-    other in-links that could bring it. Among equal ones seed 0 chooses the first that arrived at
-    the source, other seeds a random one. A link without a useful chunk starts its message later, as
-    soon as there is one. If links are free before the arrival, a message may also start later, once
-    and by at most this difference, to carry a chunk that is harder to get otherwise. Both variants
-    are computed and the faster one is returned.
+    other links that could bring it. Of equal ones, seed 0 chooses the one that arrived first at the
+    source, and other seeds a random one. A link without such a chunk starts its message as soon as
+    there is one. If links are free before the arrival, a second variant is computed, in which a
+    message may start later, once and by at most this difference, to carry a chunk with a lower
+    rate. The faster variant is returned.
 
-    `progress(fraction)` is called often; an exception that it raises ends the work. Cost: at most
-    links x chunks^2 examinations of a chunk. Raises `InputError` for a network with switches or one
-    in which a chunk cannot reach a node.
+    Examines at most links x chunks^2 chunks. Raises `InputError` for a network with switches, and
+    for one in which a chunk cannot reach a node.
     """
     _check(network, times, origin)
     members = _select_members(network, needed)
@@ -93,10 +93,10 @@ def find_all_gather(
 ) -> Best[LinkSchedule]:
     """Find the fastest all-gather over `seeds` seeds from `first_seed` on; of equal ones the first.
 
-    At least one seed is tried, and the search ends at `bound_ingress_ps`. `needed`: nodes that need
-    all chunks, default all NPUs. `threads`: seeds tried in parallel (0: one per core), which does
-    not change the result. Ctrl-C ends the search; if there is no result yet, it is raised again.
-    Raises `InputError` like `all_gather`.
+    At least one seed is tried. The search ends if a schedule attains `bound_ingress_ps`. `needed`:
+    bool[nodes], nodes that need all chunks, None for all NPUs. `threads`: seeds tried in parallel
+    (0: one per core), which does not change the result. Ctrl-C ends the search with the best result
+    so far; without one it is raised again. Raises `InputError` as `all_gather` does.
     """
     _check(network, times, origin)
     return find_best_of_seeds(
@@ -113,10 +113,10 @@ def find_all_gather(
 def bound_ingress_ps(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array, needed: BoolArray | None = None
 ) -> int:
-    """Return a lower bound in ps: the time in which in-links deliver the missing chunks of an NPU.
+    """Return a lower bound in ps: the time in which links can deliver the missing chunks to an NPU.
 
-    The maximum over all NPUs that need the chunks (`needed`, None for all) and have in-links; 0
-    without any. Messages are not divided.
+    It is the maximum over all NPUs that need the chunks (`needed`, None for all) and have incoming
+    links; 0 if there are none. Messages are not divided.
     """
     degree = network.in_degree[: network.num_npus]
     nodes = np.flatnonzero((degree > 0) & _select_members(network, needed))
@@ -134,10 +134,10 @@ def bound_ingress_ps(
 def _find_earliest_times(
     busy: Int64Array, arrival: Int64Array, indptr: Int64Array, missing_chunks: Int64Array
 ) -> Int64Array:
-    """Return the earliest time in ps by which each group of links delivers its messages.
+    """Return the earliest time in ps by which each group of links can deliver its messages.
 
-    int64[groups], by bisection. Group i is the links `indptr[i]:indptr[i + 1]`; no group is empty.
-    `missing_chunks`: messages of each group.
+    int64[groups], found by bisection. Group i consists of the links `indptr[i]` to `indptr[i + 1]`
+    - 1, at least one. `missing_chunks`: int64[groups], number of messages.
     """
     first = indptr[:-1]
     group = group_of_entry(indptr)
@@ -221,8 +221,8 @@ class _EventGather:
     def slice(self) -> None:
         """Continue for a tenth of a second, and update `missing`.
 
-        Raises `InputError` if no message is under way although chunks are missing, and names the
-        origin of the first such chunk and an NPU that lacks it.
+        Raises `InputError` if chunks are missing but no link can deliver another one. The error
+        names the origin of the first such chunk and an NPU that lacks it.
         """
         from collhub_tacos.spreading.heterogeneous_kernel import advance
 
@@ -243,10 +243,10 @@ class _EventGather:
             raise unreachable_error(self._network, int(self._origin[chunk]), npu)
 
     def schedule(self) -> LinkSchedule:
-        """Return all transfers, by destination, then by arrival; initial chunks have none.
+        """Return all transfers, sorted by destination, then by arrival.
 
-        A transfer starts before its arrival (`when`, ps) by the arrival time of its link. None
-        reduces.
+        Chunks at their origin have no transfer. A transfer starts the arrival time of its link
+        before it arrives. No transfer reduces.
         """
         state = self._state
         # Initial chunks have no link.
@@ -259,9 +259,9 @@ class _EventGather:
 
 
 def _prune(schedule: LinkSchedule, needed: BoolArray, num_chunks: int) -> LinkSchedule:
-    """Remove transfers of chunks that neither their destination nor a later receiver needs.
+    """Remove transfers that bring a chunk to a node that neither needs nor forwards it.
 
-    `needed`: bool per NPU. The order of the remaining transfers is unchanged.
+    `needed`: bool[NPUs]. The remaining transfers keep their order.
     """
     brought_by = np.full((schedule.network.num_npus, num_chunks), -1, np.int64)
     brought_by[schedule.destination, schedule.chunk] = np.arange(len(schedule))
@@ -281,8 +281,9 @@ def _draw_variant(
 ) -> tuple[npt.NDArray[np.float32], Int64Array]:
     """Return the random choices of a seed: (supply to add, order of links in ties).
 
-    Supply per node and chunk: float32 of `shape`, less than half of `min_rate`, so that it only
-    decides between equal rates; order: int64[links]. Seed 0: no addition, links in their order.
+    The supply is float32[nodes, chunks] (`shape`), less than half of `min_rate`, so that it only
+    decides between equal rates. The order is int64[links]. Seed 0 adds nothing and uses the order
+    of the links.
     """
     if seed == 0:
         return np.zeros(shape, np.float32), np.arange(num_links)
@@ -307,10 +308,10 @@ def _draw_random(seed: int, count: int, offset: int) -> npt.NDArray[np.float64]:
 
 
 def _check(network: LinkNetwork, times: LinkTimes, origin: Int64Array) -> None:
-    """Raise `InputError` for switches, links that are busy beyond the arrival, or bad origins.
+    """Raise `InputError` for switches, wrong link times, or wrong origins, in this order.
 
-    Codes are `switches`, `link-times` (also for negative busy times) and `origin-range` (an origin
-    that is no NPU), checked in this order.
+    The codes are `switches`; `link-times` for negative busy times, and for links that are busy
+    longer than until the arrival; `origin-range` for an origin that is not an NPU.
     """
     name = network.topology.name
     if network.num_nodes > network.num_npus:

@@ -89,20 +89,20 @@ def advance(
     missing: int,
     budget: int,
 ) -> tuple[int, int]:
-    """Process arrivals in the order of time until no delivery is missing or `budget` is used up.
+    """Process arrivals in the order of time until no chunk is missing or `budget` is used up.
 
     The link whose message arrives first (ties by `tie_rank`) delivers the chunk with the lowest
     supply among those that its source had at the start of the message and its destination lacks. If
-    there is none, or if a rarer chunk comes within `patience` (once per message), the message
-    starts later instead; if its source has no useful chunk yet, the link is idle until it gets one.
-    If all logs are empty (first call), every chunk is first put at its origin, at time 0. `state`
-    is modified.
+    there is none, or if a chunk with lower supply arrives at the source within `patience` (once per
+    message), the message starts later instead. If its source has no useful chunk, the link is idle
+    until it gets one. In the first call, when all logs are empty, every chunk is first put at its
+    origin at time 0. `state` is modified.
 
-    `origin`: int64[chunks], node of every chunk. `needed`: bool[nodes], whether the node must get
-    every chunk. `waiting`: number of links in the heap; 0 in the first call. `missing`: outstanding
-    deliveries to `needed` nodes, without those at origins. `budget`: examined chunks plus 32 per
-    arrival; the last arrival may exceed it. Returns the new (`waiting`, `missing`) for the next
-    call. The loop also stops if no link is in the heap: then no further delivery is possible.
+    `origin`: int64[chunks]. `needed`: bool[nodes], whether a node must get every chunk. `waiting`:
+    number of links in the heap, 0 in the first call. `missing`: outstanding deliveries to needed
+    nodes. `budget`: number of examined chunks plus 32 per arrival; the last arrival may exceed it.
+    Returns (`waiting`, `missing`) for the next call. Processing also stops if no link is in the
+    heap, because then no further delivery is possible.
     """
     source, destination, busy, arrival, _, tie_rank, patience, _, _ = links
     supply, log, _, when, filled, start, finish, first, known, is_idle, has_waited, heap = state
@@ -160,10 +160,11 @@ def _record_arrival(
     now: int,
     waiting: int,
 ) -> int:
-    """Log that `link` (-1: none) delivered a chunk to a node at `now`, and update the supply.
+    """Log that `link` delivered a chunk to a node at `now` (ps), and update the supply.
 
-    Idle out-links to neighbours that lack the chunk get a message that starts at `now` or later.
-    Returns the new number of links in the heap, which is `waiting` before. `state` is modified.
+    `link` is -1 for the origin of the chunk. Idle links to neighbours that lack the chunk get a
+    message that starts at `now` or when they are free. Returns the number of links in the heap,
+    which was `waiting` before. `state` is modified.
     """
     position = state.filled[node]
     state.log[node, position] = chunk
@@ -201,13 +202,15 @@ def _find_later_start(
     patience: Int64Array,
     has_waited: BoolArray,
 ) -> int:
-    """Return the later start time of the message of a link, `_UNCHANGED` or `_NEVER`.
+    """Return the later start time (ps) of the message of a link, or `_UNCHANGED` or `_NEVER`.
 
-    A link waits at most `patience`, and once per message, if an entry logged by then has a rarer
-    chunk (lower supply) than entry `best`, -1 for none. If neither is useful, it starts at the
-    first later useful entry, however late, or `_NEVER`. `_UNCHANGED`: it delivers `best` now.
-    `latest`: number of log entries of the source at the start of the message; `end`: number of all
-    entries. Updates `has_waited` and, if no entry was useful, `first` of the link.
+    `best`: the log entry of the source that would be delivered now, -1 for none. `latest`: number
+    of log entries at the start of the message. `end`: number of all entries.
+
+    The message starts later, once per message and by at most `patience`, if a chunk with a lower
+    supply than `best` arrives at the source by then. If no entry is useful, it starts with the next
+    useful one, whatever its time, and `first` of the link advances to it; without any, the result
+    is `_NEVER`. Otherwise `best` is delivered now (`_UNCHANGED`). Updates `has_waited`.
     """
     start_time = _UNCHANGED
     rarest = best
@@ -229,9 +232,9 @@ def _find_later_start(
 
 @lean_part
 def _skip_present(supply: Float32Array, log: Int32Array, entry: int, end: int) -> int:
-    """Return the first log entry in `entry..end - 1` whose chunk is not present, else `end`.
+    """Return the first log entry in `entry..end - 1` whose chunk the receiver lacks, else `end`.
 
-    A chunk is present at the receiver if its `supply` is `_PRESENT`.
+    The receiver has a chunk if its `supply` is `_PRESENT`.
     """
     # Chunks stay present, so no cursor moves backwards.
     while entry < end and supply[log[entry]] == _PRESENT:
@@ -252,8 +255,8 @@ def _skip_until(when: Int64Array, entry: int, end: int, time: int) -> int:
 def _find_rarest(supply: Float32Array, log: Int32Array, first: int, end: int) -> int:
     """Return the log entry in `first..end - 1` whose chunk has the lowest supply.
 
-    The supply is the rate at which neighbours could bring it. Of equal ones the first; -1 if all
-    chunks are present.
+    The supply is the total rate of the links that could bring the chunk. Of equal ones the first is
+    returned; -1 if the receiver has all chunks.
     """
     best, min_supply = -1, _PRESENT
     for entry in range(first, end):
@@ -271,9 +274,10 @@ def _is_rarer(supply: Float32Array, log: Int32Array, one: int, other: int) -> bo
 
 @lean_part
 def _push(heap: Int64Array, size: int, finish: Int64Array, tie_rank: Int64Array, link: int) -> int:
-    """Insert a link into the heap by finish, then by tie rank; return the new size.
+    """Insert a link into the heap, which is ordered by finish time, then by tie rank.
 
-    `size`: links in the heap before; `finish` and `tie_rank` are by link and remain unchanged.
+    `size`: number of links in the heap. Returns the new size. `finish` and `tie_rank` have one
+    entry per link.
     """
     # The hole moves up while its parent is later.
     hole = size
@@ -289,9 +293,9 @@ def _push(heap: Int64Array, size: int, finish: Int64Array, tie_rank: Int64Array,
 
 @lean_part
 def _pop(heap: Int64Array, size: int, finish: Int64Array, tie_rank: Int64Array) -> int:
-    """Remove and return the first link of a heap with `size` links, at least one.
+    """Remove and return the link with the earliest finish; ties go to the smaller tie rank.
 
-    The first one finishes soonest; ties go to the smaller tie rank. The caller decreases `size`.
+    `size`: number of links in the heap, at least one; the caller must decrease it.
     """
     end = size - 1
     top, link, hole = heap[0], heap[end], 0

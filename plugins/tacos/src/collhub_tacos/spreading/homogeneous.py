@@ -62,10 +62,10 @@ class LockstepResult:
 
 
 def bound_steps(network: LinkNetwork, origin: Int64Array) -> int:
-    """Return a lower bound of the number of steps of an all-gather: the maximum over all NPUs.
+    """Return a lower bound on the number of steps of an all-gather.
 
-    An NPU needs as many steps as the chunks it lacks divided by its in-links, rounded up. `origin`:
-    NPU of each chunk.
+    An NPU needs as many steps as the chunks that it lacks divided by its incoming links, rounded
+    up; the bound is the maximum over all NPUs. `origin`: NPU of each chunk.
     """
     npus = network.num_npus
     chunks_at_node = np.bincount(origin, minlength=npus)[:npus]
@@ -103,13 +103,14 @@ def all_gather(
     arrival_ps: int | None = None,
     progress: FractionReport = ignore_fraction,
 ) -> ArrivalLog:
-    """Bring every chunk to all NPUs in lockstep; chunk x starts at NPU `origin[x]`.
+    """Bring every chunk to all NPUs in steps of equal length; chunk x starts at NPU `origin[x]`.
 
-    Links are busy for `step_ps` with each chunk. `arrival_ps`: time from the start to the arrival,
-    default `step_ps`; a chunk is forwarded in the next step after its arrival. With seed 0 a node
-    examines its in-links in order, with other seeds from a random one on. `progress(fraction)` is
-    called about once a second; an exception that it raises ends the work. Raises `InputError` for a
-    network with switches or one that is not strongly connected.
+    A link is busy for `step_ps` with each chunk. `arrival_ps`: time from the start to the arrival,
+    by default `step_ps`; a chunk is forwarded in the next step after its arrival. With seed 0 a
+    node examines its incoming links in order, with other seeds from a random one on.
+    `progress(fraction)` is called about once a second; an exception that it raises ends the work.
+    Raises `InputError` for a network with switches, for one that is not strongly connected, and for
+    wrong times.
     """
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
@@ -133,21 +134,23 @@ def find_best_all_gather(
     progress: Progress = ignore_progress,
     after_trial: AfterTrial = ignore_trial,
 ) -> LockstepResult:
-    """Find the fastest all-gather in lockstep over several seeds, starting with `first_seed`.
+    """Find the fastest all-gather in steps of equal length over several seeds.
 
-    Chunk x starts at NPU `origin[x]`; links are busy for `step_ps` with a chunk, which
-    arrives `arrival_ps` after its start (default `step_ps`). `seeds`: number of seeds; 0
-    chooses 1 to 20, fewer for more pairs of link and chunk. If all nodes are equivalent, the
-    first variant computes the part of one node and translates it to all; the search over all
-    nodes follows only with more than one seed. If the arrival is not a multiple of the step,
-    a longer step is tried as well. Variants that cannot be faster than the best result by
-    `bound_steps` are skipped, and a result that reaches this bound ends the seeds of its
-    variant. Among equally fast results the first one counts. `threads`: seeds tried in
-    parallel (0: one per core), without effect on the result. `after_trial` is called after
-    each seed that counts. Ctrl-C ends the search and returns the best result so far, marked
-    as interrupted; it is raised again if there is none. Raises `InputError` for networks with
-    switches, networks that are not strongly connected, and steps that are not positive or
-    exceed the arrival.
+    Chunk x starts at NPU `origin[x]`. A link is busy for `step_ps` with a chunk, which arrives
+    `arrival_ps` after its start (default `step_ps`). `seeds`: number of seeds from `first_seed` on;
+    0 chooses 1 to 20, fewer for more pairs of link and chunk. `threads`: seeds tried in parallel
+    (0: one per core), without effect on the result. `after_trial` is called after each seed that
+    counts.
+
+    If all nodes are equivalent, the first variant computes the part of one node and translates it
+    to all others; the search over all nodes follows only with more than one seed. If the arrival is
+    not a multiple of the step, a longer step is tried as well. A variant that cannot be faster than
+    the best result by `bound_steps` is skipped, and a result that attains this bound ends the seeds
+    of its variant. Of equally fast results the first one is returned.
+
+    Ctrl-C ends the search with the best result so far, marked as interrupted; without one it is
+    raised again. Raises `InputError` for networks with switches, networks that are not strongly
+    connected, and steps that are not positive or exceed the arrival.
     """
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
@@ -190,8 +193,8 @@ def _generate_variants(
 ) -> Iterator[_LockstepVariant]:
     """Yield the variants to try, each with every step length.
 
-    The translated part of one node comes first, if the network is symmetric. The gather of all
-    nodes follows if it is fast (`is_quick`) or the only possibility.
+    If the network is symmetric, the variant that translates the part of one node comes first. The
+    variant that computes all nodes follows if the network is not symmetric, or with `is_quick`.
     """
     translations = Translations.of(network, origin)
     kernels: list[Translations | None] = []
@@ -226,10 +229,10 @@ class _LockstepVariant:
         progress: Progress,
         after_trial: AfterTrial,
     ) -> LockstepResult:
-        """Return the fastest log over some seeds; a log of `min_steps` steps ends the search.
+        """Return the log with the fewest steps over some seeds; `min_steps` steps end the search.
 
-        Fastest is the least number of steps. `threads` 0 means one per CPU. `after_trial` is called
-        after each seed. The result states whether only one node was computed (symmetric).
+        `threads` 0 means one per core. `after_trial` is called after each seed that counts. The
+        result says whether only one node was computed (symmetric).
         """
         result = find_best_of_seeds(
             self._log,
@@ -246,8 +249,9 @@ class _LockstepVariant:
     def _log(self, seed: int, report: FractionReport) -> ArrivalLog:
         """Return the log of a seed: for every node, the order in which chunks arrive.
 
-        Without translations all nodes are computed, and `report` receives the progress; with
-        translations one node is, and its part is translated to all others, without reports.
+        Without translations all nodes are computed, and `report` gets the progress. With
+        translations, only node 0 is computed and translated to all others, and `report` is not
+        called.
         """
         if self.translations is None:
             return all_gather(
@@ -311,10 +315,9 @@ class _LockstepGather:
 
     @property
     def carried(self) -> npt.NDArray[np.uint8]:
-        """Return the rows of used links up to the last step with a transfer: uint8[steps, bytes].
+        """Rows of used links up to the last step with a transfer: uint8[steps, bytes].
 
-        One bit per link. Steps after it, such as the kernel's last window, are cut off; empty
-        without transfers.
+        Each link is a bit. Later steps are omitted; empty without transfers.
         """
         first = max(0, self._step - 2 * self._window)
         is_used = self._carried[first : self._step].any(axis=1)
@@ -331,10 +334,10 @@ class _LockstepGather:
         return delivered / max(1, self.log.size - before)
 
     def slice(self, seed: int) -> None:
-        """Continue for about a second; enlarge the table of used links before if necessary.
+        """Continue for about a second, after enlarging the table of used links if necessary.
 
-        The table gets half as many rows as steps are done, plus the window. Sets `is_over` after a
-        window without transfers. Raises `InputError` if a chunk cannot reach a node then.
+        Sets `is_over` after a window of steps without transfers. Raises `InputError` if a chunk
+        cannot reach a node.
         """
         from collhub_tacos.spreading.lockstep_kernel import advance
 
@@ -363,9 +366,9 @@ class _LockstepGather:
 
 
 def _check(network: LinkNetwork, step_ps: int, arrival_ps: int) -> None:
-    """Check that steps of equal length model the links; raises `InputError` otherwise.
+    """Raise `InputError` if steps of equal length cannot model the links.
 
-    Codes: `switches` for a network with switches, `link-times` unless 0 < `step_ps` <=
+    The codes are `switches` for a network with switches, and `link-times` unless 0 < `step_ps` <=
     `arrival_ps`.
     """
     if network.num_nodes > network.num_npus:

@@ -74,9 +74,10 @@ def _hash(seed: int, step: int, node: int) -> int:
 
 @part
 def _touch_cache_lines(have: npt.NDArray[np.uint64], node: int) -> int:
-    """Read a word of every cache line of a row in order; return the number of nonzero words.
+    """Read one word of every cache line of a row, in order; return how many are not 0.
 
-    This is faster than cache misses in random order.
+    Its purpose is to load the row into the cache, which is faster in this order than in random
+    order.
     """
     used = 0
     for word in range(0, have.shape[1], 8):
@@ -98,12 +99,13 @@ def _match_in_links(
     cursor: Int64Array,
     taken: Int64Array,
 ) -> int:
-    """Assign to every in-link of a node, cyclically from `slot` on, the oldest chunk that it lacks.
+    """Assign to every incoming link of a node the oldest chunk that the node lacks.
 
-    Oldest is the order of the source's log up to the entries that it had in step slot `old`;
-    entries before the link's cursor have been examined. Assigned chunks count as present at once.
-    Changes `have`, `cursor` and `taken` (result per in-link, -1 for none). Returns the number of
-    examined entries.
+    The links are processed cyclically from `slot` on. Oldest is the first in the log of the link's
+    source, among the entries that the source had in row `old` of `seen`; entries before the link's
+    `cursor` were examined earlier. An assigned chunk counts as present at once. Changes `have`,
+    `cursor` and `taken` (the chunk per incoming link, -1 for none). Returns the number of examined
+    entries.
     """
     work = 0
     for _ in range(degree):
@@ -138,10 +140,10 @@ def _append_to_log(
     now: int,
     taken: Int64Array,
 ) -> int:
-    """Append the chunks that a node's in-links took to its log, in the order of links.
+    """Append the chunks that a node's incoming links bring to its log, in the order of links.
 
-    `taken`: chunk per in-link, -1 for none; `end`: entries of the log before. Sets the bit of each
-    used link in row `now` of `carried`. Returns the new number of entries.
+    `taken`: chunk per incoming link, -1 for none. `end`: number of entries of the log before. Also
+    sets the bit of each used link in row `now` of `carried`. Returns the new number of entries.
     """
     for slot in range(degree):
         if taken[slot] >= 0:
@@ -166,11 +168,11 @@ def advance(
 ) -> tuple[int, int]:
     """Compute windows of steps from `first_step` on, until a window has no transfers.
 
-    Or until `budget` entries were examined or `carried` is full. In a window, which is not shorter
-    than the lag, layer i computes a step after layer i + 1 has computed the previous one; it is at
-    most one step ahead and sees the correct state. With seed 0 a node examines its in-links in
-    order, else from a random one on; log entries of one step are in the order of links. Returns the
-    next step and the number of transfers of the last window.
+    Also stops after `budget` examined entries, and if `carried` is full. With seed 0 a node
+    examines its incoming links in order, otherwise from a random one on. Log entries of one step
+    are in the order of links. Within a window, which is at least as long as the lag, layer i
+    computes a step after layer i + 1 has computed the previous one, so that logs stay in the cache;
+    the result is the same. Returns (next step, number of transfers of the last window).
     """
     (log, have, filled, seen, cursor), (nodes, layer_start) = state, layers
     num_chunks, slots, num_layers = log.shape[1], seen.shape[0], len(layer_start) - 1
@@ -212,11 +214,12 @@ def advance(
 
 @kernel
 def advance_cells(shift: Int64Array, own: int, lag: int, seed: int) -> Int64Array:
-    """Compute the lockstep all-gather at one node of a network in which all nodes are equivalent.
+    """Compute the all-gather of one node in a network in which all nodes are equivalent.
 
-    `shift[j, x]`: number at this node of chunk x of the source of in-link j; chunks 0..own-1 are
-    initially present. Returns int64[steps, in-links], the chunk that an in-link brings in a step,
-    -1 for an idle link; some chunks are missing if they never arrive.
+    `shift[j, x]`: number at this node of chunk x of the source of in-link j. `own`: number of
+    chunks that are present at the start, with numbers 0..own-1. `lag`: steps until an arrived chunk
+    can be forwarded. Returns int64[steps, in-links], the chunk that an in-link brings in a step, -1
+    for none. Chunks that never arrive are missing.
     """
     degree, num_chunks = shift.shape
     have = np.zeros(num_chunks, np.bool_)
@@ -266,9 +269,9 @@ def build_symmetric_all_gather(
 ) -> ArrivalLog:
     """Compute the all-gather of node 0 and translate it to every node.
 
-    The matching is that of this module on chunks numbered by their offset. On all tested tori the
-    result attains the bound, whereas the matching at all nodes separately takes one more step.
-    Raises `InputError` if the network is not connected.
+    The matching is that of `advance`, with chunks numbered relative to the node. On all tested tori
+    the result attains the bound, whereas the matching at all nodes takes one more step. Raises
+    `InputError` if the network is not connected.
     """
     num_nodes = network.num_npus
     chunks_per_node = len(origin) // num_nodes
@@ -292,11 +295,11 @@ def build_symmetric_all_gather(
 def _translate_log(
     translations: Translations, taken: Int64Array, chunk_of: Int64Array
 ) -> Identifiers:
-    """Return the logs of all nodes; nodes with in-links in the same order form a batch.
+    """Return the logs of all nodes: unsigned integers [nodes, chunks].
 
-    `taken`: per step and in-link of node 0 the cell that it takes, -1 for none. `chunk_of`: the
-    chunks of every node. A row of the result lists the node's own chunks, then those of the steps,
-    within a step in the order of the node's in-links by number.
+    `taken`: per step and in-link of node 0 the relative chunk that it brings, -1 for none.
+    `chunk_of`: the chunks of every node. A row has the node's own chunks, then those of the steps;
+    chunks of one step are in the order of the node's in-links by number.
     """
     num_nodes, chunks_per_node = chunk_of.shape
     log = np.empty((num_nodes, chunk_of.size), choose_identifier_type(chunk_of.size))
@@ -317,10 +320,11 @@ def _translate_log(
 def _translate_bits(
     network: LinkNetwork, translations: Translations, taken: Int64Array
 ) -> npt.NDArray[np.uint8]:
-    """Return the used links, those of node 0 translated: bits, uint8[steps, ceil(links / 8)].
+    """Return the used links of all nodes as bits: uint8[steps, ceil(links / 8)].
 
     The lowest bit of a byte is its first link; bits after the last link are 0. A link is used in a
-    step if node 0 takes a cell (not -1) over the in-link of which it is the translation.
+    step if node 0 receives a chunk (not -1 in `taken`) over the in-link of which it is the
+    translation.
     """
     links = network.num_links
     carried = np.empty((len(taken), -(-links // 8)), np.uint8)

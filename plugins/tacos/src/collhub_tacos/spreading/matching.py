@@ -45,10 +45,9 @@ def build_initial_state(
 ) -> SpreadState:
     """Return the state in which chunk x is at `origin[x]` and all links are free.
 
-    `distance[x]`: distance of chunk x from every node, which the search modifies. `needed`: bool
-    per node that must receive the chunks. Nothing is sent, the clock is 0, and the missing pairs
-    (chunk, node) are those of needed nodes other than the origin. `seed` is the state of the random
-    numbers.
+    `distance[x]`: distance of chunk x from every node, which the search modifies. `needed`:
+    bool[nodes], nodes that must receive the chunks. Nothing has been sent, and the clock is 0.
+    `seed`: initial state of the random numbers.
     """
     from collhub_tacos.spreading.matching_kernel import SpreadState
 
@@ -76,10 +75,10 @@ _MAX_LAG = 64
 
 
 def choose_step_lengths(busy_ps: int, arrival_ps: int) -> list[int]:
-    """Return the step lengths in picoseconds to try, of which a message takes a whole number.
+    """Return the step lengths in ps to try, such that a message takes a whole number of steps.
 
-    The shortest one not below `busy_ps`, and the one with one step fewer to the arrival, if that
-    differs. A message takes at most 64 steps.
+    They are the shortest one of at least `busy_ps`, and the one with one step fewer until the
+    arrival, if it differs. A message takes at most 64 steps.
     """
     # A chunk that arrives between two steps waits for the next one, which longer steps may avoid.
     max_lag = min(-(-arrival_ps // busy_ps), _MAX_LAG)
@@ -105,13 +104,13 @@ def build_matched_all_gather(
     limit_ps: int | None = None,
     progress: FractionReport = ignore_fraction,
 ) -> LinkSchedule | None:
-    """Bring every chunk to all NPUs on equal links; chunk x starts at NPU `origin[x]`.
+    """Bring every chunk to all NPUs on links of equal times; chunk x starts at NPU `origin[x]`.
 
-    Time is divided into steps of a message. In each step the nodes, in random order, take the
-    chunks that come nearest to nodes that lack them, at most one per link. `is_needed`: bool per
-    node that must receive the chunks, default all NPUs. None if it would take `limit_ps` or more.
+    In each step, which is the time of a message, the nodes in random order take the chunks that
+    come nearest to nodes that lack them, at most one per link. `is_needed`: bool[nodes], nodes that
+    must receive the chunks, None for all NPUs. Returns None if it would take `limit_ps` or more.
     `progress(fraction)` is called often; an exception that it raises ends the work. Raises
-    `InputError` for a network in which a chunk cannot reach a node. Cost: at most steps x nodes x
+    `InputError` for a network in which a chunk cannot reach a node. Takes at most steps x nodes x
     chunks x nodes.
     """
     needed = np.arange(network.num_nodes) < network.num_npus if is_needed is None else is_needed
@@ -140,11 +139,11 @@ def find_best_matched_all_gather(
     progress: Progress = ignore_progress,
     after_trial: AfterTrial = ignore_trial,
 ) -> Best[LinkSchedule]:
-    """Find the fastest of `seeds` seeds from `first_seed` on, or the first that meets `goal_ps`.
+    """Find the fastest matched all-gather over `seeds` seeds from `first_seed` on.
 
-    `threads`: seeds tried in parallel (0: one per core); the result does not depend on it. Ctrl-C
-    ends the search; if there is no result yet, it is raised again. Raises like
-    `build_matched_all_gather`.
+    The search ends at the first schedule of at most `goal_ps`. `threads`: seeds tried in parallel
+    (0: one per core), which does not change the result. Ctrl-C ends the search with the best result
+    so far; without one it is raised again. Raises `InputError` as `build_matched_all_gather` does.
     """
 
     def attempt(seed: int, report: FractionReport) -> LinkSchedule:
@@ -167,10 +166,10 @@ def find_best_matched_all_gather(
 
 
 def _count_hops(network: LinkNetwork, origin: Int64Array, needed: BoolArray) -> Int16Array:
-    """Return the number of links on a shortest path between all nodes, int16[from, to].
+    """Return the number of links on a shortest path between all nodes: int16[from, to].
 
-    `_MAX_HOPS` - 1 also stands for all larger distances and for no path. Raises `InputError` if a
-    chunk (`origin`: its node) cannot reach a node of `needed`.
+    Larger distances, and missing paths, have the value `_MAX_HOPS` - 1. `origin`: node of each
+    chunk. Raises `InputError` if a chunk cannot reach a node of `needed`.
     """
     unit_length = np.ones(network.num_links, np.int64)
     paths = ShortestPaths(network.num_nodes, network.source, network.destination, unit_length)
@@ -205,10 +204,10 @@ class _MatchedSpread:
     def schedule(
         self, seed: int, limit_ps: int | None, progress: FractionReport
     ) -> LinkSchedule | None:
-        """Return the schedule of a seed, None if it takes `limit_ps` or more (None: no limit).
+        """Return the schedule of a seed; None if it takes `limit_ps` or more (None: no limit).
 
-        Time advances in steps; a message arrives after the arrival time, rounded up to steps.
-        `progress` receives the fraction of chunks that have arrived.
+        A message arrives after the arrival time, rounded up to steps. `progress` gets the fraction
+        of chunks that have arrived.
         """
         # Imported here: numba takes a second.
         from collhub_tacos.spreading.matching_kernel import InLinks, advance
@@ -231,9 +230,9 @@ class _MatchedSpread:
         return self._build_schedule(state.chunk[:sent], state.link[:sent], state.step[:sent])
 
     def _find_step_limit(self, limit_ps: int | None) -> int:
-        """Return the first step in which no message may start, to arrive before `limit_ps`.
+        """Return the first step in which a message would no longer arrive before `limit_ps`.
 
-        The largest integer for None.
+        For None it is the largest int64.
         """
         if limit_ps is None:
             return np.iinfo(np.int64).max
@@ -242,10 +241,10 @@ class _MatchedSpread:
     def _build_schedule(
         self, chunk: Int64Array, link: Int64Array, step: Int64Array
     ) -> LinkSchedule:
-        """Return the schedule of the messages: (chunk, link, step) by message, int64 each.
+        """Return the schedule of the messages `chunk`, `link`, `step`, int64[messages] each.
 
-        A step lasts `_step_ps`, and a message arrives `_arrival_ps` after its start. If some links
-        are busy for a shorter time, messages are moved to the earliest possible times.
+        A step lasts `_step_ps`, and a message arrives `_arrival_ps` after its start. If links have
+        different times, messages are moved to the earliest possible times.
         """
         start = step * self._step_ps
         schedule = LinkSchedule.without_reduction(
@@ -286,12 +285,14 @@ def search_with_deadlines(
     report: FractionReport,
     after_trial: AfterTrial = ignore_trial,
 ) -> Best[LinkSchedule]:
-    """Find the fastest all-gather with decreasing deadlines, or `begin` if none is faster.
+    """Search for an all-gather that is faster than `begin`, with decreasing deadlines.
 
-    Chunk x starts at NPU `origin[x]`, and all NPUs need all chunks. `network` has no switches and
-    is connected. The search ends at `goal_ps`, or if a thousandth of the time cannot be saved.
-    Equal seeds give equal results. `report(fraction)` and `after_trial()` may raise exceptions;
-    Ctrl-C and limits end the search with the best result so far.
+    Chunk x starts at NPU `origin[x]`, and all NPUs need all chunks. `network` must be connected and
+    have no switches. Each trial uses a new seed and a deadline below the fastest time; after
+    repeated failures the deadline is relaxed. The search ends at `goal_ps`, if not even a
+    thousandth of the time can be saved, and after `_MAX_TRIALS`. `begin` is returned if nothing is
+    faster. Equal seeds give equal results. Ctrl-C and limits raised by `report(fraction)` or
+    `after_trial()` end the search with the best result so far.
     """
     gather = _DeadlineSpread(network, times, origin)
     best, saving, num_failures = begin, _INITIAL_SAVING, 0
@@ -326,11 +327,11 @@ class _DeadlineSpread:
         self._noise_unit = float(np.mean(times.arrival)) * network.num_nodes
 
     def schedule(self, seed: int, deadline_ps: int) -> LinkSchedule | None:
-        """Return the schedule of a seed, None if some chunk would arrive after `deadline_ps`.
+        """Return the schedule of a seed; None if some chunk would arrive after `deadline_ps`.
 
-        The seed draws the random numbers and selects the strength of noise: the entry of `_NOISES`
-        (0.01, 0.2) at the seed modulo their number. The transfers are in the order in which they
-        were sent; none reduces.
+        The seed determines the random numbers and the strength of the noise, which is the entry of
+        `_NOISES` at the seed modulo their number. Transfers are in the order in which they were
+        sent; none reduces.
         """
         # Imported here: numba takes a second.
         from collhub_tacos.spreading.matching_kernel import (

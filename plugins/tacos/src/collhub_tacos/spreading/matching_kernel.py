@@ -78,12 +78,11 @@ def advance(
     last_step: Integer,
     max_examined: Integer,
 ) -> bool:
-    """Continue for about `max_examined` examined chunks; return whether to stop.
+    """Compute steps until about `max_examined` more chunks were examined.
 
-    True if all chunks are delivered or `last_step` is reached. `lag`: steps from the start of a
-    message until its destination can forward it.
-
-    Invariant at the end of a step: `is_held` and `near` include all sent messages.
+    Returns whether the search is over. It is over if all chunks are delivered, or step `last_step`
+    is reached. `lag`: steps from the start of a message until its destination can forward it.
+    `state` is modified; at the end of a step, `is_held` and `near` include all sent messages.
     """
     sent, arrived, steps, missing, examined = 0, 1, 2, 3, 4
     counter = state.counter
@@ -112,11 +111,11 @@ def advance(
 def spread_by_events(
     links: InLinks, times: EventTimes, state: SpreadState, is_needed: BoolArray, deadline: Integer
 ) -> bool:
-    """Send messages that arrive by the deadline (ps); return whether all needed chunks arrive.
+    """Send messages that arrive by `deadline` (ps); return whether all needed chunks arrive.
 
-    At every event time, nodes choose chunks in a random order; a link whose message would arrive
-    too late is no longer free. Stops as soon as no chunk is missing or no event is pending.
-    Invariant when a node chooses: messages on its free links would arrive in time.
+    At every event, nodes choose chunks in random order. A link whose message would arrive too late
+    is no longer used. Stops as soon as no chunk is missing or no event remains. `state` is
+    modified.
     """
     sent, arrived, clock, missing = 0, 1, 2, 3
     counter = state.counter
@@ -160,10 +159,11 @@ def _process_event(
     is_waiting: BoolArray,
     deadline: Integer,
 ) -> None:
-    """Process the arrival of transfer `event // 2` or, if odd, the release of its link.
+    """Process the arrival of transfer `event // 2` or, if `event` is odd, the release of its link.
 
-    After an arrival, the destination can send the chunk, and the destinations of its out-links wait
-    for a choice; after a release, the link is free and its destination waits.
+    After an arrival, the destination can send the chunk, and `is_waiting` becomes True for its
+    neighbours, which may then choose chunks. After a release, the link is free, and `is_waiting`
+    becomes True for its destination. `deadline` is not used.
     """
     transfer = event // 2
     link = state.link[transfer]
@@ -179,10 +179,10 @@ def _process_event(
 
 @part
 def _choose(links: InLinks, state: SpreadState, is_needed: BoolArray, node: Integer) -> None:
-    """Let a node take chunks over its free in-links, those of the greatest weight first.
+    """Let a node take chunks over its free incoming links, those of the greatest weight first.
 
-    Weights are those of `_find_candidates`. Sends the matched chunks, decreases the count of
-    missing chunks, and adds the number of candidates + 1 to the cost counter.
+    Weights are those of `_find_candidates`. Records the messages in `state`, decreases the number
+    of missing chunks, and adds the number of candidates + 1 to the cost counter.
     """
     chunks, degree = len(state.can_send), links.indptr[node + 1] - links.indptr[node]
     place = np.empty(chunks, np.int64)
@@ -233,12 +233,12 @@ def _find_candidates(
     place: Int64Array,
     weight: npt.NDArray[np.float64],
 ) -> int:
-    """Find missing chunks that an in-neighbour can send, and their weights; return their number.
+    """Find the chunks that a node lacks and could receive now; return their number.
 
-    A chunk counts if the node does not hold it and a free in-link's source can send it. Its weight
-    is the sum over all nodes of the decrease of the distance to the chunk if this node holds it,
-    plus random noise below `links.noise`. A node that needs no chunks takes only those with a
-    decrease. The first entries of `place` (chunks, ascending) and `weight` are overwritten.
+    A chunk counts if the source of a free incoming link can send it. Its weight is the sum over all
+    nodes of the decrease of their distance to the chunk if this node gets it, plus random noise
+    below `links.noise`. A node that needs no chunks takes only those with a decrease. The first
+    entries of `place` (chunks, ascending) and `weight` are overwritten.
     """
     begin, end = links.indptr[node], links.indptr[node + 1]
     far = links.far[node]
@@ -270,13 +270,12 @@ def _find_candidates(
 def _match(
     links: InLinks, state: SpreadState, node: Integer, chunks: Int64Array, matched: Int64Array
 ) -> None:
-    """Assign in-links of a node to chunks in the order of `chunks` by augmenting paths.
+    """Assign incoming links of a node to chunks, in the order of `chunks`, by augmenting paths.
 
-    `matched` becomes the chunk of every in-link, -1 for links without one. Only free links whose
-    source can send the chunk are used. A chunk that gets a link keeps some link, but later chunks
-    may move it to another; among possible paths the breadth-first search takes the shortest, and
-    the link of lowest index. Chunks for which there is no path get none. Ends when all free links
-    have chunks.
+    Only free links whose source can send the chunk are used. `matched` is overwritten by the chunk
+    of every incoming link, -1 for none. A chunk that has a link keeps some link, but a later chunk
+    may move it to another one. Chunks for which there is no path get no link. Ends when all free
+    links have chunks.
     """
     begin, degree = links.indptr[node], len(matched)
     matched[:] = -1
@@ -322,11 +321,12 @@ def _send(
     node: Integer,
     matched: Int64Array,
 ) -> int:
-    """Send the matched chunks to a node, which is now a holder; return how many it needed.
+    """Send the matched chunks to a node; return how many of them it needed.
 
-    `matched`: the chunk of every in-link, -1 for none. Each message is appended to the state with
-    its link and the current time or step, and the distances of all nodes to the chunk are lowered
-    to those from the new holder. All chunks of a needed node count as needed, none of another node.
+    `matched`: the chunk of every incoming link, -1 for none. Each message is appended to `state`
+    with its link and the current time or step, and the distances of all nodes to the chunk are
+    reduced to those from this node. The result is 0 for a node that needs no chunks, otherwise the
+    number of messages.
     """
     begin = links.indptr[node]
     far = links.far[node]

@@ -67,9 +67,9 @@ class SpreadTask:
 
     @property
     def is_all_gather(self) -> bool:
-        """Return whether the spreading is an all-gather of all NPUs.
+        """Whether the spreading is an all-gather of all NPUs.
 
-        It is if rank r is NPU r for all NPUs, and each starts with a chunk.
+        It is if rank r is NPU r for all NPUs, and each NPU starts with a chunk.
         """
         # Kernels for all NPUs need a chunk of each.
         has_each = len(np.unique(self.origin)) == self.network.num_npus
@@ -89,9 +89,9 @@ class SpreadTask:
         return self.setting.seeds or max(1, min(max_seeds, pairs // max(1, self.num_pairs)))
 
     def choose_matching_seeds(self) -> int:
-        """Return the requested number of seeds, else one that the cost of a matching allows.
+        """Return the requested number of seeds, or a number that the cost of a matching allows.
 
-        The latter is between 1 and `_MAX_MATCHING_SEEDS`.
+        The latter, used if 0 is requested, is between 1 and `_MAX_MATCHING_SEEDS`.
         """
         affordable = _CELLS_FOR_MATCHING_SEEDS // max(1, self.num_cells)
         return self.setting.seeds or max(1, min(_MAX_MATCHING_SEEDS, affordable))
@@ -163,11 +163,11 @@ class SpreadResult:
         )
 
     def replay(self, progress: Progress) -> bool:
-        """Verify the schedule on its arrays, without expanding a log.
+        """Verify the schedule without expanding a log; return whether that was possible.
 
-        Returns True after a replay, False if that is impossible: at switches and for routes, where
-        chunks have targets. Every chunk must reach every participating NPU. Raises `InputError`
-        that names the first offence.
+        It is not possible at switches, and for routes, whose chunks have single targets. Every
+        chunk must reach every participating NPU. Raises `InputError`, which names the first
+        offence.
         """
         # Imported here: numba takes a second.
         from collhub_tacos.schedules.replay import replay, replay_log
@@ -199,10 +199,11 @@ def spread_out(
     progress: Progress,
     time_ps: Callable[[SpreadResult], int] = _get_time_ps,
 ) -> SpreadResult:
-    """Bring all chunks to all members with the suitable kernels; keep the fastest result.
+    """Bring all chunks to all members by the suitable kernels; return the fastest result.
 
-    Ctrl-C ends the search; if there is no result yet, it is raised again. Raises `InputError` for a
-    network that does not connect all members, and for a log that exceeds the memory limit.
+    `time_ps`: function by which results are compared. Ctrl-C ends the search with the best result
+    so far; without one it is raised again. Raises `InputError` for a network that does not connect
+    all members, and for a log that exceeds the memory limit.
     """
     best = fastest_of(_run_kernels(task, progress), time_ps)
     # There is a kernel for every network.
@@ -213,7 +214,7 @@ def spread_out(
 def _run_kernels(task: SpreadTask, progress: Progress) -> Iterator[SpreadResult]:
     """Yield the results of the suitable kernels, until one attains the lower bound.
 
-    Only all-gathers without switches have a bound; for other tasks all kernels are run.
+    Only all-gathers without switches have such a bound; for other tasks all kernels are run.
     """
     has_goal = task.is_all_gather and not isinstance(task.network, PathNetwork)
     for kernel in _choose_kernels(task):
@@ -224,11 +225,12 @@ def _run_kernels(task: SpreadTask, progress: Progress) -> Iterator[SpreadResult]
 
 
 def spread_freely(task: SpreadTask) -> list[SpreadResult]:
-    """Return spreadings without fixed turns, whose time only a simulator can determine.
+    """Return spreadings without a fixed order on links, whose time only a simulator can determine.
 
-    Their planned times ignore contention. There are few or none: none if all pairs of NPUs are
-    equivalent, unless switches multicast or reduce, and none if the schedule is too large for
-    repeated simulation.
+    Their planned times ignore contention. The result is empty without switches, if some NPUs only
+    relay, if only some ranks are requested, and if the schedule is too large for repeated
+    simulation. It is also empty if the task is no all-gather or all arcs have equal times, unless
+    switches multicast or reduce.
     """
     is_small = task.setting.is_compared(len(task.origin)) and task.setting.requested_ranks is None
     has_stages = isinstance(task.network, PathNetwork) and not task.setting.has_relays
@@ -249,11 +251,18 @@ _SpreadKernel = Callable[[SpreadTask, Progress], SpreadResult]
 def _choose_kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
     """Yield the suitable kernels in the order in which they are tried.
 
-    With switches: stages if there are no relays, and trees unless stages are possible on a regular
-    network of more than `_MAX_PAIRS_FOR_TREES` (20 000) pairs. Otherwise: steps for an all-gather
-    on equal links, and nothing else if these are exact; the translated part of one node on
-    symmetric networks of up to `_MAX_PAIRS_FOR_SYMMETRY` (20 million) pairs; and events, after
-    steps only up to `_PAIRS_FOR_SEEDS` (400 000) pairs.
+    With switches:
+
+    - stages, unless some NPUs only relay
+    - trees, unless stages are possible on a regular network of more than `_MAX_PAIRS_FOR_TREES` (20
+      000) pairs of an arc and a chunk
+
+    Without switches:
+
+    - steps for an all-gather on links of equal times; nothing else if steps are exact
+    - the translated part of one node, for an all-gather on symmetric networks of up to
+      `_MAX_PAIRS_FOR_SYMMETRY` (20 million) pairs
+    - events; after steps only for up to `_PAIRS_FOR_SEEDS` (400 000) pairs
     """
     if isinstance(task.network, PathNetwork):
         # Yield stages if they are possible, and trees for small or irregular networks.
@@ -286,12 +295,11 @@ def _choose_kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
 def _generate_staged(task: SpreadTask) -> Iterator[LinkSchedule]:
     """Yield schedules that follow fixed plans of stages, one complete schedule per plan.
 
-    An example of a plan is to send first to one member of every group, then within the groups; to
-    send directly to all NPUs is a plan of one stage. If the task is an all-gather, every chunk goes
-    from its own origin to all NPUs. Otherwise the schedules are broadcasts of all chunks from the
-    origin of the first chunk; the origins of the other chunks are ignored. Plans that the network
-    does not support or that `task.trials` does not consider promising are left out, so there may be
-    no schedule at all.
+    A plan is, for example, to send first to one member of every group, then within the groups. For
+    an all-gather, every chunk goes from its origin to all NPUs. For other tasks, the schedules are
+    broadcasts of all chunks from the origin of the first chunk, and the origins of the other chunks
+    are ignored. Plans that the network does not support, or that `task.trials` does not consider
+    promising, are omitted, so there may be no schedule.
     """
     if task.is_all_gather:
         return generate_staged_all_gathers(task.network, task.times, task.origin, task.trials)
@@ -310,9 +318,9 @@ def _spread_symmetrically(
 ) -> SpreadResult:
     """Compute the part of one node and translate it to all nodes.
 
-    Tries the requested number of seeds, by default `_MAX_SEEDS` (20), starting with that of the
-    setting; the lower bound that ends the search early is that of the data entering a node. The
-    result's kernel is "symmetric".
+    The requested number of seeds is tried, by default `_MAX_SEEDS` (20), from that of the setting
+    on. The search ends early if a schedule attains the lower bound by the links into a node. The
+    kernel is called "symmetric".
     """
     # Imported here and below: numba takes a second.
     from collhub_tacos.spreading.heterogeneous import bound_ingress_ps
@@ -333,11 +341,11 @@ def _spread_symmetrically(
 
 
 def _spread_by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Use causal events on links of any times and, if they miss the bound, deadlines.
+    """Spread by events on links of any times and, if that misses the bound, with deadlines.
 
-    A search for deadlines follows only if the spreading is an all-gather, its estimated cost is at
-    most `MAX_DEADLINE_COST` (2^25), and the first search was not interrupted. The result names the
-    kernel "deadlines" if that search found something faster, else "events".
+    The search with deadlines follows only for an all-gather whose estimated cost is at most
+    `MAX_DEADLINE_COST` (2^25), and if the first search was not interrupted. The kernel is called
+    "deadlines" if that search found a faster schedule, else "events".
     """
     from collhub_tacos.spreading.heterogeneous import find_all_gather
     from collhub_tacos.spreading.matching import (
@@ -375,12 +383,12 @@ def _spread_by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
 
 
 def _spread_in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Use equal steps in lockstep and, if they miss the bound, matchings and an exact search.
+    """Spread in equal steps and, if that misses the bound, by matchings and an exact search.
 
-    Returns the lockstep result if it reaches the bound, was interrupted, or if all nodes act
-    equally on links of unequal times. Matchings are skipped with more than
-    `_MAX_CELLS_FOR_MATCHING` (100 000) cells; they replace the result only if faster. An
-    interrupted result is returned without the exact search.
+    The result in steps is returned at once if it attains the bound or was interrupted, or if one
+    node was translated to all others and links are free before the arrival. Matchings are omitted
+    for more than `_MAX_CELLS_FOR_MATCHING` (100 000) cells, and replace the result only if they are
+    faster. An interrupted result is returned without the exact search.
     """
     from collhub_tacos.spreading.matching import find_best_matched_all_gather
 
@@ -414,12 +422,13 @@ def _spread_in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
 def _search_exactly(
     task: SpreadTask, goal_ps: int, progress: Progress, result: SpreadResult
 ) -> SpreadResult:
-    """Search exactly for a faster schedule in small cases that miss the bound.
+    """Search exactly for a faster schedule in a small case.
 
-    Returns `result` unchanged if links differ, at switches, or if it meets the goal already. At
-    most `_MAX_EXACT_TRIES` step counts from that of the bound (`goal_ps`) on are tried, and the
-    first schedule is taken. If there is none at the bound, `exact_search` states why. Ctrl-C ends
-    the search.
+    `result` is returned unchanged if links have different times, with switches, and if it needs no
+    more steps than the bound `goal_ps`. At most `_MAX_EXACT_TRIES` numbers of steps from that of
+    the bound on are tried, and the first schedule is returned. If there is none at the bound,
+    `exact_search` gives the reason. Ctrl-C ends the search; the result is then marked as
+    interrupted.
     """
     from collhub_tacos.spreading.exact import find_exact_all_gather
 
@@ -445,10 +454,10 @@ def _search_exactly(
 
 @lru_cache(maxsize=1)
 def _compute_goal_ps(task: SpreadTask) -> int:
-    """Return a lower bound in ps for the task as an all-gather of all NPUs; a search stops at it.
+    """Return a lower bound in ps for the task as an all-gather of all NPUs.
 
-    It is the tightest cut in time on networks that support cuts, else the time in which the NPUs'
-    in-links can bring all chunks.
+    It is the tightest cut in time, on networks that `supports_time_cuts` accepts; otherwise it is
+    the time in which the links into an NPU can deliver all chunks. The last result is cached.
     """
     from collhub_tacos.spreading.heterogeneous import bound_ingress_ps
 
@@ -466,12 +475,12 @@ def _compute_goal_ps(task: SpreadTask) -> int:
 
 
 def _spread_in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Use equal steps, retimed if links are free before the arrival and the schedule is small.
+    """Spread in equal steps; retime the schedule if links are free before the arrival.
 
-    All links must be equal: the times of the first one are used. Small means at most
-    `_MAX_RETIMED_TRANSFERS` (2 million) transfers. The kernel is "symmetric" if one node was
-    computed and translated, else "lockstep". Raises `InputError` for a log that exceeds the memory
-    limit.
+    All links must have equal times. Schedules of more than `_MAX_RETIMED_TRANSFERS` (2 million)
+    transfers are not retimed. The kernel is called "symmetric" if one node was computed and
+    translated to all others, else "lockstep". Raises `InputError` (`memory`) for a log that exceeds
+    the memory limit.
     """
     from collhub_tacos.spreading.homogeneous import find_best_all_gather
 
@@ -515,11 +524,11 @@ def _check_memory(task: SpreadTask) -> None:
 
 
 def _spread_on_trees(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Use a tree per chunk on links that share the load; return the fastest of several seeds.
+    """Spread every chunk on a tree, with trees that share the load of links; use several seeds.
 
-    Without a requested number of seeds there are at most `_MAX_TREE_SEEDS` (4), fewer on large
-    problems; they begin with the setting's seed. The earliest seed wins among equal times. The
-    kernel is called "trees".
+    The fastest result is returned, of equal ones that of the first seed. Without a requested number
+    of seeds there are at most `_MAX_TREE_SEEDS` (4), fewer for large problems; they begin with the
+    setting's seed. The kernel is called "trees".
     """
     from collhub_tacos.routing.routes import spread
 

@@ -35,9 +35,9 @@ class _Grid:
     groups: int
 
     def shift(self, node: Int64Array, axis: int, steps: Int64Array) -> Int64Array:
-        """Return the NPUs that are `steps` further, cyclically; other coordinate unchanged.
+        """Return the NPUs that are `steps` positions further along an axis, cyclically.
 
-        Axis 0: within the group, by member; axis 1: among groups, with the same member number.
+        Axis 0 is within the group, by member. Axis 1 is among groups, with the same member number.
         """
         group, member = np.divmod(node, self.width)
         if axis == 0:
@@ -72,7 +72,7 @@ class _Growth:
 
     @classmethod
     def at(cls, origin: Int64Array) -> _Growth:
-        """Return the growth without transfers: chunk i is only at `origin[i]`."""
+        """Return a growth without transfers, in which chunk i is only at `origin[i]`."""
         empty = np.zeros(0, np.int64)
         chunk = np.arange(len(origin))
         return cls(empty, empty, empty, empty, chunk, origin, np.full(len(origin), -1))
@@ -80,10 +80,10 @@ class _Growth:
     def append(
         self, chunk: Int64Array, source: Int64Array, target: Int64Array, parent: Int64Array
     ) -> _Growth:
-        """Return a new record with further transfers, each of which brings a new chunk.
+        """Return a new growth with further transfers, each of which brings a new chunk.
 
-        `parent`: row of the transfer that brought the chunk to the source. The targets become
-        holders of the chunks.
+        `parent`: row of the transfer that brought the chunk to the source, -1 at the origin. The
+        targets become holders of the chunks.
         """
         first_row = len(self.chunk)
         return _Growth(
@@ -113,11 +113,11 @@ class _Growth:
         )
 
     def send_around(self, grid: _Grid, axis: int) -> _Growth:
-        """Return the growth after every chunk went from NPU to NPU along an axis, once around.
+        """Return the growth after every chunk was passed once around an axis, NPU by NPU.
 
-        From each holder a chunk takes size - 1 hops, each of which waits for the one before; the
-        first waits for the transfer that brought it to the holder. The growth itself is returned if
-        the axis has size 1.
+        A chunk makes size - 1 hops from each holder. Each hop waits for the previous one, and the
+        first one for the transfer that brought the chunk to the holder. The growth itself is
+        returned if the axis has size 1.
         """
         num_others = grid.size(axis) - 1
         if not num_others:
@@ -134,9 +134,9 @@ class _Growth:
         )
 
     def remove_repeats(self, origin: Int64Array) -> _Growth:
-        """Remove transfers to the origin of their chunk; these have no children.
+        """Return the growth without transfers to the origin of their chunk.
 
-        Returns a new growth in the same order, whose parents are renumbered; -1 remains -1.
+        Such transfers must not be parents. The order is kept, and parents are renumbered.
         """
         kept_rows = np.flatnonzero(self.target != origin[self.chunk])
         new_row = np.full(len(self.chunk) + 1, -1, np.int64)
@@ -150,9 +150,9 @@ class _Growth:
         )
 
     def plan(self, network: LinkNetwork) -> RoutePlan | None:
-        """Return the transfers on the arcs of a network, None if an arc is missing.
+        """Return the transfers as a plan on the arcs of a network, None if an arc is missing.
 
-        Transfers keep their order and their parents. The network must have arcs.
+        Transfers keep their order and their parents. The network must have at least one arc.
         """
         # Arcs are sorted by destination, then by source, so these keys ascend.
         key = network.destination * network.num_nodes + network.source
@@ -170,9 +170,9 @@ _LANE_METHODS = (_Growth.send_directly, _Growth.send_around)
 def generate_staged_all_gathers(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array, trials: Trials
 ) -> Iterator[LinkSchedule]:
-    """Yield schedules in which every chunk reaches all NPUs, for plans that the network supports.
+    """Yield schedules in which every chunk reaches all NPUs, one per supported plan.
 
-    Only plans that `trials` considers promising; their times are recorded there.
+    Only plans that `trials` considers promising are scheduled; their times are recorded there.
     """
     plans = dict(enumerate(build_all_gather_plans(network, times, origin)))
     yield from _schedule_promising(
@@ -183,11 +183,10 @@ def generate_staged_all_gathers(
 def build_all_gather_plans(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array
 ) -> list[RoutePlan]:
-    """Return plans in which every chunk reaches all NPUs and for which the network has all arcs.
+    """Return the plans in which every chunk reaches all NPUs and all needed arcs exist.
 
-    In this order: sending directly and around all NPUs, then for every grid of groups the plans
-    outwards, around the groups, and inwards. Plans that need a missing arc are omitted; the list
-    may be empty.
+    The order is: sending directly to all NPUs, sending around all NPUs, and then, for every grid of
+    groups, the plans outwards, around the groups, and inwards. The list may be empty.
     """
     start, all_npus = _Growth.at(origin), _Grid(network.num_npus, 1)
     methods = [
@@ -205,10 +204,11 @@ def build_all_gather_plans(
 def build_free_all_gathers(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array
 ) -> list[LinkSchedule]:
-    """Return schedules with low maximum load in which a message waits for its data but for no turn.
+    """Return schedules with a low maximum load in which a message waits only for its data.
 
-    If messages of many senders share links inside the network, fixed turns add delays. An NPU with
-    several available messages sends first pieces first. All plans are used if switches multicast or
+    They have no fixed order on links, which would add delays if messages of many senders share
+    links. Of several available messages, an NPU sends those of first pieces first. At most
+    `_MAX_FREE_PLANS` plans with the lowest loads are used; all plans if switches multicast or
     reduce, because a link then carries less than its messages.
     """
     plans = build_all_gather_plans(network, times, origin)
@@ -224,11 +224,12 @@ def build_free_all_gathers(
 def generate_staged_broadcasts(
     network: LinkNetwork, times: LinkTimes, root: int, chunks: int, trials: Trials
 ) -> Iterator[LinkSchedule]:
-    """Yield schedules in which the chunks of a root reach all NPUs: directly, or in three stages.
+    """Yield schedules in which the chunks of a root reach all NPUs, one per supported plan.
 
-    In three stages, each chunk goes to the next member of the root's group, which sends it to one
-    member of every other group, and each of these sends it within its group. Only plans that
-    `trials` considers promising; their times are recorded there.
+    In the first plan, the root sends directly to all NPUs. In the others, each chunk goes to the
+    next member of the root's group, from there to one member of every other group, and from these
+    to all members of their groups. Only plans that `trials` considers promising are scheduled;
+    their times are recorded there.
     """
     origin = np.full(chunks, root, np.int64)
     all_npus = _Grid(network.num_npus, 1)
@@ -255,9 +256,10 @@ def _schedule_promising(
     build_schedule: Callable[[RoutePlan], LinkSchedule],
     trials: Trials,
 ) -> Iterator[LinkSchedule]:
-    """Yield schedules of the promising plans in order of their bounds, and record their times.
+    """Yield schedules of the promising plans in the order of their bounds; record their times.
 
-    Ends at the first plan whose bound exceeds the best time so far.
+    Ends at the first plan whose lower bound exceeds the best time so far. `plans`: by index, which
+    `trials` uses.
     """
     best: int | None = None
     promising = {index: plan for index, plan in plans.items() if trials.is_promising(index)}
@@ -274,8 +276,8 @@ def _schedule_promising(
 def _schedule_in_rounds(plan: RoutePlan, times: LinkTimes, grid: _Grid, root: int) -> LinkSchedule:
     """Schedule a broadcast from `root` over lanes in rounds of one chunk per lane.
 
-    If the grid has a single group (behind one switch), links send strictly in this order; otherwise
-    they choose among the available messages.
+    If the grid has a single group (all NPUs at one switch), links send strictly in this order.
+    Otherwise they choose among the available messages.
     """
     rank = _rank_by_rounds(plan, grid, root)
     return plan.schedule_by_rank(times, rank, is_fixed=grid.groups == 1)
@@ -299,10 +301,11 @@ def _grow_inwards(start: _Growth, grid: _Grid) -> _Growth:
 def _grow_on_lanes(
     grid: _Grid, origin: Int64Array, across: Callable[[_Growth, _Grid, int], _Growth]
 ) -> _Growth:
-    """Build the trees of a broadcast: to a helper in the root's group, then to all NPUs.
+    """Build the trees of a broadcast: from the root to a helper in its group, then to all NPUs.
 
-    The root sends every chunk once within its group, to each member in turn. A lane to the other
-    groups starts at each member, including the root.
+    The root sends every chunk once within its group, to the members one after another. A lane to
+    the other groups starts at each member of the root's group, also at the root. `across`: the
+    method by which a chunk is sent along its lane.
     """
     chunk = np.arange(len(origin))
     helpers = max(1, grid.width - 1)
@@ -325,11 +328,12 @@ def _grow_on_lanes(
 
 
 def _rank_by_rounds(plan: RoutePlan, grid: _Grid, root: int) -> Int64Array:
-    """Return the rank of every transfer: rounds of one chunk per lane, without collisions.
+    """Return the rank of every transfer, in rounds of one chunk per lane without collisions.
 
-    Let the other NPUs be 0 ... m - 1, m odd, and let the root send to s in slot s. An NPU i that
-    has a chunk sends in slot s to 2 s - i modulo m: the targets of all NPUs are distinct and differ
-    from s. So the NPU that receives its chunk in slot i sends to i + 2, i + 4, ..., one per slot.
+    With one group and an odd number m of other NPUs, numbered 0 ... m - 1, the root sends to s in
+    slot s. An NPU i that has a chunk sends it in slot s to 2 s - i modulo m, so that all targets of
+    a slot are distinct and differ from s. With several groups, transfers are ordered by round, then
+    by the distance to the target, then by chunk.
     """
     network = plan.network
     num_others = network.num_npus - 1
@@ -346,10 +350,10 @@ def _rank_by_rounds(plan: RoutePlan, grid: _Grid, root: int) -> Int64Array:
 
 
 def find_group_grids(network: LinkNetwork, times: LinkTimes) -> list[_Grid]:
-    """Return grids of groups of NPUs that are near to one another, the smallest first.
+    """Return grids of groups of NPUs that are near to each other, the smallest groups first.
 
-    Groups are named by the topology or derived from the message times of NPU 0; they have equal
-    sizes and consecutive NPU numbers.
+    Groups are those of the topology, or follow from the message times of NPU 0. All groups of a
+    grid have the same size and consecutive NPU numbers. At most `_MAX_LEVELS` grids are returned.
     """
     npus = network.num_npus
     # The size of the topology's groups if they partition the NPUs in order.
@@ -365,10 +369,10 @@ def find_group_grids(network: LinkNetwork, times: LinkTimes) -> list[_Grid]:
 
 
 def _find_near_widths(network: LinkNetwork, times: LinkTimes) -> set[int]:
-    """Return the sizes of the groups of NPU 0 by the times of its messages.
+    """Return the sizes of possible groups of NPU 0, by the arrival times of its messages.
 
-    A group contains all NPUs within some time, and must consist of the first NPUs; the largest time
-    is no group.
+    A group consists of all NPUs that NPU 0 reaches within some time, and must be the first NPUs by
+    number. The largest time is not used.
     """
     from_first = np.flatnonzero(network.source == 0)
     arrival = times.arrival[from_first]

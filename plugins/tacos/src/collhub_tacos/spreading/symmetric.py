@@ -48,14 +48,16 @@ def deliver_cells(
     urgency: Float64Array,
     latest: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the start and the in-link of every chunk: int64[chunks] each.
+    """Return the start (ps) and the in-link of every chunk at one node: int64[chunks] each.
 
-    The start is `NEVER` for a chunk that does not arrive. `shift[j, x]`: number at this node of
-    chunk x of the source of in-link j; x reaches the source when it reaches this node. Chunks
-    0..own-1 are initially present. `busy`, `arrival`: picoseconds per in-link, the fastest first.
-    `tier`: number of faster in-links. A free in-link takes the most suitable chunk of its source
-    (ties: the lowest `urgency`), unless it would arrive after `latest`; other in-links must then
-    bring it.
+    All nodes are equivalent. `shift[j, x]`: number at this node of chunk x of the source of in-link
+    j; x reaches the source at the same time as it reaches this node. Chunks 0..`chunks_per_node` -
+    1 are present at the start. `busy`, `arrival`: ps per in-link, the fastest first. `tier`: number
+    of faster in-links of each in-link.
+
+    A free in-link takes the most suitable chunk of its source (ties: the lowest `urgency`), unless
+    it would arrive after `latest`; other in-links must then bring the remaining chunks. The start
+    of a chunk that does not arrive is `NEVER`, and its in-link is -1.
     """
     degree, num_chunks = shift.shape
     start, link = np.full(num_chunks, NEVER), np.full(num_chunks, -1)
@@ -138,9 +140,10 @@ def _find_next_event(
     arrival: Int64Array,
     free: Int64Array,
 ) -> np.int64:
-    """Return the picosecond of the next event after `now`: an arrival or an in-link's release.
+    """Return the time in ps of the next event after `now`; `NEVER` if there is none.
 
-    An arrival is that of the first chunk in flight on an in-link. `NEVER` if there is none.
+    An event is the arrival of the first chunk in flight on an in-link, or the release of an
+    in-link.
     """
     next_ps = np.int64(NEVER)
     for slot in range(len(free)):
@@ -163,10 +166,11 @@ def _choose_chunk(
     fastest: Int64Array,
     urgency: Float64Array,
 ) -> int:
-    """Return the most suitable chunk for an in-link, -1 for none; the first one of equal chunks.
+    """Return the most suitable chunk for an in-link, -1 for none; of equal ones the first.
 
-    The score is the chunk's urgency, lowered if no faster in-link is known for it. Chunks that
-    another in-link has taken are removed from the list.
+    A chunk is more suitable the lower its score is: its urgency, plus a penalty if a faster in-link
+    can bring it, minus a bonus for each in-link over which the translated chunk is still needed.
+    Chunks that another in-link has taken are removed from the list of the in-link.
     """
     num_kept, best_chunk, best_score = 0, -1, np.inf
     for place in range(num_waiting[slot]):
@@ -197,11 +201,11 @@ def retime_cells(
     start: Int64Array,
     link: Int64Array,
 ) -> Int64Array:
-    """Return the earliest starts if every in-link keeps its order: int64[chunks].
+    """Return the earliest starts in ps if every in-link keeps its order: int64[chunks].
 
-    `link` is the slot of the in-link, -1 for initial chunks, whose start is 0. `busy` and `arrival`
-    (ps) are by slot. `shift[s, c]`: the number at this node of chunk c of the source of in-link s.
-    One pass in the order of the given starts, then of chunks, causes before effects.
+    `link`: the in-link of every chunk, -1 for chunks that are present at the start. `busy`,
+    `arrival`: ps per in-link. `shift[j, x]`: number at this node of chunk x of the source of
+    in-link j. `start`: the given starts, which define the order.
     """
     degree, num_chunks = shift.shape
     came_from = np.full(num_chunks, -1)
@@ -240,10 +244,11 @@ def find_all_gather(
     progress: Progress = ignore_progress,
     after_trial: AfterTrial = ignore_trial,
 ) -> Best[LinkSchedule]:
-    """Find the fastest all-gather over `seeds` seeds; a time of at most `goal_ps` ends the search.
+    """Find the fastest all-gather of a symmetric network over `seeds` seeds from `first_seed` on.
 
-    Seeds start at `first_seed`. `translations` must preserve `origin` and `times`. Cost: a seed
-    examines the chunks of one node only. Raises `InputError` if the network is not connected.
+    A time of at most `goal_ps` ends the search. `translations` must preserve `origin` and `times`.
+    A seed examines the chunks of one node only. Ctrl-C ends the search with the best result so far;
+    without one it is raised again. Raises `InputError` if the network is not connected.
     """
     gather = _SymmetricGather(network, translations, times, origin)
     best = find_best_of_seeds(
@@ -300,10 +305,10 @@ class _SymmetricGather:
         self._shift = translations.shift_cells(self._chunks_per_node)[self._order]
 
     def part(self, seed: int) -> Part:
-        """Return start and in-link of all chunks.
+        """Return start and in-link of all chunks at node 0, for a seed.
 
-        If a link is free before its message arrives, it may be better to wait for the arrivals
-        until then; both variants are computed.
+        If links are free before the arrival, a second variant is computed in which a link waits
+        until then; the faster one is returned. Seed 0 has no random choices.
         """
         urgency = np.zeros(len(self._origin))
         if seed:
@@ -316,11 +321,11 @@ class _SymmetricGather:
         return min(without_waiting, with_waiting, key=self.time_ps)
 
     def _compute_part(self, urgency: Float64Array, hold: Int64Array) -> Part:
-        """Return the fastest part over decreasing latest arrivals: (start, in-link) of all chunks.
+        """Return the fastest (start, in-link) of all chunks over several rounds.
 
-        Each round leaves the last chunks of slow links to faster ones, while that reduces the time.
-        `hold`: int64 picoseconds per in-link between two starts. Raises `InputError` if a chunk
-        never arrives.
+        The allowed latest arrival decreases from round to round. Each round moves the last chunks
+        of slow links to faster ones, as long as all chunks arrive. `hold`: int64, ps per in-link
+        between two starts. Raises `InputError` if a chunk can never arrive.
         """
         shift, arrival = self._shift, self._arrival
         best, latest = None, NEVER
@@ -349,11 +354,10 @@ class _SymmetricGather:
         return int(np.max(finish, initial=0))
 
     def schedule(self, part: Part) -> LinkSchedule:
-        """Return the transfers of all nodes, in order of start (ps), then of links; none reduces.
+        """Return the transfers of all nodes, ordered by start, then by link; no transfer reduces.
 
-        `part`: (starts, slots of in-links) of the cells that node 0 holds, of which the first, as
-        many as it has chunks of its own, are no transfers. The transfers of the other nodes follow
-        by translation, over their in-link of the same slot.
+        `part`: (start in ps, in-link) of the chunks at node 0; its own chunks, which come first,
+        have no transfers. The transfers of the other nodes follow by translation.
         """
         start, slot = part[0][self._chunks_per_node :], part[1][self._chunks_per_node :]
         finish = start + self._arrival[slot]
