@@ -165,7 +165,10 @@ def _widths(text: str, name: str) -> list[int]:
     Raises `UsageError` (`widths`) unless all are integers from 1 to 2^31 - 1.
     """
     words = text.split("-")
-    if not all(word.isascii() and word.isdecimal() and 0 < int(word) < 1 << 31 for word in words):
+    if not all(
+        word.isascii() and word.isdecimal() and len(word) <= 10 and 0 < int(word) < 1 << 31
+        for word in words
+    ):
         message = f"{name} {text!r:.60} is not a list of widths"
         raise UsageError(message, cure=f"-O {name}=512-256", code="widths")
     return [int(word) for word in words]

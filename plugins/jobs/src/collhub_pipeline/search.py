@@ -53,11 +53,15 @@ def closed_form(
 ) -> Time | None:
     """Return the makespan of `gpipe`, `1f1b` or `eager-1f1b` in closed form; None without one.
 
-    `stages`, `micros`: numbers of stages and microbatches; `delayed`: the input gradient is sent
-    before the weight gradient is computed. With one stage it is the time of all passes in sequence,
-    for any name. None for other schedules, for blocking delayed passes, for `1f1b` if a transfer
-    takes longer than forward and backward pass together, and for `eager-1f1b` if it takes longer
-    than half of this.
+    `stages`, `micros`: numbers of stages and microbatches. `delayed`: the input gradient is sent
+    before the weight gradient is computed. The first rule that applies:
+
+    - One stage: the time of all passes in sequence, for any name.
+    - Senders wait for transfers (`times.is_blocking`): names other than `gpipe` and `eager-1f1b`
+      count as `1f1b`. None if `delayed`, for `eager-1f1b`, with fewer than 2 microbatches, and if a
+      transfer takes longer than a forward or a backward pass.
+    - None for other names, for `1f1b` if a transfer takes longer than a forward and a backward pass
+      together, and for `eager-1f1b` if it takes longer than half of that.
     """
     backward = times.input_gradient + times.weight_gradient
     both, transfer = times.forward + backward, times.transfer

@@ -62,6 +62,7 @@ def test_bottom_mlp_does_not_wait_for_the_exchange() -> None:
         ({"tables": 6}, "tables 6 is no multiple of ranks 4"),
         ({"batch": 3}, "batch 3 is no multiple of ranks 4"),
         ({"top": "32-x"}, "top '32-x' is not a list of widths"),
+        ({"top": "1" * 5000}, "is not a list of widths"),
         ({"bottom": ""}, "bottom '' is not a list of widths"),
     ],
 )

@@ -238,12 +238,14 @@ def build_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
     """Compute the clocks of a table from its data dependencies between thread blocks.
 
     The clock of a row is a vector with one entry per thread block of its rank: the last row of that
-    block that must precede the row, or -1. Lanes of the table must be numbered 0..k-1 in each rank,
-    and every dependency must refer to an earlier row of the same rank. `block_indptr`: int64[ranks
-    + 1], number of the first thread block of each rank.
+    block that must precede the row, or -1. The entry of the row's own block has no meaning. Lanes
+    of the table must be numbered 0..k-1 in each rank, and every dependency must refer to an earlier
+    row of the same rank. `block_indptr`: int64[ranks + 1], number of the first thread block of each
+    rank.
 
-    Only rows that wait for a row of another block store a vector. Other rows refer to the last
-    vector of their block. Returns None if the stored vectors have more than 2^24 entries in total.
+    Only rows that wait for a row of another block store a vector. Later rows of the block refer to
+    it, and rows before the first wait to a common vector of -1. If no row waits, nothing is stored.
+    Returns None if the stored vectors have more than 2^24 entries in total.
     """
     children = group_of_entry(table.data_indptr)
     parents = table.data_indices

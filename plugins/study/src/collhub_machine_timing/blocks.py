@@ -53,9 +53,12 @@ def build_instructions(
 ) -> Instructions:
     """Build the instructions that execute the steps of an algorithm.
 
-    Every step has its own instruction, except a send that forwards a received message: it is fused
-    with the receive. Instructions are in the order of rows. An instruction has the thread block of
-    its lane; without a lane, a message has the block of its connection, and a local step none (-1).
+    Every step has its own instruction, except a send that is fused with the receive whose data it
+    forwards. The send must read exactly the received range, have the same lane (then it is the next
+    row), and depend on no later row. Without lanes, the two connections must also forward most of
+    their messages to and from each other; they then share a block. Instructions are in the order of
+    rows. An instruction has the thread block of its lane; without a lane, a message has the block
+    of its connection, and a local step none (-1).
 
     - `groups`: messages of switches. They are not fused; only the step that issues each multicast
       or sum has a block, one per rank and channel.

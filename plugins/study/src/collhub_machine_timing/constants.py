@@ -354,7 +354,7 @@ def _exchange(
 def _direct(profile: MachineProfile, protocol: str) -> KernelTiming:
     """Return the constants of the kernels of MSCCL++ from the start values of the profile.
 
-    `protocol`: `ll` means packets, any other means puts with a signal. Times are in us, rates in
+    `protocol`: `ll` for packets, or `simple` for puts with a signal. Times are in us, rates in
     GB/s.
     """
     is_ll = protocol == "ll"

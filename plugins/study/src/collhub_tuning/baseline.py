@@ -41,13 +41,14 @@ Baselines = Mapping[int, Baseline]
 
 
 def find_baselines(outcome: ComparisonOutcome) -> Baselines:
-    """Predict NCCL's algorithm, protocol and time for each size of the comparison.
+    """Predict NCCL's time, and if possible its algorithm and protocol, for each size.
 
     The machine is the profile that the simulator's option `machine` names (`outcome.timing`),
-    otherwise the one that the topology names. Sizes without a predicted time are missing; the
-    result is empty if the machine is unknown, NCCL does not have the collective, or neither the
-    profile nor NCCL's cost model covers these ranks. `ComparisonOutcome.baselines` calls this once
-    and caches the result.
+    otherwise the one that the topology names. `choice` of a prediction is None if only the profile
+    knows the time, as on GPUs whose channels are unknown. Sizes without a predicted time are
+    missing; the result is empty if the machine is unknown, NCCL does not have the collective, or
+    neither the profile nor NCCL's cost model covers these ranks. `ComparisonOutcome.baselines`
+    calls this once and caches the result.
     """
     question = outcome.question
     profile = find_timed_profile(outcome.timing.options)

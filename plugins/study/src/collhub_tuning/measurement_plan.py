@@ -116,8 +116,9 @@ def find_missing_measurements(tuned: TunedCollective) -> dict[str, list[int]]:
 def find_possible_winners(decision: SizeDecision) -> list[str]:
     """Return the algorithms without a measurement that may be the fastest.
 
-    Their time range begins below the ends of all other ranges. If the error of simulated times is
-    unknown, it is only the one with the shortest time.
+    The lower limit of their time must be below the upper limits of all algorithms and of the
+    runtime's default, if that is known. If the first of them has no upper limit (its error is
+    unknown, or 100 % or more), only this one is returned. Empty if all algorithms are measured.
     """
     simulated = [name for name, band in decision.candidates.items() if not band.is_measured]
     if not simulated:

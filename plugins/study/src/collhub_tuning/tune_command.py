@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from collhub_tuning.command_options import (
     READERS,
@@ -247,8 +248,8 @@ def _check(context: CommandContext, path: str, arguments: dict[str, Any], as_jso
     """Check a tuned folder, or tuner files if the path is not a folder, and print the result.
 
     Prints JSON or a table, then the findings. Returns `ExitCode.DONE` if there is no defect,
-    otherwise `INVALID`. Raises `UsageError` for options of tuning, such as topology, sizes or
-    output, and, for a folder, for formats or further files.
+    otherwise `INVALID`. Raises `UsageError` for any other option on the command line, except, for
+    files, `--to` and further files.
     """
     from collhub_tuning.tuned_folder import (
         check_folder,
@@ -256,13 +257,15 @@ def _check(context: CommandContext, path: str, arguments: dict[str, Any], as_jso
         create_check_rows,
     )
 
-    options = ("topology_text", "sizes_text", "out", "kinds", "names", "measured_files")
     is_folder = Path(path).is_dir()
-    if any(arguments[name] for name in options) or (
-        is_folder and (arguments["formats"] or arguments["files"])
-    ):
-        cure = "give --check FOLDER alone, or --check FILE... with at most --to FORMAT"
-        raise UsageError("--check looks at what is there, and tunes nothing", cure=cure)
+    allowed = {"checked", "as_json"} if is_folder else {"checked", "as_json", "formats", "files"}
+    command_line = click.get_current_context()
+    for parameter in command_line.command.params:
+        source = command_line.get_parameter_source(parameter.name or "")
+        if source is ParameterSource.COMMANDLINE and parameter.name not in allowed:
+            name = parameter.opts[0] if isinstance(parameter, click.Option) else "FILE"
+            cure = "give --check FOLDER alone, or --check FILE... with at most --to FORMAT"
+            raise UsageError(f"{name} has no meaning with --check", cure=cure)
     if not is_folder:
         return _check_files(context, (path, *arguments["files"]), arguments["formats"], as_json)
     checked_formats = check_folder(context, path)

@@ -130,3 +130,14 @@ def test_all_formats_that_tune_writes_are_without_faults(collhub, tmp_path: Path
     run = collhub("tune", "--check", *files)
     assert run.code == 0, run.err
     assert run.err == ""
+
+
+@pytest.mark.parametrize(
+    "options", [("--tolerance", "3%"), ("--mode", "both"), ("--root", "0"), ("--force",)]
+)
+def test_options_of_tuning_are_refused_in_a_check(
+    collhub, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    run = collhub("tune", "--check", _file(tmp_path, COMPLETE), *options)
+    assert run.code == 2
+    assert f"{options[0]} has no meaning with --check" in run.err

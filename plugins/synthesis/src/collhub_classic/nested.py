@@ -20,9 +20,11 @@ from collhub_classic.message_plan import compute_mean_link
 from collhub_classic.nested_broadcast import (
     build_broadcast_steps,
     choose_grains,
+    choose_group_messages,
     compute_depth,
     compute_torus_levels,
     find_binary_trees,
+    find_group_trees,
     find_torus_trees,
 )
 from collhub_classic.nested_shapes import (
@@ -32,6 +34,7 @@ from collhub_classic.nested_shapes import (
     MIN_UNIT_BYTES,
     NestedShape,
     choose_shape,
+    find_forwarding_group,
     find_rings,
 )
 from collhub_classic.nested_steps import build_nested_steps
@@ -214,6 +217,9 @@ def _choose_broadcast_chunks(
     - Otherwise the first candidate is c = sqrt(depth m beta / (trees alpha)), which minimizes
       (depth - 1 + c) (alpha + m beta / (trees c)). It is limited to at least 1, by
       `_MAX_TREE_CHUNKS`, by the number of steps and by the minimum size of a unit.
+    - On groups of `find_forwarding_group`, without a target runtime, the candidates are those of
+      `choose_group_messages`: with at most c chunks, and with up to `_MAX_TREE_CHUNKS`. Only the
+      latter is tried if one chunk per message has more than `_MAX_TRIED_STEPS` steps.
     - On tori of at least `_FEW_RANKS` ranks, without a target runtime, a second candidate has as
       many chunks as depth and bytes allow, if that is more. Its messages to distant ranks contain
       several chunks (`choose_grains`). It replaces the first candidate if that has more than
@@ -221,6 +227,7 @@ def _choose_broadcast_chunks(
     """
     if options.chunks:
         return [(options.chunks, None)]
+    size = find_forwarding_group(request.topology, options.sizes)
     ranks, root = request.collective.num_ranks, request.collective.root or 0
     alpha_s, beta_s_per_byte = _find_link(request)
     busy_s = depth * request.collective_bytes * beta_s_per_byte / trees
@@ -229,6 +236,17 @@ def _choose_broadcast_chunks(
     most = min(_MAX_TREE_CHUNKS, max_steps // (2 * trees * ranks))
     most_chunks = request.collective_bytes // MIN_UNIT_BYTES // trees
     equal = max(1, min(best, most, most_chunks))
+    if size > 1 and request.target is None:
+        sender = np.arange(trees)[:, None] // 2
+        is_sender = np.arange(ranks) % size == sender
+        limits = [min(best, most_chunks), min(_MAX_TREE_CHUNKS, most_chunks)]
+        if 2 * trees * ranks * equal > _MAX_TRIED_STEPS:
+            limits = limits[-1:]
+        pairs = [
+            choose_group_messages(size, ranks, depth, limit, max_steps // 2) for limit in limits
+        ]
+        distinct = dict.fromkeys(pairs)
+        return [(chunks, np.where(is_sender, 1, grain)) for chunks, grain in distinct]
     rings = find_rings(request.topology)
     is_by_rings = bool(rings) and options.sizes in ("auto", "x".join(map(str, rings)))
     many = min(_MAX_CHUNKS_PER_HOP * depth, most_chunks)
@@ -296,9 +314,12 @@ def _find_trees(topology: Topology, sizes_text: str, root: int) -> Int64Array:
     """Return the parents in the trees of a broadcast: int64[trees, ranks], -1 at the root.
 
     On a torus they are the trees along its rings, unless the option `sizes` requests other sizes.
-    Otherwise they are two binary trees.
+    Otherwise they are two binary trees, for each member of a group of `find_forwarding_group`.
     """
     sizes = find_rings(topology)
     if sizes and sizes_text in ("auto", "x".join(map(str, sizes))):
         return find_torus_trees(sizes, root)
+    size = find_forwarding_group(topology, sizes_text)
+    if size > 1:
+        return find_group_trees(size, topology.num_npus, root)
     return find_binary_trees(topology.num_npus, root)

@@ -3,7 +3,8 @@
 On a torus, two trees per dimension use no link twice (edge-disjoint spanning trees; Johnsson and
 Ho, IEEE Transactions on Computers 38, 1989, for hypercubes): the root sends a different part over
 every link. On other networks, the two binary trees of NCCL (Sanders, Speck, Traeff, Parallel
-Computing 35, 2009), in which every rank forwards only one half of the data.
+Computing 35, 2009), in which every rank forwards only one half of the data; on many servers with
+links of their own, such trees for each card of a server.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import numpy as np
 from hub_core.columns import Int64Array, counted_positions, expanded_ranges
 from hub_core.model import Buffer, StepKind, StepTable
 from hub_core.schedules import find_second_tree_parents, find_tree_parents
+
+# Chunks of a message within a group: larger messages delay the last data more than they save.
+_MAX_GROUP_GRAIN = 32
 
 
 def _list_trees(sizes: Sequence[int]) -> list[tuple[int, int]]:
@@ -79,6 +83,50 @@ def find_binary_trees(num_ranks: int, root: int) -> Int64Array:
         renamed[rank_of[has_parent]] = rank_of[parent[has_parent]]
         parents.append(renamed)
     return np.asarray(parents)
+
+
+def find_group_trees(size: int, num_ranks: int, root: int) -> Int64Array:
+    """Return the parents in trees over groups of ranks: int64[2 * size, ranks], -1 at the root.
+
+    Groups are `size` consecutive ranks, such as the cards of a server. Trees 2 m and 2 m + 1 use
+    the links of rank m of every group to other groups: the root sends their data to rank m of its
+    group, which sends them on along the two binary trees of `find_binary_trees` over these ranks.
+    Each of these ranks sends them to the other ranks of its group; only in the group of the root,
+    the data of the root's own trees pass along a chain of the ranks.
+    """
+    rank = np.arange(num_ranks)
+    group, member = np.divmod(rank, size)
+    parents = []
+    for sender in range(size):
+        for parent in find_binary_trees(num_ranks // size, root // size):
+            outside = np.where(parent[group] < 0, root, parent[group] * size + sender)
+            inside = np.full(num_ranks, sender)
+            if sender == root % size:
+                # The root also sends the data of the other trees: its own pass along a chain.
+                inside[group == root // size] = (member[group == root // size] - 1) % size
+            parents.append(np.where(member == sender, outside, group * size + inside))
+            parents[-1][root] = -1
+    return np.asarray(parents)
+
+
+def choose_group_messages(
+    size: int, num_ranks: int, depth: int, max_chunks: int, max_messages: int
+) -> tuple[int, int]:
+    """Choose (chunks per tree, chunks of a message within a group) for `find_group_trees`.
+
+    Messages between groups have one chunk. With c chunks and messages of g chunks within a group,
+    the time is about (depth + c + g) / c of that of the data; the pair with the smallest quotient
+    is chosen, of equal ones the smallest g. There are at most `max_chunks` chunks, at least 1, and
+    all trees together have about `max_messages` messages.
+    """
+    groups = num_ranks // size
+    inside = num_ranks - groups
+    best = 1.0 + depth + 1, 1, 1
+    for grain in range(1, _MAX_GROUP_GRAIN + 1):
+        chunks = int(max_messages / (2 * size) / (groups + inside / grain))
+        chunks = max(1, min(chunks, max_chunks))
+        best = min(best, ((depth + chunks + grain) / chunks, grain, chunks))
+    return best[2], best[1]
 
 
 def compute_depth(parents: Int64Array) -> int:

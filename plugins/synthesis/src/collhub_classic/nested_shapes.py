@@ -155,6 +155,18 @@ def _has_own_links(topology: Topology, levels: Sequence[int]) -> bool:
     return not np.intersect1d(near, far).size
 
 
+def find_forwarding_group(topology: Topology, sizes_text: str) -> int:
+    """Return the size of the groups whose ranks have links of their own to other groups, else 1.
+
+    These are the closest levels of networks of at least `FEW_RANKS` ranks if the option `sizes` is
+    `auto`, and routes within a group share no link with those to other groups, as on rails.
+    """
+    if topology.num_npus < FEW_RANKS or sizes_text != "auto" or find_rings(topology):
+        return 1
+    levels = choose_levels(topology, sizes_text)
+    return levels[0] if _has_own_links(topology, levels) else 1
+
+
 def _choose_forwarded(shape: NestedShape, kind: CollectiveKind) -> NestedShape:
     """Divide the levels outside of the closest one such that its exchange overlaps with them.
 

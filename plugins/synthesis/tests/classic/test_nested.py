@@ -13,6 +13,7 @@ from collhub_classic.nested_broadcast import (
     choose_grains,
     compute_torus_levels,
     find_binary_trees,
+    find_group_trees,
     find_torus_trees,
 )
 from collhub_classic.nested_shapes import NestedShape, choose_levels, choose_shape, find_rings
@@ -241,7 +242,12 @@ def test_trees_of_a_torus_use_no_link_twice(sizes: tuple[int, ...], root: int) -
 @pytest.mark.parametrize("chunks", [1, 3])
 @pytest.mark.parametrize("root", [0, 5])
 def test_broadcasts_on_trees_are_correct(root: int, chunks: int) -> None:
-    for parents in (find_torus_trees((3, 4), root), find_binary_trees(11, root)):
+    trees_of = (
+        find_torus_trees((3, 4), root),
+        find_binary_trees(11, root),
+        find_group_trees(3, 12, root),
+    )
+    for parents in trees_of:
         trees, ranks = parents.shape
         collective = Collective(
             CollectiveKind.BROADCAST,
@@ -255,6 +261,38 @@ def test_broadcasts_on_trees_are_correct(root: int, chunks: int) -> None:
         scratch = np.zeros(ranks, np.int64)
         assert verify(Algorithm(collective, steps, scratch, Provenance("test"))).ok
         assert int(steps.sends.sum()) == trees * chunks * (ranks - 1)
+
+
+@pytest.mark.parametrize("root", [0, 9])
+def test_ranks_of_a_group_divide_the_data_between_groups(root: int) -> None:
+    """On 6 groups of 4 ranks, each rank sends at most two parts of eight to other groups."""
+    parents = find_group_trees(4, 24, root)
+    rank = np.arange(24)
+    sent = np.zeros(24, np.int64)
+    for parent in parents:
+        is_outside = (parent >= 0) & (parent // 4 != rank // 4)
+        sent += np.bincount(parent[is_outside], minlength=24)
+        # Every group receives the part once.
+        assert np.bincount(rank[is_outside] // 4, minlength=6).tolist() == [
+            int(group != root // 4) for group in range(6)
+        ]
+    # The root passes its own parts to one rank of its group only.
+    inside = [int((parent[root // 4 * 4 : root // 4 * 4 + 4] == root).sum()) for parent in parents]
+    assert inside == [1] * 8
+    assert sent.max() == 2
+
+
+def test_a_broadcast_on_rails_is_near_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not hub_core.discover().all(Simulator):
+        pytest.skip("no simulator is installed")
+    plain = make("rail:8x4", 1 << 26, CollectiveKind.BROADCAST)
+    monkeypatch.setattr("collhub_classic.nested_shapes.FEW_RANKS", 32)
+    result = make("rail:8x4", 1 << 26, CollectiveKind.BROADCAST)
+    assert result.statistics["trees"] == 8
+    assert result.ratio_to_bound is not None
+    assert plain.ratio_to_bound is not None
+    # 1.03, and 5.26 with two binary trees.
+    assert result.ratio_to_bound < 1.1 < plain.ratio_to_bound
 
 
 @pytest.mark.parametrize(

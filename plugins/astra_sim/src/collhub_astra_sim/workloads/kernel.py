@@ -178,10 +178,10 @@ def _handle_event(event: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _has_room(machine: Machine) -> bool:
-    """Return whether every pool has space for the objects that one event can create.
+    """Return whether the pools have space for the objects that one event can create.
 
-    That is `machine.margin` fresh records, for events and buckets twice as many. Returned records
-    do not count.
+    Messages, delays and streams need `machine.margin` fresh records; events and buckets need twice
+    as many. Records that were returned for reuse do not count. Other pools are not tested.
     """
     margin = machine.margin
     store = machine.store

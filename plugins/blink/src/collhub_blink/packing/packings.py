@@ -275,9 +275,11 @@ def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | N
 
 
 def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int64Array]:
-    """Yield `_MAX_TRIALS` random orders of the ranks: the root first, then switch by switch.
+    """Yield `_MAX_TRIALS` orders of the ranks: the root first, then group by group.
 
-    Ranks at one switch are consecutive. The next switch is one of the nearest unvisited ones.
+    A group consists of ranks at most two links apart, normally those at one switch. The next group
+    is the nearest one that was not visited. Of equally near groups it is the one with the fewest
+    such groups at the minimum distance, then a random one (`seed`).
     """
     # Count the links on the route from every rank to every other rank: int64[ranks, ranks].
     ranks = network.graph.num_compute

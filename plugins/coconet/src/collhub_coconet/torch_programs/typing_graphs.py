@@ -530,8 +530,10 @@ class _GraphTyper:
     def _reduce_scatter(self, node: GraphNode, operand: str, result: Tensor) -> str:
         """Add a ReduceScatter along dimension 0, and a division if it averages.
 
-        If axes outside of the group slice dimension 0, the operand is first converted to a local
-        value on all axes outside of the group that divide it. Returns the name of the result.
+        On the axes of the group, the operand is first converted to a local value, unless it is
+        partial with this reduction. If another axis slices dimension 0, the operand also becomes
+        local on every other axis on which it is sliced, partial or on a root. Returns the name of
+        the result.
         """
         reduction = self._find_reduction(node)
         axes = find_group_axes(self.mesh, node)

@@ -177,9 +177,11 @@ class MSCCLProgram:
         """Replace the chunks of `target` by sums with those of `other`, and record the operation.
 
         Returns `target`; `other` keeps its chunks. Raises `TypeError` if `other` is not a
-        reference, and `ValueError` if the sizes differ, the references overlap or a slot of either
-        is empty. Raises `KeyError` or `IndexError` if `target` is not inside a buffer of its rank,
-        and `AssertionError` if the topology has no link between the ranks.
+        reference. Raises `ValueError` if the sizes differ, the references overlap, a slot is empty,
+        or a thread block or channel is below -1. Raises `KeyError` or `IndexError` if a target in
+        input or output is not inside it; a scratch buffer is extended by empty slots instead.
+        Raises `AssertionError` if the topology has no link between the ranks. Links and `lanes` are
+        checked after the chunks were replaced.
         """
         if not isinstance(other, Ref):
             raise TypeError(f"reduce takes a reference, not {type(other).__name__}")

@@ -72,10 +72,13 @@ class Fusing(Enum):
 def find_fusable_pairs(draft: StepDraft, is_free: bool, fusing: Fusing, latency: int) -> Edges:
     """Find the pairs (row, later row) that may be fused into one step.
 
-    These are chains of reductions (first one, later one), and receives with the send on the same
-    channel that forwards the data. The latter are omitted if `fusing` is NONE. With PROMPT, only
-    fusions that delay no other step are returned. `is_free`: channels are not assigned yet.
-    `latency`: latency of a link, in units of time. A receive or send is in at most one pair.
+    - Reductions: (first row of a chain, each later row), for any `fusing`.
+    - Forwarding: (receive, the send on the same channel that forwards its data), each row in at
+      most one pair; none if `fusing` is NONE.
+
+    With PROMPT, fusions that delay another step are omitted, unless the steps have no possible
+    order without fusions: then all pairs are returned. `is_free`: channels are not assigned yet.
+    `latency`: latency of a link, in units of time.
     """
     first, second = draft.parents, draft.children
     runs = find_reduction_chains(draft, first, second)

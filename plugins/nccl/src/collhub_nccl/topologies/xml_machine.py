@@ -314,10 +314,11 @@ def _ports(card: Element, nic: int, draft: XmlMachine) -> None:
 
 
 def _port(port: Element, nic: int, draft: XmlMachine) -> None:
-    """Add a network port to `draft`, linked to the card `nic` with its rate and latency.
+    """Add a network port to `draft`, with links to and from the card `nic`.
 
-    The latency is in microseconds in the file. If it is missing, 0 or negative, the latency of the
-    fabric applies.
+    The rate is that of the option `net_bandwidth`, otherwise the port's speed, or a default if it
+    is missing. An implausibly high speed gives a warning (`port-speed`). The latency in the file is
+    in microseconds; if it is missing, 0 or negative, the latency of the fabric applies.
     """
     net = draft.machine.add(NodeKind.NET, f"net {port.text('name') or port.text('dev')}")
     rate = draft.rates.of_port(port, draft.facts.net_bandwidth)

@@ -399,12 +399,13 @@ def share_among_senders(tasks: HostTasks, chosen: Iterable[int]) -> Sharing:
 
 
 def compute_exclusive_bound(tasks: HostTasks) -> Bound:
-    """Return the bound that adds the tasks that all hosts receive to the remaining tasks.
+    """Return the bound that adds up tasks with all receivers and the other tasks, in ticks.
 
-    If hosts have one card, a task that all hosts receive excludes all others. The first term is the
-    time of such tasks at the slowest receiving card, the second one the shortest time in which the
-    senders can send the rest. The bound is `nothing` of 0 ticks if hosts have several cards, or if
-    one of the two kinds of tasks does not occur.
+    The bound has the kind `exclusive`. Receivers are the hosts that receive at least one task. If
+    hosts have one card, a task that goes to all receivers excludes every other task. The first term
+    is the bytes of such tasks at the rate of the slowest receiver. The second term is the shortest
+    time in which the senders can send the other tasks. Kind `nothing` and 0 if hosts have several
+    cards, or if one of the two groups of tasks is empty.
     """
     everyone = tuple(sorted({host for hosts in tasks.receivers for host in hosts}))
     shared = [task for task in range(len(tasks)) if tasks.receivers[task] == everyone]
