@@ -71,20 +71,29 @@ def is_divisible(algorithm: Algorithm, messages: Messages) -> bool:
     )
 
 
-def divide_units(algorithm: Algorithm, unit: int, blocks: float) -> list[UnitBlock]:
-    """Divide the units of a divisible algorithm into about `blocks` blocks, rounded up.
+def find_block_starts(algorithm: Algorithm, unit: int, blocks: float) -> range:
+    """Return where about `blocks` equal blocks of a divisible algorithm start, rounded up.
 
-    `unit`: units of the algorithm in a unit of the blocks.
+    `unit`: units of the algorithm in a unit of the blocks, in which the starts are counted.
+    """
+    total = max(1, algorithm.collective.unit_count // unit)
+    return range(0, total, max(1, ceil(total / ceil(blocks))))
+
+
+def divide_units(algorithm: Algorithm, unit: int, starts: range) -> list[UnitBlock]:
+    """Return the blocks of a divisible algorithm that begin at `starts`.
+
+    `starts`: result of `find_block_starts`, or a slice of it. `unit`: units of the algorithm in a
+    unit of the blocks. The last block may be smaller.
     """
     collective = algorithm.collective
     positions = find_positions(algorithm)
     total = max(1, collective.unit_count // unit)
-    size = max(1, ceil(total / ceil(blocks)))
     divided = []
-    for first in range(0, total, size):
-        stop = min(first + size, total)
-        part, starts = _select_units(collective, first * unit, stop * unit, unit)
-        divided.append(UnitBlock(first * unit, stop * unit, part, starts, positions))
+    for first in starts:
+        stop = min(first + starts.step, total)
+        part, first_units = _select_units(collective, first * unit, stop * unit, unit)
+        divided.append(UnitBlock(first * unit, stop * unit, part, first_units, positions))
     return divided
 
 

@@ -32,6 +32,7 @@ from hub_core.verification.unit_blocks import (
     MAX_BLOCKS,
     UnitBlock,
     divide_units,
+    find_block_starts,
     find_positions,
     is_divisible,
 )
@@ -224,12 +225,12 @@ def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComp
     contents than for races.
     """
     verification_input, units = task.given, task.memory_units
-    if _is_by_ranges(task):
-        return _judge_ranges(task, in_place, findings)
     # Races need addresses only, contents a value per address: the limits differ.
     if units >= _MAX_ADDRESSES:
         message = f"too large to check races and contents: {units:.3g} units of memory"
         raise InputError(message, code="too-large")
+    if _is_by_ranges(task):
+        return _judge_ranges(task, in_place, findings)
     layout = task.collective.memory_layout(in_place, task.scratch_units)
     regions = find_regions(
         verification_input.algorithm, layout, verification_input.is_valid, task.unit
@@ -260,18 +261,17 @@ def _judge_ranges(task: _Task, in_place: bool, findings: Findings) -> ContentsCo
         )
         return result.comparison
     del regions
-    blocks = divide_units(algorithm, task.unit, _count_blocks(task))
-    checked = blocks
+    blocks = checked = find_block_starts(algorithm, task.unit, _count_blocks(task))
     if len(blocks) > MAX_BLOCKS:
-        unit = _find_unit_of(task, layout, result)
-        checked = [block for block in blocks if block.first <= unit < block.stop]
+        number = _find_unit_of(task, layout, result) // task.unit // blocks.step
+        checked = blocks[number : number + 1]
     else:
         findings.note(
             "checked-in-blocks",
             f"races and contents are checked for all units, in {len(blocks)} blocks of units",
         )
     comparisons = []
-    for block in checked:
+    for block in divide_units(algorithm, task.unit, checked):
         part = replace(task, collective=block.collective, block=block)
         expected = block.collective.postcondition()
         layout = block.collective.memory_layout(in_place, part.scratch_units)

@@ -12,7 +12,15 @@ from hub_core.network.links import Links
 
 
 @pytest.mark.parametrize(
-    "text", ["torus:6x5x4", "fat-tree:8", "rail:6x8", "leaf-spine:8,4,4", "mesh:5x7", "hypercube:5"]
+    "text",
+    [
+        "torus:6x5x4",
+        "mesh:5x7",
+        *(
+            pytest.param(text, marks=pytest.mark.needs_plugins)
+            for text in ("fat-tree:8", "rail:6x8", "leaf-spine:8,4,4", "hypercube:5")
+        ),
+    ],
 )
 def test_routes_from_a_source_are_those_to_every_destination(
     text: str, monkeypatch: pytest.MonkeyPatch

@@ -136,7 +136,7 @@ def test_verdicts_are_those_of_a_check_at_once(
 ) -> None:
     algorithm = mutants(build(6))[index]
     at_once = verify(algorithm)
-    # The limit is that of `_divide_units` only; undivided algorithms are checked at once.
+    # The limit is that of blocks only; undivided algorithms are checked at once.
     monkeypatch.setattr(verifier, "_CELLS_OF_BLOCK", 32)
     monkeypatch.setattr(verifier, "MAX_WORK", 1)
     in_blocks = verify(algorithm)
