@@ -265,9 +265,9 @@ class _StepReader:
 
         The distinct pairs (step, time) are numbered in ascending order. A transfer starts at the
         number of its pair and ends at the next number. There is one link per ordered pair of ranks,
-        and no window. A transfer reduces if the file says so for the send; if the file says nothing
-        about reductions, if the collective reduces. Raises `InputError` if a rank sends an address
-        and reduces into it at the same start, since simultaneous sends read the data from before.
+        and no window. If the file states for each send whether it reduces, transfers follow it;
+        otherwise all transfers reduce if the collective does. Raises `InputError` if a rank sends
+        an address and reduces into it at the same start, since simultaneous sends read old data.
         """
         document = self._document
         sends = document.sends

@@ -227,7 +227,7 @@ def _read_weights(claim: _StreamClaim) -> dict[int, int]:
 
 
 def _check_messages(claim: _StreamClaim, algorithm: Algorithm) -> None:
-    """Check that the algorithm sends what the streams say, and nothing between other devices.
+    """Check that the algorithm sends the bytes of the streams, and only between their devices.
 
     For every edge, the SENDs must have at least the bytes of the streams over it. One unit less is
     allowed for every box in each stream's part, because boxes are divided at unit boundaries.

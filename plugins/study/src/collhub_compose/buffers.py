@@ -333,10 +333,10 @@ def build_contract(collective: Collective) -> CustomContract:
 def measure_usage(algorithm: Algorithm, contract: CustomContract) -> BufferUsage:
     """Measure the used part of INPUT and OUTPUT of every rank, in units.
 
-    `contract`: contract of the algorithm's collective. The used INPUT is the input of the contract
-    on ranks where it is defined; on others it ends at the last unit that a step accesses. The used
-    OUTPUT ends at the last unit that a step accesses or a result requires. The result also has the
-    ends of the accesses of both buffers.
+    `contract`: contract of the algorithm's collective. On ranks with a defined input, the used
+    INPUT is that of the contract; on all other ranks it ends at the last unit that a step accesses.
+    The used OUTPUT ends at the last unit that a step accesses or a result requires. The result also
+    contains the ends of the accesses of both buffers.
     """
     inputs = _find_touched_ends(algorithm.steps, Buffer.INPUT)
     outputs = _find_touched_ends(algorithm.steps, Buffer.OUTPUT)

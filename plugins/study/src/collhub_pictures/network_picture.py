@@ -248,8 +248,8 @@ def _write_paths(picture: _NetworkPicture) -> Iterator[str]:
 def _format_course(picture: _NetworkPicture, row: int) -> str:
     """Return the SVG path data of a line, with one decimal place.
 
-    A bent line is a cubic curve, others are straight. An arrow ends at the rim of its destination
-    instead of the centre, so that the node does not hide its head.
+    A bent line is a cubic curve; all other lines are straight. An arrow ends at the circle of its
+    destination instead of the centre, so that the node does not hide the head of the arrow.
     """
     lines = picture.lines
     start = picture.places[lines.source[row]]

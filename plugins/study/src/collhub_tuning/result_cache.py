@@ -110,8 +110,8 @@ class ResultCache:
     ) -> None:
         """Store measurements on disk.
 
-        The first error is stored in `defect`; after it nothing more is written. Nothing is stored
-        without a folder, and if a limit cut the search.
+        Has no effect without a folder, if a limit cut the search, and after an error of an earlier
+        call. The first error is stored in `defect`.
         """
         if self._folder is None or any(measured.cuts for measured in measurements):
             return

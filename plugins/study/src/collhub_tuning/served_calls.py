@@ -307,7 +307,7 @@ def _choose_format(context: CommandContext, file: str, content: bytes) -> str:
     """Return the format of a file of tuner rules, by its content and name.
 
     Raises `UsageError` (`unreadable`) if it is the output of a measurement, if several formats fit,
-    or if none does; the cure says what to do instead.
+    or if no format fits; the error states a cure.
     """
     known = ", ".join(_format_names(context))
     for provided in context.registry().all(MeasurementReader):

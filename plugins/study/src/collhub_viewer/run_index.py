@@ -112,7 +112,7 @@ def _index_steps_until(
 
     Jobs also have `collectives`, and algorithms whose lanes are thread blocks `blocks`. The
     topology is included if it is known, link loads only with a simulation result. Other entries are
-    None. The notes of the result say what is omitted.
+    None. The notes of the result list the omitted data.
     """
     sort, sort_names = _sort_rows(subject)
     laned = arrange_steps(run, sort, timeline.excerpt, max_steps)

@@ -50,7 +50,7 @@ _ESCAPES = str.maketrans(
 def write(page: InteractivePage, options: NoOptions) -> WriteResult:
     """Write the page of all subjects as one HTML file.
 
-    Its notes say which data is omitted. Raises `UsageError` if there is nothing to show.
+    Notes on the page list the omitted data. Raises `UsageError` if no subject can be shown.
     """
     lines = ColumnLines(MAX_BYTES - RESERVED_BYTES)
     index = build_index(page, lines)

@@ -100,7 +100,7 @@ def test_servers_forward_ranges_while_rails_deliver_others() -> None:
 
 
 def test_forwarded_ranges_overlap_the_levels() -> None:
-    """The rails alone take 2.5 ms, NVLink alone 2.1 ms."""
+    """Without overlap, the rails take 2.5 ms and NVLink takes 2.1 ms."""
     topology = hub_core.parse_topology("rail:16x8")
     collective = Collective(_ALL_REDUCE, 128, 128, in_place=True)
     times_ns = []

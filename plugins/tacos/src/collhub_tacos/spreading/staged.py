@@ -226,10 +226,10 @@ def generate_staged_broadcasts(
 ) -> Iterator[LinkSchedule]:
     """Yield schedules in which the chunks of a root reach all NPUs, one per supported plan.
 
-    In the first plan, the root sends directly to all NPUs. In the others, each chunk goes to the
-    next member of the root's group, from there to one member of every other group, and from these
-    to all members of their groups. Only plans that `trials` considers promising are scheduled;
-    their times are recorded there.
+    In the first plan, the root sends directly to all NPUs. In all other plans, each chunk goes to
+    the next member of the root's group, from this member to one member of every other group, and
+    from each of these to all members of its group. Only plans that `trials` considers promising are
+    scheduled; their times are recorded there.
     """
     origin = np.full(chunks, root, np.int64)
     all_npus = _Grid(network.num_npus, 1)
