@@ -26,13 +26,11 @@ from hub_core.columns import (
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import CollectiveKind
-from hub_core.network.source_routes import find_routes_from_sources
+from hub_core.network.source_routes import SEARCH_CELLS, find_routes_from_sources
 
 if TYPE_CHECKING:
     from hub_core.network.topology import Topology
 
-# Maximum number of cells of the (destination, node or link) tables of one search step.
-_SEARCH_CELLS = 1 << 20
 # Destinations per source above which searches begin at the sources.
 _DESTINATIONS_PER_SOURCE = 16
 
@@ -64,7 +62,8 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
     if _has_few_sources(sources[distant], destinations[distant]):
         routes = find_routes_from_sources(topology, sources[distant], destinations[distant])
         if routes is not None:
-            return joined_routes(len(sources), [*parts, (distant, Routes(*routes))])
+            parts += [(distant[pairs], Routes(indptr, links)) for pairs, indptr, links in routes]
+            return joined_routes(len(sources), parts)
     if len(distant):
         parts += _distant_routes(topology, sources, destinations, distant)
     return joined_routes(len(sources), parts)
@@ -97,7 +96,7 @@ def _distant_routes(
     """Find the routes of `pairs` in batches; return (pairs, their routes) for every batch.
 
     `pairs`: indices into `sources` and `destinations`; the result has them ordered by destination.
-    Pairs with the same destination share one search, and `_SEARCH_CELLS` limits the number of
+    Pairs with the same destination share one search, and `SEARCH_CELLS` limits the number of
     destinations per batch. Raises `InputError` (`disconnected`) for a pair without a path.
     """
     # Pairs of one destination share its search.
@@ -105,7 +104,7 @@ def _distant_routes(
     goals, first = np.unique(destinations[pairs], return_index=True)
     bounds = np.append(first, len(pairs))
     search = _RouteSearch(topology)
-    batch = max(1, _SEARCH_CELLS // max(topology.num_links, topology.num_nodes))
+    batch = max(1, SEARCH_CELLS // max(topology.num_links, topology.num_nodes))
     parts = []
     for start in range(0, len(goals), batch):
         stop = min(start + batch, len(goals))

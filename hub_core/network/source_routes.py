@@ -7,7 +7,6 @@ before a destination are collected backwards, hop by hop, for many pairs at once
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,44 +17,69 @@ from hub_core.columns import Int64Array, csr, distinct, gather, row_pointer
 if TYPE_CHECKING:
     from hub_core.network.topology import Topology
 
+# Maximum number of cells of the (start, node or link) tables of one search step.
+SEARCH_CELLS = 1 << 20
 # Pairs whose paths are collected at once.
 _PAIRS_AT_ONCE = 1024
 
 
 def find_routes_from_sources(
     topology: Topology, sources: Int64Array, destinations: Int64Array
-) -> tuple[Int64Array, Int64Array] | None:
-    """Return the routes of pairs as (row pointer, links), None if a pair has no path.
+) -> list[tuple[Int64Array, Int64Array, Int64Array]] | None:
+    """Return the routes of pairs in batches, None if a pair has no path.
 
+    A batch is (pairs as indices of `sources`, row pointer and links of their routes in this order).
     The topology has one plane. Cost: a breadth-first search per source, and for every pair the
-    links of all its shortest paths.
+    links of all its shortest paths. `SEARCH_CELLS` limits the number of sources per search.
     """
     origins, origin = np.unique(sources, return_inverse=True)
-    distance = topology.arcs().hops(origins)
-    length = distance[origin, destinations].astype(np.int64)
-    if bool((length < 0).any()):
-        return None
+    by_origin = np.argsort(origin, kind="stable")
+    arcs = topology.arcs()
+    entering = csr(topology.destination, np.arange(topology.num_links), topology.num_nodes)
+    at_once = max(1, SEARCH_CELLS // topology.num_nodes)
+    routes = []
+    for first in range(0, len(origins), at_once):
+        batch = origins[first : first + at_once]
+        distance = arcs.hops(batch)
+        start, stop = np.searchsorted(origin[by_origin], [first, first + len(batch)])
+        searched = by_origin[start:stop]
+        if bool((distance[origin[searched] - first, destinations[searched]] < 0).any()):
+            return None
+        for begin in range(0, len(searched), _PAIRS_AT_ONCE):
+            pairs = searched[begin : begin + _PAIRS_AT_ONCE]
+            row, ends = origin[pairs] - first, (sources[pairs], destinations[pairs])
+            routes.append((pairs, *_trace_paths(topology, entering, distance, row, *ends)))
+    return routes
+
+
+def _trace_paths(
+    topology: Topology,
+    entering: tuple[Int64Array, Int64Array],
+    distance: npt.NDArray[np.int32],
+    row: Int64Array,
+    sources: Int64Array,
+    destinations: Int64Array,
+) -> tuple[Int64Array, Int64Array]:
+    """Return the routes of pairs with a path as (row pointer, links).
+
+    `entering`, `distance` and `row` are those of `_collect_links`.
+    """
+    length = distance[row, destinations].astype(np.int64)
     indptr = row_pointer(length)
     links = np.empty(int(indptr[-1]), np.int64)
-    entering = csr(topology.destination, np.arange(topology.num_links), topology.num_nodes)
-    borders = [*range(0, len(sources), _PAIRS_AT_ONCE), len(sources)]
-    for first, stop in pairwise(borders):
-        pairs = slice(first, stop)
-        own_distance = distance[origin[pairs]]
-        levels = _collect_links(topology, entering, own_distance, destinations[pairs])
-        node, digits = sources[pairs], destinations[pairs]
-        path = np.arange(stop - first)
-        for hop, (keys, link_of_key) in enumerate(levels):
-            going = length[first + path] > hop
-            path, node, digits = path[going], node[going], digits[going]
-            key = path * topology.num_nodes + node
-            start = np.searchsorted(keys, key)
-            ties = np.searchsorted(keys, key, side="right") - start
-            # Only switches spread paths; an NPU uses its first link.
-            digits, choice = np.divmod(digits, np.where(node >= topology.num_npus, ties, 1))
-            link = link_of_key[start + choice]
-            links[indptr[first + path] + hop] = link
-            node = topology.destination[link]
+    path, node, digits = np.arange(len(sources)), sources, destinations
+    levels = _collect_links(topology, entering, distance, row, destinations)
+    for hop, (keys, link_of_key) in enumerate(levels):
+        going = length[path] > hop
+        path, node, digits = path[going], node[going], digits[going]
+        key = path * topology.num_nodes + node
+        start = np.searchsorted(keys, key)
+        ties = np.searchsorted(keys, key, side="right") - start
+        # Only switches spread paths; an NPU uses its first link.
+        digits, choice = np.divmod(digits, np.where(node >= topology.num_npus, ties, 1))
+        link = link_of_key[start + choice]
+        links[indptr[path] + hop] = link
+        node = topology.destination[link]
     return indptr, links
 
 
@@ -63,15 +87,16 @@ def _collect_links(
     topology: Topology,
     entering: tuple[Int64Array, Int64Array],
     distance: npt.NDArray[np.int32],
+    row: Int64Array,
     destinations: Int64Array,
 ) -> list[tuple[Int64Array, Int64Array]]:
     """Return the links of all shortest paths of pairs, by hop: (pair * nodes + tail, link).
 
     Sorted by both. `entering`: links that enter a node, as CSR table. `distance`: hops from the
-    source of a pair to every node, [pairs, nodes].
+    searched sources to every node, int32[sources, nodes]; `row`: the row of it for every pair.
     """
     nodes, num_links = topology.num_nodes, topology.num_links
-    length = distance[np.arange(len(destinations)), destinations]
+    length = distance[row, destinations]
     ends = np.arange(len(destinations)) * nodes + destinations
     levels = []
     frontier = np.zeros(0, np.int64)
@@ -81,7 +106,7 @@ def _collect_links(
         pair = np.repeat(pair, np.diff(entering[0])[node])
         links = gather(*entering, node)
         tail = topology.source[links]
-        is_before = distance[pair, tail] == hop - 1
+        is_before = distance[row[pair], tail] == hop - 1
         keys = (pair[is_before] * nodes + tail[is_before]) * num_links + links[is_before]
         keys, links = np.divmod(np.sort(keys), num_links)
         levels.append((keys, links))
