@@ -85,7 +85,7 @@ class NestedShape:
         elif self.units_per_rank > 1 or self.parts[0][0] != tuple(range(len(self.sizes))):
             messages = prod(self.sizes) - 1
         else:
-            messages = sum(size - 1 for size in self.sizes)
+            messages = nested
         return 2 * prod(self.sizes) * messages * self.units_per_rank
 
 

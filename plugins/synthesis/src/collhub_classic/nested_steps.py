@@ -8,7 +8,7 @@ has the same shape, so that a row is added to all ranks at once. Cost: linear in
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import product, zip_longest
 from math import prod
 
 import numpy as np
@@ -265,22 +265,25 @@ class _Stream:
         of the program.
 
         On a ring, the receive of every message follows its send; with all pairs, all sends come
-        first. Ranges that are forwarded separately follow in the order in which they arrive, the
-        own one first; without them the range is None.
+        first, but only `_MAX_MESSAGES` in a level before a forwarded one. Ranges that are forwarded
+        separately follow in the order in which they arrive, the own one first; without them the
+        range is None.
         """
         level = self._order[phase]
         hops = list(self._list_hops(level))
         if is_reversed:
             hops.reverse()
-        rows = [(is_send, hop) for is_send in (True, False) for hop in hops]
-        if self._shape.is_forwarded and not self._is_forwarded(phase):
-            ahead = min(_MAX_MESSAGES - 1, len(hops))
-            turns = zip(hops[ahead:], hops, strict=False)
-            later = [row for sent, received in turns for row in ((True, sent), (False, received))]
-            rows = [(True, hop) for hop in hops[:ahead]] + later
-            rows += [(False, hop) for hop in hops[len(hops) - ahead :]]
+        # Sends before the first receive; then a receive and a send alternate.
+        ahead = len(hops)
         if self._shape.is_ring[level]:
-            rows = [(is_send, hop) for hop in hops for is_send in (True, False)]
+            ahead = 1
+        elif self._shape.is_forwarded and not self._is_forwarded(phase):
+            ahead = _MAX_MESSAGES
+        rows = [(True, hop) for hop in hops[:ahead]]
+        for received, sent in zip_longest(hops, hops[ahead:]):
+            rows.append((False, received))
+            if sent:
+                rows.append((True, sent))
         if not self._is_forwarded(phase):
             return [(None, *row) for row in rows]
         size = self._shape.sizes[self._order[phase - 1]]
