@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Order,
         chain_cover,
         connected_parts,
+        find_heads,
         topological_levels,
         values_of_single_keys,
     )
@@ -102,6 +103,7 @@ __all__ = [
     "csr_within",
     "distinct",
     "expanded_ranges",
+    "find_heads",
     "first_positions",
     "gather",
     "group_of_entry",
@@ -126,7 +128,7 @@ __all__ = [
 
 _HOMES = {
     "hub_core.columns.graphs": (
-        "ArcGroups Arcs NodePairs Order chain_cover connected_parts topological_levels "
+        "ArcGroups Arcs NodePairs Order chain_cover connected_parts find_heads topological_levels "
         "values_of_single_keys"
     ),
     "hub_core.columns.groups": (

@@ -179,7 +179,7 @@ def connected_parts(parents: Int64Array, children: Int64Array, nodes: int) -> In
         # Each round joins every component to its lowest neighbour.
         lower, higher = np.minimum(parent_head, child_head), np.maximum(parent_head, child_head)
         np.minimum.at(head, higher, lower)
-        head = _find_heads(head)
+        head = find_heads(head)
         parents, children = parents[separate], children[separate]
 
 
@@ -205,7 +205,7 @@ def chain_cover(
     is_served = granted[parent] % max(nodes, 1) == asks
     head = np.arange(nodes)
     head[asks[is_served]] = parent[is_served]
-    return _find_heads(head)
+    return find_heads(head)
 
 
 def values_of_single_keys(nodes: int, keys: Int64Array, values: Int64Array) -> Int64Array:
@@ -325,7 +325,7 @@ def _compute_narrow_levels(
     return np.split(np.asarray(flat, np.int64), borders) if flat else []
 
 
-def _find_heads(above: Int64Array) -> Int64Array:
+def find_heads(above: Int64Array) -> Int64Array:
     """Return the first ancestor of every node: int64[nodes].
 
     `above`: the parent of each node; a node without a parent is its own parent. The method is

@@ -16,14 +16,19 @@ from hub_core.columns import (
     Int64Array,
     distinct,
     expanded_ranges,
+    find_heads,
     first_positions,
+    inverse,
     run_mask,
 )
 from hub_core.model.collectives import MemoryLayout
 from hub_core.model.kinds import StepKind
 from hub_core.model.messages import Messages
 from hub_core.model.steps import StepTable
-from hub_core.verification.regions import Regions, pair_neighbours
+from hub_core.verification.regions import Regions, pair_neighbours, sort_keys
+
+# Hops of all ways that are followed one by one: some minutes at most, whatever the input.
+_MAX_FOLLOWED = 1 << 29
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ class Operand:
     """Atoms of one operand (source or destination) of every step.
 
     `start`: address of the first block; `first`, `length`: first atom and number of atoms. int64
-    [rows]; -1, -1 and 0 for steps without this operand.
+    [rows]; -1, 0 and 0 for steps without this operand.
     """
 
     start: Int64Array
@@ -50,6 +55,15 @@ class Atoms:
     source: Operand
     destination: Operand
 
+    def locate(self, start: Int64Array, count: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return the first atom and the number of atoms of ranges that end at borders."""
+        return _locate(self.borders, start, count)
+
+    @property
+    def accesses_by_row(self) -> Int64Array:
+        """Number of accesses of every step: int64[rows]."""
+        return self.source.length + self.destination.length
+
 
 def divide_memory(regions: Regions, layout: MemoryLayout) -> Atoms:
     """Divide memory at the borders of all regions and buffers."""
@@ -58,16 +72,18 @@ def divide_memory(regions: Regions, layout: MemoryLayout) -> Atoms:
     counts = [regions.count[side >= 0] for side in (regions.source, regions.destination)]
     stops = [start + count for start, count in zip(starts, counts, strict=True)]
     borders = distinct(np.concatenate([*buffers, *starts, *stops, [0, regions.total]]))
-    operands = []
-    for side in (regions.source, regions.destination):
-        is_used = side >= 0
-        first = np.full(len(side), -1)
-        first[is_used] = np.searchsorted(borders, side[is_used])
-        length = np.zeros(len(side), np.int64)
-        stop = np.searchsorted(borders, side[is_used] + regions.count[is_used])
-        length[is_used] = stop - first[is_used]
-        operands.append(Operand(side, first, length))
+    operands = [
+        Operand(side, *_locate(borders, side, np.where(side >= 0, regions.count, 0)))
+        for side in (regions.source, regions.destination)
+    ]
     return Atoms(borders, *operands)
+
+
+def _locate(
+    borders: Int64Array, start: Int64Array, count: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    first = np.searchsorted(borders, start)
+    return first, np.searchsorted(borders, start + count) - first
 
 
 class Accesses:
@@ -99,14 +115,9 @@ class Accesses:
     def _sort_by_time(self, position: Int64Array) -> Int64Array:
         nodes = max(1, len(position))
         is_write = np.arange(len(self.row)) >= self.num_reads
-        keys = np.sort((self.atom * nodes + position[self.row]) * 2 + is_write)
-        is_last_of_step = np.ones(len(keys), np.bool_)
-        np.not_equal(keys[1:] >> 1, keys[:-1] >> 1, out=is_last_of_step[:-1])
-        keys = keys[is_last_of_step]
-        row_at = np.empty(nodes, np.int64)
-        row_at[position] = np.arange(len(position))
+        keys = sort_keys(self.atom, position[self.row], is_write, nodes)
         atom, place = np.divmod(keys >> 1, nodes)
-        row = row_at[place]
+        row = inverse(position)[place]
         first_atom = np.where(
             keys & 1, self.atoms.destination.first[row], self.atoms.source.first[row]
         )
@@ -160,7 +171,8 @@ def are_ordered_by_data(
     The ways pass messages, and conflicts of neighbours whose earlier access is a write. The result
     is valid if all these conflicts are ordered, which the caller proves in another way. Messages
     must have equal counts. Cost: linear in accesses, times the logarithm of the longest way; then
-    the way of every pair left, for the unit at which it begins.
+    the way of every pair left, for the unit at which it begins, in at most `_MAX_FOLLOWED` hops of
+    all pairs.
     """
     forwards = _find_ways_of_sums(accesses, steps, messages)
     backwards = _find_ways_of_copies(accesses, steps, messages)
@@ -170,7 +182,8 @@ def are_ordered_by_data(
     # Pointer jumping follows the first unit of every atom on the way, which may be another one.
     left = np.flatnonzero(is_of_read & ~ordered)
     ends, sources = forwards.follow(earlier[left]), backwards.follow(later[left])
-    ordered[left] = accesses.row[ends] == accesses.row[sources]
+    is_followed = (ends >= 0) & (sources >= 0)
+    ordered[left] = is_followed & (accesses.row[ends] == accesses.row[sources])
     return ordered
 
 
@@ -191,21 +204,25 @@ class _Ways:
     def find_ends(self) -> Int64Array:
         """Return the end of the way of every access, by pointer jumping: int64[accesses]."""
         everything = np.arange(len(self.within))
-        following = self._advance(everything, np.zeros_like(everything))[0]
-        while True:
-            further = following[following]
-            if np.array_equal(further, following):
-                return following
-            following = further
+        return find_heads(self._advance(everything, np.zeros_like(everything))[0])
 
     def follow(self, access: Int64Array) -> Int64Array:
-        """Return the end of the ways of the first units of some accesses."""
-        shift = np.zeros_like(access)
-        while True:
-            following, shift = self._advance(access, shift)
-            if np.array_equal(following, access):
-                return access
-            access = following
+        """Return the end of the ways of the first units of some accesses.
+
+        -1 for ways that are not at their ends after `_MAX_FOLLOWED` hops of all ways.
+        """
+        ends, going, shift = access.copy(), np.arange(len(access)), np.zeros_like(access)
+        hops = 0
+        while len(going):
+            if hops > _MAX_FOLLOWED:
+                ends[going] = -1
+                break
+            hops += len(going)
+            following, shift = self._advance(ends[going], shift)
+            moves = following != ends[going]
+            ends[going] = following
+            going, shift = going[moves], shift[moves]
+        return ends
 
     def _advance(self, access: Int64Array, shift: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return the next access of units, which are `shift` units after the start of an access."""
@@ -223,7 +240,8 @@ def _find_ways_of_sums(accesses: Accesses, steps: StepTable, messages: Messages)
     """Find the ways from reads and writes to the sums into which they flow."""
     by_time, row = accesses.by_time, accesses.row
     hop = np.full(len(steps), -1)
-    adds = steps.is_kind(StepKind.RECV_REDUCE)[messages.receive]
+    adds = _find_valid_messages(accesses, messages)
+    adds &= steps.is_kind(StepKind.RECV_REDUCE)[messages.receive]
     hop[messages.send[adds]] = messages.receive[adds]
     additions = np.flatnonzero(steps.is_kind(StepKind.RECV_REDUCE, StepKind.REDUCE))
     hop[additions] = additions
@@ -248,6 +266,14 @@ def _find_ways_of_copies(accesses: Accesses, steps: StepTable, messages: Message
     is_of_read = later < accesses.num_reads
     within[later[is_of_read]] = earlier[is_of_read]
     hop = np.full(len(steps), -1)
-    is_copied = steps.is_kind(StepKind.RECV)[messages.receive]
+    is_copied = _find_valid_messages(accesses, messages)
+    is_copied &= steps.is_kind(StepKind.RECV)[messages.receive]
     hop[messages.receive[is_copied]] = messages.send[is_copied]
     return _Ways(accesses, within, hop, is_forwards=False)
+
+
+def _find_valid_messages(accesses: Accesses, messages: Messages) -> BoolArray:
+    """Return which messages have both regions within their buffers: bool[messages]."""
+    atoms = accesses.atoms
+    is_sent = atoms.source.length[messages.send] > 0
+    return is_sent & (atoms.destination.length[messages.receive] > 0)

@@ -184,7 +184,7 @@ def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Arr
     # Keys contain positions instead of rows, so that sorting them sorts by time.
     row_at = np.empty(nodes, np.int64)
     row_at[position[runs]] = runs
-    keys = _sort_keys(atoms, position[row[owner]], is_write[owner], nodes)
+    keys = sort_keys(atoms, position[row[owner]], is_write[owner], nodes)
     block, place_in_order = np.divmod(keys >> 1, max(nodes, 1))
     earlier, later = pair_neighbours(block, (keys & 1).astype(np.bool_))
     earlier, later = place_in_order[earlier], place_in_order[later]
@@ -268,9 +268,7 @@ def _split_into_atoms(starts: Int64Array, counts: Int64Array) -> tuple[Int64Arra
     return expanded_ranges(first, length), np.repeat(owner, length)
 
 
-def _sort_keys(
-    atoms: Int64Array, places: Int64Array, is_write: BoolArray, nodes: int
-) -> Int64Array:
+def sort_keys(atoms: Int64Array, places: Int64Array, is_write: BoolArray, nodes: int) -> Int64Array:
     """Return sorted keys: (atom, position, write flag) in one integer each.
 
     The flag is the lowest bit. If a step reads and writes an atom, only the key of its write is

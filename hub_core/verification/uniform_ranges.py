@@ -15,20 +15,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.columns import BoolArray, Int64Array, expanded_ranges
+from hub_core.columns import Int64Array, expanded_ranges, first_positions
 from hub_core.model.collectives import Collective, MemoryLayout
 from hub_core.model.kinds import Buffer, StepKind
 from hub_core.model.messages import Messages
 from hub_core.verification.atoms import Accesses, Atoms, Operand, are_ordered_by_data, divide_memory
 from hub_core.verification.contents import ContentsComparison
 from hub_core.verification.reachability import are_linked, unordered_in
-from hub_core.verification.regions import Regions
+from hub_core.verification.regions import MAX_ACCESSES, Regions
 from hub_core.verification.report import VerificationInput
 from hub_core.verification.values import FingerprintValues, InputIndex
 
 _Array = npt.NDArray[Any]
 # Conflicts that are not ordered by their data are decided by searches, of at most so many.
 _MAX_SEARCHED = 4096
+# An access has several columns here, where a check at once has one key.
+_MAX_ACCESSES = MAX_ACCESSES >> 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,10 @@ class RangeCheck:
     """Result of a check by ranges.
 
     `comparison`: of contents, None if the algorithm is wrong or not proven to be correct; then
-    `row` is the first step for which there is no proof, or -1, and `address` the unit of OUTPUT
-    that is not proven, or -1.
+    `address` is a block of memory for which there is no proof.
     """
 
     comparison: ContentsComparison | None
-    row: int = -1
     address: int = -1
 
 
@@ -60,15 +60,20 @@ def check_ranges(
     the error probability of the comparison; another one is no proof of a defect.
     """
     atoms = divide_memory(regions, layout)
+    accesses = atoms.accesses_by_row
+    if int(accesses.sum()) > _MAX_ACCESSES:
+        # The memory of the check would not fit; the step with the most accesses is as good as any.
+        row = int(accesses.argmax())
+        return RangeCheck(None, max(int(regions.source[row]), int(regions.destination[row])))
     if not is_race_free:
-        row = _find_unproven_conflict(verification_input, atoms)
-        if row >= 0:
-            return RangeCheck(None, row)
+        address = _find_unproven_conflict(verification_input, atoms)
+        if address >= 0:
+            return RangeCheck(None, address)
     return _compare_contents(verification_input, collective, layout, atoms)
 
 
 def _find_unproven_conflict(verification_input: VerificationInput, atoms: Atoms) -> int:
-    """Return the later row of a conflict that is not proven to be ordered, -1 if there is none."""
+    """Return the address of a conflict that is not proven to be ordered, -1 if there is none."""
     graph = verification_input.graph
     steps, messages = verification_input.algorithm.steps, verification_input.messages
     accesses = Accesses(atoms, graph.position)
@@ -79,13 +84,15 @@ def _find_unproven_conflict(verification_input: VerificationInput, atoms: Atoms)
     if not len(earlier):
         return -1
     is_open = ~are_ordered_by_data(accesses, steps, messages, earlier, later)
-    rows = accesses.row[earlier[is_open]], accesses.row[later[is_open]]
-    if not len(rows[0]):
-        return -1
-    if len(rows[0]) > _MAX_SEARCHED:
-        return int(rows[1][0])
-    unordered = unordered_in(graph, *rows)
-    return int(rows[1][unordered[0]]) if len(unordered) else -1
+    earlier, later = earlier[is_open], later[is_open]
+    # Steps that share several atoms have as many conflicts, which are searched once.
+    keys = accesses.row[earlier] * len(steps) + accesses.row[later]
+    _, first = np.unique(keys, return_index=True)
+    unordered = first
+    if len(first) <= _MAX_SEARCHED:
+        rows = accesses.row[earlier[first]], accesses.row[later[first]]
+        unordered = first[unordered_in(graph, *rows)]
+    return int(atoms.borders[accesses.atom[later[unordered[0]]]]) if len(unordered) else -1
 
 
 def _compare_contents(
@@ -105,31 +112,26 @@ def _compare_contents(
     values = FingerprintValues.of(InputIndex(one, np.arange(len(one)), len(one)))
     contribution = ranks if traits.reduces else np.zeros_like(ranks)
     sizes = np.where(collective.defined_inputs(), layout.size[:, Buffer.INPUT], 0)
-    first, length = _find_atoms(atoms, layout.base[:, Buffer.INPUT], sizes)
+    first, length = atoms.locate(layout.base[:, Buffer.INPUT], sizes)
     owner = np.repeat(contribution, length)
     memory = values.initial(len(atoms.borders) - 1, expanded_ranges(first, length), owner)
-    row = _run_steps(verification_input, values, memory, atoms)
-    if row >= 0:
-        return RangeCheck(None, row)
+    address, compared = _run_steps(verification_input, values, memory, atoms)
+    if address >= 0:
+        return RangeCheck(None, address)
     required = layout.size[:, Buffer.OUTPUT]
     if traits.to_root:
         required = np.where(ranks == (collective.root or 0), required, 0)
-    outputs = expanded_ranges(*_find_atoms(atoms, layout.base[:, Buffer.OUTPUT], required))
+    outputs = expanded_ranges(*atoms.locate(layout.base[:, Buffer.OUTPUT], required))
     expected = np.asarray([[values.weights.sum(dtype=np.uint64), len(one)]], np.uint64)
     wrong = np.flatnonzero(np.any(memory[outputs] != expected, axis=1))
     if len(wrong):
         return RangeCheck(None, address=int(atoms.borders[outputs[wrong[0]]]))
-    # Fingerprints are the same for all units of an atom, which are therefore counted once.
+    # Fingerprints are the same for all units of an atom, which are therefore counted once; those
+    # that a step must find equal count too.
     if not traits.reduces:
         return RangeCheck(ContentsComparison("exact", 0.0))
-    probability = float(len(outputs)) * len(one) * 2.0**-64
+    probability = float(len(outputs) + compared) * len(one) * 2.0**-64
     return RangeCheck(ContentsComparison(values.name, probability))
-
-
-def _find_atoms(atoms: Atoms, start: Int64Array, size: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return the first atom and the number of atoms of every buffer, which begin at borders."""
-    first = np.searchsorted(atoms.borders, start)
-    return first, np.searchsorted(atoms.borders, start + size) - first
 
 
 def _run_steps(
@@ -137,11 +139,13 @@ def _run_steps(
     values: FingerprintValues,
     memory: _Array,
     atoms: Atoms,
-) -> int:
+) -> tuple[int, int]:
     """Run all steps on `memory`, uint64[atoms, 2], which is changed.
 
-    Returns the row of the first step that reads a region of several values or without a value, at
-    which the run ends, or -1.
+    Returns (address, compared). The run ends at the first step that reads a region of several
+    values or without a value; `address` is the first block with another value than the start of
+    the region, or without one; -1 if all steps run. `compared`: number of values that were
+    compared with that of the start.
     """
     steps = verification_input.algorithm.steps
     messages: Messages = verification_input.messages
@@ -150,6 +154,7 @@ def _run_steps(
     send_of[messages.receive] = messages.send
     in_flight = np.zeros((len(steps), 2), np.uint64)
     works = verification_input.is_valid & ~steps.is_kind(StepKind.COMPUTE)
+    compared = 0
     for low, high in pairwise(order.level_indptr.tolist()):
         rows = order.nodes[low:high]
         rows = rows[works[rows]]
@@ -164,9 +169,10 @@ def _run_steps(
         )
         for is_used, operand in operands:
             used = np.flatnonzero(is_used)
-            read, is_uniform = _read(memory, operand, rows[used])
-            if not is_uniform.all():
-                return int(rows[used[np.flatnonzero(~is_uniform)[0]]])
+            read, other = _read(memory, operand, rows[used])
+            compared += int(operand.length[rows[used]].sum()) - len(used)
+            if (other >= 0).any():
+                return int(atoms.borders[other[other >= 0][0]]), compared
             is_first = value[used, 1] == 0
             value[used] = np.where(is_first[:, None], read, values.combine(value[used], read))
         is_sent = kinds == StepKind.SEND
@@ -175,22 +181,24 @@ def _run_steps(
         length = atoms.destination.length[writers]
         written = expanded_ranges(atoms.destination.first[writers], length)
         memory[written] = np.repeat(value[~is_sent], length, axis=0)
-    return -1
+    return -1, compared
 
 
-def _read(memory: _Array, operand: Operand, rows: Int64Array) -> tuple[_Array, BoolArray]:
-    """Return the value of the first atom of an operand, and whether all atoms have it.
+def _read(memory: _Array, operand: Operand, rows: Int64Array) -> tuple[_Array, Int64Array]:
+    """Return the value of the first atom of an operand, and its first atom with another value.
 
-    uint64[rows, 2], bool[rows]; False for undefined values.
+    uint64[rows, 2], int64[rows]. The other atom is -1 if there is none, and the first atom if its
+    value is undefined.
     """
-    read = memory[operand.first[rows]]
-    is_uniform = read[:, 1] != 0
-    length = operand.length[rows]
-    several = np.flatnonzero(length > 1)
+    first, length = operand.first[rows], operand.length[rows]
+    read = memory[first]
+    other = np.where(read[:, 1] == 0, first, -1)
+    several = np.flatnonzero((length > 1) & (other < 0))
     if len(several):
         counts = length[several]
-        all_atoms = memory[expanded_ranges(operand.first[rows[several]], counts)]
-        differs = np.any(all_atoms != np.repeat(read[several], counts, axis=0), axis=1)
-        starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        is_uniform[several] &= ~np.logical_or.reduceat(differs, starts)
-    return read, is_uniform
+        atoms = expanded_ranges(first[several], counts)
+        differs = np.any(memory[atoms] != np.repeat(read[several], counts, axis=0), axis=1)
+        # The number of the memory's atoms stands for none.
+        least = np.minimum.reduceat(np.where(differs, atoms, len(memory)), first_positions(counts))
+        other[several] = np.where(least < len(memory), least, -1)
+    return read, other

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hub_core.columns import Int64Array
-from hub_core.model.collectives import Collective
+from hub_core.model.collectives import Collective, MemoryLayout
 from hub_core.model.counts import UnitCounts
 from hub_core.model.kinds import Buffer, CollectiveKind
 
@@ -97,6 +97,19 @@ def divide_units(algorithm: Algorithm, unit: int, starts: range) -> list[UnitBlo
     return divided
 
 
+def find_unit_at(algorithm: Algorithm, layout: MemoryLayout, address: int, unit: int) -> int:
+    """Return the unit of the full buffer of a divisible algorithm that an address holds.
+
+    `layout`: memory in blocks of `unit` units, in which the address is a block. In place, buffers
+    that share memory give the same unit.
+    """
+    collective = algorithm.collective
+    is_inside = (layout.base <= address) & (address < layout.base + layout.size)
+    rank, buffer = (int(index[0]) for index in np.nonzero(is_inside))
+    offset = (address - int(layout.base[rank, buffer])) * unit
+    return offset + rank * collective.units_per_rank * (buffer == _find_part(collective))
+
+
 def find_positions(algorithm: Algorithm) -> Int64Array:
     """Return the unit of the full buffer at which the regions of every step of a divisible
     algorithm begin: int64[rows].
@@ -124,7 +137,7 @@ def _select_units(
         return replace(collective, unit_count=count), starts
     share = collective.units_per_rank
     own = np.arange(collective.num_ranks) * share
-    part = Buffer.INPUT if collective.kind.traits.input_is_part else Buffer.OUTPUT
+    part = _find_part(collective)
     starts[:, part] = np.maximum(own, first)
     sizes = np.maximum(np.minimum(own + share, stop) - starts[:, part], 0)
     counts = UnitCounts.from_flat((sizes // unit).tolist(), uneven, collective.num_ranks)
@@ -138,8 +151,12 @@ def _find_positions(algorithm: Algorithm, side: str) -> Int64Array:
     """
     steps, collective = algorithm.steps, algorithm.collective
     offset: Int64Array = getattr(steps, f"{side}_offset")
-    if collective.kind not in _UNEVEN_KINDS:
-        return offset
-    part = Buffer.INPUT if collective.kind.traits.input_is_part else Buffer.OUTPUT
-    is_part = getattr(steps, f"{side}_buffer") == part
+    is_part = getattr(steps, f"{side}_buffer") == _find_part(collective)
     return offset + np.where(is_part, steps.rank * np.int64(collective.units_per_rank), 0)
+
+
+def _find_part(collective: Collective) -> int:
+    """Return the buffer that is the part of a rank, -1 if all have the units of the full one."""
+    if collective.kind not in _UNEVEN_KINDS:
+        return -1
+    return Buffer.INPUT if collective.kind.traits.input_is_part else Buffer.OUTPUT

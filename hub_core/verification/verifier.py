@@ -12,7 +12,7 @@ from hub_core.columns import Int64Array
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective, Contributions, CustomContract, MemoryLayout
 from hub_core.model.diagnostics import Findings, InputError, Location
-from hub_core.model.kinds import Buffer, CollectiveKind
+from hub_core.model.kinds import CollectiveKind
 from hub_core.verification.contents import (
     MAX_CELLS,
     MAX_WORK,
@@ -27,13 +27,13 @@ from hub_core.verification.regions import Regions, common_unit, find_regions
 from hub_core.verification.report import ModeReport, VerificationInput, VerifyReport
 from hub_core.verification.step_order import order_with, report_deadlock
 from hub_core.verification.step_program import compile_steps
-from hub_core.verification.uniform_ranges import RangeCheck, check_ranges
+from hub_core.verification.uniform_ranges import check_ranges
 from hub_core.verification.unit_blocks import (
     MAX_BLOCKS,
     UnitBlock,
     divide_units,
     find_block_starts,
-    find_positions,
+    find_unit_at,
     is_divisible,
 )
 
@@ -98,8 +98,11 @@ def verify_input(
         findings_of_mode, comparison = _check_mode(task, mode == "in_place", findings.file)
         outcomes[mode] = findings_of_mode, comparison
         # Regions that overlap out of place also overlap in place: if all conflicts in place are
-        # ordered, the conflicts out of place are too.
+        # ordered, the conflicts out of place are too. A check in blocks ends at the first defect:
+        # then the other blocks may have races.
         is_race_free = comparison is not NOT_COMPARED and not findings_of_mode.has("race")
+        if task.blocks and findings_of_mode.has_errors():
+            is_race_free = False
         task = replace(task, is_race_free=is_race_free)
     return _build_report(claims, findings, outcomes)
 
@@ -118,6 +121,8 @@ class _Task:
     is_race_free: bool = False
     # The units that are checked, None for all.
     block: UnitBlock | None = None
+    # Blocks of units that fit the limits of contents; 0: the units are checked at once.
+    blocks: float = 0.0
 
     @property
     def scratch_units(self) -> Int64Array:
@@ -155,8 +160,8 @@ def _build_task(verification_input: VerificationInput, expected: Contributions |
     task = _Task(verification_input, blocks, expected, unit, expected is not None)
     # Above the limit contents are refused, and the table would fill the memory.
     if expected is None and task.memory_units <= MAX_CELLS:
-        return replace(task, expected=task.collective.postcondition())
-    return task
+        task = replace(task, expected=task.collective.postcondition())
+    return replace(task, blocks=_count_blocks(task))
 
 
 def _convert_to_blocks(collective: Collective, unit: int) -> Collective:
@@ -229,7 +234,7 @@ def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComp
     if units >= _MAX_ADDRESSES:
         message = f"too large to check races and contents: {units:.3g} units of memory"
         raise InputError(message, code="too-large")
-    if _is_by_ranges(task):
+    if task.blocks:
         return _judge_ranges(task, in_place, findings)
     layout = task.collective.memory_layout(in_place, task.scratch_units)
     regions = find_regions(
@@ -261,9 +266,10 @@ def _judge_ranges(task: _Task, in_place: bool, findings: Findings) -> ContentsCo
         )
         return result.comparison
     del regions
-    blocks = checked = find_block_starts(algorithm, task.unit, _count_blocks(task))
+    blocks = checked = find_block_starts(algorithm, task.unit, task.blocks)
     if len(blocks) > MAX_BLOCKS:
-        number = _find_unit_of(task, layout, result) // task.unit // blocks.step
+        unit = find_unit_at(algorithm, layout, result.address, task.unit)
+        number = unit // task.unit // blocks.step
         checked = blocks[number : number + 1]
     else:
         findings.note(
@@ -291,17 +297,6 @@ def _judge_ranges(task: _Task, in_place: bool, findings: Findings) -> ContentsCo
     )
 
 
-def _find_unit_of(task: _Task, layout: MemoryLayout, result: RangeCheck) -> int:
-    """Return the unit of the full buffer at which a check by ranges failed."""
-    algorithm = task.given.algorithm
-    if result.row >= 0:
-        return int(find_positions(algorithm)[result.row])
-    rank = int(np.searchsorted(layout.base[:, Buffer.OUTPUT], result.address, side="right")) - 1
-    unit = (result.address - int(layout.base[rank, Buffer.OUTPUT])) * task.unit
-    is_part = algorithm.collective.kind.traits.output_is_part
-    return unit + is_part * rank * algorithm.collective.units_per_rank
-
-
 def _judge_regions(
     task: _Task, layout: MemoryLayout, regions: Regions, findings: Findings
 ) -> ContentsComparison:
@@ -327,27 +322,19 @@ def _judge_regions(
     return check_contents(stage, program, task.expected, findings)
 
 
-def _is_by_ranges(task: _Task) -> bool:
-    """Return whether ranges or blocks of units are checked one after another.
-
-    Only algorithms beyond the limits of contents are divided, and only if their units are
-    independent (`is_divisible`) and all steps run.
-    """
-    return (
-        not task.is_expectation_given
-        and _count_blocks(task) > 0
-        and task.given.relation.order.is_complete
-        and is_divisible(task.given.algorithm, task.given.messages)
-    )
-
-
 def _count_blocks(task: _Task) -> float:
-    """Return the number of blocks that fit the limits of contents, 0 if all units fit at once."""
-    steps = task.given.algorithm.steps
+    """Return the number of blocks that fit the limits of contents, 0 to check all units at once.
+
+    Only algorithms beyond these limits are divided, and only if their units are independent
+    (`is_divisible`) and all steps run.
+    """
+    given, steps = task.given, task.given.algorithm.steps
     moved = float(steps.count[steps.sends].sum(dtype=np.float64)) / task.unit
     work = float(steps.count.sum(dtype=np.float64)) / task.unit
     cells = task.memory_units + moved
-    if cells <= MAX_CELLS and work <= MAX_WORK:
+    if task.is_expectation_given or (cells <= MAX_CELLS and work <= MAX_WORK):
+        return 0.0
+    if not given.relation.order.is_complete or not is_divisible(given.algorithm, given.messages):
         return 0.0
     return max(cells / _CELLS_OF_BLOCK, work / MAX_WORK)
 

@@ -15,7 +15,7 @@ def test_keys_do_not_overflow_for_distant_units(far: int) -> None:
     atoms = np.asarray([far, 0, far, 0])
     places = np.asarray([5, 7, 3, 7])
     is_write = np.asarray([True, False, False, True])
-    keys = regions._sort_keys(atoms, places, is_write, nodes)
+    keys = regions.sort_keys(atoms, places, is_write, nodes)
     # Of the two accesses of step 7 to unit 0 the write stays.
     assert (keys & 1).tolist() == [1, 0, 1]
     assert ((keys >> 1) % nodes).tolist() == [7, 3, 5]

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hub_core import Algorithm, verify
-from hub_core.model import COLUMN_DTYPES, Buffer, Collective, CollectiveKind, Provenance, StepTable
+from hub_core.model import (
+    COLUMN_DTYPES,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    Provenance,
+    StepKind,
+    StepTable,
+    StepTableBuilder,
+)
 from hub_core.testing import (
     binomial_broadcast,
     binomial_reduce,
@@ -123,3 +132,69 @@ def test_verdicts_without_a_dependency_are_those_of_a_check_at_once(
 
 def find_correct_modes(report: VerifyReport) -> set[str]:
     return {name for name, mode in report.modes.items() if mode.verdict == "ok"}
+
+
+def test_a_race_after_the_first_wrong_block_is_found_in_the_other_mode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Unit 0 is wrong in place, without a race. Unit 1 has a race, which in place is not reached."""
+    monkeypatch.setattr(verifier, "MAX_WORK", 1)
+    builder = StepTableBuilder(2)
+
+    def send(rank: int, unit: int, after: Sequence[int] = ()) -> None:
+        place = {"src_buffer": Buffer.INPUT, "src_offset": unit}
+        builder.add(rank, StepKind.SEND, peer=1 - rank, count=1, data=after, **place)
+
+    def add_received(rank: int, unit: int, source: Buffer, after: Sequence[int] = ()) -> int:
+        place = {"dst_buffer": Buffer.OUTPUT, "dst_offset": unit, "src_offset": unit}
+        place["src_buffer"] = source
+        return builder.add(rank, StepKind.RECV_REDUCE, peer=1 - rank, count=1, data=after, **place)
+
+    send(1, 0)
+    send(0, 0, after=[add_received(0, 0, Buffer.INPUT)])
+    add_received(1, 0, Buffer.INPUT)
+    send(0, 1)
+    send(1, 1)
+    add_received(1, 1, Buffer.INPUT)
+    place = {"src_buffer": Buffer.INPUT, "dst_buffer": Buffer.OUTPUT}
+    builder.add(0, StepKind.COPY, src_offset=1, dst_offset=1, count=1, **place)
+    add_received(0, 1, Buffer.OUTPUT)
+    collective = Collective(CollectiveKind.ALL_REDUCE, 2, 2, out_of_place=True)
+    report = verify(Algorithm(collective, builder.build(), np.zeros(2, np.int64)))
+    assert find_correct_modes(report) == set()
+    assert "wrong-output" in {finding.code for finding in report.modes["in_place"].diagnostics}
+    assert "race" in {finding.code for finding in report.modes["out_of_place"].diagnostics}
+
+
+@pytest.mark.usefixtures("ranges")
+@pytest.mark.parametrize("is_send", [False, True])
+def test_a_message_outside_its_buffer_is_reported(is_send: bool) -> None:
+    """Both ends have the same position in the full buffer, but one is outside of its part."""
+    builder = StepTableBuilder(2)
+    kind = CollectiveKind.ALL_GATHER if is_send else CollectiveKind.REDUCE_SCATTER
+    buffer = Buffer.INPUT if is_send else Buffer.OUTPUT
+    # Rank 1 has unit 1 in its part, at offset 0; unit 0 would be at -1.
+    whole = {"src_buffer": Buffer.OUTPUT if is_send else Buffer.INPUT, "src_offset": 0}
+    if is_send:
+        builder.add(1, StepKind.SEND, peer=0, src_buffer=buffer, src_offset=-1, count=1)
+        builder.add(0, StepKind.RECV, peer=1, dst_buffer=Buffer.OUTPUT, dst_offset=0, count=1)
+    else:
+        builder.add(0, StepKind.SEND, peer=1, **whole, count=1)
+        builder.add(
+            1, StepKind.RECV_REDUCE, peer=0, **whole, dst_buffer=buffer, dst_offset=-1, count=1
+        )
+    # Two writes that nothing orders, so that the order by data is examined.
+    for _ in range(2):
+        place = {"src_buffer": Buffer.INPUT, "dst_buffer": Buffer.OUTPUT}
+        builder.add(0, StepKind.COPY, src_offset=0, dst_offset=0, count=1, **place)
+    collective = Collective(kind, 2, 2, out_of_place=True)
+    report = verify(Algorithm(collective, builder.build(), np.zeros(2, np.int64)))
+    assert "out-of-bounds" in {finding.code for finding in report.diagnostics}
+
+
+def test_too_many_accesses_are_checked_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifier, "MAX_WORK", 1)
+    monkeypatch.setattr("hub_core.verification.uniform_ranges._MAX_ACCESSES", 0)
+    report = verify(ring_all_reduce(4))
+    assert report.ok
+    assert {note.code for note in report.diagnostics} == {"checked-in-blocks"}

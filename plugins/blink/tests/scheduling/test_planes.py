@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from blink_requests import KINDS, MIB, build_certificate, checked, synthesized
 from collhub_certificates import check_certificate
+from collhub_packing.compiling import COMPILING
 
 import hub_core
 from hub_core import parse_topology
@@ -170,7 +171,8 @@ def test_an_interrupt_keeps_the_best_so_far() -> None:
     calls = []
 
     def progress(fraction: float, what: str) -> None:
-        calls.append(what)
+        if what != COMPILING:
+            calls.append(what)
         if len(calls) == 3:
             raise KeyboardInterrupt
 
