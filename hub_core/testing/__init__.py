@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         check_rule,
     )
     from hub_core.testing.conversion_table import Conversion, Outcome, conversions, validate_all
-    from hub_core.testing.generated_pages import check_examples
+    from hub_core.testing.document_examples import check_examples
     from hub_core.testing.reference_results import check_cabling, check_routes, check_subset
     from hub_core.testing.sample_builders import CustomSteps, custom_collective, promise_of
     from hub_core.testing.samples import (
@@ -65,7 +65,7 @@ _HOMES = {
     "hub_core.testing.conformance": "RULES Rule RuleResult Verdict check_plugin check_rule",
     "hub_core.testing.sample_builders": "CustomSteps custom_collective promise_of",
     "hub_core.testing.conversion_table": "Conversion Outcome conversions validate_all",
-    "hub_core.testing.generated_pages": "check_examples",
+    "hub_core.testing.document_examples": "check_examples",
     "hub_core.testing.reference_results": "check_cabling check_routes check_subset",
     "hub_core.testing.samples": (
         "all_pairs_all_reduce all_samples binomial_broadcast binomial_reduce "

@@ -1,6 +1,5 @@
-"""Documents: pages and schemas that are derived from declarations, and examples that are run.
+"""Pages and JSON Schemas derived from the declarations of the core and of all installed plugins.
 
-Pages are derived from the declarations of the core and of all installed plugins:
 `python -m hub_core.testing.generated_pages commands > docs/scripts.md`: the page for scripts and
 agents, with usage, exit codes and JSON schemas of all commands.
 `python -m hub_core.testing.generated_pages rules > docs/rules.md`: the rules of all findings.
@@ -67,7 +66,6 @@ _END_OF_SENTENCE = re.compile(r"(?<=\.)\s+(?=[A-Z-])")
 _PREFIX = "collhub/"
 # The source text of a class that defines a report; modules without it are not imported.
 _MARK = f'tag="{_PREFIX}'
-_FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def format_command_page(registry: Registry) -> str:
@@ -228,20 +226,6 @@ def _list_reports(module_name: str) -> Iterator[type[msgspec.Struct]]:
         is_report = str(value.__struct_config__.tag).startswith(_PREFIX)
         if is_report and value.__module__ == module_name:
             yield value
-
-
-def check_examples(document: Path) -> dict[str, object]:
-    """Run all `python` blocks of a Markdown document as one script; return its global names.
-
-    The blocks run in their order and share their names; `__name__` is `example`. Raises
-    `AssertionError` if the document has no such block; exceptions of the blocks pass.
-    """
-    examples = _FENCE.findall(document.read_text(encoding="utf-8"))
-    assert examples, f"{document} has no example"
-    names: dict[str, object] = {"__name__": "example"}
-    for example in examples:
-        exec(compile(example, str(document), "exec"), names)
-    return names
 
 
 if __name__ == "__main__":

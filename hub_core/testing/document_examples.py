@@ -1,0 +1,25 @@
+"""Run the Python examples of a Markdown document."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def check_examples(document: Path) -> dict[str, object]:
+    """Run all `python` blocks of a Markdown document as one script; return its global names.
+
+    The blocks run in their order and share their names; `__name__` is `example`. Raises
+    `AssertionError` if the document has no such block; exceptions of the blocks pass.
+    """
+    examples = _FENCE.findall(document.read_text(encoding="utf-8"))
+    assert examples, f"{document} has no example"
+    names: dict[str, object] = {"__name__": "example"}
+    for example in examples:
+        exec(compile(example, str(document), "exec"), names)
+    return names
