@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from collhub_shardings import (
     Move,
     Side,
@@ -27,9 +26,9 @@ from collhub_shardings import (
 )
 
 from hub_core import UsageError
+from hub_core.columns import Int64Array
 
 ROLES = ("tensor", "data")
-Ints = npt.NDArray[np.int64]
 
 
 class Leg(NamedTuple):
@@ -52,7 +51,7 @@ class Ranks:
         """Return the rank of a member of a device in the first replica."""
         return sum(self.widths[:device]) + member
 
-    def in_replicas(self, rank: int) -> Ints:
+    def in_replicas(self, rank: int) -> Int64Array:
         """Return the ranks that correspond to a rank of the first replica: int64[replicas]."""
         return rank + sum(self.widths) * np.arange(self.replicas, dtype=np.int64)
 
@@ -64,7 +63,7 @@ class Layout(Protocol):
     def ranks(self) -> Ranks:
         """Where they stand."""
 
-    def groups(self) -> dict[str, Ints]:
+    def groups(self) -> dict[str, Int64Array]:
         """Return by role the groups that reduce partial results and gradients; rows end with -1."""
 
     def summed_bytes(self, device: int, member: int) -> int:
@@ -88,7 +87,7 @@ class EvenSlices:
     ranks: Ranks
     activation: int
 
-    def groups(self) -> dict[str, Ints]:
+    def groups(self) -> dict[str, Int64Array]:
         """Return the groups of ranks of the two roles in `ROLES` as tables, one group per row.
 
         The first table has the ranks of one device in one replica, padded with -1 to the widest
@@ -139,7 +138,7 @@ def _slice(member: int, members: int, size: int) -> tuple[int, int]:
     return member * size // members, (member + 1) * size // members
 
 
-def grouped(rows: Mapping[object, list[int]]) -> Ints:
+def grouped(rows: Mapping[object, list[int]]) -> Int64Array:
     """Convert groups of ranks to a table: one group per row, ascending, padded with -1."""
     width = max(map(len, rows.values()))
     table = np.full((len(rows), width), -1, np.int64)
@@ -210,7 +209,7 @@ class MeshLayout:
         widths = tuple(side.mesh.num_devices for side in self.sides)
         return Ranks(widths, self.replicas)
 
-    def groups(self) -> dict[str, Ints]:
+    def groups(self) -> dict[str, Int64Array]:
         """Return the groups of the two roles in `ROLES`: tensor and data parallelism.
 
         A tensor group has all ranks of one stage's mesh in one replica that hold the same tile of

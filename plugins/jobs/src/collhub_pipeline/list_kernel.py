@@ -20,30 +20,29 @@ Cost: passes x stages of a device, plus micro-batches in flight per forward pass
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from collhub_packing.compiling import kernel
 
-Ints = npt.NDArray[np.int64]
+from hub_core.columns import Int64Array
 
 _FAR = 1 << 60
 
 
 @kernel
 def build_list_schedule(  # noqa: C901
-    device_of: Ints,
-    durations: Ints,
+    device_of: Int64Array,
+    durations: Int64Array,
     transfer: int,
     is_blocking: bool,
-    backward_units: Ints,
-    kept: Ints,
-    recomputed: Ints,
-    limits: Ints,
-    ahead: Ints,
-    keys: Ints,
+    backward_units: Int64Array,
+    kept: Int64Array,
+    recomputed: Int64Array,
+    limits: Int64Array,
+    ahead: Int64Array,
+    keys: Int64Array,
     patience: int,
     guard: int,
     is_span: bool,
-) -> tuple[Ints, Ints, Ints, int]:
+) -> tuple[Int64Array, Int64Array, Int64Array, int]:
     """Build a list schedule: repeatedly start the pass that can start first, by the lowest key.
 
     - `device_of`: [stages]; `durations`: [3, stages, slices]; `keys`: [3, stages, units]. The first

@@ -17,16 +17,14 @@ from itertools import product
 from math import lcm
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_pipeline.passes import Operation, Pass
 from collhub_pipeline.plugin import SEARCHED
 from collhub_pipeline.shapes import Shape, order_backward_units
 from collhub_pipeline.timing import Schedule
 from hub_core import UsageError
+from hub_core.columns import Int64Array
 from hub_core.plugin_api import SearchBudget
-
-Ints = npt.NDArray[np.int64]
 
 _KINDS = (Pass.FORWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT)
 _UNLIMITED = 1 << 50
@@ -65,11 +63,11 @@ class ListSearch:
     shape: Shape
     device_of: tuple[int, ...]
     recomputed: frozenset[int] = frozenset()
-    durations: Ints = field(init=False)
+    durations: Int64Array = field(init=False)
     transfer: int = field(init=False)
-    kept: Ints = field(init=False)
-    restored: Ints = field(init=False)
-    limits: Ints = field(init=False)
+    kept: Int64Array = field(init=False)
+    restored: Int64Array = field(init=False)
+    limits: Int64Array = field(init=False)
     tick: Fraction = field(init=False)
     budget: SearchBudget = field(default_factory=SearchBudget)
 
@@ -105,8 +103,8 @@ class ListSearch:
         self.limits = np.array(rows, np.int64)
 
     def run(
-        self, keys: Ints, ahead: Ints, patience: int, guard: int
-    ) -> tuple[Ints, Ints, Ints, int]:
+        self, keys: Int64Array, ahead: Int64Array, patience: int, guard: int
+    ) -> tuple[Int64Array, Int64Array, Int64Array, int]:
         """Build one list schedule with the kernel `build_list_schedule`; count it in the budget.
 
         Parameters and results are those of the kernel.
@@ -131,7 +129,7 @@ class ListSearch:
             self.shape.is_steady,
         )
 
-    def build_keys(self, policy: Policy) -> Ints:
+    def build_keys(self, policy: Policy) -> Int64Array:
         """Return the keys of a policy: int64[3, stages, units]. Lower keys are preferred.
 
         The first axis is forward pass, input gradient, weight gradient. Weight gradients have the
@@ -150,7 +148,9 @@ class ListSearch:
         keys[1 if policy.is_forward_first else 0] += _CLASS
         return keys
 
-    def schedule_from(self, passes: Ints, places: Ints, name: str = SEARCHED) -> Schedule:
+    def schedule_from(
+        self, passes: Int64Array, places: Int64Array, name: str = SEARCHED
+    ) -> Schedule:
         """Create a schedule from pass numbers in the order of their starts, and their devices."""
         stages, units = len(self.device_of), self.shape.units
         orders: list[list[Operation]] = [[] for _ in range(self.shape.devices)]
@@ -239,7 +239,7 @@ class ListSearch:
             keys = starts + np.where(is_moved, noise, 0)
             state.offer(keys, unlimited, (0, 8, 16)[at // 3 % 3], 1 + at % 2)
 
-    def _build_start_keys(self, schedule: Schedule) -> Ints:
+    def _build_start_keys(self, schedule: Schedule) -> Int64Array:
         """Return the starts of a schedule in ticks as a table of keys: int64[3, stages, units].
 
         Both gradients of a full backward pass get its start. The schedule has the placement of this
@@ -300,7 +300,7 @@ class ListSearch:
         flat = orders.ravel()
         return self.schedule_from(flat[flat >= 0], places[flat >= 0]), value
 
-    def _generate_limits(self) -> Iterator[Ints]:
+    def _generate_limits(self) -> Iterator[Int64Array]:
         """Yield limits of activations per stage, proportional to their minimum lifetime.
 
         Each result is int64[stages]. There are eleven scales, the smallest first. Limits are from
@@ -316,7 +316,7 @@ class ListSearch:
             ahead = -(-lifetime * tenths // (10 * work)) + self.shape.slices - 1
             yield self._reduce(np.clip(ahead, self.shape.slices, self.shape.units))
 
-    def _reduce(self, ahead: Ints) -> Ints:
+    def _reduce(self, ahead: Int64Array) -> Int64Array:
         """Lower the limits of stages until the activations of each device fit its memory.
 
         The stage with the highest limit is lowered first, the first one of equal ones. A limit is
@@ -334,13 +334,13 @@ class ListSearch:
                 ahead[largest] -= 1
         return ahead
 
-    def _is_within(self, ahead: Ints) -> bool:
+    def _is_within(self, ahead: Int64Array) -> bool:
         """Check whether the limits per stage guarantee the memory limits of all devices."""
         sums = np.zeros(self.shape.devices, np.int64)
         np.add.at(sums, np.array(self.device_of), ahead * (self.kept + self.restored))
         return bool((sums <= self.limits).all())
 
-    def _change_limits(self, ahead: Ints, random: np.random.Generator) -> Ints:
+    def _change_limits(self, ahead: Int64Array, random: np.random.Generator) -> Int64Array:
         """Return the limits with one to three random stages changed by -1, 0 or 1, then reduced."""
         changed = np.minimum(ahead, self.shape.units)
         for _ in range(int(random.integers(1, 4))):
@@ -355,17 +355,17 @@ class _Best:
 
     search: ListSearch
     value: int = 1 << 60
-    keys: Ints | None = None
-    ahead: Ints = field(init=False)
+    keys: Int64Array | None = None
+    ahead: Int64Array = field(init=False)
     patience: int = 0
-    starts: Ints | None = None
-    result: tuple[Ints, Ints] | None = None
+    starts: Int64Array | None = None
+    result: tuple[Int64Array, Int64Array] | None = None
     turn: int = 0
 
     def __post_init__(self) -> None:
         self.ahead = np.full(len(self.search.device_of), self.search.shape.units, np.int64)
 
-    def offer(self, keys: Ints, ahead: Ints, patience: int, guard: int) -> None:
+    def offer(self, keys: Int64Array, ahead: Int64Array, patience: int, guard: int) -> None:
         """Build a list schedule, and store it in this object if its value is not worse."""
         self.turn += 1
         passes, starts, places, value = self.search.run(keys, ahead, patience, guard)

@@ -12,10 +12,9 @@ accepted within a threshold that falls to zero (Dueck and Scheuer, J. Computatio
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from collhub_packing.compiling import kernel, part
 
-Ints = npt.NDArray[np.int64]
+from hub_core.columns import Int64Array
 
 _REACH = 12
 _UNKNOWN = -1
@@ -23,18 +22,18 @@ _UNKNOWN = -1
 
 @part
 def _run_orders(  # noqa: C901
-    orders: Ints,
-    device_of: Ints,
-    durations: Ints,
+    orders: Int64Array,
+    device_of: Int64Array,
+    durations: Int64Array,
     transfer: int,
     is_blocking: bool,
     units: int,
-    ready: Ints,
-    done: Ints,
-    channel: Ints,
-    free: Ints,
-    first_start: Ints,
-    position: Ints,
+    ready: Int64Array,
+    done: Int64Array,
+    channel: Int64Array,
+    free: Int64Array,
+    first_start: Int64Array,
+    position: Int64Array,
 ) -> bool:
     """Run all orders and compute their times; return False for a deadlock.
 
@@ -110,7 +109,7 @@ def _run_orders(  # noqa: C901
 
 
 @part
-def _copy(source: Ints, target: Ints) -> None:
+def _copy(source: Int64Array, target: Int64Array) -> None:
     """Copy a table."""
     for row in range(source.shape[0]):
         for at in range(source.shape[1]):
@@ -118,7 +117,7 @@ def _copy(source: Ints, target: Ints) -> None:
 
 
 @part
-def _move(line: Ints, source: int, target: int) -> None:
+def _move(line: Int64Array, source: int, target: int) -> None:
     """Move the pass at position `source` of an order to position `target`; modifies `line`."""
     pass_ = line[source]
     way = 1 if target > source else -1
@@ -129,7 +128,7 @@ def _move(line: Ints, source: int, target: int) -> None:
 
 @part
 def _fits_memory(
-    line: Ints, length: int, kept: Ints, restored: Ints, limit: int, units: int
+    line: Int64Array, length: int, kept: Int64Array, restored: Int64Array, limit: int, units: int
 ) -> bool:
     """Check whether the activations of a device fit while it runs the first `length` passes.
 
@@ -153,7 +152,7 @@ def _fits_memory(
 
 
 @part
-def _draw_move(state: int, lengths: Ints) -> tuple[int, int, int, int]:
+def _draw_move(state: int, lengths: Int64Array) -> tuple[int, int, int, int]:
     """Draw a random move: next random state, device, source and target position.
 
     The target is negative if there is no such position. Source and target differ by at most
@@ -172,7 +171,7 @@ def _draw_move(state: int, lengths: Ints) -> tuple[int, int, int, int]:
 
 
 @part
-def _measure(free: Ints, first_start: Ints, is_span: bool) -> tuple[int, int]:
+def _measure(free: Int64Array, first_start: Int64Array, is_span: bool) -> tuple[int, int]:
     """Return the value and the cost of orders that were run.
 
     The value is the last end, or with `is_span` the longest span from first start to end of a
@@ -191,20 +190,20 @@ def _measure(free: Ints, first_start: Ints, is_span: bool) -> tuple[int, int]:
 
 @kernel
 def improve_orders(
-    orders: Ints,
-    device_of: Ints,
-    durations: Ints,
+    orders: Int64Array,
+    device_of: Int64Array,
+    durations: Int64Array,
     transfer: int,
     is_blocking: bool,
     units: int,
-    kept: Ints,
-    restored: Ints,
-    limits: Ints,
+    kept: Int64Array,
+    restored: Int64Array,
+    limits: Int64Array,
     is_span: bool,
     worsening: int,
     moves: int,
     goal: int,
-) -> tuple[Ints, int]:
+) -> tuple[Int64Array, int]:
     """Improve orders by random moves of single passes; return the best orders and their value.
 
     - `orders`: [devices, passes of a device], numbered as in `build_list_schedule`; shorter rows

@@ -11,20 +11,15 @@ from typing import TYPE_CHECKING
 from hub_core import names_from
 
 if TYPE_CHECKING:
-    from collhub_templates.roofline import MachineOptions, work_of
-    from collhub_templates.templates import (
-        Edges,
-        Lists,
+    from collhub_templates.programs import (
         RankProgram,
         RankPrograms,
-        Template,
-        built,
         job_of,
-        marker,
         number_by_use,
         repeat_edges,
-        template_of,
     )
+    from collhub_templates.roofline import MachineOptions, work_of
+    from collhub_templates.templates import Edges, Lists, Template, built, marker, template_of
 
 __all__ = [
     "Edges",
@@ -43,11 +38,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "collhub_templates.programs": "RankProgram RankPrograms job_of number_by_use repeat_edges",
     "collhub_templates.roofline": "MachineOptions work_of",
-    "collhub_templates.templates": (
-        "Edges Lists RankProgram RankPrograms Template built job_of marker number_by_use "
-        "repeat_edges template_of"
-    ),
+    "collhub_templates.templates": "Edges Lists Template built marker template_of",
 }
 
 __getattr__ = names_from(__name__, _HOMES)

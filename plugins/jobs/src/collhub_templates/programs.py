@@ -1,0 +1,219 @@
+"""Programs of ranks, and jobs of many ranks that run one program in different groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hub_core import Provenance
+from hub_core.columns import Int64Array
+from hub_core.model import JobCollective, NodeColumns, NodeKind, ProcessGroup, Workload
+
+_COLUMNS = (
+    "kind",
+    "name",
+    "duration_ns",
+    "operations",
+    "bytes",
+    "collective",
+    "role",
+    "shift",
+    "tag",
+)
+
+
+class RankProgram:
+    """Nodes of a rank in slot order.
+
+    Groups are named by roles (`tensor`, `data`), and peers by how much higher their rank is, so
+    that all ranks of a stage share one program.
+    """
+
+    def __init__(self, roles: Sequence[str]) -> None:
+        """Create an empty program; `roles`: names of the groups that its collectives use."""
+        self._roles = {role: index for index, role in enumerate(roles)}
+        self.names: dict[str, int] = {}
+        self.columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
+        self.data: tuple[list[int], list[int]] = ([], [])
+        self.control: tuple[list[int], list[int]] = ([], [])
+
+    def __len__(self) -> int:
+        return len(self.columns["kind"])
+
+    def compute(self, name: str, after: Sequence[int], before: Sequence[int], **values: int) -> int:
+        """A computation that takes the data of `after`, and starts behind `before`.
+
+        `values`: of the columns `duration_ns`, `operations` and `bytes`. Returns its row.
+        """
+        return self._add(NodeKind.COMPUTE, name, after, before, values)
+
+    def collective(
+        self,
+        name: str,
+        kind: JobCollective,
+        size: int,
+        role: str,
+        after: Sequence[int],
+        before: Sequence[int] = (),
+    ) -> int:
+        """Add a collective of `size` bytes in the rank's group of a role; return its row.
+
+        `after`: rows whose data it needs; `before`: rows after which it starts.
+        """
+        values = {"collective": int(kind), "bytes": size, "role": self._roles[role]}
+        return self._add(NodeKind.COLLECTIVE, name, after, before, values)
+
+    def message(
+        self, kind: NodeKind, name: str, size: int, shift: int, tag: int, after: Sequence[int]
+    ) -> int:
+        """Add a SEND to, or a RECV from, the rank that is `shift` higher; return its row.
+
+        `size`: bytes; `after`: rows whose data it needs.
+        """
+        values = {
+            "bytes": size,
+            "shift": shift,
+            "tag": tag,
+        }
+        return self._add(kind, name, after, (), values)
+
+    def _add(
+        self,
+        kind: NodeKind,
+        name: str,
+        after: Sequence[int],
+        before: Sequence[int],
+        values: Mapping[str, int],
+    ) -> int:
+        row = len(self)
+        # Names are few, nodes are many: the column holds indices.
+        index = self.names.setdefault(name, len(self.names))
+        stated = {"kind": int(kind), "name": index, "shift": 0, "tag": 0, **values}
+        for column, entries in self.columns.items():
+            entries.append(stated.get(column, -1))
+        for (parents, children), rows in ((self.data, after), (self.control, before)):
+            # Both lists grow alike: entry i of each is dependency i.
+            parents.extend(rows)
+            children.extend([row] * len(rows))
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class RankPrograms:
+    """A program and the ranks, ascending, that run it."""
+
+    program: RankProgram
+    ranks: Int64Array
+
+
+def job_of(
+    stages: Sequence[RankPrograms],
+    roles: Mapping[str, Int64Array],
+    producer: str,
+) -> Workload:
+    """Build the workload of all stages, whose ranks together are 0, 1, ... in order.
+
+    `roles`: for each role its groups as rows of a table, int64, padded with -1; the groups of a
+    role must not share ranks. Groups that not all members use are left out. Cost: linear in the
+    nodes.
+    """
+    groups, group_of = _groups(stages, roles)
+    names: dict[str, int] = {}
+    parts = [_columns(stage, group_of, names) for stage in stages]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    first = np.cumsum([0, *(len(part["rank"]) for part in parts[:-1])])
+    data = _edges_of_all(stages, first, "data")
+    control = _edges_of_all(stages, first, "control")
+    ranks = sum(len(stage.ranks) for stage in stages)
+    nodes = NodeColumns.from_columns(ranks, columns, data, control)
+    return Workload(nodes, tuple(names), groups, provenance=Provenance(producer=producer))
+
+
+def _groups(
+    stages: Sequence[RankPrograms], roles: Mapping[str, Int64Array]
+) -> tuple[tuple[ProcessGroup, ...], Int64Array]:
+    """Return the used groups, and their indices int64[roles, ranks], -1 without a group.
+
+    `roles`: table of groups by role, one per row, padded with negative entries. A group is created
+    only if all its members use the role. Groups are numbered by role and row, and named from 1.
+    """
+    ranks = sum(len(stage.ranks) for stage in stages)
+    group_of = np.full((len(roles), ranks), -1, np.int64)
+    used = [np.zeros(ranks, np.bool_) for _ in roles]
+    for stage in stages:
+        for role in set(stage.program.columns["role"]) - {-1}:
+            used[role][stage.ranks] = True
+    groups: list[ProcessGroup] = []
+    for role, table in enumerate(roles.values()):
+        for row in table:
+            # Groups of a role may differ in size.
+            members = row[row >= 0]
+            if used[role][members].all():
+                group_of[role, members] = len(groups)
+                groups.append(ProcessGroup(str(len(groups) + 1), tuple(members.tolist())))
+    return tuple(groups), group_of
+
+
+def _columns(
+    stage: RankPrograms, group_of: Int64Array, names: dict[str, int]
+) -> dict[str, Int64Array]:
+    """Build the columns of the nodes of a stage, rank by rank in the order of `stage.ranks`.
+
+    The role of a node is replaced by the group of the rank (-1 for none), the shift by the peer at
+    this distance (-1 for a shift of 0). New names are added to `names`.
+    """
+    program, count = stage.program, len(stage.ranks)
+    index = [names.setdefault(name, len(names)) for name in program.names]
+    rank_columns = {name: np.asarray(values, np.int64) for name, values in program.columns.items()}
+    rank_columns["name"] = np.asarray(index, np.int64)[rank_columns["name"]]
+    role, shift = rank_columns.pop("role"), rank_columns.pop("shift")
+    columns = {name: np.tile(values, count) for name, values in rank_columns.items()}
+    columns["rank"] = np.repeat(stage.ranks, len(program))
+    ranks = stage.ranks[:, None]
+    columns["group"] = np.where(role < 0, -1, group_of[role, ranks]).ravel()
+    columns["peer"] = np.where(shift == 0, -1, ranks + shift).ravel()
+    return columns
+
+
+def _edges_of_all(
+    stages: Sequence[RankPrograms], first: Int64Array, kind: str
+) -> tuple[Int64Array, Int64Array]:
+    """Return (parents, children) of all stages; the nodes of a stage begin at a row in `first`.
+
+    `kind`: `data` or `control`, attribute of a program with the edges of one rank, which are
+    repeated for every rank of the stage.
+    """
+    sides = [
+        repeat_edges(getattr(stage.program, kind), len(stage.program), len(stage.ranks), row)
+        for stage, row in zip(stages, first.tolist(), strict=True)
+    ]
+    parents, children = (np.concatenate(side) for side in zip(*sides, strict=True))
+    return parents, children
+
+
+def repeat_edges(
+    edges: tuple[Sequence[int], Sequence[int]], rows: int, copies: int, first: int = 0
+) -> tuple[Int64Array, Int64Array]:
+    """Repeat the edges of a program for `copies` consecutive blocks of `rows` nodes each.
+
+    `first`: first row of the first block. Returns (parents, children), block by block.
+    """
+    starts = first + rows * np.arange(copies, dtype=np.int64)[:, None]
+    parents, children = ((starts + np.asarray(side, np.int64)).ravel() for side in edges)
+    return parents, children
+
+
+def number_by_use(values: Int64Array, count: int) -> tuple[Int64Array, Int64Array]:
+    """Number the distinct values in the order of their first use.
+
+    `values`: integers below `count`, negative ones are ignored. Returns the values in this order,
+    and the new number of each value: int64[count + 1], -1 for unused values; the last entry, for
+    the value -1, is -1.
+    """
+    used, first = np.unique(values[values >= 0], return_index=True)
+    order = used[np.argsort(first)]
+    number = np.full(count + 1, -1, np.int64)
+    number[order] = np.arange(len(order))
+    return order, number
