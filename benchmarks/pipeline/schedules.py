@@ -18,6 +18,7 @@ import time
 from dataclasses import replace
 from fractions import Fraction
 
+from collhub_pipeline.bounds import closed_form, compute_lower_bound
 from collhub_pipeline.named_schedules import (
     eager_warmups,
     gpipe_warmups,
@@ -27,8 +28,6 @@ from collhub_pipeline.named_schedules import (
 from collhub_pipeline.schedule_csv import read_schedule
 from collhub_pipeline.search import (
     Shape,
-    closed_form,
-    compute_lower_bound,
     compute_search_bound,
     fastest,
     schedule_of,

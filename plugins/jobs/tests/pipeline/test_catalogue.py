@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from collhub_pipeline.bounds import bound
 from collhub_pipeline.plugin import NAMES
-from collhub_pipeline.search import bound, fastest, schedule_of
+from collhub_pipeline.search import fastest, schedule_of
 from collhub_pipeline.shapes import Shape
 from collhub_pipeline.timing import Pass, PassTimes, Schedule
 from hypothesis import given, settings

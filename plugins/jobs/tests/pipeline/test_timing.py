@@ -8,6 +8,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from collhub_pipeline.bounds import closed_form, compute_lower_bound
 from collhub_pipeline.named_schedules import (
     eager_warmups,
     gpipe_warmups,
@@ -18,7 +19,6 @@ from collhub_pipeline.named_schedules import (
     zb_h2,
 )
 from collhub_pipeline.orders_of_chunks import interleaved
-from collhub_pipeline.search import closed_form, compute_lower_bound
 from collhub_pipeline.timing import Operation, Pass, PassTimes, in_a_row, timed
 from hypothesis import given
 from hypothesis import strategies as st

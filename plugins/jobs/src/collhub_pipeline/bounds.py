@@ -1,0 +1,98 @@
+"""Lower bounds of the time of one step, and makespans of named schedules in closed form.
+
+Bounds apply to one direction with one stage per device, `p` stages and `m` micro-batches. If the
+weight gradient directly follows the input gradient, the last stage cannot start before p - 1
+forward passes and transfers, computes both passes m times, and its last gradient must return to the
+first stage. If weight gradients may be delayed, they hide this return time.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from collhub_pipeline.passes import PassTimes, Time
+from collhub_pipeline.plugin import SEARCHED
+from collhub_pipeline.shapes import Shape
+
+
+def bound(shape: Shape, name: str) -> Time:
+    """Return the lower bound of the makespan for schedules of this kind.
+
+    It assumes one chunk per device and one direction. Weight gradients may be delayed without limit
+    in `zb-h1`, `zb-h2` and `search`.
+    """
+    floating = name in ("zb-h1", "zb-h2", SEARCHED)
+    return compute_lower_bound(
+        shape.devices, shape.micros, shape.times, floating=floating, delayed=shape.delayed
+    )
+
+
+def compute_lower_bound(
+    stages: int, micros: int, times: PassTimes, *, floating: bool, delayed: bool
+) -> Time:
+    """Return a lower bound of the time of one step, in the unit of `times`.
+
+    `delayed`: gradients are sent before weight gradients are computed. `floating`: weight gradients
+    may be delayed without limit.
+    """
+    work = micros * (times.forward + times.input_gradient + times.weight_gradient)
+    ahead = (stages - 1) * (times.forward + times.transfer)
+    if floating:
+        return ahead + work
+    way_back = times.input_gradient if delayed else times.input_gradient + times.weight_gradient
+    return ahead + work + (stages - 1) * (times.transfer + way_back)
+
+
+def closed_form(
+    schedule: str, stages: int, micros: int, times: PassTimes, *, delayed: bool
+) -> Time | None:
+    """Return the makespan of `gpipe`, `1f1b` or `eager-1f1b` in closed form; None without one.
+
+    `stages`, `micros`: numbers of stages and microbatches. `delayed`: the input gradient is sent
+    before the weight gradient is computed. The first rule that applies:
+
+    - One stage: the time of all passes in sequence, for any name.
+    - Senders wait for transfers (`times.is_blocking`): names other than `gpipe` and `eager-1f1b`
+      count as `1f1b`. None if `delayed`, for `eager-1f1b`, with fewer than 2 microbatches, and if a
+      transfer takes longer than a forward or a backward pass.
+    - None for other names, for `1f1b` if a transfer takes longer than a forward and a backward pass
+      together, and for `eager-1f1b` if it takes longer than half of that.
+    """
+    backward = times.input_gradient + times.weight_gradient
+    both, transfer = times.forward + backward, times.transfer
+    hidden = times.weight_gradient if delayed else 0
+    base = (micros + stages - 1) * both
+    lag = 2 * transfer - hidden
+    if stages == 1:
+        return micros * both
+    if times.is_blocking:
+        return None if delayed else _compute_blocking_form(schedule, stages, micros, times, base)
+    if schedule == "gpipe":
+        slowest = max(times.forward, transfer) + max(backward, transfer)
+        return (stages - 1) * (both - hidden + 2 * transfer) + both + (micros - 1) * slowest
+    if schedule == "eager-1f1b":
+        return base + (stages - 1) * lag if transfer <= Fraction(both) / 2 else None
+    if schedule != "1f1b" or transfer > both:
+        return None
+    if lag <= 0:
+        return base + (stages - 1) * lag
+    rounds = micros + stages - 3 - (micros - 2) // stages
+    return base + lag * max(stages - 1, rounds)
+
+
+def _compute_blocking_form(
+    schedule: str, stages: int, micros: int, times: PassTimes, base: Time
+) -> Time | None:
+    """Return the makespan in closed form if senders wait for their transfers; None without one.
+
+    `base`: makespan without transfers. None for `eager-1f1b`, fewer than 2 microbatches, and
+    transfers that take longer than a forward or a backward pass. Any name other than `gpipe` counts
+    as `1f1b`.
+    """
+    backward = times.input_gradient + times.weight_gradient
+    if times.transfer > min(times.forward, backward) or schedule == "eager-1f1b" or micros < 2:
+        return None
+    if schedule == "gpipe":
+        return base + times.transfer * (2 * micros + 2 * stages - 4)
+    sends = micros + 1 if stages == 2 else 2 * micros + 2 * stages - 5
+    return base + times.transfer * sends
