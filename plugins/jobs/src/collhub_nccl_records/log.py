@@ -46,6 +46,16 @@ _CALL = re.compile(
     r" count (\d{1,19}) datatype (-?\d{1,4}) op (-?\d{1,20}) root (-?\d{1,7})"
     r" comm (0x[0-9a-fA-F]{1,16})(?: \[nranks=(\d{1,7})\])?"
 )
+_CHOICE_LINE = re.compile(
+    r"(?:(\w{1,40}): )?(\d{1,19}) Bytes -> Algo (\w{1,20}) proto (\w{1,20})"
+    r"(?: time (\d{1,12}(?:\.\d{1,12})?)| channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\})?"
+)
+# NCCL's number of an algorithm or a protocol.
+_CODE = re.compile(r"\d{1,2}")
+_ALGORITHMS = dict(
+    enumerate(("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"))
+)
+_PROTOCOLS = dict(enumerate(("LL", "LL128", "SIMPLE")))
 _MAX_ENTRIES = 1 << 20
 _MAX_RANKS = 1 << 20
 _ROOTED = ("Broadcast", "Reduce", "Scatter", "Gather", "Send", "Recv")
@@ -444,21 +454,6 @@ def describe_tree_defect(tree: Mapping[int, TreeNode], size: int) -> str:
     return ""
 
 
-_LINE = re.compile(
-    r"(?:(\w{1,40}): )?(\d{1,19}) Bytes -> Algo (\w{1,20}) proto (\w{1,20})"
-    r"(?: time (\d{1,12}(?:\.\d{1,12})?)| channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\})?"
-)
-
-_NUMBER = re.compile(r"\d{1,2}")
-
-# By NCCL's numbers.
-_ALGORITHMS = dict(
-    enumerate(("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"))
-)
-
-_PROTOCOLS = dict(enumerate(("LL", "LL128", "SIMPLE")))
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Algorithm and protocol that NCCL chose for one call.
@@ -492,11 +487,11 @@ def parse_choice(text: str) -> ChoiceLine | None:
     Numbers of algorithms and protocols are converted to names. The time in us is set only if they
     are numbers, the number of channels only if they are names.
     """
-    match = _LINE.match(text)
+    match = _CHOICE_LINE.match(text)
     if match is None:
         return None
     operation, size, algorithm, protocol, time_us, first, last = match.groups()
-    is_numbered = all(map(_NUMBER.fullmatch, (algorithm, protocol)))
+    is_numbered = all(map(_CODE.fullmatch, (algorithm, protocol)))
     if is_numbered:
         algorithm = _ALGORITHMS.get(int(algorithm), algorithm)
         protocol = _PROTOCOLS.get(int(protocol), protocol)

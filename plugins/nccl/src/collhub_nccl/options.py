@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hub_core.plugin_api import OptionType, choice, option, optional
 
-# The keys of `profiles.PROFILES`, which only the readers import.
+# The keys of `bandwidths.PROFILES`, which only the readers import.
 _GPUS = ("v100", "t4", "a100", "a10", "l40", "h100", "h200", "b200", "b300", "mi250x", "mi300x")
 
 

@@ -35,6 +35,10 @@ from hub_core.model import InputError, Loss, format_ranks
 from hub_core.network import Dimension, Topology
 from hub_core.plugin_api import Artifact, WriteResult
 
+_JsonObject = dict[str, object]
+# Number of decimal digits that a double always preserves.
+_MAX_EXACT_DIGITS = 15
+_INVALID_CHARACTER = re.compile(r"[^A-Za-z0-9 _()<>\[\]-]")
 _CONSEQUENCES = {
     "num_npus": "another number of NPUs is read back",
     "num_nodes": "switches that only forward become part of their links",
@@ -59,7 +63,7 @@ def write(topology: Topology, options: InfragraphWriteOptions) -> WriteResult:
     """
     # The smallest document that gives the topology back: tools drop attributes that they do not
     # know.
-    document = build_document(topology)
+    document = _build_document(topology)
     losses: tuple[Loss, ...] = ()
     differences = _find_differences(topology, document.infrastructure)
     if not differences:
@@ -73,14 +77,14 @@ def write(topology: Topology, options: InfragraphWriteOptions) -> WriteResult:
     return WriteResult([Artifact("", content)], losses)
 
 
-def _add_annotations(document: InfragraphDocument) -> JsonObject:
+def _add_annotations(document: _InfragraphDocument) -> _JsonObject:
     """Return an object with the infrastructure and the annotations of the document, which is
     InfraGraph's form for both.
     """
     return {"infrastructure": document.infrastructure, "annotations": document.annotations}
 
 
-def _find_differences(topology: Topology, document: JsonObject) -> list[str]:
+def _find_differences(topology: Topology, document: _JsonObject) -> list[str]:
     """Read a document back; return the names of the topology properties that it loses.
 
     The names are those of `Topology.differences`; the list is empty if nothing differs. If the
@@ -111,7 +115,7 @@ def _generate_losses(differences: list[str]) -> Iterator[Loss]:
         yield Loss(feature.replace("_", " "), "the whole document", consequence)
 
 
-def _format_json(document: JsonObject) -> bytes:
+def _format_json(document: _JsonObject) -> bytes:
     """Format JSON with one line per entry of a list, for readable diffs."""
     return (_format_lines(document, "") + "\n").encode("ascii")
 
@@ -147,7 +151,7 @@ def _has_object_lists(value: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Strand:
+class _Strand:
     """One undirected edge between two nodes, for a pair of equal links or a single link.
 
     `forward_row`, `reverse_row`: rows of the links from `first_node` to `second_node` and back,
@@ -173,7 +177,7 @@ class Strand:
         return ",".join(texts)
 
 
-def build_strands(topology: Topology) -> list[Strand]:
+def _build_strands(topology: Topology) -> list[_Strand]:
     """Return the undirected edges that represent all links, in the order of their first links.
 
     Two links become one edge (strand) if each is the reverse of the other, with equal bandwidth,
@@ -194,7 +198,7 @@ def build_strands(topology: Topology) -> list[Strand]:
         # A link without a reverse link is a separate edge, marked in the annotations.
         rows.append((row, link, None if reverse_link < 0 else reverse_link))
     return [
-        Strand(
+        _Strand(
             link.source,
             link.destination,
             link.bandwidth_bytes_per_s,
@@ -213,23 +217,15 @@ def _sort_pair(first_node: int, second_node: int) -> tuple[int, int]:
     return min(first_node, second_node), max(first_node, second_node)
 
 
-JsonObject = dict[str, object]
-
-# Number of decimal digits that a double always preserves.
-_MAX_EXACT_DIGITS = 15
-
-_INVALID_CHARACTER = re.compile(r"[^A-Za-z0-9 _()<>\[\]-]")
-
-
 @dataclass(slots=True)
-class InfragraphDocument:
+class _InfragraphDocument:
     """A document in parts: `infrastructure`, and its annotations."""
 
-    infrastructure: JsonObject
-    annotations: JsonObject = field(default_factory=dict)
+    infrastructure: _JsonObject
+    annotations: _JsonObject = field(default_factory=dict)
 
 
-def build_document(topology: Topology) -> InfragraphDocument:
+def _build_document(topology: Topology) -> _InfragraphDocument:
     """Build the document of a topology.
 
     Every NPU is an instance of the device `npu`, every switch of `switch`. Nodes that are joined by
@@ -243,13 +239,13 @@ class _DocumentBuilder:
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
-        self._strands = build_strands(topology)
+        self._strands = _build_strands(topology)
         self._ports_of: Counter[int] = Counter()
         self._links: dict[tuple[float, float, int], str] = {}
-        self._edges: list[JsonObject] = []
-        self._edge_annotations: list[JsonObject] = []
+        self._edges: list[_JsonObject] = []
+        self._edge_annotations: list[_JsonObject] = []
 
-    def build(self) -> InfragraphDocument:
+    def build(self) -> _InfragraphDocument:
         """Build the document from the strands; it changes the builder and must be called only once.
 
         The devices `npu` and `switch` are omitted if there are no such nodes. Characters of the
@@ -268,11 +264,11 @@ class _DocumentBuilder:
         links = [_build_link(name, *values) for values, name in self._links.items()]
         # InfraGraph's schema allows no other characters in a name.
         title = _INVALID_CHARACTER.sub("-", self._topology.name)
-        infrastructure: JsonObject = {"name": title, "devices": devices}
+        infrastructure: _JsonObject = {"name": title, "devices": devices}
         infrastructure |= {"links": links, "instances": instances, "edges": self._edges}
-        return InfragraphDocument(infrastructure, self._build_annotations())
+        return _InfragraphDocument(infrastructure, self._build_annotations())
 
-    def _add_strand(self, strand: Strand) -> None:
+    def _add_strand(self, strand: _Strand) -> None:
         """Append the edge of a strand with its annotation; add its link unless an equal one exists.
 
         Strands with equal bandwidth, latency and plane share a link. Links are named `link-0`,
@@ -285,7 +281,7 @@ class _DocumentBuilder:
             self._assign_end(strand.first_node, strand),
             self._assign_end(strand.second_node, strand),
         )
-        edge: JsonObject = {
+        edge: _JsonObject = {
             "ep1": _build_endpoint(*first),
             "ep2": _build_endpoint(*second),
             "scheme": "one2one",
@@ -299,7 +295,7 @@ class _DocumentBuilder:
     def _assign_end(
         self,
         node: int,
-        strand: Strand,
+        strand: _Strand,
     ) -> tuple[str, int, str, int]:
         """Return the vertex of a strand at a node: (instance, number, component, index).
 
@@ -327,7 +323,7 @@ class _DocumentBuilder:
         name: str,
         kind: str,
         nodes: Sequence[int],
-    ) -> JsonObject:
+    ) -> _JsonObject:
         """Build a device: its core, and as many ports as any of `nodes` uses at most.
 
         `kind`: `xpu` or `switch`; the core is named `xpu` or `asic` accordingly. If there are
@@ -335,10 +331,10 @@ class _DocumentBuilder:
         links and edges are empty.
         """
         core = "xpu" if kind == "xpu" else "asic"
-        components: list[JsonObject] = [{"name": core, "count": 1, "choice": kind, kind: {}}]
+        components: list[_JsonObject] = [{"name": core, "count": 1, "choice": kind, kind: {}}]
         # InfraGraph's classes require both lists, even if empty.
-        links: list[JsonObject] = []
-        edges: list[JsonObject] = []
+        links: list[_JsonObject] = []
+        edges: list[_JsonObject] = []
         # Instances of a device are equal: unused ports have no edge, and readers remove them.
         ports = max(self._ports_of[node] for node in nodes)
         if ports:
@@ -348,7 +344,7 @@ class _DocumentBuilder:
             edges.append({**endpoints, "scheme": "many2many", "link": "ic"})
         return {"name": name, "components": components, "links": links, "edges": edges}
 
-    def _build_annotations(self) -> JsonObject:
+    def _build_annotations(self) -> _JsonObject:
         """Build the annotations, which contain what the infrastructure cannot express.
 
         - nodes: names, if the topology has any
@@ -357,12 +353,12 @@ class _DocumentBuilder:
         - graph: the mark of the hub's documents; dimensions, groups, and multicasting and reducing
           switches, if the topology has any
         """
-        nodes: list[JsonObject] = []
+        nodes: list[_JsonObject] = []
         for node, name in enumerate(self._topology.node_names):
             instance, number = self._find_instance(node)
             vertex = f"{instance}.{number}.{'xpu' if instance == 'npu' else 'asic'}.0"
             nodes.append({"name": vertex, "attributes": [{"attribute": NAME, "value": name}]})
-        links: list[JsonObject] = []
+        links: list[_JsonObject] = []
         for values, name in self._links.items():
             links.append({"name": name, "attributes": list(_build_exact_values(*values))})
         # Readers recognize documents of the hub by this attribute.
@@ -386,7 +382,7 @@ def _build_endpoint(
     number: int,
     component: str,
     index: int,
-) -> JsonObject:
+) -> _JsonObject:
     """Build an endpoint of an edge as a JSON object: `instance[number]` and `component[index]`."""
     return {"instance": f"{instance}[{number}]", "component": f"{component}[{index}]"}
 
@@ -396,7 +392,7 @@ def _build_link(
     bandwidth_bytes_per_s: float,
     latency_s: float,
     plane: int,
-) -> JsonObject:
+) -> _JsonObject:
     """Build a link of the document, with bandwidth in GB/s and latency in ns.
 
     Whole numbers are written without a fraction. A plane other than 0 is named in the description.
@@ -406,7 +402,7 @@ def _build_link(
     bandwidth = {"choice": "gigabytes_per_second", "gigabytes_per_second": _to_json_number(rate)}
     latency = {"choice": "ns", "ns": _to_json_number(delay)}
     physical = {"bandwidth": bandwidth, "latency": latency}
-    link: JsonObject = {"name": name, "physical": physical}
+    link: _JsonObject = {"name": name, "physical": physical}
     return link | ({"description": f"plane {plane}"} if plane else {})
 
 

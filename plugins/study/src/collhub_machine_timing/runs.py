@@ -45,8 +45,6 @@ _SIMULATED_ROUNDS = 2
 # More rounds of pipelines, whose phases overlap only after the first rounds.
 _SIMULATED_PIECES = 4
 _PIECES = (4, 16)
-# Ratio of the best time to the estimated shortest time below which pipelines are not tried.
-_MIN_PROMISE = 1.1
 # Ratio of times below which a variant with more blocks is not worthwhile.
 _MIN_GAIN = 1.02
 # Instructions that the search for the fastest pipeline simulates.

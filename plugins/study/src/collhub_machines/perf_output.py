@@ -32,7 +32,6 @@ _RANK = re.compile(
 )
 _PARAMETERS = re.compile(r"#\s*(?:nThread\s+\d+.*)?minBytes\s+\d+")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d\Z")
-_PREFIX_COLUMNS = ("size", "count", "type", "redop", "root")
 _MIN_FIELDS = 3
 
 

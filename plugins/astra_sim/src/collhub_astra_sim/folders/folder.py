@@ -33,6 +33,24 @@ BINARY_NAMES = {
     False: "AstraSim_Analytical_Congestion_Unaware",
 }
 """Names of ASTRA-sim's binaries, by whether they are congestion-aware."""
+GROUP = "1"
+"""The communicator group of the algorithm; 0 means all ranks."""
+ALL_RANKS_GROUPS = ("", "0")
+"""Group names that workload nodes of all ranks may have."""
+COMM_TYPES = {
+    CollectiveKind.ALL_REDUCE: 0,
+    CollectiveKind.ALL_GATHER: 2,
+    CollectiveKind.ALL_TO_ALL: 6,
+    CollectiveKind.REDUCE_SCATTER: 7,
+}
+"""`CollectiveCommType` of the Chakra schema; ASTRA-sim has no custom algorithms for other kinds."""
+COLLECTIVE_KEYS = {kind: f"{kind}-implementation-custom" for kind in COMM_TYPES}
+"""Keys of the system JSON that name the algorithm of a collective; other kinds have no key."""
+PER_NODE_KEY = "per-node-custom-implementation"
+"""Key of the system JSON with a YAML map of workload nodes to algorithms, which takes precedence.
+"""
+# Version of the Chakra schema in the metadata of a trace.
+_VERSION = "0.0.4"
 _MOST_NPUS = 1 << 20
 
 
@@ -355,35 +373,6 @@ def _parse_members(group: str | None, num_ranks: int) -> tuple[int, ...]:
             cure="sort them: rank i is the i-th",
         )
     return members
-
-
-GROUP = "1"
-
-"""The communicator group of the algorithm; 0 means all ranks."""
-
-ALL_RANKS_GROUPS = ("", "0")
-
-"""Group names that workload nodes of all ranks may have."""
-
-_VERSION = "0.0.4"
-
-COMM_TYPES = {
-    CollectiveKind.ALL_REDUCE: 0,
-    CollectiveKind.ALL_GATHER: 2,
-    CollectiveKind.ALL_TO_ALL: 6,
-    CollectiveKind.REDUCE_SCATTER: 7,
-}
-
-"""`CollectiveCommType` of the Chakra schema; ASTRA-sim has no custom algorithms for other kinds."""
-
-COLLECTIVE_KEYS = {kind: f"{kind}-implementation-custom" for kind in COMM_TYPES}
-
-"""Keys of the system JSON that name the algorithm of a collective; other kinds have no key."""
-
-PER_NODE_KEY = "per-node-custom-implementation"
-
-"""Key of the system JSON with a YAML map of workload nodes to algorithms, which takes precedence.
-"""
 
 
 def encode_collective_workload(

@@ -19,8 +19,6 @@ from hub_core.model import (
     format_bytes,
 )
 
-_UNEVEN = "in_split"
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Meetings:

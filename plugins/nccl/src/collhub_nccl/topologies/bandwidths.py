@@ -257,3 +257,4 @@ PROFILES: Mapping[str, GpuProfile] = {
     "mi250x": _amd("gfx90a", "16.0 GT/s PCIe", Wiring(pairs=_MI250X)),
     "mi300x": _amd("gfx942", "32.0 GT/s PCIe", Wiring(is_full_mesh=True)),
 }
+PROFILE_CURE = f"name the GPU with FILE?profile= ({', '.join(PROFILES)})"

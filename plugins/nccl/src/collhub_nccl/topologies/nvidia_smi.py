@@ -17,7 +17,7 @@ from collhub_networks import NetworkFindings
 
 from collhub_nccl.options import SmiMatrixOptions
 from collhub_nccl.topologies import bandwidths
-from collhub_nccl.topologies.bandwidths import PROFILES, GpuProfile
+from collhub_nccl.topologies.bandwidths import PROFILE_CURE, PROFILES, GpuProfile
 from collhub_nccl.topologies.fabric import (
     Fabric,
     LinkType,
@@ -37,14 +37,14 @@ _NEAR_RELATIONS = ("PIX", "PXB")
 _MOST_NVLINKS = 18
 _DEFAULT_NVLINK = 20.0
 _DEFAULT_SYS = 10.0
-Pairs = dict[tuple[int, int], int]
+_Pairs = dict[tuple[int, int], int]
 """Number of NVLinks by pairs of rows."""
 # Far above any machine; the text grows with the square of the number of devices.
-MAX_BYTES = 4 << 20
-MAX_DEVICES = 1024
+_MAX_BYTES = 4 << 20
+_MAX_DEVICES = 1024
 # Shared part of two devices, nearest first: a PCI switch, several of them, a host bridge, a NUMA
 # node.
-SHARED = ("PIX", "PXB", "PHB", "NODE")
+_SHARED = ("PIX", "PXB", "PHB", "NODE")
 # SOC is the old name of SYS.
 _BETWEEN_SOCKETS = ("SYS", "SOC")
 _NVLINKS = re.compile(r"NV([0-9]{1,3})\Z")
@@ -54,7 +54,6 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _LEGEND = re.compile(r"^\s*(NIC[0-9]+):\s*(\S+)\s*$", re.MULTILINE)
 # First words of the columns after the matrix: "CPU Affinity", "NUMA Affinity", "GPU NUMA ID".
 _AFFINITIES = ("CPU", "NUMA", "GPU")
-PROFILE_CURE = f"name the GPU with FILE?profile= ({', '.join(PROFILES)})"
 
 
 def read(source: Source, options: SmiMatrixOptions) -> Topology:
@@ -68,7 +67,7 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
     fabric = Fabric.of(options)
     findings = NetworkFindings()
     devices = _network_devices(
-        read_matrix(source.name, source.content()), options.nics, source.name, findings
+        _read_matrix(source.name, source.content()), options.nics, source.name, findings
     )
     profile = None if options.profile is None else PROFILES[options.profile]
     machine = _machine_of(devices)
@@ -95,8 +94,8 @@ def read(source: Source, options: SmiMatrixOptions) -> Topology:
 
 
 def _network_devices(
-    devices: Sequence[SmiDevice], nics: str, file: str, findings: NetworkFindings
-) -> list[SmiDevice]:
+    devices: Sequence[_SmiDevice], nics: str, file: str, findings: NetworkFindings
+) -> list[_SmiDevice]:
     """Return all GPUs and the network cards that `nics` selects, in the order of the matrix.
 
     `nics` is one of:
@@ -134,7 +133,7 @@ def _network_devices(
 
 
 def _named_cards(
-    devices: Sequence[SmiDevice], cards: Sequence[int], nics: str, file: str
+    devices: Sequence[_SmiDevice], cards: Sequence[int], nics: str, file: str
 ) -> list[int]:
     """Return the rows of the cards in a list of names, driver names, numbers and ranges of numbers.
 
@@ -166,7 +165,7 @@ def _named_cards(
     return rows_of_names
 
 
-def _machine_of(devices: Sequence[SmiDevice]) -> Machine:
+def _machine_of(devices: Sequence[_SmiDevice]) -> Machine:
     """Return a machine with these devices and no links; the node of a device is its row.
 
     A GPU is named "gpu N". Every other device is a network card, named "nic NAME".
@@ -181,17 +180,17 @@ def _machine_of(devices: Sequence[SmiDevice]) -> Machine:
     return machine
 
 
-def _nvlink_counts(devices: Sequence[SmiDevice]) -> Pairs:
+def _nvlink_counts(devices: Sequence[_SmiDevice]) -> _Pairs:
     """Return the number of NVLinks by pair of rows of `devices`; pairs without any are absent."""
     counts = {}
-    for first, second in pairs_of(devices):
+    for first, second in _pairs_of(devices):
         count = devices[first].nvlinks_to(second)
         if count is not None:
             counts[first, second] = count
     return counts
 
 
-def _add_nvlinks(machine: Machine, counts: Pairs, profile: GpuProfile | None) -> None:
+def _add_nvlinks(machine: Machine, counts: _Pairs, profile: GpuProfile | None) -> None:
     """Add the NVLinks to the machine: direct links of pairs, or links of every GPU to an NVSwitch.
 
     `counts` has the links by pair of GPUs. The matrix does not show an NVSwitch. There is one if
@@ -219,7 +218,7 @@ def _add_nvlinks(machine: Machine, counts: Pairs, profile: GpuProfile | None) ->
 
 def _add_tree(
     machine: Machine,
-    devices: Sequence[SmiDevice],
+    devices: Sequence[_SmiDevice],
     options: SmiMatrixOptions,
     profile: GpuProfile | None,
 ) -> None:
@@ -240,18 +239,18 @@ def _add_tree(
         machine.join(LinkType.SYS, first, second, between_cpus)
 
 
-def _add_levels(machine: Machine, devices: Sequence[SmiDevice], rate: float) -> None:
+def _add_levels(machine: Machine, devices: Sequence[_SmiDevice], rate: float) -> None:
     """Add a node for every PCI switch or CPU that several devices share, nearest relation first.
 
-    Links to it have `rate` GB/s. For the last relation in `SHARED`, the CPUs, every device gets a
+    Links to it have `rate` GB/s. For the last relation in `_SHARED`, the CPUs, every device gets a
     node above it, shared or not. The matrix does not show the PCI relation of GPUs with NVLinks;
     their relations to other devices and their NUMA nodes may.
     """
     # Topmost node above every device so far, and the lowest device in its group.
     top = list(range(len(devices)))
     group = list(range(len(devices)))
-    for relation in SHARED:
-        is_last = relation == SHARED[-1]
+    for relation in _SHARED:
+        is_last = relation == _SHARED[-1]
         _merge_groups(group, devices, relation)
         for first in sorted(set(group)):
             members = [
@@ -270,14 +269,14 @@ def _add_levels(machine: Machine, devices: Sequence[SmiDevice], rate: float) -> 
                 top[device] = node
 
 
-def _merge_groups(group: list[int], devices: Sequence[SmiDevice], relation: str) -> None:
+def _merge_groups(group: list[int], devices: Sequence[_SmiDevice], relation: str) -> None:
     """Merge, in place, the groups of every two devices that have this relation.
 
-    `group` has the number of each device's group. For the last relation in `SHARED`, devices with
+    `group` has the number of each device's group. For the last relation in `_SHARED`, devices with
     the same NUMA node are merged too, if the matrix shows it.
     """
-    is_last = relation == SHARED[-1]
-    for first, second in pairs_of(devices):
+    is_last = relation == _SHARED[-1]
+    for first, second in _pairs_of(devices):
         numa = devices[first].numa
         # An empty text is not a node: older versions print none.
         has_common_numa = is_last and numa != "" and numa == devices[second].numa
@@ -299,7 +298,7 @@ def _merge(group: list[int], first: int, second: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class SmiDevice:
+class _SmiDevice:
     """A row of the matrix: name, line, relation to every device, NUMA node (empty if unknown).
 
     `alias`: driver name such as mlx5_0, from the legend after the matrix.
@@ -322,25 +321,25 @@ class SmiDevice:
         return int(match[1]) if match else None
 
 
-def pairs_of(devices: Sequence[SmiDevice]) -> Iterator[tuple[int, int]]:
+def _pairs_of(devices: Sequence[_SmiDevice]) -> Iterator[tuple[int, int]]:
     """Yield the numbers of every two rows, the lower one first, in ascending order."""
     return itertools.combinations(range(len(devices)), 2)
 
 
-def read_matrix(name: str, content: bytes) -> list[SmiDevice]:
+def _read_matrix(name: str, content: bytes) -> list[_SmiDevice]:
     """Return the rows of the matrix in a file, each with its alias from the legend or "".
 
     `name` is the file's name for messages. Text before the matrix and escape sequences of terminals
-    are ignored. Raises `InputError` for a file above `MAX_BYTES`, a missing matrix, an invalid or
+    are ignored. Raises `InputError` for a file above `_MAX_BYTES`, a missing matrix, an invalid or
     missing row, and a matrix that is not symmetric.
     """
-    if len(content) > MAX_BYTES:
-        _fail(name, None, f"the file is larger than {MAX_BYTES >> 20} MiB")
+    if len(content) > _MAX_BYTES:
+        _fail(name, None, f"the file is larger than {_MAX_BYTES >> 20} MiB")
     text = content.decode("utf-8", "replace")
     lines = _ESCAPE.sub("", text).splitlines()
     start = _first_line(name, lines)
     heads = _device_names(name, lines, start)
-    devices: list[SmiDevice] = []
+    devices: list[_SmiDevice] = []
     for number, line in enumerate(lines[start + 1 : start + 1 + len(heads)], start + 2):
         row = _Row(name, number, line.split(), heads, len(devices))
         devices.append(row.device())
@@ -372,21 +371,21 @@ def _device_names(name: str, lines: Sequence[str], start: int) -> list[str]:
     """Return the names of all devices, from the heading in line `start`; rows have the same order.
 
     They are the columns before those of affinities. Raises `InputError` for a repeated name and for
-    more than `MAX_DEVICES` devices.
+    more than `_MAX_DEVICES` devices.
     """
     words = lines[start].split()
     heads = list(itertools.takewhile(lambda word: word not in _AFFINITIES, words))
-    if len(heads) > MAX_DEVICES or len(set(heads)) < len(heads):
-        _fail(name, start + 1, f"the first line names a device twice, or more than {MAX_DEVICES}")
+    if len(heads) > _MAX_DEVICES or len(set(heads)) < len(heads):
+        _fail(name, start + 1, f"the first line names a device twice, or more than {_MAX_DEVICES}")
     return heads
 
 
-def _check_symmetry(name: str, devices: Sequence[SmiDevice]) -> None:
+def _check_symmetry(name: str, devices: Sequence[_SmiDevice]) -> None:
     """Raise `InputError` at the first pair of devices whose relations differ by direction.
 
     The two cells of the matrix must be equal texts. The error has the line of the second device.
     """
-    for first, second in pairs_of(devices):
+    for first, second in _pairs_of(devices):
         forward = devices[first].cells[second]
         back = devices[second].cells[first]
         if forward != back:
@@ -408,7 +407,7 @@ class _Row:
     heads: Sequence[str]
     position: int
 
-    def device(self) -> SmiDevice:
+    def device(self) -> _SmiDevice:
         """Return the device of this row: its name, line, relations and NUMA node.
 
         The row must begin with the name that the heading has in its position, followed by a
@@ -430,7 +429,7 @@ class _Row:
                 self._refuse_cell(column, cell)
         # The second word is a NUMA node, a range of nodes or "N/A".
         affinities = words[size + 1 :]
-        return SmiDevice(
+        return _SmiDevice(
             words[0],
             self.line,
             cells,
@@ -441,14 +440,14 @@ class _Row:
         """Return whether a cell is valid: X on the diagonal, elsewhere a relation or NV<n>."""
         if column == self.position:
             return cell == "X"
-        return cell in SHARED or cell in _BETWEEN_SOCKETS or _NVLINKS.match(cell) is not None
+        return cell in _SHARED or cell in _BETWEEN_SOCKETS or _NVLINKS.match(cell) is not None
 
     def _refuse_cell(self, column: int, cell: str) -> NoReturn:
         """Raise `InputError` for an invalid cell, at the line of the row.
 
         The message has both devices, the text of the cell, and the valid relations.
         """
-        known = ", ".join((*SHARED, *_BETWEEN_SOCKETS))
+        known = ", ".join((*_SHARED, *_BETWEEN_SOCKETS))
         _fail(
             self.file,
             self.line,

@@ -12,7 +12,7 @@ from collhub_networks import NetworkFindings
 
 from collhub_nccl.options import MachineXmlOptions
 from collhub_nccl.topologies import bandwidths
-from collhub_nccl.topologies.bandwidths import PROFILES, GpuProfile
+from collhub_nccl.topologies.bandwidths import PROFILE_CURE, PROFILES, GpuProfile
 from collhub_nccl.topologies.fabric import (
     Fabric,
     LinkType,
@@ -38,9 +38,8 @@ from hub_core.network import Topology
 from hub_core.plugin_api import Source
 
 _LINKS = ("nvlink", "xgmi", "c2c")
-_CURE = f"name the GPU with FILE?profile= ({', '.join(PROFILES)})"
 # Sanity limit: no GPU has that many links, so the file is damaged.
-MAX_COUNT = 1 << 16
+_MAX_COUNT = 1 << 16
 
 
 def read(source: Source, options: MachineXmlOptions) -> Topology:
@@ -58,7 +57,7 @@ def read(source: Source, options: MachineXmlOptions) -> Topology:
     build(root, draft)
     place_of_host = {host: index for index, host in enumerate(draft.cpus)}
     gpus = sorted(draft.gpus, key=lambda gpu: (place_of_host[gpu.host], *gpu.order))
-    join_gpus(draft, gpus, source.name)
+    _join_gpus(draft, gpus, source.name)
     if not gpus:
         _refuse_empty(root)
     nodes = [gpu.node for gpu in gpus]
@@ -132,7 +131,7 @@ def _refuse_empty(root: Element) -> None:
     )
 
 
-def join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
+def _join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
     """Add the links of GPUs that the file has; if it has none, add those of the profile.
 
     If any GPU has links in the file, no link of the profile is used. Without links and profile, the
@@ -148,18 +147,18 @@ def join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
             is_stated = True
     profile = draft.rates.profile
     if profile is not None and not is_stated:
-        join_by_profile(draft.machine, [gpu.node for gpu in gpus], profile)
+        _join_by_profile(draft.machine, [gpu.node for gpu in gpus], profile)
     elif profile is None and not draft.facts.has_gpus:
         draft.findings.warn(
             "partial-topology",
             Location(source),
             "the file names no <gpu>, so PCI devices of a GPU's class are taken; "
             "how NVLink joins them, it does not say",
-            _CURE,
+            PROFILE_CURE,
         )
 
 
-def join_by_profile(machine: Machine, gpus: Sequence[int], profile: GpuProfile) -> None:
+def _join_by_profile(machine: Machine, gpus: Sequence[int], profile: GpuProfile) -> None:
     """Add the wiring of a profile to the machine, between the nodes `gpus` in this order.
 
     It has direct links of pairs, links of each GPU to one new NVSwitch, or both. Each link has the
@@ -194,7 +193,7 @@ def _warn_of_unknown_links(draft: XmlMachine, gpus: Sequence[Gpu]) -> None:
                     "unknown-link",
                     child.place,
                     f"<{child.name[:40]}> in <gpu> is no link that is known; it is left out",
-                    _CURE,
+                    PROFILE_CURE,
                 )
 
 
@@ -214,12 +213,12 @@ class _StatedLinks:
         """Add the links of one element: C2C links to the CPU, or NVLinks or xGMI links of the GPU.
 
         The bandwidth of NVLinks and xGMI links is divided by the partitions of the device, as NCCL
-        does. Raises `InputError` if `count` is not a number from 1 to `MAX_COUNT`, and for an
+        does. Raises `InputError` if `count` is not a number from 1 to `_MAX_COUNT`, and for an
         invalid target or bandwidth.
         """
         count = link.whole("count")
-        if count is None or not 0 < count <= MAX_COUNT:
-            link.fail_value("count", f"a number of links in 1..{MAX_COUNT}")
+        if count is None or not 0 < count <= _MAX_COUNT:
+            link.fail_value("count", f"a number of links in 1..{_MAX_COUNT}")
         if link.name == "c2c":
             self._add_c2c(gpu, link, count)
         else:
@@ -304,7 +303,7 @@ class _StatedLinks:
         if capability is not None:
             return bandwidths.nvlink(capability)
         if profile is None:
-            element.fail("the GPU states no sm, which tells the speed of NVLink", _CURE)
+            element.fail("the GPU states no sm, which tells the speed of NVLink", PROFILE_CURE)
         return profile.link
 
     def _xgmi_rate(self, element: Element) -> float:
@@ -321,12 +320,12 @@ class _StatedLinks:
         if profile is not None:
             return profile.link
         if not name:
-            element.fail("the GPU states no gcn, which tells the speed of xGMI", _CURE)
+            element.fail("the GPU states no gcn, which tells the speed of xGMI", PROFILE_CURE)
         rate = bandwidths.xgmi(name)
         self._draft.findings.warn(
             "unknown-gpu",
             element.place,
             f"the GPU gcn={name[:40]!r} is not known; {rate:g} GB/s a link is assumed",
-            _CURE,
+            PROFILE_CURE,
         )
         return rate
