@@ -433,13 +433,13 @@ ELSEWHERE: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "trip-count": ("plugins/jobs/tests/hlo/test_stablehlo.py", "iterations"),
     },
     "infragraph": {
-        "cut-edges": ("plugins/networks/tests/infragraph/reading/test_expansion.py", "cut-edges"),
+        "cut-edges": ("plugins/networks/tests/infragraph/test_expansion.py", "cut-edges"),
         "supplied-bandwidth": (
-            "plugins/networks/tests/infragraph/reading/test_bandwidths.py",
+            "plugins/networks/tests/infragraph/test_bandwidths.py",
             "4 links have no bandwidth: unlimited by option",
         ),
         "unconnected-npus": (
-            "plugins/networks/tests/infragraph/reading/test_expansion.py",
+            "plugins/networks/tests/infragraph/test_expansion.py",
             "the NPUs form 3 parts without a link between them: h.0.xpu.0",
         ),
     },

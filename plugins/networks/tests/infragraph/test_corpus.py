@@ -18,7 +18,7 @@ from collhub_networks import NetworkFindings, document_of
 from hub_core.model import InputError
 from hub_core.plugin_api import Source
 
-CORPUS = Path(__file__).resolve().parents[5].parent / "shared" / "corpus" / "infragraph"
+CORPUS = Path(__file__).resolve().parents[4].parent / "shared" / "corpus" / "infragraph"
 TRUTHS = json.loads((CORPUS / "index.json").read_text())["truths"] if CORPUS.exists() else []
 CASES = [pytest.param(truth, id=truth["file"]) for truth in TRUTHS]
 UNLIMITED = InfragraphReadOptions(missing="unlimited")
