@@ -1,4 +1,7 @@
-"""Readers and writers of step schedules of SCCL and its successors as JSON; options and rules."""
+"""Readers and writers of step schedules of SCCL and its successors as JSON; options and rules.
+
+This module imports no reader or writer, so that offers are listed quickly.
+"""
 
 from __future__ import annotations
 
