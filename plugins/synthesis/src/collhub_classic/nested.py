@@ -18,10 +18,11 @@ import numpy as np
 
 from collhub_classic.message_plan import compute_mean_link
 from collhub_classic.nested_broadcast import (
+    BroadcastTrees,
     build_broadcast_steps,
+    build_group_grains,
     choose_grains,
     choose_group_messages,
-    compute_depth,
     compute_torus_levels,
     find_binary_trees,
     find_group_trees,
@@ -33,6 +34,7 @@ from collhub_classic.nested_shapes import (
     MAX_STEPS_OF_PARTS,
     MIN_UNIT_BYTES,
     NestedShape,
+    choose_levels,
     choose_shape,
     find_forwarding_group,
     find_rings,
@@ -51,7 +53,7 @@ from hub_core.model import (
     StepTable,
     UsageError,
 )
-from hub_core.network import Topology, lower_bound_ns
+from hub_core.network import lower_bound_ns
 from hub_core.plugin_api import SynthesisRequest, SynthesisResult
 
 _NAME = "collhub-classic"
@@ -59,7 +61,7 @@ _NAME = "collhub-classic"
 _MAX_CHUNKS, _MAX_STEPS = 16, 4_200_000
 # Above, a simulation takes many seconds, and only the largest number of chunks is tried.
 _MAX_TRIED_STEPS = 1_000_000
-# Chunks of such a broadcast per hop: the first chunk takes 3 % of the time.
+# Chunks of a broadcast on a large torus per hop: the first chunk takes 3 % of the time.
 _MAX_CHUNKS_PER_HOP = 32
 # Chunks of equal messages of a broadcast per tree: more of them are hardly faster.
 _MAX_TREE_CHUNKS = 256
@@ -93,10 +95,13 @@ def synthesize(request: SynthesisRequest, options: NestedOptions) -> SynthesisRe
             "one rank has nothing to send", cure="let at least two ranks take part", code="one-rank"
         )
     best: tuple[int, Algorithm, dict[str, JsonValue]] | None = None
-    is_broadcast = kind is CollectiveKind.BROADCAST
-    generate = _generate_broadcasts if is_broadcast else _generate_nested
+    trees = _find_trees(request, options)
+    if trees is None:
+        candidates = _generate_nested(request, options)
+    else:
+        candidates = _generate_broadcasts(request, options, trees)
     try:
-        for collective, steps, scratch_units, statistics in generate(request, options):
+        for collective, steps, scratch_units, statistics in candidates:
             algorithm = Algorithm(
                 collective,
                 steps,
@@ -110,7 +115,7 @@ def synthesize(request: SynthesisRequest, options: NestedOptions) -> SynthesisRe
                 ),
                 request.collective_bytes,
             )
-            time_ns = request.simulate(algorithm) or estimate(request, options)
+            time_ns = request.simulate(algorithm) or _estimate_ns(request, options, trees)
             if best is not None and time_ns >= best[0]:
                 break
             best = time_ns, algorithm, statistics
@@ -182,16 +187,17 @@ def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Itera
         yield collective, build_nested_steps(candidate, kind), scratch_units, statistics
 
 
-def _generate_broadcasts(request: SynthesisRequest, options: NestedOptions) -> Iterator[_Candidate]:
+def _generate_broadcasts(
+    request: SynthesisRequest, options: NestedOptions, trees: BroadcastTrees
+) -> Iterator[_Candidate]:
     """Yield the candidates of a broadcast on trees as (collective, steps, 0, statistics).
 
     The chunk counts are those of `_choose_broadcast_chunks`. Raises `UsageError` (`size-too-small`)
     if there are more units than bytes.
     """
-    parents = _find_trees(request.topology, options.sizes, request.collective.root or 0)
-    trees, depth = len(parents), compute_depth(parents)
-    for chunks, grains in _choose_broadcast_chunks(request, options, trees, depth):
-        units = trees * chunks
+    parents, count = trees.parents, len(trees.parents)
+    for chunks, grains in _choose_broadcast_chunks(request, options, trees):
+        units = count * chunks
         if request.collective_bytes < units:
             raise UsageError(
                 f"{request.collective_bytes} bytes cannot be cut in {units} parts",
@@ -199,9 +205,9 @@ def _generate_broadcasts(request: SynthesisRequest, options: NestedOptions) -> I
                 code="size-too-small",
             )
         collective = replace(request.collective, unit_count=units, in_place=True, out_of_place=True)
-        statistics: dict[str, JsonValue] = {"trees": trees, "depth": depth, "chunks": chunks}
+        statistics: dict[str, JsonValue] = {"trees": count, "depth": trees.depth, "chunks": chunks}
         if grains is None:
-            rounds = depth - 1 + chunks
+            rounds = trees.depth - 1 + chunks
             statistics["cost"] = f"{rounds} alpha + {rounds}/{units} m beta, many ports"
         else:
             statistics["chunks per message"] = f"1..{int(grains.max())}"
@@ -209,7 +215,7 @@ def _generate_broadcasts(request: SynthesisRequest, options: NestedOptions) -> I
 
 
 def _choose_broadcast_chunks(
-    request: SynthesisRequest, options: NestedOptions, trees: int, depth: int
+    request: SynthesisRequest, options: NestedOptions, trees: BroadcastTrees
 ) -> list[tuple[int, Int64Array | None]]:
     """Return the candidates: (chunks per tree, array of the chunks of every message or None for 1).
 
@@ -217,45 +223,43 @@ def _choose_broadcast_chunks(
     - Otherwise the first candidate is c = sqrt(depth m beta / (trees alpha)), which minimizes
       (depth - 1 + c) (alpha + m beta / (trees c)). It is limited to at least 1, by
       `_MAX_TREE_CHUNKS`, by the number of steps and by the minimum size of a unit.
-    - On groups of `find_forwarding_group`, without a target runtime, the candidates are those of
+    - On trees of groups, without a target runtime, the candidates are those of
       `choose_group_messages`: with at most c chunks, and with up to `_MAX_TREE_CHUNKS`. Only the
       latter is tried if one chunk per message has more than `_MAX_TRIED_STEPS` steps.
-    - On tori of at least `_FEW_RANKS` ranks, without a target runtime, a second candidate has as
+    - On tori of at least `FEW_RANKS` ranks, without a target runtime, a second candidate has as
       many chunks as depth and bytes allow, if that is more. Its messages to distant ranks contain
       several chunks (`choose_grains`). It replaces the first candidate if that has more than
       `_MAX_TRIED_STEPS` steps.
     """
     if options.chunks:
         return [(options.chunks, None)]
-    size = find_forwarding_group(request.topology, options.sizes)
-    ranks, root = request.collective.num_ranks, request.collective.root or 0
+    count, ranks = trees.parents.shape
     alpha_s, beta_s_per_byte = _find_link(request)
-    busy_s = depth * request.collective_bytes * beta_s_per_byte / trees
+    busy_s = trees.depth * request.collective_bytes * beta_s_per_byte / count
     best = isqrt(int(busy_s / alpha_s)) if alpha_s > 0 else _MAX_TREE_CHUNKS
     max_steps = _MAX_STEPS if ranks < MANY_RANKS else MAX_STEPS_OF_PARTS
-    most = min(_MAX_TREE_CHUNKS, max_steps // (2 * trees * ranks))
-    most_chunks = request.collective_bytes // MIN_UNIT_BYTES // trees
+    most = min(_MAX_TREE_CHUNKS, max_steps // (2 * count * ranks))
+    most_chunks = request.collective_bytes // MIN_UNIT_BYTES // count
     equal = max(1, min(best, most, most_chunks))
-    if size > 1 and request.target is None:
-        sender = np.arange(trees)[:, None] // 2
-        is_sender = np.arange(ranks) % size == sender
-        limits = [min(best, most_chunks), min(_MAX_TREE_CHUNKS, most_chunks)]
-        if 2 * trees * ranks * equal > _MAX_TRIED_STEPS:
-            limits = limits[-1:]
-        pairs = [
-            choose_group_messages(size, ranks, depth, limit, max_steps // 2) for limit in limits
-        ]
-        distinct = dict.fromkeys(pairs)
-        return [(chunks, np.where(is_sender, 1, grain)) for chunks, grain in distinct]
-    rings = find_rings(request.topology)
-    is_by_rings = bool(rings) and options.sizes in ("auto", "x".join(map(str, rings)))
-    many = min(_MAX_CHUNKS_PER_HOP * depth, most_chunks)
-    if not is_by_rings or ranks < FEW_RANKS or request.target is not None or many <= equal:
+    is_large = 2 * count * ranks * equal > _MAX_TRIED_STEPS
+    if request.target is not None:
         return [(equal, None)]
-    grains = choose_grains(rings, compute_torus_levels(rings, root), many, max_steps // 2)
-    if 2 * trees * ranks * equal > _MAX_TRIED_STEPS:
-        return [(many, grains)]
-    return [(equal, None), (many, grains)]
+    if trees.group_size > 1:
+        limits = [min(best, most_chunks), min(_MAX_TREE_CHUNKS, most_chunks)]
+        pairs = [
+            choose_group_messages(trees.group_size, ranks, trees.depth, limit, max_steps // 2)
+            for limit in (limits[-1:] if is_large else limits)
+        ]
+        return [
+            (chunks, build_group_grains(trees.group_size, ranks, grain))
+            for chunks, grain in dict.fromkeys(pairs)
+        ]
+    many = min(_MAX_CHUNKS_PER_HOP * trees.depth, most_chunks)
+    if not trees.rings or ranks < FEW_RANKS or many <= equal:
+        return [(equal, None)]
+    levels = compute_torus_levels(trees.rings, request.collective.root or 0)
+    grains = choose_grains(trees.rings, levels, many, max_steps // 2)
+    return [(many, grains)] if is_large else [(equal, None), (many, grains)]
 
 
 def estimate(request: SynthesisRequest, options: NestedOptions) -> int:
@@ -266,13 +270,18 @@ def estimate(request: SynthesisRequest, options: NestedOptions) -> int:
     slowest dimension, else the means of the routes from the first rank. Raises `UsageError` as
     `synthesize` does for the option `sizes`.
     """
+    return _estimate_ns(request, options, _find_trees(request, options))
+
+
+def _estimate_ns(
+    request: SynthesisRequest, options: NestedOptions, trees: BroadcastTrees | None
+) -> int:
+    """Return the time of `estimate` in ns; `trees`: those of a broadcast, otherwise None."""
     ranks, kind = request.collective.num_ranks, request.collective.kind
     size = request.collective_bytes
     alpha_s, beta_s_per_byte = _find_link(request)
-    if kind is CollectiveKind.BROADCAST:
-        parents = _find_trees(request.topology, options.sizes, request.collective.root or 0)
-        depth, trees = compute_depth(parents), len(parents)
-        total_s = depth * alpha_s + size / trees * beta_s_per_byte
+    if trees is not None:
+        total_s = trees.depth * alpha_s + size / len(trees.parents) * beta_s_per_byte
         return max(1, ceil(total_s * 1e9))
     phases = 2 if kind is CollectiveKind.ALL_REDUCE else 1
     rounds, ports = _compute_cost(choose_shape(request.topology, kind, options.sizes, size))
@@ -310,16 +319,22 @@ def _find_link(request: SynthesisRequest) -> tuple[float, float]:
     return compute_mean_link(topology, request.npus)
 
 
-def _find_trees(topology: Topology, sizes_text: str, root: int) -> Int64Array:
-    """Return the parents in the trees of a broadcast: int64[trees, ranks], -1 at the root.
+def _find_trees(request: SynthesisRequest, options: NestedOptions) -> BroadcastTrees | None:
+    """Return the trees of a broadcast, None for other collectives.
 
     On a torus they are the trees along its rings, unless the option `sizes` requests other sizes.
     Otherwise they are two binary trees, for each member of a group of `find_forwarding_group`.
+    Raises `UsageError` as `choose_levels`.
     """
-    sizes = find_rings(topology)
-    if sizes and sizes_text in ("auto", "x".join(map(str, sizes))):
-        return find_torus_trees(sizes, root)
-    size = find_forwarding_group(topology, sizes_text)
+    if request.collective.kind is not CollectiveKind.BROADCAST:
+        return None
+    topology, root = request.topology, request.collective.root or 0
+    levels = choose_levels(topology, options.sizes)
+    rings = find_rings(topology)
+    if rings and levels == rings:
+        return BroadcastTrees(find_torus_trees(rings, root), rings=tuple(rings))
+    ranks = topology.num_npus
+    size = find_forwarding_group(topology, options.sizes)
     if size > 1:
-        return find_group_trees(size, topology.num_npus, root)
-    return find_binary_trees(topology.num_npus, root)
+        return BroadcastTrees(find_group_trees(size, ranks, root), group_size=size)
+    return BroadcastTrees(find_binary_trees(ranks, root))

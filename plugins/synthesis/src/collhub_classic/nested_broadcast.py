@@ -10,6 +10,8 @@ links of their own, such trees for each card of a server.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -20,6 +22,33 @@ from hub_core.schedules import find_second_tree_parents, find_tree_parents
 
 # Chunks of a message within a group: larger messages delay the last data more than they save.
 _MAX_GROUP_GRAIN = 32
+
+
+@dataclass(frozen=True, eq=False)
+class BroadcastTrees:
+    """Trees of a broadcast, and the structure of the network that they follow.
+
+    `parents`: int64[trees, ranks], -1 at the root. `rings`: sizes of the dimensions of a torus for
+    `find_torus_trees`, otherwise (). `group_size`: ranks per group for `find_group_trees`,
+    otherwise 1.
+    """
+
+    parents: Int64Array
+    rings: tuple[int, ...] = ()
+    group_size: int = 1
+
+    @cached_property
+    def depth(self) -> int:
+        """The largest number of messages from the root to a rank, over all trees."""
+        depth = 0
+        for parent in self.parents:
+            above = parent
+            hops = 0
+            while (above >= 0).any():
+                hops += 1
+                above = np.where(above >= 0, parent[np.maximum(above, 0)], -1)
+            depth = max(depth, hops)
+        return depth
 
 
 def _list_trees(sizes: Sequence[int]) -> list[tuple[int, int]]:
@@ -129,17 +158,15 @@ def choose_group_messages(
     return best[2], best[1]
 
 
-def compute_depth(parents: Int64Array) -> int:
-    """Return the largest number of messages from the root to a rank, over all trees."""
-    depth = 0
-    for parent in parents:
-        above = parent
-        hops = 0
-        while (above >= 0).any():
-            hops += 1
-            above = np.where(above >= 0, parent[np.maximum(above, 0)], -1)
-        depth = max(depth, hops)
-    return depth
+def build_group_grains(size: int, num_ranks: int, grain: int) -> Int64Array:
+    """Return the chunks of a message to each rank of `find_group_trees`: int64[trees, ranks].
+
+    Messages to the ranks that receive the data of a tree from other groups have one chunk, those to
+    the other ranks of a group `grain`.
+    """
+    # Trees 2 m and 2 m + 1 use the links of rank m of every group.
+    sender = np.repeat(np.arange(size), 2)[:, None]
+    return np.where(np.arange(num_ranks) % size == sender, 1, grain)
 
 
 def compute_torus_levels(sizes: Sequence[int], root: int) -> Int64Array:

@@ -21,7 +21,7 @@ from collhub_classic.nested_steps import build_nested_steps
 
 import hub_core
 from hub_core import Algorithm, Collective, CollectiveKind, HubError, verify
-from hub_core.model import Provenance, StepKind
+from hub_core.model import Provenance, StepKind, UsageError
 from hub_core.network import lower_bound_ns
 from hub_core.plugin_api import Simulator, SynthesisResult
 
@@ -338,6 +338,12 @@ def test_unsuitable_options_are_one_line(
 ) -> None:
     with pytest.raises(HubError, match=message):
         make(text, size, **options)
+
+
+@pytest.mark.parametrize("text", ["switch:8", "torus:4x2"])
+def test_sizes_of_a_broadcast_are_checked_on_every_network(text: str) -> None:
+    with pytest.raises(UsageError, match="option sizes: 3x3 is not 8 ranks"):
+        make(text, kind=CollectiveKind.BROADCAST, sizes="3x3")
 
 
 def test_other_collectives_are_refused() -> None:
