@@ -21,7 +21,7 @@ from fractions import Fraction
 import numpy as np
 from collhub_linear_programs import GrowingProgram, LinearProgram, Matrix
 
-from collhub_packing.flows import FlowNetwork, scaled
+from collhub_packing.flows import UNLIMITED, FlowNetwork
 from collhub_packing.graph import CapacityGraph, transposed
 from collhub_packing.rates import SourcedNetwork, all_gather_rate
 from collhub_packing.splitting import DirectNetwork, direct, without_switches
@@ -74,9 +74,9 @@ def pack_two_ways(
 
     Routes of `up_network` are arcs of the reversed graph, which have the numbers of `graph`. For
     `seeds` and `first_seed` see `pack_rooted_trees`. Returns None if weights would need a
-    denominator above 120 (or the solver fails), if links that differ by direction prevent that a
-    switch is split off, and for more than 256 nodes. Raises `InputError` if data of a node cannot
-    reach another one.
+    denominator above 120 or one at which the capacities are too large (or the solver fails), if
+    links that differ by direction prevent that a switch is split off, and for more than 256 nodes.
+    Raises `InputError` if data of a node cannot reach another one.
     """
     # Raises an error for a network that is not connected.
     all_gather_rate(graph)
@@ -241,28 +241,26 @@ def _to_integers(
 ) -> _Division | None:
     """Convert a solution to integers, with the smallest denominator at which its trees fit.
 
-    `down`, `weights`: in units of the largest capacity. None if the denominator is above 120.
+    `down`, `weights`: in units of the largest capacity. None if the denominator is above 120, or
+    if the capacities times it are too large for flows.
     """
-    largest = int(graph.capacity.max())
+    largest, total = int(graph.capacity.max()), sum(graph.capacity.tolist())
+    solution = np.concatenate([down, weights])
+    networks = SourcedNetwork(graph), SourcedNetwork(transposed(graph))
     for scale in range(1, _MAX_DENOMINATOR + 1):
         factor = largest * scale
-        division = _Division(
-            down=np.rint(down * factor).astype(np.int64),
-            up=scaled(graph.capacity, scale) - np.rint(down * factor).astype(np.int64),
-            weights=np.rint(weights * factor).astype(np.int64),
-            scale=scale,
-        )
-        error = np.abs(
-            np.concatenate([down * factor - division.down, weights * factor - division.weights])
-        ).max()
-        if error <= _MAX_ERROR * factor and _fits(graph, division):
-            return division
+        exact = solution * factor
+        rounded = np.rint(exact)
+        # Flows need a total below this limit; the source sends the weights.
+        if total * scale + rounded[graph.num_arcs :].sum() >= UNLIMITED:
+            return None
+        if np.abs(exact - rounded).max() > _MAX_ERROR * factor:
+            continue
+        capacity_down, sent = np.split(rounded.astype(np.int64), [graph.num_arcs])
+        capacities = capacity_down, graph.capacity * scale - capacity_down
+        if sent.any() and all(
+            network.shortage(capacity, sent) is None
+            for network, capacity in zip(networks, capacities, strict=True)
+        ):
+            return _Division(*capacities, sent, scale)
     return None
-
-
-def _fits(graph: CapacityGraph, division: _Division) -> bool:
-    """Whether trees of the weights fit into the capacities of each direction."""
-    ways = ((graph, division.down), (transposed(graph), division.up))
-    return bool(division.weights.any()) and all(
-        SourcedNetwork(way).shortage(capacity, division.weights) is None for way, capacity in ways
-    )

@@ -96,3 +96,8 @@ def test_reversed_links_have_the_same_rate() -> None:
     assert forward is not None
     assert backward is not None
     assert forward.rate == backward.rate
+
+
+def test_capacities_that_become_too_large_with_the_denominator_give_no_packing() -> None:
+    large = 3 * 10**16
+    assert pack_two_ways(graph_from(4, [(v, (v + 1) % 4, large) for v in range(4)])) is None
