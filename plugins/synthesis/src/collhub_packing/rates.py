@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -109,7 +109,8 @@ def to_weight_array(graph: CapacityGraph, weights: Sequence[int] | None) -> Int6
 class SourcedNetwork:
     """A network with an additional source that feeds the compute nodes.
 
-    It tests whether given amounts of data can reach all compute nodes.
+    It tests whether given amounts of data can reach all compute nodes, and finds the cuts that
+    prevent it.
     """
 
     def __init__(self, graph: CapacityGraph) -> None:
@@ -131,6 +132,20 @@ class SourcedNetwork:
         amounts = np.concatenate([capacity, sent])
         cut = self._network.least_cut(amounts, self._num_nodes, self._sinks, limit)
         return None if cut is None else cut.side[: self._num_nodes]
+
+    def generate_cuts(
+        self, capacity: Int64Array, sent: Int64Array, limit: int
+    ) -> Iterator[BoolArray]:
+        """Yield for each compute node its minimum cut from the source if that is below `limit`.
+
+        A cut is its source side as bool[nodes]. The nodes are taken in ascending order. `capacity`
+        and `sent` are as in `shortage`.
+        """
+        amounts = np.concatenate([capacity, sent])
+        for node in range(len(self._sinks)):
+            cut = self._network.least_cut(amounts, self._num_nodes, [node], limit)
+            if cut is not None:
+                yield cut.side[: self._num_nodes]
 
 
 def strength(graph: CapacityGraph) -> Strength:

@@ -21,7 +21,7 @@ from fractions import Fraction
 import numpy as np
 from collhub_linear_programs import GrowingProgram, LinearProgram, Matrix
 
-from collhub_packing.flows import UNLIMITED, FlowNetwork
+from collhub_packing.flows import UNLIMITED
 from collhub_packing.graph import CapacityGraph, transposed
 from collhub_packing.rates import SourcedNetwork, all_gather_rate
 from collhub_packing.splitting import DirectNetwork, direct, without_switches
@@ -41,6 +41,9 @@ _MAX_NODES = 256
 _MAX_DENOMINATOR = 120
 # Distance of a value, in units of the largest capacity, from the fraction that it stands for.
 _MAX_ERROR = 1e-6
+
+# The networks of the ways down and up; the second one has the reversed links.
+_TwoNetworks = tuple[SourcedNetwork, SourcedNetwork]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,14 +133,15 @@ class _Division:
 
 def _divide_links(graph: CapacityGraph) -> _Division | None:
     """Solve the linear program; None if it has no solution of a small denominator."""
-    cuts = _CutRows(graph)
+    networks = SourcedNetwork(graph), SourcedNetwork(transposed(graph))
+    cuts = _CutRows(graph, networks)
     for _ in range(_MAX_ROUNDS):
         solution = cuts.program.solve()
         if solution is None:
             return None
         down, weights = np.split(np.maximum(solution.values, 0.0), [graph.num_arcs])
         if not cuts.add_violated(down, weights):
-            division = _to_integers(graph, down, weights)
+            division = _to_integers(graph, networks, down, weights)
             if division is None:
                 return None
             sending, receiving = cuts.list_limiting(solution.row_prices)
@@ -151,15 +155,11 @@ class _CutRows:
     Columns: d by arc, then w by compute node, both divided by the largest capacity.
     """
 
-    def __init__(self, graph: CapacityGraph) -> None:
+    def __init__(self, graph: CapacityGraph, networks: _TwoNetworks) -> None:
         """Begin with the cuts around each compute node and around all others."""
         self._graph = graph
         self._capacity = graph.capacity / graph.capacity.max()
-        nodes = np.arange(graph.num_compute)
-        self._networks = [
-            FlowNetwork.fed(graph.num_nodes, way.source, way.destination, nodes)
-            for way in (graph, transposed(graph))
-        ]
+        self._networks = networks
         self.program = GrowingProgram(self._build_program())
         # The sets S that have a row, by direction, in the order of the rows.
         self._known: dict[tuple[bool, bytes], BoolArray] = {}
@@ -168,7 +168,7 @@ class _CutRows:
             outward = np.flatnonzero(graph.source == switch)
             values = np.repeat([1.0, -1.0], [len(inward), len(outward)])
             self.program.add_row(np.concatenate([inward, outward]), values, 0.0, 0.0)
-        for node in nodes.tolist():
+        for node in range(graph.num_compute):
             alone = np.arange(graph.num_nodes) == node
             for side in (alone, ~alone):
                 self._add(side, is_up=False)
@@ -211,17 +211,14 @@ class _CutRows:
 
         Returns whether there is a new one.
         """
-        num_nodes = self._graph.num_nodes
         sent = np.rint(weights * _FLOW_UNITS).astype(np.int64)
         total = int(sent.sum())
         limit = total - math.ceil(total * _TOLERANCE)
         is_new = False
         for is_up, room in ((False, down), (True, np.maximum(self._capacity - down, 0.0))):
-            capacity = np.concatenate([np.rint(room * _FLOW_UNITS).astype(np.int64), sent])
-            for node in range(self._graph.num_compute):
-                cut = self._networks[is_up].least_cut(capacity, num_nodes, [node], limit)
-                if cut is not None:
-                    is_new |= self._add(~cut.side[:num_nodes], is_up=is_up)
+            capacity = np.rint(room * _FLOW_UNITS).astype(np.int64)
+            for side in self._networks[is_up].generate_cuts(capacity, sent, limit):
+                is_new |= self._add(~side, is_up=is_up)
         return is_new
 
     def list_limiting(
@@ -237,7 +234,7 @@ class _CutRows:
 
 
 def _to_integers(
-    graph: CapacityGraph, down: Float64Array, weights: Float64Array
+    graph: CapacityGraph, networks: _TwoNetworks, down: Float64Array, weights: Float64Array
 ) -> _Division | None:
     """Convert a solution to integers, with the smallest denominator at which its trees fit.
 
@@ -246,7 +243,6 @@ def _to_integers(
     """
     largest, total = int(graph.capacity.max()), sum(graph.capacity.tolist())
     solution = np.concatenate([down, weights])
-    networks = SourcedNetwork(graph), SourcedNetwork(transposed(graph))
     for scale in range(1, _MAX_DENOMINATOR + 1):
         factor = largest * scale
         exact = solution * factor
