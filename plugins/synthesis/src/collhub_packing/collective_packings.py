@@ -29,7 +29,13 @@ from collhub_packing.rates import (
     strength,
     to_weight_array,
 )
-from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
+from collhub_packing.splitting import (
+    DirectNetwork,
+    SwitchSpread,
+    direct,
+    remove_switches,
+    without_switches,
+)
 from collhub_packing.trees import (
     SpanningTree,
     cost,
@@ -78,7 +84,7 @@ def all_gather_trees(
     divisor = math.gcd(rate.value.numerator, *graph.capacity.tolist())
     scaled_graph = _scale_capacities(graph, Fraction(rate.value.denominator, divisor))
     sent = scaled(share, rate.value.numerator // divisor)
-    network = _remove_switches(scaled_graph, sent, spread)
+    network = remove_switches(scaled_graph, sent, spread=spread)
     trees = pack_rooted_trees(network.graph, sent, seeds=seeds, first_seed=first_seed)
     return MultirootPacking(rate, sent, network, trees)
 
@@ -99,7 +105,7 @@ def fixed_trees(
     """
     value = fixed_rate(graph, per_root, weights)
     sent = scaled(to_weight_array(graph, weights), per_root)
-    network = _remove_switches(_scale_capacities(graph, per_root / value), sent, spread)
+    network = remove_switches(_scale_capacities(graph, per_root / value), sent, spread=spread)
     trees = pack_rooted_trees(network.graph, sent, seeds=seeds, first_seed=first_seed)
     return MultirootPacking(Rate(value, ()), sent, network, trees)
 
@@ -272,16 +278,6 @@ def _scale_and_floor(capacity: Int64Array, times: Fraction) -> Int64Array:
     """Multiply capacities by a factor, rounded down."""
     # Integers only: a float would round some of them up.
     return scaled(capacity, times.numerator) // times.denominator
-
-
-def _remove_switches(graph: CapacityGraph, sent: Int64Array, spread: SwitchSpread) -> DirectNetwork:
-    """Return the network with direct links only; switches are replaced such that `sent` still fits.
-
-    `sent`: data that every node sends to all others, int64[nodes].
-    """
-    if not graph.has_switches:
-        return direct(graph)
-    return without_switches(graph, sent, spread=spread)
 
 
 def _build_packing(

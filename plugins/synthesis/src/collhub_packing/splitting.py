@@ -126,6 +126,19 @@ def without_switches(
     return _build_direct_network(links, graph)
 
 
+def remove_switches(
+    graph: CapacityGraph, sent: Int64Array, *, spread: SwitchSpread = SwitchSpread.NOWHERE
+) -> DirectNetwork:
+    """Represent any network with direct links only: `direct`, or `without_switches` with switches.
+
+    `sent`: data that every compute node sends to all others, int64[compute nodes]. Raises
+    `InputError` as `without_switches` does.
+    """
+    if not graph.has_switches:
+        return direct(graph)
+    return without_switches(graph, sent, spread=spread)
+
+
 def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> DirectNetwork:
     """Build a network from links between compute nodes: one arc per route.
 

@@ -24,7 +24,7 @@ from collhub_linear_programs import GrowingProgram, LinearProgram, Matrix
 from collhub_packing.flows import UNLIMITED
 from collhub_packing.graph import CapacityGraph, transposed
 from collhub_packing.rates import SourcedNetwork, all_gather_rate
-from collhub_packing.splitting import DirectNetwork, direct, without_switches
+from collhub_packing.splitting import DirectNetwork, remove_switches
 from collhub_packing.trees import SpanningTree, pack_rooted_trees
 from hub_core.columns import BoolArray, Float64Array, Int64Array
 from hub_core.model import InputError
@@ -90,13 +90,12 @@ def pack_two_ways(
     for way, capacity in ((graph, division.down), (transposed(graph), division.up)):
         directed = replace(way, capacity=capacity)
         try:
-            network = (
-                without_switches(directed, division.weights)
-                if graph.has_switches
-                else direct(directed)
-            )
-        except InputError:
-            # Direct links cannot replace a switch whose links differ by direction.
+            network = remove_switches(directed, division.weights)
+        except InputError as error:
+            # Direct links cannot replace a switch whose links differ by direction. Other errors
+            # are passed on.
+            if error.diagnostics[0].code != "unbalanced-switch":
+                raise
             return None
         trees = pack_rooted_trees(
             network.graph, division.weights, seeds=seeds, first_seed=first_seed
