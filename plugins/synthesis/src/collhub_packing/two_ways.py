@@ -79,11 +79,14 @@ def pack_two_ways(
     `seeds` and `first_seed` see `pack_rooted_trees`. Returns None if weights would need a
     denominator above 120 or one at which the capacities are too large (or the solver fails), if
     links that differ by direction prevent that a switch is split off, and for more than 256 nodes.
-    Raises `InputError` if data of a node cannot reach another one.
+    Raises `InputError` as `all_gather_rate` does, for at most 256 nodes: if data of a node cannot
+    reach another one, for a single compute node, and for too large capacities.
     """
+    if graph.num_nodes > _MAX_NODES:
+        return None
     # Raises an error for a network that is not connected.
     all_gather_rate(graph)
-    division = _divide_links(graph) if graph.num_nodes <= _MAX_NODES else None
+    division = _divide_links(graph)
     if division is None:
         return None
     ways = []
