@@ -1,9 +1,10 @@
 """Exact flows, cuts and packings of spanning trees in networks.
 
-All results are exact integers and fractions; there are no tolerances. A `CapacityGraph` is the
-network. Rates are maxima of the data that it carries, with the cut or partition that proves them.
-Packings are lists of `SpanningTree` that reach these rates. `collhub_packing.pipelining` schedules
-collectives on trees; `collhub_packing.compiling` has the decorators for kernels, and imports numba.
+All results are exact integers and fractions; there are no tolerances, except that the rate of
+`pack_two_ways` is within 1e-6 of the maximum. A `CapacityGraph` is the network. Rates are maxima of
+the data that it carries, with the cut or partition that proves them. Packings are lists of
+`SpanningTree` that reach these rates. `collhub_packing.pipelining` schedules collectives on trees;
+`collhub_packing.compiling` has the decorators for kernels, and imports numba.
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ _MAX_ERROR = 1e-6
 
 # The networks of the ways down and up; the second one has the reversed links.
 _TwoNetworks = tuple[SourcedNetwork, SourcedNetwork]
+# Sets of nodes, each ascending.
+_NodeSets = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,20 +77,23 @@ def pack_two_ways(
 ) -> TwoWayPacking | None:
     """Pack in-trees and out-trees of equal weights per root at the highest rate of such trees.
 
-    Routes of `up_network` are arcs of the reversed graph, which have the numbers of `graph`. For
-    `seeds` and `first_seed` see `pack_rooted_trees`. Returns None if weights would need a
-    denominator above 120 or one at which the capacities are too large (or the solver fails), if
-    links that differ by direction prevent that a switch is split off, and for more than 256 nodes.
-    Raises `InputError` as `all_gather_rate` does, for at most 256 nodes: if data of a node cannot
-    reach another one, for a single compute node, and for too large capacities.
+    The rate is within 1e-6 of the maximum. Routes of `up_network` are arcs of the reversed graph,
+    which have the numbers of `graph`. For `seeds` and `first_seed` see `pack_rooted_trees`.
+
+    Returns None if weights would need a denominator above 120 or one at which the capacities are
+    too large (or the solver fails), if links that differ by direction prevent that a switch is
+    split off, and for more than 256 nodes. Raises `InputError` as `all_gather_rate` does, for at
+    most 256 nodes: if data of a node cannot reach another one, for a single compute node, and for
+    too large capacities.
     """
     if graph.num_nodes > _MAX_NODES:
         return None
     # Raises an error for a network that is not connected.
     all_gather_rate(graph)
-    division = _divide_links(graph)
-    if division is None:
+    solution = _divide_links(graph)
+    if solution is None:
         return None
+    division, sending, receiving = solution
     ways = []
     for way, capacity in ((graph, division.down), (transposed(graph), division.up)):
         directed = replace(way, capacity=capacity)
@@ -105,36 +110,33 @@ def pack_two_ways(
         )
         ways.append((trees, network))
     (down, down_network), (up, up_network) = ways
-    unit = Fraction(1, division.scale)
     return TwoWayPacking(
-        unit,
-        division.weights,
-        down,
-        down_network,
-        up,
-        up_network,
-        division.sending,
-        division.receiving,
+        unit=Fraction(1, division.scale),
+        per_root=division.weights,
+        down=down,
+        down_network=down_network,
+        up=up,
+        up_network=up_network,
+        sending=sending,
+        receiving=receiving,
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Division:
-    """Capacities of both directions, and weights of the roots: int64, in 1 / `scale` of a unit.
-
-    `sending`, `receiving`: as in `TwoWayPacking`.
-    """
+    """Capacities of both directions, and weights of the roots: int64, in 1 / `scale` of a unit."""
 
     down: Int64Array
     up: Int64Array
     weights: Int64Array
     scale: int
-    sending: tuple[tuple[int, ...], ...] = ()
-    receiving: tuple[tuple[int, ...], ...] = ()
 
 
-def _divide_links(graph: CapacityGraph) -> _Division | None:
-    """Solve the linear program; None if it has no solution of a small denominator."""
+def _divide_links(graph: CapacityGraph) -> tuple[_Division, _NodeSets, _NodeSets] | None:
+    """Solve the linear program; None if it has no solution of a small denominator.
+
+    Returns the division of the links, and `sending` and `receiving` of `TwoWayPacking`.
+    """
     networks = SourcedNetwork(graph), SourcedNetwork(transposed(graph))
     cuts = _CutRows(graph, networks)
     for _ in range(_MAX_ROUNDS):
@@ -146,8 +148,7 @@ def _divide_links(graph: CapacityGraph) -> _Division | None:
             division = _to_integers(graph, networks, down, weights)
             if division is None:
                 return None
-            sending, receiving = cuts.list_limiting(solution.row_prices)
-            return replace(division, sending=sending, receiving=receiving)
+            return division, *cuts.list_limiting(solution.row_prices)
     return None
 
 
@@ -223,9 +224,7 @@ class _CutRows:
                 is_new |= self._add(~side, is_up=is_up)
         return is_new
 
-    def list_limiting(
-        self, row_prices: Float64Array
-    ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    def list_limiting(self, row_prices: Float64Array) -> tuple[_NodeSets, _NodeSets]:
         """List the sets S whose row has a price, on the way up, then on the way down."""
         sets: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])
         prices = row_prices[len(row_prices) - len(self._known) :]
