@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import chain
 from typing import cast
 
 from collhub_certificates.claim import Claim, FlawError, add_planes, format_gb, read_capacities
@@ -319,26 +320,15 @@ def _compute_partition_rate(
 ) -> Fraction:
     """Return the rate that a partition of the ranks into blocks allows on these links.
 
-    Raises `FlawError` (`bound`) if a switch multicasts or reduces, if there are fewer than two
-    blocks, if a rank is not in exactly one block, if a block has no rank, and if a number is not a
-    node. Other nodes may be in any number of blocks.
+    Raises `FlawError` (`bound`) as `_check_blocks` does, and if a rank is not in exactly one block.
+    Other nodes may be in any number of blocks.
     """
-    blocks = declared.get("blocks", [])
-    named: list[int] = []
-    for block in blocks:
-        named += block
-    network = claim.document["network"]
-    if network.get("multicast") or network.get("reduce"):
-        message = "where switches multicast or reduce, a partition bounds nothing"
-        raise FlawError("bound", message, "state a cut")
-    # Switches may be in any number of blocks.
+    blocks = _check_blocks(claim, declared)
     ranks = set(claim.ranks)
-    named_ranks = sorted(node for node in named if node in ranks)
-    are_parted = len(blocks) >= 2 and named_ranks == sorted(ranks)
-    if not are_parted or not _are_nodes(claim, named):
+    # Switches may be in any number of blocks.
+    named_ranks = sorted(node for node in chain(*blocks) if node in ranks)
+    if named_ranks != sorted(ranks):
         raise FlawError("bound", "the blocks are no partition of the ranks")
-    if any(ranks.isdisjoint(block) for block in blocks):
-        raise FlawError("bound", "a block of the partition holds no rank")
     return partition_rate(blocks, capacities)
 
 
@@ -347,18 +337,37 @@ def _compute_directed_partition_rate(
 ) -> Fraction:
     """Compute `directed_partition_rate` of the declared blocks on the capacities of the links.
 
-    Raises `FlawError` unless there are at least two disjoint blocks of nodes, each with a rank, and
-    the number of senders is at most that of the blocks.
+    Raises `FlawError` (`bound`) as `_check_blocks` does, if a node is in two blocks, and if there
+    are more senders than blocks. The schema refuses a negative number of senders; without a number
+    there are none.
     """
-    blocks, senders = declared.get("blocks", []), declared.get("senders", 0)
-    named = [node for block in blocks for node in block]
-    if len(blocks) < 2 or senders > len(blocks):
-        raise FlawError("bound", "a directed partition has two or more blocks, and senders of them")
-    if len(set(named)) != len(named) or not _are_nodes(claim, named):
+    blocks, senders = _check_blocks(claim, declared), declared.get("senders", 0)
+    named = [*chain(*blocks)]
+    if len(set(named)) != len(named):
         raise FlawError("bound", "the blocks of the directed partition are no disjoint sets")
+    if senders > len(blocks):
+        raise FlawError("bound", f"{senders} of {len(blocks)} blocks cannot be senders")
+    return directed_partition_rate(blocks, senders, capacities)
+
+
+def _check_blocks(claim: Claim, declared: CertifiedBound) -> list[list[int]]:
+    """Return the blocks of a bound by messages between them.
+
+    Raises `FlawError` (`bound`) if a switch multicasts or reduces, if there are fewer than two
+    blocks, if a number in them is not a node, and if a block has no rank.
+    """
+    network = claim.document["network"]
+    if network.get("multicast") or network.get("reduce"):
+        message = "where switches multicast or reduce, a partition bounds nothing"
+        raise FlawError("bound", message, "state a cut")
+    blocks = declared.get("blocks", [])
+    if len(blocks) < 2:
+        raise FlawError("bound", "a partition has two or more blocks")
+    if not _are_nodes(claim, chain(*blocks)):
+        raise FlawError("bound", "a block of the partition names a node that does not exist")
     if any(set(claim.ranks).isdisjoint(block) for block in blocks):
         raise FlawError("bound", "a block of the partition holds no rank")
-    return directed_partition_rate(blocks, senders, capacities)
+    return blocks
 
 
 def _are_nodes(claim: Claim, named: Iterable[int]) -> bool:

@@ -179,6 +179,8 @@ def test_a_directed_partition_counts_links_out_of_senders_and_into_all_others() 
     for blocks, senders in (([[0, 1, 2]], 1), ([[0], [0, 1]], 1), ([[0], [7]], 1), ([[0], [1]], 3)):
         document["bound"] = {**bound, "blocks": blocks, "senders": senders}
         assert codes(document) == ["certificate-bound"]
+    document["bound"] = {**bound, "senders": -1}
+    assert codes(document) == ["certificate-form"]
 
 
 def test_the_algorithm_must_send_what_the_trees_send() -> None:
@@ -340,6 +342,26 @@ MESSAGES: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
         "all-reduce",
         lambda c: c["bound"].update(blocks=[[0, 1], [1, 2]]),
     ),
+    "a partition has two or more blocks": (
+        "all-reduce",
+        lambda c: c["bound"].update(blocks=[[0, 1, 2]]),
+    ),
+    "a block of the partition names a node that does not exist": (
+        "all-reduce",
+        lambda c: c["bound"].update(blocks=[[0, 7], [1, 2]]),
+    ),
+    "a block of the partition holds no rank": (
+        "all-reduce",
+        lambda c: (c.update(ranks=[0, 1]), c["bound"].update(blocks=[[0, 1], [2]])),
+    ),
+    "the blocks of the directed partition are no disjoint sets": (
+        "all-reduce",
+        lambda c: c["bound"].update(kind="directed-partition", blocks=[[0, 1], [1, 2]]),
+    ),
+    "3 of 2 blocks cannot be senders": (
+        "all-reduce",
+        lambda c: c["bound"].update(kind="directed-partition", senders=3),
+    ),
     "a time is stated, but no size to which it belongs": (
         "broadcast",
         lambda c: c.update(lower_bound_ns=1),
@@ -418,10 +440,12 @@ def test_switches_that_multicast_are_part_of_the_network() -> None:
     ]
 
 
-def test_where_switches_multicast_a_partition_bounds_nothing() -> None:
+@pytest.mark.parametrize("kind", ["partition", "directed-partition"])
+def test_where_switches_multicast_a_partition_bounds_nothing(kind: str) -> None:
     switch = parse_topology("switch:3?bandwidth=10GB/s&multicast=true")
     document = copy.deepcopy(CORRECT["all-reduce"])
     document["network"] = network_object(switch)
+    document["bound"]["kind"] = kind
     messages = [found.message for found in check_certificate(document).diagnostics]
     assert "where switches multicast or reduce, a partition bounds nothing" in messages
 
