@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from itertools import chain
 
 from collhub_packing import (
@@ -34,7 +33,7 @@ from collhub_blink.packing.packings import (
 )
 from collhub_blink.packing.placing import PlacedTree, compute_unit, place_trees
 from collhub_blink.packing.task import PackingTask, RankNetwork
-from hub_core.schedules import directed_partition_rate, partition_rate
+from hub_core.schedules import LinkCapacities, directed_partition_rate, partition_rate
 
 
 def build_all_gather_packings(task: PackingTask) -> list[PlacedPacking]:
@@ -204,9 +203,10 @@ def build_directed_packing(task: PackingTask) -> PlacedPacking:
         down = place_trees(network, packing.down, packing.down_network, network.graph)
         reversed_network = network.reversed
         up = place_trees(reversed_network, packing.up, packing.up_network, reversed_network.graph)
+    down_of_root, up_of_root = _group_by_root(down), _group_by_root(up)
     pairs: list[PlacedTree] = []
     for root in task.npus:
-        pairs += _pair_trees(_select_root(down, root), _select_root(up, root))
+        pairs += _pair_trees(down_of_root.get(root, []), up_of_root.get(root, []))
     # Rates up and down may differ, so the loads of both directions are added.
     unit = compute_unit(network.topology, pairs, True)
     bound = compute_directed_bound(network, packing)
@@ -219,22 +219,28 @@ def _pack_trees(task: PackingTask, network: RankNetwork) -> tuple[PlacedTree, ..
     return place_trees(network, packing.trees, packing.network, network.graph)
 
 
-def _select_root(trees: Sequence[PlacedTree], root: int) -> list[PlacedTree]:
-    """Return the trees of a root, in order."""
-    return [tree for tree in trees if tree.tree.root == root]
+def _group_by_root(trees: Sequence[PlacedTree]) -> dict[int, list[PlacedTree]]:
+    """Return the trees by their root, in order."""
+    trees_of_root: dict[int, list[PlacedTree]] = {}
+    for tree in trees:
+        trees_of_root.setdefault(tree.tree.root, []).append(tree)
+    return trees_of_root
 
 
 def _pair_trees(down: Sequence[PlacedTree], up: Sequence[PlacedTree]) -> Iterator[PlacedTree]:
     """Yield `down` trees, each with an `up` tree attached that has the same weight.
 
     Trees are paired in order, and a tree is split where its weight exceeds its partner's. If the
-    totals differ, weights are multiplied so that both become the least common multiple.
+    totals differ, weights are multiplied so that both become the least common multiple. Nothing is
+    yielded if there are no trees on one side.
     """
+    if not down or not up:
+        return
     down_total = sum(tree.weight for tree in down)
     up_total = sum(tree.weight for tree in up)
     total = math.lcm(down_total, up_total)
-    remaining_down = _scale_weights(down, total // down_total) if down else []
-    remaining_up = _scale_weights(up, total // up_total) if up else []
+    remaining_down = _scale_weights(down, total // down_total)
+    remaining_up = _scale_weights(up, total // up_total)
     first = second = 0
     while first < len(down) and second < len(up):
         weight = min(remaining_down[first], remaining_up[second])
@@ -267,18 +273,19 @@ def compute_directed_bound(network: RankNetwork, packing: TwoWayPacking | None =
     """
     if network.is_multiplied:
         return compute_minimum_cut_bound(network)
-    bounds = [*_generate_partition_bounds(network), compute_minimum_cut_bound(network)]
+    capacities = _collect_bandwidths(network)
+    bounds = [*_generate_partition_bounds(network, capacities), compute_minimum_cut_bound(network)]
     limiting = () if packing is None else (*packing.sending, *packing.receiving)
     are_disjoint = len(set(chain(*limiting))) == sum(map(len, limiting))
     if packing is not None and len(limiting) > 1 and are_disjoint:
         blocks = tuple(network.to_topology_nodes(block) for block in limiting)
         senders = len(packing.sending)
-        rate = directed_partition_rate(blocks, senders, _collect_bandwidths(network))
+        rate = directed_partition_rate(blocks, senders, capacities)
         bounds.append(RateBound("directed-partition", rate, blocks=blocks, senders=senders))
     return min(bounds, key=lambda bound: bound.rate)
 
 
-def _collect_bandwidths(network: RankNetwork) -> dict[tuple[int, int], Fraction]:
+def _collect_bandwidths(network: RankNetwork) -> LinkCapacities:
     """Return the bandwidth in bytes/s of every (source, destination) of the topology."""
     graph = network.graph
     sources = network.nodes[graph.source].tolist()
@@ -288,12 +295,14 @@ def _collect_bandwidths(network: RankNetwork) -> dict[tuple[int, int], Fraction]
     return dict(zip(ends, bandwidths, strict=True))
 
 
-def _generate_partition_bounds(network: RankNetwork) -> Iterator[RateBound]:
+def _generate_partition_bounds(
+    network: RankNetwork, capacities: LinkCapacities
+) -> Iterator[RateBound]:
     """Yield a bound (bytes/s) for each partition of `find_islands` with more than one block.
 
     The rate is that of the links between the blocks, which are lists of topology nodes.
+    `capacities`: bandwidths of all links.
     """
-    capacities = _collect_bandwidths(network)
     for partition in find_islands(network.graph):
         if len(partition) > 1:
             blocks = tuple(network.to_topology_nodes(block) for block in partition)
