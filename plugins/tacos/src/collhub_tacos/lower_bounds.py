@@ -1,6 +1,6 @@
 """Lower bounds of a collective by the messages that must enter, leave or cross sets of nodes.
 
-Cuts are groups of links that messages must cross; flows find further sets of nodes.
+Cuts are groups of links that messages must cross.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_packing.flows import Cut, FlowNetwork
 
 from collhub_tacos.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.symmetry import compute_diameter_ps, count_total_hops
@@ -389,72 +388,3 @@ class LinkGroups:
         group_rate = np.add.reduceat(rate[groups.links], groups.indptr[:-1])
         seconds = groups.needed * chunk_bytes / group_rate
         return float(np.max(seconds))
-
-
-def find_slowest_sets(
-    network: LinkNetwork, times: LinkTimes, members: Int64Array, share: int
-) -> Iterator[BoolArray]:
-    """Yield node sets (bool[nodes]) whose outgoing links limit the time of an all-gather.
-
-    The time of a set is the earliest time at which all chunks that start in it can have left it.
-    The first sets have strictly increasing times, up to the slowest set. Then, for each member that
-    cannot have received everything 1 ps before that time, one more set is yielded that proves it.
-    `share`: number of chunks with which every member starts.
-
-    The method is Newton's iteration (Dinkelbach 1967). Every link gets as capacity the number of
-    messages that can arrive by the time of the last set. If some member then cannot receive all
-    chunks, the minimum cut is a slower set. Takes a few maximum flows per member.
-    """
-    flows = _MessageFlows(network, times, members, share)
-    time_ps, cut = 0, flows.find_limiting_cut(0, members)
-    while cut is not None:
-        nodes = cut.side[:-1]
-        yield nodes
-        time_ps = flows.time_ps(nodes)
-        cut = flows.find_limiting_cut(time_ps, members)
-    # These sets are about as slow as the slowest. Chunks may have longer paths after leaving them.
-    for member in members:
-        cut = flows.find_limiting_cut(time_ps - 1, np.asarray([member]))
-        if cut is not None:
-            yield cut.side[:-1]
-
-
-class _MessageFlows:
-    """Flows from all members to one member over links with the capacity of a given time."""
-
-    def __init__(
-        self, network: LinkNetwork, times: LinkTimes, members: Int64Array, share: int
-    ) -> None:
-        self._network = network
-        self._times = times
-        self._members = members
-        self._share = share
-        self._flows = FlowNetwork.fed(
-            network.num_nodes,
-            network.source,
-            network.destination,
-            members,
-        )
-
-    def find_limiting_cut(self, time_ps: int, sinks: Int64Array) -> Cut | None:
-        """Return a minimum cut that keeps one of `sinks` from receiving all chunks by `time_ps`.
-
-        None if every sink can receive everything by then.
-        """
-        total = self._share * len(self._members)
-        arrived = (time_ps - self._times.arrival) // self._times.busy + 1
-        # Larger capacities have no effect, and their sum might overflow.
-        arcs = np.clip(arrived, 0, total)
-        start = np.full(len(self._members), self._share)
-        capacity = np.concatenate([arcs, start])
-        return self._flows.least_cut(capacity, self._network.num_nodes, sinks, total)
-
-    def time_ps(self, nodes: BoolArray) -> int:
-        """Return the earliest time in ps by which all chunks that start in a set can have left it.
-
-        `nodes`: bool[nodes], the set.
-        """
-        network = self._network
-        leaves = nodes[network.source] & ~nodes[network.destination]
-        inside = int(nodes[self._members].sum())
-        return LinkGroups.one(leaves, self._share * inside).time_ps(self._times)

@@ -20,15 +20,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from collhub_packing.flows import FlowNetwork
+from collhub_packing.flows import Cut, FlowNetwork
 
 from collhub_tacos.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.lower_bounds import (
-    CollectiveDemand,
-    LinkGroups,
-    find_slowest_sets,
-    list_known_sets,
-)
+from collhub_tacos.lower_bounds import CollectiveDemand, LinkGroups, list_known_sets
 from collhub_tacos.symmetry import ShortestPaths, transpose_network
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Collective, CollectiveKind
@@ -221,11 +216,76 @@ def find_tightest_cut(
     # The data that leave a set of an all-gather grow with the set; flows find the slowest sets.
     if collective.kind is CollectiveKind.ALL_GATHER:
         share = collective.units_per_rank
-        sets.extend(find_slowest_sets(network, times, members, share))
+        sets.extend(_find_slowest_sets(network, times, members, share))
     candidates = [cuts.of_distance(), *cuts.of_nodes(), *(cuts.of_set(nodes) for nodes in sets)]
     candidates.sort(key=lambda cut: cut.time_ps, reverse=True)
     raised_cuts = [cuts.raise_one_node(cut) for cut in candidates[:_MAX_RAISED_CUTS]]
     return max(raised_cuts, key=lambda cut: cut.time_ps)
+
+
+def _find_slowest_sets(
+    network: LinkNetwork, times: LinkTimes, members: Int64Array, share: int
+) -> Iterator[BoolArray]:
+    """Yield node sets (bool[nodes]) whose outgoing links limit the time of an all-gather.
+
+    The time of a set is the earliest time at which all chunks that start in it can have left it.
+    The first sets have strictly increasing times, up to the slowest set. Then, for each member that
+    cannot have received everything 1 ps before that time, one more set is yielded that proves it.
+    `share`: number of chunks with which every member starts.
+
+    The method is Newton's iteration (Dinkelbach 1967). Every link gets as capacity the number of
+    messages that can arrive by the time of the last set. If some member then cannot receive all
+    chunks, the minimum cut is a slower set. Takes a few maximum flows per member.
+    """
+    flows = _MessageFlows(network, times, members, share)
+    time_ps, cut = 0, flows.find_limiting_cut(0, members)
+    while cut is not None:
+        nodes = cut.side[:-1]
+        yield nodes
+        time_ps = flows.time_ps(nodes)
+        cut = flows.find_limiting_cut(time_ps, members)
+    # These sets are about as slow as the slowest. Chunks may have longer paths after leaving them.
+    for member in members:
+        cut = flows.find_limiting_cut(time_ps - 1, np.asarray([member]))
+        if cut is not None:
+            yield cut.side[:-1]
+
+
+class _MessageFlows:
+    """Flows from all members to one member over links with the capacity of a given time."""
+
+    def __init__(
+        self, network: LinkNetwork, times: LinkTimes, members: Int64Array, share: int
+    ) -> None:
+        self._network = network
+        self._times = times
+        self._members = members
+        self._share = share
+        ends = network.source, network.destination
+        self._flows = FlowNetwork.fed(network.num_nodes, *ends, members)
+
+    def find_limiting_cut(self, time_ps: int, sinks: Int64Array) -> Cut | None:
+        """Return a minimum cut that keeps one of `sinks` from receiving all chunks by `time_ps`.
+
+        None if every sink can receive everything by then.
+        """
+        total = self._share * len(self._members)
+        arrived = (time_ps - self._times.arrival) // self._times.busy + 1
+        # Larger capacities have no effect, and their sum might overflow.
+        arcs = np.clip(arrived, 0, total)
+        start = np.full(len(self._members), self._share)
+        capacity = np.concatenate([arcs, start])
+        return self._flows.least_cut(capacity, self._network.num_nodes, sinks, total)
+
+    def time_ps(self, nodes: BoolArray) -> int:
+        """Return the earliest time in ps by which all chunks that start in a set can have left it.
+
+        `nodes`: bool[nodes], the set.
+        """
+        network = self._network
+        leaves = nodes[network.source] & ~nodes[network.destination]
+        inside = int(nodes[self._members].sum())
+        return LinkGroups.one(leaves, self._share * inside).time_ps(self._times)
 
 
 MAX_EVACUATION_CELLS = 1 << 19
