@@ -107,5 +107,7 @@ class RankTable(ColumnTable):
     def rows_of_kind(self, kinds: Iterable[int]) -> BoolArray:
         """Return which rows have one of these kinds: bool[rows], all False for no kinds."""
         # Comparisons of bytes use vector instructions: ten times as fast as a lookup.
-        masks = [self.kind == kind for kind in kinds]
-        return np.logical_or.reduce(masks) if masks else np.zeros(len(self), np.bool_)
+        is_of_kind = np.zeros(len(self), np.bool_)
+        for kind in kinds:
+            is_of_kind |= self.kind == kind
+        return is_of_kind
