@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Rule, declare_rules
+from hub_core.plugin_api import Rule, declare_rules, declare_similar_rules
 
 _FOLDERS = (
     (
@@ -252,56 +252,47 @@ _SIMULATION = (
         "`a callable is removed before call` in the output",
     ),
 )
-_REQUESTS = tuple(
+_REQUESTS = (
     (
-        name,
-        meaning,
-        "Size, network and options do not fit ASTRA-sim, or its binary cannot run.",
-        "Change the one that the message names, or use the simulator analytical.",
-        example,
-    )
-    for name, meaning, example in (
-        (
-            "no-binary",
-            "No binary of ASTRA-sim is named, or it is another program.",
-            "`-O binary=ls`",
-        ),
-        ("astra-sim-failed", "ASTRA-sim stopped with an error.", "a run that an assertion aborts"),
-        ("file-handles", "ASTRA-sim would open too many files.", "4096 ranks, and a limit of 1024"),
-        (
-            "fixed-size",
-            "The trace has messages of fixed sizes, and is simulated at another size.",
-            "`--size 2MiB` for a trace of 1 MiB",
-        ),
-        ("no-algorithm", "No algorithm is given for a collective.", "a broadcast of a job"),
-        (
-            "no-implementation",
-            "ASTRA-sim has no implementation of the collective for these ranks.",
-            "halving-doubling of 6 ranks",
-        ),
-        (
-            "group",
-            "The ranks of a process group do not fit its collective or its custom algorithm.",
-            "a group whose ranks are listed in descending order",
-        ),
-        (
-            "too-long",
-            "The simulated time may exceed 146 years.",
-            "a bandwidth of 1 byte per second",
-        ),
-        ("one-rank", "One rank has no message to send.", "`ring:1`"),
-        ("size-too-small", "The size cannot be divided into the parts.", "2 bytes for 8 ranks"),
-        (
-            "topology-size",
-            "The network has another number of NPUs than the job has ranks.",
-            "`ring:4` for 8 ranks",
-        ),
-        (
-            "queues",
-            "The number of queues per dimension is too small, or not possible here.",
-            "`-O queues=0`",
-        ),
-    )
+        "no-binary",
+        "No binary of ASTRA-sim is named, or it is another program.",
+        "`-O binary=ls`",
+    ),
+    ("astra-sim-failed", "ASTRA-sim stopped with an error.", "a run that an assertion aborts"),
+    ("file-handles", "ASTRA-sim would open too many files.", "4096 ranks, and a limit of 1024"),
+    (
+        "fixed-size",
+        "The trace has messages of fixed sizes, and is simulated at another size.",
+        "`--size 2MiB` for a trace of 1 MiB",
+    ),
+    ("no-algorithm", "No algorithm is given for a collective.", "a broadcast of a job"),
+    (
+        "no-implementation",
+        "ASTRA-sim has no implementation of the collective for these ranks.",
+        "halving-doubling of 6 ranks",
+    ),
+    (
+        "group",
+        "The ranks of a process group do not fit its collective or its custom algorithm.",
+        "a group whose ranks are listed in descending order",
+    ),
+    (
+        "too-long",
+        "The simulated time may exceed 146 years.",
+        "a bandwidth of 1 byte per second",
+    ),
+    ("one-rank", "One rank has no message to send.", "`ring:1`"),
+    ("size-too-small", "The size cannot be divided into the parts.", "2 bytes for 8 ranks"),
+    (
+        "topology-size",
+        "The network has another number of NPUs than the job has ranks.",
+        "`ring:4` for 8 ranks",
+    ),
+    (
+        "queues",
+        "The number of queues per dimension is too small, or not possible here.",
+        "`-O queues=0`",
+    ),
 )
 
 
@@ -310,7 +301,12 @@ def list_rules() -> Sequence[Rule]:
     return [
         *declare_rules("jobs for ASTRA-sim, by `collhub verify`", _HAZARDS),
         *declare_rules("simulations with ASTRA-sim's model, and runs of its binary", _SIMULATION),
-        *declare_rules("requests: simulation and synthesis with ASTRA-sim's model", _REQUESTS),
+        *declare_similar_rules(
+            "requests: simulation and synthesis with ASTRA-sim's model",
+            _REQUESTS,
+            cause="Size, network and options do not fit ASTRA-sim, or its binary cannot run.",
+            cure="Change the one that the message names, or use the simulator analytical.",
+        ),
         *declare_rules("folders of ASTRA-sim, when they are read", _FOLDERS),
         *declare_rules("network files of ASTRA-sim, ns-3 and htsim", _NETWORKS),
     ]
