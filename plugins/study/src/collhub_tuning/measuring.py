@@ -92,7 +92,7 @@ def measured(
         # Arrays from another process are writable; the copy makes them read-only. In this process
         # all algorithms share one network, so that its bounds and routes are computed once.
         topology = replace(network) if network.source.flags.writeable else network
-    simulations = _Simulations(topology, question, registry)
+    simulations = _Simulations(topology, question, registry, needs_time=False)
     try:
         if algorithm is None:
             algorithm_at = _create_source(compared, question, simulations, budget)
@@ -137,7 +137,7 @@ def create_verified_algorithm(
     which each copy divides its data. `served_sizes`: further sizes that the algorithm must serve on
     the runtimes of the question. Raises `HubError` if it cannot be created or is wrong.
     """
-    simulations = _Simulations(topology, question, registry, served_sizes, needs_times=True)
+    simulations = _Simulations(topology, question, registry, served_sizes, needs_time=True)
     algorithm = _create_source(compared, question, simulations, SearchBudget())(size)
     for name, option, count in (
         ("replicate", "instances", instances),
@@ -154,7 +154,7 @@ class _Simulations:
     """Simulates algorithms at one size after the other, and each repeated algorithm once.
 
     With runtimes, algorithms already consist of the copies and pieces that the runtimes execute.
-    `served_sizes`: further sizes that each of them must serve. `needs_times`: whether synthesizers
+    `served_sizes`: further sizes that each of them must serve. `needs_time`: whether synthesizers
     must state the times of their results, which are simulated again here.
     """
 
@@ -165,7 +165,7 @@ class _Simulations:
         registry: Registry,
         served_sizes: tuple[int, ...] = (),
         *,
-        needs_times: bool = False,
+        needs_time: bool,
     ) -> None:
         self.topology = topology
         self.question = question
@@ -174,7 +174,7 @@ class _Simulations:
         self.registry = registry
         self.runtimes = [one.runtime for one in find_runtimes(question.runtime, registry)]
         self._served_sizes = served_sizes
-        self._needs_times = needs_times
+        self._needs_time = needs_time
         if self.options and self.runtimes:
             machine = self.options["machine"]
             self.timing = replace(
@@ -203,7 +203,7 @@ class _Simulations:
             runtime=self.question.runtime,
             sizes=self._served_sizes,
             timing=self.timing,
-            needs_time=self._needs_times,
+            needs_time=self._needs_time,
         )
 
     def serves(self, algorithm: Algorithm, size: int) -> bool:
