@@ -138,8 +138,11 @@ class KernelTiming:
         """Return the constants for the numbers of threads and channels that NCCL uses.
 
         The start time is multiplied by 1 + growth * `start_growth`; the growth is then 0. The
-        number of threads is `message_bytes` / `_LL_BYTES_PER_THREAD`.
+        number of threads is `message_bytes` / `_LL_BYTES_PER_THREAD`. Without growth, the constants
+        are returned as they are.
         """
+        if not self.growth:
+            return self
         threads = message_bytes / _LL_BYTES_PER_THREAD
         factor = 1 + self.growth * float(start_growth(threads, channels))
         return replace(self, start_us=self.start_us * factor, growth=0.0)
@@ -236,33 +239,26 @@ def kernel_timing(
     `message_bytes`: largest message. `blocks`: largest number of messages that a rank sends in an
     exchange. `channels`: channels of a rank.
 
-    The kernel `direct` has its own constants. Other kernels start from the constants of the
-    protocol (ll, ll128, otherwise simple): `exchange` and `nvls` replace some of them, and the
-    remaining kernels are adapted to threads and channels (`with_threads`). Raises `UsageError`
-    (`no-model`) for a profile without a model, and `KeyError` for a missing constant.
+    They are those of `base_timing`, adapted to threads and channels (`with_threads`). An exchange
+    replaces some of them, which depend on its messages. Raises as `base_timing` does.
     """
-    timing = unadapted_timing(profile, kernel, protocol, ranks, message_bytes, blocks)
-    if kernel in ("direct", "exchange", "nvls"):
-        return timing
+    timing = base_timing(profile, kernel, protocol, ranks)
+    if kernel == "exchange":
+        return _exchange(timing, profile, ranks, blocks, message_bytes)
     return timing.with_threads(message_bytes, channels)
 
 
-def unadapted_timing(
-    profile: MachineProfile,
-    kernel: str,
-    protocol: str,
-    ranks: int,
-    message_bytes: int,
-    blocks: int,
-) -> KernelTiming:
-    """Return the constants as `kernel_timing`, before they are adapted to threads and channels.
+def base_timing(profile: MachineProfile, kernel: str, protocol: str, ranks: int) -> KernelTiming:
+    """Return the constants of a kernel and protocol that do not depend on messages and channels.
 
-    Only those of an exchange depend on the message and the blocks.
+    The kernel `direct` has its own constants. Other kernels have the constants of the protocol (ll,
+    ll128, otherwise simple), some of which `nvls` replaces. Raises `UsageError` (`no-model`) for a
+    profile without a model, and `KeyError` for a missing constant.
     """
     check_model(profile)
     if kernel == "direct":
         return _direct(profile, protocol)
-    value = {name: constant.value for name, constant in profile.constants.items()}
+    value = _constant_values(profile)
     names = {"ll": ("b", "hLL", "rLL"), "ll128": ("b128", "h128", "r128")}
     start, visible, rate = (value[name] for name in names.get(protocol, ("bS", "LS", "rS")))
     is_simple = protocol == "simple"
@@ -283,8 +279,6 @@ def unadapted_timing(
         power=_POWER[protocol],
         growth=value["gLL"] if protocol == "ll" else 0.0,
     )
-    if kernel == "exchange":
-        return _exchange(timing, profile, value, ranks, blocks, message_bytes)
     if kernel == "nvls":
         # A chunk is one sum in the switch and one multicast: half of its time each.
         return replace(
@@ -297,8 +291,14 @@ def unadapted_timing(
             slices=1,
             received_share=0.0,
             chunk_bytes=NVLS_CHUNK_BYTES,
+            growth=0.0,
         )
     return timing
+
+
+def _constant_values(profile: MachineProfile) -> dict[str, float]:
+    """Return the values of the fitted constants of a profile by their names."""
+    return {name: constant.value for name, constant in profile.constants.items()}
 
 
 def _fifo_link_efficiency(profile: MachineProfile, protocol: str, rate: float) -> float:
@@ -319,7 +319,6 @@ def _fifo_link_efficiency(profile: MachineProfile, protocol: str, rate: float) -
 def _exchange(
     timing: KernelTiming,
     profile: MachineProfile,
-    value: dict[str, float],
     ranks: int,
     blocks: int,
     message_bytes: int,
@@ -331,6 +330,7 @@ def _exchange(
     With LL it is a constant. The start grows with the number of ranks; with Simple it includes the
     copy of the last slices (`drain_us`), which delays all ends equally.
     """
+    value = _constant_values(profile)
     share = NVLINK_EXCHANGE_CHANNELS * value["rP"] * (ranks - 1) / (ranks * max(blocks, 1))
     power = timing.power
     simple_rate = (value["cP"] ** -power + share**-power) ** (-1 / power)

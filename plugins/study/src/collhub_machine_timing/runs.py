@@ -19,10 +19,10 @@ from collhub_machine_profiles.nccl_choice import exchange_channels, nvls_chunk_b
 from collhub_machine_timing.blocks import Instructions, build_instructions
 from collhub_machine_timing.constants import (
     KernelTiming,
+    base_timing,
     kernel_timing,
     nominal_gigabytes_per_s,
     start_value,
-    unadapted_timing,
 )
 from collhub_machine_timing.copies import find_copies
 from collhub_machine_timing.kernel import run
@@ -634,11 +634,11 @@ def _promising_variants(
     numbers = list(_possible_instances(case))
     if case.kernel == "nvls":
         return [Variant(protocols[0], numbers[-1])]
-    estimates = {
-        (one, number): _estimate_us(case, collective_bytes, one, number)
-        for one in protocols
-        for number in numbers
-    }
+    estimates = {}
+    for one in protocols:
+        timing = base_timing(case.profile, case.kernel, one, case.algorithm.num_ranks)
+        for number in numbers:
+            estimates[one, number] = _estimate_us(case, collective_bytes, timing, number)
     limit_us = _MAX_ESTIMATE_RATIO * min(estimates.values())
     best = [min((estimates[one, number], (one, number)) for number in numbers) for one in protocols]
     return [Variant(*variant) for estimate_us, variant in best if estimate_us <= limit_us]
@@ -662,18 +662,19 @@ def _possible_instances(case: Case) -> Iterator[int]:
         number *= 2
 
 
-def _estimate_us(case: Case, collective_bytes: int, protocol: str, instances: int) -> float:
+def _estimate_us(case: Case, collective_bytes: int, timing: KernelTiming, instances: int) -> float:
     """Estimate the time of a variant in us without simulating it.
 
     It is the start plus the larger one of two times. One is the transfer of the longest path by
     thread blocks, whose first slice is hidden by the waits of all levels; instances divide it. The
-    other is the time of the busiest link and one wait; instances do not change it.
+    other is the time of the busiest link and one wait; instances do not change it. `timing`: the
+    `base_timing` of the protocol.
     """
     depth, path_share, link_s_per_byte = _shape(case)
     sizes = case.algorithm.steps.count.max(initial=1) * collective_bytes
     largest = sizes / case.algorithm.collective.unit_count / instances
     channels = min(_count_channels(case) * instances, _MAX_CHANNELS)
-    timing = _unadapted_timing_of(case, protocol).with_threads(int(largest), channels)
+    timing = timing.with_threads(int(largest), channels)
     waits = depth * timing.visible_us
     rate = timing.rate_gigabytes_per_s * 1e3
     transfer = path_share * collective_bytes / instances / rate
@@ -681,14 +682,6 @@ def _estimate_us(case: Case, collective_bytes: int, protocol: str, instances: in
     blocks = transfer - part + max(part, waits)
     links = link_s_per_byte * collective_bytes * timing.wire * 1e6 / timing.link_efficiency
     return timing.start_us + max(blocks, links + waits / max(depth, 1.0))
-
-
-@lru_cache(maxsize=32)
-def _unadapted_timing_of(case: Case, protocol: str) -> KernelTiming:
-    """Return the constants of a case before they are adapted to threads and channels; the last 32
-    results are cached. The kernel must not be an exchange.
-    """
-    return unadapted_timing(case.profile, case.kernel, protocol, case.algorithm.num_ranks, 1, 1)
 
 
 @lru_cache(maxsize=16)
