@@ -129,8 +129,16 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
 
 @lru_cache(maxsize=2)
 def matched_messages(steps: StepTable) -> Messages:
-    """Return `match_messages` without findings. The results of the last two tables are cached."""
-    return match_messages(steps, Findings())
+    """Return `match_messages` without findings, with read-only columns.
+
+    The results of the last two tables are cached.
+    """
+    messages = match_messages(steps, Findings())
+    # All callers share the cached columns.
+    lonely = messages.lonely_sends, messages.lonely_receives
+    for column in (messages.send, messages.receive, *lonely):
+        column.flags.writeable = False
+    return messages
 
 
 def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -16,6 +16,7 @@ from hub_core.model import (
     StepTable,
     connection_keys,
     match_messages,
+    matched_messages,
     message_bytes,
     pair_in_order,
 )
@@ -66,6 +67,18 @@ def test_messages_of_a_table_meet_on_their_channel():
     messages = match_messages(StepTable.from_columns(2, columns), findings)
     assert (messages.send.tolist(), messages.receive.tolist()) == ([0, 1], [3, 2])
     assert list(findings) == []
+
+
+def test_shared_columns_of_matched_messages_are_read_only() -> None:
+    columns = {
+        "rank": [0, 1],
+        "kind": [StepKind.SEND, StepKind.RECV],
+        "peer": [1, 0],
+        "count": [1, 1],
+    }
+    messages = matched_messages(StepTable.from_columns(2, columns))
+    shared = messages.send, messages.receive, messages.lonely_sends, messages.lonely_receives
+    assert not any(column.flags.writeable for column in shared)
 
 
 def test_messages_with_more_bytes_than_int64_holds_are_refused() -> None:

@@ -18,7 +18,7 @@ from hub_core.cli.reports.inspection_records import (
     ModeFlags,
     describe_origin,
 )
-from hub_core.model import Algorithm, Findings, StepTable, match_messages, message_bytes
+from hub_core.model import Algorithm, StepTable, matched_messages, message_bytes
 from hub_core.model.algorithm import JsonValue, placement_of
 from hub_core.model.kinds import StepKind
 from hub_core.model.quantities import format_bytes, format_ranks
@@ -80,7 +80,7 @@ def lanes(steps: StepTable) -> Lanes:
     named = np.flatnonzero(steps.lane >= 0)
     pairs = np.stack([steps.rank[named], steps.lane[named]])
     distinct, lane = np.unique(pairs, axis=1, return_inverse=True)
-    _, fused = fused_pairs(steps, match_messages(steps, Findings()))
+    _, fused = fused_pairs(steps, matched_messages(steps))
     is_counted = ~np.isin(named, fused)
     length = np.bincount(lane.reshape(-1), weights=is_counted)
     lane_count = np.bincount(distinct[0]).max(initial=0)

@@ -12,10 +12,9 @@ from hub_core.model import (
     COLUMN_DTYPES,
     Algorithm,
     Collective,
-    Findings,
     InputError,
     StepTable,
-    match_messages,
+    matched_messages,
 )
 from hub_core.verification import adjacent_conflicts, find_regions, happens_before
 
@@ -157,7 +156,7 @@ def _find_positions(parts: Sequence[StepTable]) -> Int64Array:
     done = 0
     for part in parts:
         # The parts were checked before, so there are no new findings.
-        messages = match_messages(part, Findings())
+        messages = matched_messages(part)
         order = happens_before(part, messages).order
         runs = order.position >= 0
         positions.append(np.where(runs, order.position + done, -1))

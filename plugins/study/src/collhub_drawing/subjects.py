@@ -19,7 +19,6 @@ from hub_core import job_partners
 from hub_core.columns import BoolArray, Int64Array, RankTable
 from hub_core.model import (
     Algorithm,
-    Findings,
     InputError,
     JobCollective,
     NodeKind,
@@ -27,7 +26,7 @@ from hub_core.model import (
     UsageError,
     Workload,
     format_time,
-    match_messages,
+    matched_messages,
     message_bytes,
 )
 from hub_core.plugin_api import RunExcerpt
@@ -127,7 +126,7 @@ class AlgorithmSteps:
 
         All other rows, also receives without a send, have their own row. The times are not used.
         """
-        pairs = match_messages(self.table, Findings())
+        pairs = matched_messages(self.table)
         partners = np.arange(len(self.table))
         partners[pairs.receive] = pairs.send
         return partners

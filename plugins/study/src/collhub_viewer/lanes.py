@@ -18,11 +18,10 @@ from hub_core.model import (
     Algorithm,
     Buffer,
     CollectiveKind,
-    Findings,
     NodeKind,
     Workload,
     format_time,
-    match_messages,
+    matched_messages,
 )
 from hub_core.plugin_api import RunExcerpt
 
@@ -205,7 +204,7 @@ def _find_sources(algorithm: Algorithm) -> tuple[Int64Array, Int64Array]:
     # Parents ascend, so that the last one remains.
     source[child[is_writer]] = parent[is_writer]
     shift[child[is_writer]] = inside[is_writer]
-    pairs = match_messages(steps, Findings())
+    pairs = matched_messages(steps)
     source[pairs.receive], shift[pairs.receive] = pairs.send, 0
     return source, shift
 
