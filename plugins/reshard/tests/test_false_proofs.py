@@ -192,6 +192,13 @@ def test_a_wrong_value_of_a_proof_is_named(lowered: Algorithm, change, code, mes
         (changing("host_of", value=[0]), "does not match the devices"),
         (changing("npus", value=2.5), "npus is 2.5"),
         (changing("bound", "seconds", value="1/0"), "the bound is '1/0'"),
+        (changing("links", 0, 0, value=0.9), "the source of link 0 is 0.9"),
+        (changing("links", 0, 0, value=False), "the source of link 0 is False"),
+        (changing("links", 0, 0, value="0"), "the source of link 0 is '0'"),
+        (changing("links", 1, 0, value=-1), "the destination of link 0 is -1"),
+        (changing("links", 2, 0, value=True), "the rate of link 0 is True"),
+        (changing("links", 2, 0, value="9e17"), "the rate of link 0 is '9e17'"),
+        (changing("links", 2, 0, value=float("nan")), "the rate of link 0 is nan"),
     ],
 )
 def test_a_wrong_value_of_a_proof_of_streams_is_named(change, message: str) -> None:

@@ -5,8 +5,8 @@ Tasks, schedule and bound are exact numbers.
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -260,6 +260,18 @@ def require_integer(value: JsonValue, name: str, minimum: int, maximum: int = (1
     return cast("int", value)
 
 
+def require_number(value: JsonValue, name: str, expected: str) -> float:
+    """Return the value as a float if it is a finite number from 0 on.
+
+    Raises `FlawError` (`form`) with `name` and `expected` for any other value, also for a boolean
+    and for an integer beyond the range of floats.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= cast("float", value) <= sys.float_info.max:
+        raise FlawError("form", f"{name} is {value!r:.40}, expected {expected}")
+    return float(cast("float", value))
+
+
 def parse_fraction(value: JsonValue, name: str) -> Fraction:
     """Parse an exact number from 0 on, which is text such as `3` or `51/64`.
 
@@ -307,17 +319,14 @@ def parse_move_object(entry: Mapping[str, JsonValue]) -> Move:
     rank = len(tensor.shape)
     sides = [parse_side(str(entry[end]), rank) for end in ("from", "to")]
     release, due = entry["release_s"], entry["due_s"]
-    for name, time in (("release_s", release), ("due_s", 0.0 if due is None else due)):
-        is_number = isinstance(time, int | float) and not isinstance(time, bool)
-        if not is_number or not 0 <= cast("float", time) < math.inf:
-            raise FlawError("form", f"{name} is {time!r:.40}, expected seconds from 0 on")
+    expected = "seconds from 0 on"
     return Move(
         tensor,
         sides[0],
         sides[1],
         str(entry["name"]),
-        float(cast("float", release)),
-        None if due is None else float(cast("float", due)),
+        require_number(release, "release_s", expected),
+        None if due is None else require_number(due, "due_s", expected),
     )
 
 

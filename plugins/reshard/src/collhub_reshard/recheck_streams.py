@@ -33,6 +33,7 @@ from collhub_reshard.proof import (
     report_valid_proof,
     require_integer,
     require_list,
+    require_number,
 )
 from hub_core.model import Algorithm, JsonValue, StepKind
 from hub_core.network import Topology
@@ -117,16 +118,7 @@ def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) ->
         raise FlawError("form", "streams cannot have release or due times")
     hosts = read_hosts(document, moves)
     units = unit_tasks([place_on_hosts(move, hosts) for move in moves])
-    source, destination, rate = (require_list(column) for column in require_list(document["links"]))
-    network = Topology(
-        "stated",
-        require_integer(document["npus"], "npus", 0),
-        require_integer(document["nodes"], "nodes", 0),
-        np.asarray(source, np.int64),
-        np.asarray(destination, np.int64),
-        np.asarray(rate, np.float64),
-        np.zeros(len(rate)),
-    )
+    network = _read_network(document)
     if topology is not None and not _are_equal(network, topology):
         raise FlawError("topology", f"the proof is for links other than those of {topology.name}")
     devices = [*units.senders.tolist(), *units.receivers.tolist()]
@@ -134,6 +126,37 @@ def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) ->
     deliveries = group_deliveries(units)
     streams = list(_read_streams(document, len(deliveries)))
     return _StreamClaim(document, units, deliveries, fabric, streams)
+
+
+def _read_network(document: Mapping[str, JsonValue]) -> Topology:
+    """Read the network that a proof of streams states, with latencies of 0.
+
+    Raises `FlawError` ("form") for an end of a link that is no number of a node and a rate that is
+    no finite number of bytes/s, and `InputError` for links that no network has.
+    """
+    node_count = require_integer(document["nodes"], "nodes", 0)
+    sources, destinations, rates = map(require_list, require_list(document["links"]))
+    # A conversion by numpy would accept 0.9, true and "1" as node numbers.
+    source, destination = (
+        [
+            require_integer(end, f"the {name} of link {link}", 0, node_count - 1)
+            for link, end in enumerate(column)
+        ]
+        for name, column in (("source", sources), ("destination", destinations))
+    )
+    bandwidth_bytes_per_s = [
+        require_number(rate, f"the rate of link {link}", "a rate in bytes/s")
+        for link, rate in enumerate(rates)
+    ]
+    return Topology(
+        "stated",
+        require_integer(document["npus"], "npus", 0),
+        node_count,
+        np.asarray(source, np.int64),
+        np.asarray(destination, np.int64),
+        np.asarray(bandwidth_bytes_per_s, np.float64),
+        np.zeros(len(rates)),
+    )
 
 
 def _are_equal(claimed: Topology, actual: Topology) -> bool:
