@@ -162,6 +162,12 @@ _PARTS = [[0, 0, "0", "1/7812500", "0", "2"], [0, 0, "1/7812500", "0", "2", "1"]
         (changing("out_rate", "0", value="1/0"), "form", "out_rate.0 is '1/0'"),
         (changing("in_rate", "0", value="0"), "form", "in_rate.0 is 0"),
         (changing("out_rate", "0", value="-1"), "form", "out_rate.0 is '-1'"),
+        (changing("out_rate", " 0", value="1"), "form", "out_rate has the host ' 0'"),
+        (changing("out_rate", "00", value="1"), "form", "out_rate has the host '00'"),
+        (changing("in_rate", "1_0", value="1"), "form", "in_rate has the host '1_0'"),
+        (changing("tasks", 0, "bytes", value=64.0), "form", "the bytes of task 0 is 64.0"),
+        (changing("tasks", 0, "senders", 0, value=False), "form", "a host in senders of task 0 is"),
+        (changing("tasks", 0, "receivers", 0, value=2.0), "form", "a host in receivers of task 0"),
         (changing("cards", value=0), "form", "the number of cards is 0"),
         (changing("host_of", 0, value=10**30), "form", "the host of device 0"),
         (changing("host_of", 0, value=-1), "form", "device 0 of the moves has no host"),
@@ -179,6 +185,19 @@ _PARTS = [[0, 0, "0", "1/7812500", "0", "2"], [0, 0, "1/7812500", "0", "2", "1"]
 )
 def test_a_wrong_value_of_a_proof_is_named(lowered: Algorithm, change, code, message) -> None:
     _assert_refused(_check_changed(lowered, change), f"reshard-{code}", message)
+
+
+def test_a_proof_without_method_is_malformed(lowered: Algorithm) -> None:
+    report = _check_changed(lowered, lambda proof: proof.pop("method"))
+    _assert_refused(report, "reshard-form", "'method'")
+
+
+def test_a_schedule_longer_than_any_float_is_malformed(lowered: Algorithm) -> None:
+    def lengthen(proof: Any) -> None:
+        proof["schedule"][0][3] = proof["makespan_s"] = "9" * 400
+        proof["status"], proof["proof"] = "feasible", "none"
+
+    _assert_refused(_check_changed(lowered, lengthen), "reshard-form", "too large")
 
 
 @pytest.mark.parametrize(

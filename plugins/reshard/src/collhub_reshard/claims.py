@@ -5,6 +5,7 @@ Every number has its type and its range; a proof with any other value is refused
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -30,6 +31,9 @@ from collhub_reshard.scheduling.host_tasks import (
 from hub_core.model import JsonValue
 from hub_core.network import Topology
 
+# Hosts have at most seven digits (`read_hosts`).
+_HOST = re.compile(r"0|[1-9][0-9]{0,6}")
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimedPiece:
@@ -49,12 +53,16 @@ class ClaimedPiece:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleClaim:
-    """A proof with the tasks that follow from its moves."""
+    """A proof with the tasks that follow from its moves.
+
+    `makespan`: the largest end of a piece, in exact seconds; 0 without pieces.
+    """
 
     document: Mapping[str, JsonValue]
     units: UnitTasks
     tasks: HostTasks
     pieces: Sequence[ClaimedPiece]
+    makespan: Fraction
 
     @property
     def is_unsplit(self) -> bool:
@@ -99,18 +107,27 @@ def read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> 
     }
     tasks = build_host_tasks(units, moves, network, work)
     _check_tasks(task_entries, tasks)
-    return ScheduleClaim(document, units, tasks, list(_read_pieces(document, len(tasks))))
+    pieces = list(_read_pieces(document, len(tasks)))
+    makespan = max((piece.start + piece.duration for piece in pieces), default=Fraction(0))
+    return ScheduleClaim(document, units, tasks, pieces, makespan)
 
 
 def _read_rates(document: Mapping[str, JsonValue], name: str) -> dict[int, Fraction]:
-    """Read the rates of a card by host, in bytes per second; raises `FlawError` ("form") for a
-    rate that is not above 0.
+    """Read the rates of a card by host, in bytes per second.
+
+    Raises `FlawError` ("form") for a host that is no whole number as decimal text without leading
+    zeros, and for a rate that is not above 0.
     """
     entries = cast("Mapping[str, JsonValue]", document[name])
-    rates = {int(host): parse_fraction(rate, f"{name}.{host}") for host, rate in entries.items()}
-    for host, rate in rates.items():
+    rates = {}
+    for host, text in entries.items():
+        # `int` would accept " 1", "01" and "1_0", so that two members could name one host.
+        if not _HOST.fullmatch(host):
+            raise FlawError("form", f"{name} has the host {host!r:.40}, expected a whole number")
+        rate = parse_fraction(text, f"{name}.{host}")
         if not rate:
             raise FlawError("form", f"{name}.{host} is 0, expected a rate above 0")
+        rates[int(host)] = rate
     return rates
 
 
@@ -126,7 +143,8 @@ def _read_work(entry: Mapping[str, JsonValue], task: int) -> Fraction:
 
 def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) -> None:
     """Raise `FlawError` (`tasks`) unless the proof has the tasks that follow from the moves, in the
-    same order: unit task, bytes, senders and receivers must be equal.
+    same order: unit task, bytes, senders and receivers must be equal. Raises `FlawError` (`form`)
+    for bytes and hosts that are no integers from 0 on.
     """
     if len(task_entries) != len(tasks):
         raise FlawError(
@@ -135,9 +153,17 @@ def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTas
     for task, entry in enumerate(task_entries):
         if entry["unit_task"] != tasks.rows[task]:
             raise FlawError("tasks", f"task {task} is not unit task {entry['unit_task']!r:.40}")
-        claimed = entry["bytes"], entry["senders"], entry["receivers"]
-        actual = tasks.bytes[task], list(tasks.senders[task]), list(tasks.receivers[task])
-        if claimed != actual:
+        # 1024.0 and true are equal to 1024 and 1, and are no integers.
+        size = require_integer(entry["bytes"], f"the bytes of task {task}", 0)
+        senders, receivers = (
+            tuple(
+                require_integer(host, f"a host in {name} of task {task}", 0)
+                for host in require_list(entry[name])
+            )
+            for name in ("senders", "receivers")
+        )
+        actual = tasks.bytes[task], tasks.senders[task], tasks.receivers[task]
+        if (size, senders, receivers) != actual:
             raise FlawError("tasks", f"task {task} differs from the one that the specs give")
 
 

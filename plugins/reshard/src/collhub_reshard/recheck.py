@@ -30,6 +30,7 @@ from collhub_reshard.proof import (
 )
 from collhub_reshard.recheck_streams import check_streams
 from hub_core.model import Algorithm, Diagnostic, HubError, JsonValue, StepKind
+from hub_core.network import Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 
 
@@ -48,32 +49,37 @@ def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
     try:
         if document["schema"] == STREAMS_SCHEMA:
             return check_streams(request.algorithm, document, request.topology)
-        check_labels(document)
-        claim = read_claim(document, request.topology)
-        _check_schedule(claim)
-        bound = _check_bound(claim)
-        _check_status(claim, bound)
-        _check_traffic(claim, request.algorithm)
+        return _check_host_schedule(request.algorithm, document, request.topology)
     except FlawError as flaw:
         return report_flaw(flaw.diagnostic)
     except (HubError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         diagnostic = Diagnostic("reshard-form", f"the proof is malformed: {error}")
         return report_flaw(diagnostic)
-    makespan = _compute_makespan(claim)
-    verdict = _describe_verdict(claim, makespan, bound)
-    unproved = _list_unproved(claim, bound, request.topology is not None)
-    is_met = _is_met(claim, makespan, bound)
-    claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
+
+
+def _check_host_schedule(
+    algorithm: Algorithm, document: Mapping[str, JsonValue], topology: Topology | None
+) -> CheckReport:
+    """Check a proof of a schedule between hosts and return the report of the valid proof.
+
+    Raises `FlawError` for the first flaw, and other errors for a malformed document.
+    """
+    check_labels(document)
+    claim = read_claim(document, topology)
+    _check_schedule(claim)
+    bound = _check_bound(claim)
+    # Whether the bound proves, without a solver, that no schedule is faster.
+    is_met = claim.makespan <= _round_up(claim, bound)
+    _check_status(claim, bound, is_met)
+    _check_traffic(claim, algorithm)
+    verdict = _describe_verdict(claim, bound, is_met)
+    unproved = _list_unproved(claim, bound, topology is not None)
+    claimed = cast("Mapping[str, JsonValue]", document["bound"])
     hosts = ", ".join(map(str, require_list(claimed["hosts"])))
     binding = (
         f"task {claimed['task']}" if claimed["kind"] == "task" else f"{claimed['kind']} {hosts}"
     )
-    return report_valid_proof(verdict, makespan, bound, is_met, binding, unproved)
-
-
-def _compute_makespan(claim: ScheduleClaim) -> Fraction:
-    """Return the largest end of a claimed piece, in exact seconds; 0 without pieces."""
-    return max((piece.start + piece.duration for piece in claim.pieces), default=Fraction(0))
+    return report_valid_proof(verdict, claim.makespan, bound, is_met, binding, unproved)
 
 
 def _check_schedule(claim: ScheduleClaim) -> None:
@@ -113,7 +119,7 @@ def _check_schedule(claim: ScheduleClaim) -> None:
                 f"more pieces use the {direction} cards of host {host} at once than it has cards"
             )
             raise FlawError("overlap", message)
-    if _compute_makespan(claim) != parse_fraction(claim.document["makespan_s"], "makespan_s"):
+    if claim.makespan != parse_fraction(claim.document["makespan_s"], "makespan_s"):
         raise FlawError("makespan", "the makespan is not that of the schedule")
 
 
@@ -212,14 +218,15 @@ def _compute_bound(claim: ScheduleClaim, kind: str, hosts: set[int], task: int) 
     return seconds + Fraction(sum(tasks.bytes[task_row] for task_row in skipped)) / slowest
 
 
-def _check_status(claim: ScheduleClaim, bound: Fraction) -> None:
+def _check_status(claim: ScheduleClaim, bound: Fraction, is_met: bool) -> None:
     """Raise `FlawError` if the makespan, the lower bound or the status contradicts the bound.
 
     Codes: `bound` if the schedule is faster than the bound, or the stated lower bound is not
     between bound and makespan (both inclusive); `optimal` if it is claimed optimal by its bound but
-    is longer (for unsplit tasks: than the bound in whole ticks).
+    is longer (for unsplit tasks: than the bound in whole ticks). `is_met`: the makespan is at most
+    the bound, which for unsplit tasks is rounded up to whole ticks.
     """
-    makespan = _compute_makespan(claim)
+    makespan = claim.makespan
     # Both were recomputed, so one of the two computations would be wrong.
     if makespan < bound:
         raise FlawError("bound", "the schedule is faster than its bound: one of them is wrong")
@@ -227,8 +234,7 @@ def _check_status(claim: ScheduleClaim, bound: Fraction) -> None:
     if not bound <= lower <= makespan:
         message = f"the lower bound of {lower} s is not between {bound} s and the makespan"
         raise FlawError("bound", message)
-    is_by_bound = claim.document["proof"] == "bound"
-    if is_by_bound and not _is_met(claim, makespan, bound):
+    if claim.document["proof"] == "bound" and not is_met:
         raise FlawError("optimal", "claimed optimal by its bound, but the schedule is longer")
 
 
@@ -253,14 +259,6 @@ def _check_traffic(claim: ScheduleClaim, algorithm: Algorithm) -> None:
         )
         if host >= len(moved) or moved[host] < required:
             raise FlawError("traffic", f"host {host} does not get the bytes of its tasks")
-
-
-def _is_met(claim: ScheduleClaim, makespan: Fraction, bound: Fraction) -> bool:
-    """Return whether the bound proves, without a solver, that no schedule is faster.
-
-    The makespan is at most the bound, which for unsplit tasks is rounded up to whole ticks.
-    """
-    return makespan <= _round_up(claim, bound)
 
 
 def _round_up(claim: ScheduleClaim, bound: Fraction) -> Fraction:
@@ -302,20 +300,16 @@ def _list_unproved(claim: ScheduleClaim, bound: Fraction, has_topology: bool) ->
     return unproved
 
 
-def _describe_verdict(
-    claim: ScheduleClaim,
-    makespan: Fraction,
-    bound: Fraction,
-) -> str:
+def _describe_verdict(claim: ScheduleClaim, bound: Fraction, is_met: bool) -> str:
     """Describe how far the schedule is proved to be from the fastest one.
 
-    If the bound is met, no schedule is faster. Otherwise it is the largest possible excess in
-    percent, which is 0 for a bound of 0, with a remark if a solver's claim of optimality is not
-    checked.
+    If the bound is met (`is_met`), no schedule is faster. Otherwise it is the largest possible
+    excess in percent, which is 0 for a bound of 0, with a remark if a solver's claim of optimality
+    is not checked.
     """
-    if _is_met(claim, makespan, bound):
+    if is_met:
         return "holds: no schedule is faster"
-    gap = float(makespan / bound - 1) if bound else 0.0
+    gap = float(claim.makespan / bound - 1) if bound else 0.0
     longer = f"at most {100 * gap:.3g} % longer than any schedule"
     if claim.document["proof"] == "solver":
         return f"holds: {longer}; the solver's proof of optimality is not checked"
