@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from hub_core.columns import names_from
     from hub_core.documents.strict_json import (
         SchemaViolation,
+        is_finite_number,
         json_document,
         parse_json_object,
         schema_violations,
@@ -220,6 +221,7 @@ __all__ = [
     "input_options",
     "installed_distributions",
     "installed_version",
+    "is_finite_number",
     "job_partners",
     "json_document",
     "json_flag",
@@ -289,7 +291,7 @@ _HOMES = {
     "hub_core.cli.reports.report_objects": "change_lines cut_fields",
     "hub_core.columns": "names_from",
     "hub_core.documents.strict_json": (
-        "SchemaViolation json_document parse_json_object schema_violations"
+        "SchemaViolation is_finite_number json_document parse_json_object schema_violations"
     ),
     "hub_core.documents.topologies": "topology_to_json",
     "hub_core.installed": "installed_distributions installed_version",

@@ -25,6 +25,7 @@ SHORT = 120
         ("hub_core", "synthesize"),
         ("hub_core", "execute"),
         ("hub_core", "verify"),
+        ("hub_core", "is_finite_number"),
         ("hub_core.verification", "parse_expectation"),
     ],
 )

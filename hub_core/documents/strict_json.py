@@ -10,9 +10,10 @@ import importlib.resources
 import itertools
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard, cast
 
 from hub_core.model import Diagnostic, InputError, Location
 
@@ -81,6 +82,17 @@ def parse_json_object(content: bytes, file: str) -> JsonObject:
     except ValueError:
         # The only remaining cause is an integer with more digits than Python converts.
         _fail(file, "an integer has too many digits")
+
+
+def is_finite_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value of parsed JSON is a number that `float` converts to a finite one.
+
+    False for booleans, which are integers in Python, for NaN and infinity, and for integers beyond
+    the range of floats.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # Written so that NaN fails, too. `math.isfinite` raises an error for an integer of 400 digits.
+    return is_number and abs(cast("float", value)) <= sys.float_info.max
 
 
 def json_document(

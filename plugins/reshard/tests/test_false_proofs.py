@@ -173,6 +173,7 @@ _PARTS = [[0, 0, "0", "1/7812500", "0", "2"], [0, 0, "1/7812500", "0", "2", "1"]
         (changing("host_of", 0, value=-1), "form", "device 0 of the moves has no host"),
         (changing("moves", 0, "release_s", value=-1.0), "form", "release_s is -1.0"),
         (changing("moves", 0, "due_s", value=float("inf")), "form", "due_s is inf"),
+        (changing("moves", 0, "release_s", value=10**400), "form", "release_s is 1000"),
         (changing("moves", value=[]), "form", "does not match the devices"),
         (changing("tasks", 0, "work", value="1/2"), "tasks", "less work than its bytes"),
         (changing("bound", "kind", value="fastest"), "bound", "'fastest' is no kind of bound"),

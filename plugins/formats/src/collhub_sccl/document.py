@@ -7,7 +7,6 @@ a send has the address of its message's data. Errors contain the JSON path of th
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hub_core import is_finite_number
 from hub_core.columns import BoolArray, Float64Array, Int64Array, topological_levels
 from hub_core.model import (
     Algorithm,
@@ -177,11 +177,9 @@ class ScclValue:
         Raises `InputError` for anything but a finite number; booleans, NaN and integers beyond the
         range of floats are refused.
         """
-        value = self.value
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not abs(value) <= sys.float_info.max:
-            raise self.build_error(f"expected a number, got {value!r:.40}")
-        return float(value)
+        if not is_finite_number(self.value):
+            raise self.build_error(f"expected a number, got {self.value!r:.40}")
+        return float(self.value)
 
 
 def parse(content: bytes, file: str) -> StepDocument:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from hub_core import is_finite_number
 from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import InputError, JsonValue, Location
 
@@ -131,7 +131,7 @@ class _Parser:
         claims: dict[str, JsonValue] = {}
         for key, name in _CLAIMS.items():
             value = members.get(key)
-            if isinstance(value, int | float) and find_number(value) is not None:
+            if is_finite_number(value):
                 claims[name] = value
         times = list(_iterate_numbers(members.get("6-Demand_Met")))
         met = max(times, default=None)
@@ -336,9 +336,7 @@ def find_number(value: object) -> float | None:
 
     None for all other values, NaN, infinity, and integers beyond the range of floats.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if abs(value) <= sys.float_info.max else None
+    return float(value) if is_finite_number(value) else None
 
 
 def _iterate_numbers(value: object) -> Iterator[float]:

@@ -15,7 +15,6 @@ Source of both: NVIDIA/nccl 2.30.7 (Apache-2.0).
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from pathlib import PurePath
 from typing import Any
 
 from collhub_nccl_records.calls import CallRecord, Member, SkippedLine, type_of_name
-from hub_core import parse_json_object
+from hub_core import is_finite_number, parse_json_object
 from hub_core.model import InputError
 
 _MAX_TEXT = 200
@@ -110,10 +109,7 @@ def whole_number(value: object) -> int:
 
 def _number(value: object) -> float:
     """Return a number from 0 to 1e18 as a float; -1 for any other value, such as a bool or nan."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= 1e18 or math.isnan(value):  # type: ignore[operator,arg-type]
-        return -1.0
-    return float(value)  # type: ignore[arg-type]
+    return float(value) if is_finite_number(value) and 0 <= value <= 1e18 else -1.0
 
 
 def _text(value: object) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -15,7 +14,7 @@ from collhub_shardings import Move, parse_move
 from collhub_reshard.planning import ReshardChoices
 from collhub_reshard.scheduling.best import Effort
 from collhub_reshard.strategies import Strategy
-from hub_core import Assignments
+from hub_core import Assignments, is_finite_number
 from hub_core.model import InputError, Location
 from hub_core.plugin_api import BOOL_WORDS, OptionType, SearchBudget, option, optional
 
@@ -199,9 +198,8 @@ def _parse_entry(
         raise _make_error(file, f"entry {number} has no tensor, from or to")
     release, due = entry.get("release_s", 0.0), entry.get("due_s")
     for member, time in (("release_s", release), ("due_s", 0.0 if due is None else due)):
-        # In Python, True is an integer; JSON has no infinity, but its parser accepts it.
-        is_number = isinstance(time, int | float) and not isinstance(time, bool)
-        if not is_number or not 0 <= cast("float", time) <= sys.float_info.max:
+        # JSON has no infinity, but its parser accepts it.
+        if not is_finite_number(time) or time < 0:
             message = f"entry {number}: {member} is {time!r:.40}, expected seconds from 0 on"
             raise _make_error(file, message)
     count = entry.get("count", 1)

@@ -6,7 +6,6 @@ Tasks, schedule and bound are exact numbers.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -18,6 +17,7 @@ from collhub_shardings import Move, UnitTasks, parse_side, parse_tensor
 from collhub_reshard.fabric_streams import StreamPlan
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.schedule import HostSchedule
+from hub_core import is_finite_number
 from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, Diagnostic, JsonValue
 from hub_core.plugin_api import CheckReport
@@ -266,10 +266,9 @@ def require_number(value: JsonValue, name: str, expected: str) -> float:
     Raises `FlawError` (`form`) with `name` and `expected` for any other value, also for a boolean
     and for an integer beyond the range of floats.
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= cast("float", value) <= sys.float_info.max:
+    if not is_finite_number(value) or value < 0:
         raise FlawError("form", f"{name} is {value!r:.40}, expected {expected}")
-    return float(cast("float", value))
+    return float(value)
 
 
 def parse_fraction(value: JsonValue, name: str) -> Fraction:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +19,7 @@ from collhub_machines.reading import (
     refuse,
     text_of,
 )
-from hub_core import parse_json_object
+from hub_core import is_finite_number, parse_json_object
 from hub_core.model import Diagnostic, InputError
 from hub_core.plugin_api import (
     Library,
@@ -56,12 +55,7 @@ def _number(value: object) -> float:
 
     Booleans, texts, infinities and too large integers give -1.
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    try:
-        number = float(value) if is_number else -1.0  # type: ignore[arg-type]
-    except OverflowError:
-        return -1.0
-    return number if math.isfinite(number) else -1.0
+    return float(value) if is_finite_number(value) else -1.0
 
 
 def _text(value: object) -> str:

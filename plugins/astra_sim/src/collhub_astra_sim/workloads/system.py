@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import NoReturn, cast
+from typing import NoReturn
 
 from collhub_astra_sim.options import SystemOptions
-from hub_core import UsageError
+from hub_core import UsageError, is_finite_number
 from hub_core.model import InputError, JobCollective, JsonValue, Location
 
 NATIVE_TYPES = (
@@ -184,12 +183,9 @@ class _Keys:
         Raises `InputError` if the key is missing or has another value, also NaN, true and false.
         """
         value = self._get_value(key)
-        # In Python, True is an integer; an integer of 400 digits has no float.
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        # Written so that NaN fails, too.
-        if not is_number or not 0 <= cast("float", value) <= sys.float_info.max:
+        if not is_finite_number(value) or value < 0:
             self.fail(f"{key}: {value!r:.40} is not a number of at least 0", "write a number")
-        return float(cast("float", value))
+        return float(value)
 
     def text(self, key: str, choices: tuple[str, ...]) -> str:
         """Return the text of a required key, which must be one of `choices`, in the same case.
