@@ -49,7 +49,7 @@ class _RefusedError(ValueError):
     """Raised by the hooks of the JSON parser."""
 
 
-def parse_json_object(content: bytes, file: str) -> JsonObject:
+def parse_json_object(content: bytes, file: str, allow_nan: bool = False) -> JsonObject:
     """Parse the JSON object in a file; its members keep their order and are not checked.
 
     White space before and after the object is allowed. Raises `InputError` with `file`, and with
@@ -57,7 +57,7 @@ def parse_json_object(content: bytes, file: str) -> JsonObject:
 
     - an empty file, or another JSON value
     - text that is not UTF-8, or has half of a surrogate pair
-    - invalid JSON, repeated keys, and NaN
+    - invalid JSON, repeated keys, and NaN and infinity unless `allow_nan`
     - more than 64 levels of nesting, and integers with too many digits
     """
     # Only the start is copied, because documents may have many megabytes.
@@ -68,7 +68,7 @@ def parse_json_object(content: bytes, file: str) -> JsonObject:
         cure = "see 'collhub formats', or name the format with --from"
         _fail(file, "this is not a JSON object", cure=cure)
     try:
-        return _parse(content)
+        return _parse(content, allow_nan)
     except UnicodeDecodeError as error:
         _fail(file, f"byte {error.start} is not UTF-8")
     except UnicodeEncodeError:
@@ -119,10 +119,11 @@ def _format_json(name: str, value: object) -> str:
         raise InputError(message, code="not-json") from None
 
 
-def _parse(content: bytes) -> JsonObject:
+def _parse(content: bytes, allow_nan: bool) -> JsonObject:
     text = content.decode("utf-8")
+    refuse = None if allow_nan else _refuse_constant
     root: JsonObject = json.loads(
-        text, object_pairs_hook=_build_unique_object, parse_constant=_refuse_constant
+        text, object_pairs_hook=_build_unique_object, parse_constant=refuse
     )
     if _SURROGATE.search(content):
         # Two escapes may form a character; an unpaired one cannot be written as UTF-8.

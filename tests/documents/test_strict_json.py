@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from hub_core import is_finite_number
+from hub_core import is_finite_number, parse_json_object
+from hub_core.model import InputError
 
 
 @pytest.mark.parametrize("value", [0, -1, 0.5, int(sys.float_info.max), -sys.float_info.max])
@@ -20,3 +21,11 @@ def test_a_number_in_the_range_of_floats_is_finite(value: object) -> None:
 )
 def test_booleans_and_what_no_float_holds_are_no_finite_numbers(value: object) -> None:
     assert not is_finite_number(value)
+
+
+@pytest.mark.parametrize("constant", [b"NaN", b"Infinity", b"-Infinity"])
+def test_nan_and_infinity_are_refused_unless_they_are_allowed(constant: bytes) -> None:
+    content = b'{"a": ' + constant + b"}"
+    with pytest.raises(InputError, match=f"{constant.decode()} is not JSON"):
+        parse_json_object(content, "a.json")
+    assert not is_finite_number(parse_json_object(content, "a.json", allow_nan=True)["a"])

@@ -6,7 +6,6 @@ a send has the address of its message's data. Errors contain the JSON path of th
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hub_core import is_finite_number
+from hub_core import is_finite_number, parse_json_object
 from hub_core.columns import BoolArray, Float64Array, Int64Array, topological_levels
 from hub_core.model import (
     Algorithm,
@@ -187,15 +186,17 @@ def parse(content: bytes, file: str) -> StepDocument:
 
     The dialect is TACCL's if the tag is `sccl_type` and a send has more than three fields or the
     topology has the member `node_links`. Otherwise times and reductions of sends are ignored.
-    Raises `InputError` with the JSON path of the first defect: content that is not JSON or not an
-    object with a tag, a pipeline, fewer than 2 ranks, and missing, invalid or out-of-range values.
+    Raises `InputError` with the JSON path of the first defect: content that the strict JSON parser
+    refuses (such as repeated keys) or that has no tag, a pipeline, fewer than 2 ranks, and missing,
+    invalid or out-of-range values.
     """
     try:
-        document = ScclValue(json.loads(content), "$", file)
-    except (ValueError, RecursionError) as error:
-        root = ScclValue(None, "$", file)
-        raise root.build_error(f"expected JSON: {error}") from None
-    members = document.value if isinstance(document.value, Mapping) else {}
+        members = parse_json_object(content, file)
+    except InputError as error:
+        (found,) = error.diagnostics
+        message = f"$: expected JSON: {found.message}"
+        raise InputError(replace(found, code="sccl-schema", message=message)) from None
+    document = ScclValue(members, "$", file)
     tag = next((tag for tag in TAGS if members.get(tag) == "algorithm"), None)
     if tag is None:
         raise document.build_error(f"expected an object with {TAGS[0]} or {TAGS[1]} 'algorithm'")

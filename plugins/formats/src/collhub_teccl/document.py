@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hub_core import is_finite_number
+from hub_core import is_finite_number, parse_json_object
 from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import InputError, JsonValue, Location
 
@@ -156,15 +155,17 @@ class _Parser:
     def _decode_object(self, content: bytes) -> dict[str, object]:
         """Decode the content to a JSON object.
 
-        Raises `InputError` at the path `$` for content that is not a JSON object. An object with a
-        key of `_INPUT_KEYS` is also refused: it is an input of the solver, not a schedule.
+        Raises `InputError` at the path `$` for content that the strict JSON parser refuses, such as
+        repeated keys; NaN is allowed. An object with a key of `_INPUT_KEYS` is also refused: it is
+        an input of the solver, not a schedule.
         """
         try:
-            members = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise self._build_error("$", f"expected JSON: {error}") from None
-        if not isinstance(members, dict):
-            raise self._build_error("$", "expected an object")
+            # The solver's claims may be infinite or NaN; then they are ignored.
+            members = parse_json_object(content, self._file, allow_nan=True)
+        except InputError as error:
+            (found,) = error.diagnostics
+            message = f"$: expected JSON: {found.message}"
+            raise InputError(replace(found, code="teccl-schema", message=message)) from None
         # Inputs are stored next to schedules in TE-CCL's repository, under similar names.
         if any(key in members for key in _INPUT_KEYS):
             message = "this is an input of TE-CCL's solver, not a schedule"

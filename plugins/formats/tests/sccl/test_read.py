@@ -155,3 +155,18 @@ def test_topology_that_is_no_object_is_refused(topology):
 def test_what_is_no_json_is_refused():
     with pytest.raises(InputError, match="expected JSON"):
         read(Source.of_bytes("made.json", b"{"), NoOptions())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"a": 1, "a": 2}', "the key 'a' occurs twice"),
+        (b'{"a": ' + b"[" * 100_000, "nested deeper than 64 levels"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "too many digits"),
+        (b'{"a": "\\ud800"}', "half of a surrogate pair"),
+    ],
+)
+def test_what_strict_json_refuses_is_a_defect_of_the_root(content, message):
+    with pytest.raises(InputError, match=rf"\$: expected JSON: .*{message}") as caught:
+        read(Source.of_bytes("made.json", content), NoOptions())
+    assert [found.code for found in caught.value.diagnostics] == ["sccl-schema"]

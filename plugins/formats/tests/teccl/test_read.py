@@ -150,3 +150,18 @@ def test_lost_flows_are_told():
     source = replace(Source.of_bytes("made.json", content), report=found.append)
     read(source, NoOptions())
     assert [one.code for one in found] == ["flows-lost"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"a": 1, "a": 2}', "the key 'a' occurs twice"),
+        (b'{"a": ' + b"[" * 100_000, "nested deeper than 64 levels"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "too many digits"),
+        (b'{"a": "\\ud800"}', "half of a surrogate pair"),
+    ],
+)
+def test_what_strict_json_refuses_is_a_defect_of_the_root(content, message):
+    with pytest.raises(InputError, match=rf"\$: expected JSON: .*{message}") as caught:
+        read(Source.of_bytes("made.json", content), NoOptions())
+    assert [found.code for found in caught.value.diagnostics] == ["teccl-schema"]
