@@ -26,6 +26,7 @@ SHORT = 120
         ("hub_core", "execute"),
         ("hub_core", "verify"),
         ("hub_core", "is_finite_number"),
+        ("hub_core.model", "parse_whole"),
         ("hub_core.verification", "parse_expectation"),
     ],
 )

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         parse_ranks,
         parse_size,
         parse_time,
+        parse_whole,
     )
     from hub_core.model.steps import COLUMN_DEFAULTS, COLUMN_DTYPES, StepTable, StepTableBuilder
     from hub_core.model.workload import (
@@ -103,8 +104,8 @@ __all__ = [
     "apply_policy", "collective_of_call", "connection_keys", "describe", "format_bandwidth",
     "format_bytes", "format_ranks", "format_time", "full_buffer_bytes", "has_equal_counts",
     "match_messages", "matched_messages", "message_bytes", "pair_in_order", "parse_bandwidth",
-    "parse_ranks", "parse_size", "parse_time", "placed", "placement_of", "region", "standard_kind",
-    "uneven_kind",
+    "parse_ranks", "parse_size", "parse_time", "parse_whole", "placed", "placement_of", "region",
+    "standard_kind", "uneven_kind",
 ]  # fmt: skip
 
 _HOMES = {
@@ -130,7 +131,7 @@ _HOMES = {
     ),
     "hub_core.model.quantities": (
         "format_bandwidth format_bytes format_ranks format_time parse_bandwidth parse_ranks "
-        "parse_size parse_time"
+        "parse_size parse_time parse_whole"
     ),
     "hub_core.model.steps": "COLUMN_DEFAULTS COLUMN_DTYPES StepTable StepTableBuilder",
     "hub_core.model.workload": (

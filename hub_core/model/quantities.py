@@ -48,6 +48,20 @@ _RANK_RUN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 _MAX_RANKS = 1 << 20
 
 
+def parse_whole(text: str, maximum: int) -> int | None:
+    """Parse a whole number from 0 to `maximum` that is written in ASCII digits.
+
+    None for any other text, also with a sign, blanks, a point, an underscore, and with more digits
+    than `maximum` has; leading zeros count.
+    """
+    # `isdecimal` accepts the digits of all scripts. `int` raises `ValueError` for more than 4300
+    # digits, and takes quadratic time.
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(maximum))):
+        return None
+    number = int(text)
+    return number if number <= maximum else None
+
+
 def parse_size(text: str) -> int:
     """Convert a size such as `1MiB` or `1.5GB` to bytes.
 

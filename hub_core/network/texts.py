@@ -7,7 +7,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Protocol
 
-from hub_core.model import UsageError, parse_bandwidth, parse_ranks, parse_time
+from hub_core.model import UsageError, parse_bandwidth, parse_ranks, parse_time, parse_whole
 from hub_core.network.construction import below_network, grid, side_by_side
 from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Topology
 
@@ -19,8 +19,8 @@ MAX_TEXT = 1000
 
 MAX_DIMENSIONS = 32
 
-# Maximum number of digits of a size, as of MAX_NODES.
-_MAX_DIGITS = 7
+# Of a size: as many digits as MAX_NODES has.
+_MAX_SIZE = 10**7 - 1
 
 KEYS = (
     *("bandwidth", "latency", "npus", "multicast", "reduce"),
@@ -308,13 +308,11 @@ def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology
 
 
 def _is_size(text: str) -> bool:
-    """Return whether a text is a whole number of at least 1 and at most `_MAX_DIGITS` digits.
+    """Return whether a text is a whole number from 1 to `_MAX_SIZE`.
 
     Only ASCII digits are accepted, without a sign.
     """
-    # Python also accepts digits of other scripts, signs and underscores in numbers.
-    is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
-    return is_number and int(text) >= 1
+    return bool(parse_whole(text, _MAX_SIZE))
 
 
 def _without(text: str, keys: Sequence[str]) -> str:

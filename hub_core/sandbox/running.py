@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, Protocol, TextIO
 
-from hub_core.model import HubError
+from hub_core.model import HubError, parse_whole
 from hub_core.sandbox.confinement import close_streams, restrict_this_process
 
 _MAX_PRINTED = 8000
@@ -134,8 +134,9 @@ def chosen_places(names: Sequence[str], chosen: str | None) -> list[int]:
     """
     if chosen is None:
         return list(range(len(names)))
-    if chosen.isdecimal() and 1 <= int(chosen) <= len(names):
-        return [int(chosen) - 1]
+    number = parse_whole(chosen, 10**9 - 1)
+    if number is not None and 1 <= number <= len(names):
+        return [number - 1]
     return [index for index, name in enumerate(names) if name == chosen]
 
 

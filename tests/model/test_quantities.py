@@ -12,6 +12,7 @@ from hub_core.model.quantities import (
     parse_bandwidth,
     parse_size,
     parse_time,
+    parse_whole,
 )
 
 
@@ -192,3 +193,16 @@ def test_decimal_bandwidths_are_exact(thousandths: int, unit: tuple[str, int]) -
     name, factor = unit
     text = f"{thousandths // 1000}.{thousandths % 1000:03}{name}"
     assert parse_bandwidth(text) == thousandths * factor / 1000
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("7", 7), ("007", 7), ("499", 499)])
+def test_a_whole_number_of_ascii_digits_is_parsed(text: str, number: int) -> None:
+    assert parse_whole(text, 499) == number
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "500", "0007", "-1", "+1", " 1", "1_0", "1.0", "1e1", "\u0663", "\u00b2", "1" * 5000],
+)
+def test_other_texts_and_larger_numbers_are_none(text: str) -> None:
+    assert parse_whole(text, 499) is None

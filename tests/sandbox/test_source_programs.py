@@ -133,6 +133,8 @@ def test_one_of_several_is_meant_by_number_or_name() -> None:
     assert chosen_places(names, "2") == [1]
     assert chosen_places(names, "a") == [0, 2]
     assert chosen_places(names, "4") == []
+    # Python converts at most 4300 digits.
+    assert chosen_places(names, "1" * 5000) == []
 
 
 def test_arguments_are_quoted_as_in_a_shell() -> None:

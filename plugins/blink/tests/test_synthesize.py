@@ -274,6 +274,8 @@ def test_a_rank_that_cannot_be_reached_is_named_with_the_cut() -> None:
         ("blink does not support all-to-all; it supports all-gather", "all-to-all", {}),
         ("neither auto nor a number", "broadcast", {"chunks": "many"}),
         ("neither auto nor a number", "broadcast", {"chunks": 0}),
+        ("neither auto nor a number", "broadcast", {"chunks": "000000001" + "0" * 12}),
+        ("neither auto nor a number", "broadcast", {"chunks": "1" * 5000}),
         ("option seeds '0' is not at least 1", "broadcast", {"seeds": 0}),
         ("option depth '-1' is not at least 0", "broadcast", {"depth": -1}),
         ("option time_limit '-1' is not in 0", "broadcast", {"time_limit": -1}),

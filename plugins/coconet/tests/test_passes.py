@@ -132,6 +132,7 @@ def test_overlap_across_a_norm_is_refused(collhub: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ("sizes=N=" + "1" * 5000, "is not understood"),
         ("sizes=N=0", "size N is 0, the program has 1..1073741824"),
         ("num_ranks=4", "symbol N is not bound"),
         ("sizes=M=8", "the program has no symbol M"),

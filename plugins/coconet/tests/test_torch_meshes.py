@@ -130,7 +130,7 @@ def test_groups_without_ranks_need_their_axes() -> None:
         graph.type(z, mesh=MESH, groups={**groups, "1": ["pp"]})
 
 
-@pytest.mark.parametrize("text", ["dp", "dp=0", "dp=2,dp=2", "=2"])
+@pytest.mark.parametrize("text", ["dp", "dp=0", "dp=2,dp=2", "=2", "dp=" + "1" * 5000])
 def test_malformed_mesh_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not understood"):
         parse_mesh(text)

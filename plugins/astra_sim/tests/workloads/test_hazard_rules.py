@@ -110,6 +110,17 @@ def test_a_folder_triggers_the_rule(rule: str, collhub: Collhub, tmp_path: Path)
     assert rule in _find_rules(collhub, tmp_path, ranks, changes)
 
 
+@pytest.mark.parametrize("digits", [13, 5000])
+def test_a_group_with_too_many_digits_is_above_the_last(
+    digits: int, collhub: Collhub, tmp_path: Path
+) -> None:
+    # 13 digits exceed the tags of 64 bits; Python converts at most 4300.
+    name = "9" * digits
+    changes = {"groups": {**PAIRS, name: [0, 1]}}
+    ranks = _on_pair({**REDUCE, "pg": name}, COMPUTE)
+    assert "h9" in _find_rules(collhub, tmp_path, ranks, changes)
+
+
 def test_ranks_that_only_rendezvous_stops_are_unfinished(collhub: Collhub, tmp_path: Path) -> None:
     size = {"size": 1 << 20, "tag": 0}
     algorithm = [

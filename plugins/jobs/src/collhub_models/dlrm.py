@@ -17,7 +17,7 @@ from collhub_templates.roofline import work_of
 
 from collhub_models.plugin import DlrmOptions
 from hub_core import UsageError
-from hub_core.model import JobCollective, Workload
+from hub_core.model import JobCollective, Workload, parse_whole
 
 _BACKWARD = 2
 
@@ -164,11 +164,9 @@ def _widths(text: str, name: str) -> list[int]:
 
     Raises `UsageError` (`widths`) unless all are integers from 1 to 2^31 - 1.
     """
-    words = text.split("-")
-    if not all(
-        word.isascii() and word.isdecimal() and len(word) <= 10 and 0 < int(word) < 1 << 31
-        for word in words
-    ):
+    # Text that is no number counts as 0.
+    widths = [parse_whole(word, (1 << 31) - 1) or 0 for word in text.split("-")]
+    if not all(widths):
         message = f"{name} {text!r:.60} is not a list of widths"
         raise UsageError(message, cure=f"-O {name}=512-256", code="widths")
-    return [int(word) for word in words]
+    return widths

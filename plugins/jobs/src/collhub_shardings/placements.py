@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hub_core.columns import Int64Array
-from hub_core.model import InputError, format_ranks, parse_ranks
+from hub_core.model import InputError, format_ranks, parse_ranks, parse_whole
 
 _MESH = re.compile(r"mesh\(\s*(?P<shape>[^()]*?)\s*\)\s*(?:@\s*(?P<devices>[\d,\-]+))?\Z")
-_AXIS = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)\s*=\s*)?(?P<size>\d+)\Z")
+# Python converts at most 4300 digits.
+_AXIS = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)\s*=\s*)?(?P<size>[0-9]{1,40})\Z")
 _EXAMPLE = "mesh(2,4), mesh(x=2,y=4) or mesh(2,4)@8-15"
 _MOST_DEVICES = 1 << 16
 
@@ -80,9 +81,7 @@ class Mesh:
         """
         if name in self.axis_names:
             return self.axis_names.index(name)
-        if name.isdecimal() and int(name) < len(self.shape):
-            return int(name)
-        return None
+        return parse_whole(name, len(self.shape) - 1)
 
 
 def parse_mesh(text: str, first_device: int = 0, host_size: int | None = None) -> Mesh:
@@ -117,13 +116,14 @@ def _devices(text: str | None, count: int, first_device: int) -> tuple[int, ...]
     """
     if text is None:
         return tuple(range(first_device, first_device + count))
-    if text.isdecimal():
-        return tuple(range(int(text), int(text) + count))
+    first = parse_whole(text, 10**9 - 1)
+    if first is not None:
+        return tuple(range(first, first + count))
     return tuple(parse_ranks(text))
 
 
 _DTENSOR = re.compile(r"\b(_StridedShard|Shard|Replicate|Partial)\(\s*([^()]*?)\s*\)")
-_STRIDED = re.compile(r"(?:dim\s*=\s*)?(-?\d+)\s*,\s*(?:(?:split_factor|sf)\s*=\s*)?(\d+)\Z")
+_STRIDED = re.compile(r"(?:dim\s*=\s*)?(-?\d+)\s*,\s*(?:(?:split_factor|sf)\s*=\s*)?([0-9]{1,9})\Z")
 _CURE = "write 'S0 R S1', \"('x', None, 'y')\" or 'Shard(0), Replicate()'"
 
 
@@ -381,9 +381,12 @@ def _dimension(kind: str, argument: str, rank: int, text: str) -> int:
     Raises `InputError` for other text, and for a dimension outside of `rank`.
     """
     digits = re.sub(r"dim\s*=\s*", "", argument).strip()
-    if not re.fullmatch(r"-?\d+", digits) or not -rank <= int(digits) < rank:
-        raise _wrong(f"spec {text!r:.80}: {kind}({argument}) names no dimension of {rank}")
-    return int(digits) % rank
+    number = parse_whole(digits.removeprefix("-"), rank)
+    if number is not None and digits.startswith("-"):
+        number = -number
+    if number is None or not -rank <= number < rank:
+        raise _wrong(f"spec {text!r:.80}: {kind}({argument:.40}) names no dimension of {rank}")
+    return number % rank
 
 
 def _check_rank(words: int, rank: int, text: str) -> None:

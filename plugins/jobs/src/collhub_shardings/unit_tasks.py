@@ -105,7 +105,8 @@ def parse_tensor(text: str) -> TensorType:
     Surrounding white space is ignored. There is at least one dimension, and a length may be 0.
     Raises `InputError` for another form; `TensorType` checks the name of the element type.
     """
-    match = re.fullmatch(r"(\d+(?:x\d+)*):(\w+)", text.strip())
+    # Python converts at most 4300 digits.
+    match = re.fullmatch(r"([0-9]{1,40}(?:x[0-9]{1,40})*):(\w+)", text.strip())
     if match is None:
         cure = "write for example 1024x1024x512:float32"
         raise InputError(f"{text!r:.80} is no tensor", cure=cure, code="invalid-tensor")

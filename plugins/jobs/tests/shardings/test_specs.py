@@ -7,9 +7,10 @@ from collhub_shardings import Placement, parse_mesh, parse_move, parse_placement
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hub_core.model import InputError
+from hub_core.model import InputError, UsageError
 
 MESH = parse_mesh("mesh(x=2,y=3)")
+LONG = "1" * 5000
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,12 @@ def test_the_text_of_nested_cuts_gives_the_same_tiles(order: list[str], dims: li
         ("8x8:float32", "grid(2,3): R R", "is no mesh"),
         ("8x8:float33", "mesh(2): R R", "there is no dtype 'float33'"),
         ("8,8:float32", "mesh(2): R R", "is no tensor"),
+        # Python converts at most 4300 digits.
+        (f"8x{LONG}:float32", "mesh(2): R R", "is no tensor"),
+        ("8x8:float32", f"mesh({LONG}): R R", "an axis is no SIZE"),
+        ("8x8:float32", f"mesh(2,3): ('{LONG}', None)", "the mesh has no axis"),
+        ("8x8:float32", f"mesh(2,3): Shard({LONG}), Replicate()", "names no dimension"),
+        ("8x8:float32", f"mesh(2,3): _StridedShard(0, sf={LONG}), Shard(0)", "has no split factor"),
     ],
 )
 def test_wrong_input_is_one_clear_line(tensor: str, source: str, message: str) -> None:
@@ -131,6 +138,11 @@ def test_wrong_input_is_one_clear_line(tensor: str, source: str, message: str) -
         parse_move(tensor, source, "mesh(2): R R")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_device_number_with_too_many_digits_is_no_list_of_ranks() -> None:
+    with pytest.raises(UsageError, match="is not a list of ranks"):
+        parse_mesh(f"mesh(2,3)@{LONG}")
 
 
 def test_a_partial_destination_is_refused() -> None:

@@ -249,6 +249,8 @@ def test_a_protocol_without_any_ring_is_refused_before_the_release_that_refuses_
         ("NCCL_DEBUG=INFO", "not one of the variables"),
         ("NCCL_ALGO", "not one of the variables"),
         ("NCCL_MAX_NCHANNELS=0", "'0' is not 1 to 64"),
+        ("NCCL_MAX_NCHANNELS=0000000010", "is not 1 to 64"),
+        ("NCCL_MAX_NCHANNELS=000000001" + "0" * 5000, "is not 1 to 64"),
         ("NCCL_NVLS_ENABLE=yes", "'yes' is not 0, 1 or 2"),
     ],
 )

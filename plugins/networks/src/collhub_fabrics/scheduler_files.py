@@ -16,13 +16,13 @@ from collhub_networks import NetworkFindings, Value, document_of
 from collhub_fabrics.plan import CODE, refuse
 from collhub_fabrics.plugin import TopographOptions, TreeOptions
 from collhub_fabrics.trees import SwitchTree, TreeSwitch, expand_hosts
-from hub_core.model import Diagnostic, Location, Severity
+from hub_core.model import Diagnostic, Location, Severity, parse_whole
 from hub_core.network import Topology
 from hub_core.plugin_api import Source
 
 _MAX_FILE_BYTES = 1 << 26
 _KEYS = {"switchname", "switches", "nodes", "linkspeed", "blockname", "blocksizes"}
-_MAX_DIGITS = 7
+_MAX_BLOCK = 10**7 - 1
 _CORE_SWITCH = "core"
 
 
@@ -168,13 +168,14 @@ class _TopologyFile:
         number: int,
         text: str,
     ) -> int:
-        """Parse a block size: a positive number of at most `_MAX_DIGITS` decimal digits.
+        """Parse a block size: a whole number from 1 to `_MAX_BLOCK`.
 
         Raises `InputError` with the line for any other text.
         """
-        if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS and int(text)):
+        size = parse_whole(text, _MAX_BLOCK)
+        if not size:
             refuse(self._name, number, f"BlockSizes: {text[:80]!r} is not a number of hosts")
-        return int(text)
+        return size
 
 
 def _generate_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -13,6 +13,7 @@ from decimal import Decimal
 from collhub_networks import Value
 
 from hub_core.columns import Int64Array
+from hub_core.model import parse_whole
 
 CODE = "invalid-infragraph"
 """The code of all errors in documents."""
@@ -29,18 +30,8 @@ GROUP = "collhub-group:"
 DIMENSIONS = "collhub-dimensions"
 MULTICAST, REDUCTION = "collhub-multicast", "collhub-reduction"
 
-_MAX_DIGITS = 9
-
-
-def parse_number(text: str) -> int | None:
-    """Parse an integer of at most `_MAX_DIGITS` ASCII digits; None for any other text.
-
-    A sign, blanks or a point are not allowed.
-    """
-    # Only ASCII digits (`isdecimal` accepts further digits), and not too many, since huge texts
-    # cost time.
-    is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
-    return int(text) if is_number else None
+MAX_NUMBER = 10**9 - 1
+"""Of the numbers in annotations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +130,7 @@ def parse_link(value: Value, owner: str, attributes: Mapping[str, Attributes]) -
         _choose_exact(value, annotations.get(BANDWIDTH), rate),
         _choose_exact(value, annotations.get(LATENCY), delay),
         flaw,
-        parse_number(annotations.get(PLANE, "")),
+        parse_whole(annotations.get(PLANE, ""), MAX_NUMBER),
     )
 
 

@@ -20,17 +20,17 @@ from collhub_infragraph.graph import (
     CODE,
     DIMENSIONS,
     GROUP,
+    MAX_NUMBER,
     MULTICAST,
     NAME,
     POSITIONS,
     RANK,
     REDUCTION,
     VertexGraph,
-    parse_number,
 )
 from collhub_infragraph.plugin import InfragraphReadOptions
 from hub_core.columns import connected_parts
-from hub_core.model import HubError, InputError, Location, UsageError, parse_ranks
+from hub_core.model import HubError, InputError, Location, UsageError, parse_ranks, parse_whole
 from hub_core.network import Dimension, DimensionKind, Links, Topology, grid
 
 _MAX_SHOWN = 4
@@ -107,7 +107,7 @@ def _find_npus(
         )
     ranks = [graph.annotations.of_vertex.get(graph.names[vertex], {}).get(RANK) for vertex in npus]
     # Values of annotations are texts; None, for no number, equals no rank.
-    numbers = [parse_number(rank or "") for rank in ranks]
+    numbers = [parse_whole(rank or "", MAX_NUMBER) for rank in ranks]
     if set(numbers) == set(range(len(npus))):
         by_rank = dict(zip(numbers, npus, strict=True))
         return [by_rank[rank] for rank in range(len(npus))]
@@ -199,8 +199,9 @@ def _find_positions(graph: VertexGraph) -> dict[tuple[int, int], Positions]:
         if first in number and second in number and (forward or reverse):
             source, destination = number[first], number[second]
             # The edge itself may name its endpoints in the opposite order.
-            positions[source, destination] = parse_number(forward), parse_number(reverse)
-            positions[destination, source] = parse_number(reverse), parse_number(forward)
+            there, back = parse_whole(forward, MAX_NUMBER), parse_whole(reverse, MAX_NUMBER)
+            positions[source, destination] = there, back
+            positions[destination, source] = back, there
     return positions
 
 

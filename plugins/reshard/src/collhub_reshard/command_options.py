@@ -15,7 +15,7 @@ from collhub_reshard.planning import ReshardChoices
 from collhub_reshard.scheduling.best import Effort
 from collhub_reshard.strategies import Strategy
 from hub_core import Assignments, is_finite_number
-from hub_core.model import InputError, Location
+from hub_core.model import InputError, Location, parse_whole
 from hub_core.plugin_api import BOOL_WORDS, OptionType, SearchBudget, option, optional
 
 T = TypeVar("T")
@@ -103,11 +103,11 @@ def _parse_positive_integer(assignments: Assignments, name: str, maximum: int) -
     text = assignments.get(name)
     if text is None:
         return None
-    # `isdecimal` also refuses signs and underscores; Python converts at most 4300 digits.
-    if not text.isdecimal() or len(text) > 20 or not 1 <= int(text) <= maximum:
+    number = parse_whole(text, maximum)
+    if not number:
         message = f"-O {name}={text[:80]}: expected a whole number from 1 to {maximum}"
         raise click.UsageError(message)
-    return int(text)
+    return number
 
 
 def _parse_boolean(assignments: Assignments, name: str) -> bool:

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from collhub_classic.orders import find_equal_groups
-from hub_core.model import CollectiveKind, UsageError
+from hub_core.model import CollectiveKind, UsageError, parse_whole
 from hub_core.network import DimensionKind, Topology
 
 # Larger levels are divided: messages per rank are the sum of the sizes, latencies their number.
@@ -201,10 +201,9 @@ def choose_levels(topology: Topology, text: str) -> list[int]:
     """
     ranks = topology.num_npus
     if text != "auto":
-        parts = text.split("x")
-        is_valid = all(part.isascii() and part.isdigit() and len(part) < 8 for part in parts)
-        sizes = [int(part) for part in parts] if is_valid else []
-        if not sizes or prod(sizes) != ranks:
+        # Text that is no number counts as 0, which is no factor of the ranks.
+        sizes = [parse_whole(part, 10**7 - 1) or 0 for part in text.split("x")]
+        if prod(sizes) != ranks:
             raise UsageError(
                 f"option sizes: {text[:60]} is not {ranks} ranks",
                 cure="name sizes whose product is the number of ranks, as 8x4",

@@ -31,7 +31,7 @@ from collhub_classic.message_plan import (
 from collhub_classic.orders import find_disjoint_rings, find_equal_groups
 from collhub_classic.plugin import ClassicOptions, GridOptions, RingsOptions
 from hub_core.columns import Int64Array
-from hub_core.model import UsageError
+from hub_core.model import UsageError, parse_whole
 
 
 def plan_single_ring(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
@@ -156,14 +156,15 @@ def _choose_sizes(task: ClassicTask, default_sizes: Sequence[int]) -> list[int]:
 
 def _parse_sizes(text: str) -> list[int]:
     """Parse `8x4` to [8, 4]. Raises `UsageError` unless all are numbers in 1..2^20 - 1."""
-    parts = text.split("x")
-    if not all(part.isascii() and part.isdigit() and 0 < int(part) < 1 << 20 for part in parts):
+    # Text that is no number counts as 0.
+    sizes = [parse_whole(part, (1 << 20) - 1) or 0 for part in text.split("x")]
+    if not all(sizes):
         raise UsageError(
             f"option sizes: {text[:60]!r} is not a list of sizes",
             cure="write for example 8x4",
             code="option-value",
         )
-    return [int(part) for part in parts]
+    return sizes
 
 
 def parse_groups(options: ClassicOptions, num_ranks: int) -> Int64Array | None:

@@ -177,6 +177,8 @@ def test_dimensions_of_a_torus_are_used_all_at_once() -> None:
         ("pat", {"aggregation": 3}, "3 is not a power of two up to 4"),
         ("hierarchical", {"sizes": "3x3"}, "3x3 is not 8 ranks"),
         ("hierarchical", {"sizes": "4by2"}, "'4by2' is not a list of sizes"),
+        # Python converts at most 4300 digits.
+        ("hierarchical", {"sizes": "4x" + "2" * 5000}, "is not a list of sizes"),
         ("rings", {"rings": 5}, "4 rings without a common link were found, not 5"),
     ],
 )

@@ -22,7 +22,7 @@ from collhub_astra_sim.options import JobFolderOptions, JobOptions
 from collhub_astra_sim.workloads.hazards import EXTENSION, find_hazards
 from collhub_astra_sim.workloads.node_work import is_timed_by_duration
 from collhub_astra_sim.workloads.simulator import simulate
-from collhub_astra_sim.workloads.system import System
+from collhub_astra_sim.workloads.system import MAX_GROUP, System
 from hub_core import HubError, Loss
 from hub_core.columns import BoolArray, Int64Array, distinct
 from hub_core.model import (
@@ -38,6 +38,7 @@ from hub_core.model import (
     Severity,
     Workload,
     format_ranks,
+    parse_whole,
 )
 from hub_core.plugin_api import Artifact, Source, SourcePart, WorkloadRequest
 
@@ -127,8 +128,8 @@ def _find_device_computations(nodes: NodeColumns) -> BoolArray:
 
 
 def _is_number(name: str) -> bool:
-    """Return whether a name consists of ASCII digits and is greater than 0."""
-    return name.isascii() and name.isdecimal() and int(name) > 0
+    """Return whether a name is a number of ASCII digits from 1 to `MAX_GROUP`."""
+    return bool(parse_whole(name, MAX_GROUP))
 
 
 def _assign_numbers(workload: Workload) -> Workload:

@@ -14,7 +14,7 @@ from typing import NoReturn
 import numpy as np
 from collhub_networks import Cable, topology_of
 
-from hub_core.model import InputError, Location
+from hub_core.model import InputError, Location, parse_whole
 from hub_core.network import MAX_LINKS, MAX_NODES, Topology
 from hub_core.plugin_api import NoOptions, Source
 
@@ -180,7 +180,7 @@ class FatTree:
 
 
 _LONGEST_FILE = 1 << 20
-_MOST_DIGITS = 9
+_MAX_NUMBER = 10**9 - 1
 _HEAD = ("nodes", "tiers", "podsize")
 # Keys of a tier, with their fields and minimum values; keys of `_OPTIONAL` may be omitted.
 _REQUIRED = {
@@ -213,7 +213,7 @@ class _File:
 
         A line is a key and an integer. Empty lines and lines that start with `#` are skipped. Keys
         may be in upper or lower case, and `tier N` starts the block of tier N. Raises `InputError`
-        for a file above 1 MiB, invalid lines, numbers of more than `_MOST_DIGITS` digits or below
+        for a file above 1 MiB, invalid lines, numbers above `_MAX_NUMBER` or below
         their minimum, and unknown or repeated keys and tiers.
         """
         self._name = source.name
@@ -227,12 +227,12 @@ class _File:
             words = line.split()
             if not words or words[0].startswith("#"):
                 continue
-            text = words[1] if len(words) == 2 else ""
-            if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+            value = parse_whole(words[1], _MAX_NUMBER) if len(words) == 2 else None
+            if value is None:
                 self._fail(
                     number, "a key and a whole number were expected", "write for example Nodes 16"
                 )
-            key, value = words[0].lower(), int(text)
+            key = words[0].lower()
             if key == "tier":
                 block = self._tiers.setdefault(value, {})
                 if block:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import numpy as np
 
 from hub_core.columns import Int64Array
-from hub_core.model import InputError, Location, Loss, UsageError
+from hub_core.model import InputError, Location, Loss, UsageError, parse_whole
 from hub_core.network import Dimension, DimensionKind, Topology, grid
 from hub_core.plugin_api import NoOptions, Source
 
@@ -35,8 +35,8 @@ _KEYS = ("topology", "npus_count", "bandwidth", "latency")
 # The simulator calls the unit GB/s and multiplies by 2^30.
 _GIB = 1 << 30
 _LONGEST_FILE = 1 << 20
-# Digits of a number of NPUs; larger worlds are refused when the topology is built.
-_MOST_DIGITS = 7
+# Of the NPUs of a dimension; larger worlds are refused when the topology is built.
+_MAX_SIZE = 10**7 - 1
 _ENTRY = r"[A-Za-z0-9][A-Za-z0-9.+_-]*"
 # A key with a value or a list of values, a comment, or both.
 _PLAIN_LINE = re.compile(
@@ -214,17 +214,15 @@ def _build_dimension(
 ) -> Dimension:
     """Return the dimension that four entries describe. Raises `InputError` for invalid ones.
 
-    `kind` is a known word, `size` a whole number of at least 1 with at most `_MOST_DIGITS` (7)
-    ASCII digits, `bandwidth` above 0 and below 10^9 GiB/s, `latency` from 0 to below 10^18 ns. The
-    error states the line of the first invalid entry. The result is in bytes/s and s.
+    `kind` is a known word, `size` a whole number from 1 to `_MAX_SIZE` in ASCII digits, `bandwidth`
+    above 0 and below 10^9 GiB/s, `latency` from 0 to below 10^18 ns. The error states the line of
+    the first invalid entry. The result is in bytes/s and s.
     """
     if kind.text not in _KINDS:
         known = ", ".join(_KINDS)
         _fail(name, kind.line, f"topology {kind.text[:80]!r} is not one of {known}")
-    text = size.text
-    # isdecimal accepts other Unicode digits, and huge numbers take long to convert.
-    is_short_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
-    if not (is_short_number and int(text) > 0):
+    npus = parse_whole(size.text, _MAX_SIZE)
+    if not npus:
         message = f"npus_count {size.text[:80]!r} is not a whole number of at least 1"
         _fail(name, size.line, message)
     rate, delay = _parse_number(bandwidth.text), _parse_number(latency.text)
@@ -235,7 +233,7 @@ def _build_dimension(
     if not 0 <= delay < 1e18:
         message = f"latency {latency.text[:80]!r} is not a number of ns of at least 0"
         _fail(name, latency.line, message)
-    return Dimension(_KINDS[kind.text], int(size.text), rate * _GIB, delay / 1e9)
+    return Dimension(_KINDS[kind.text], npus, rate * _GIB, delay / 1e9)
 
 
 def _parse_number(text: str) -> float:

@@ -27,10 +27,10 @@ from collhub_astra_sim.workloads.machine_state import (
     RING,
     TYPES,
 )
-from collhub_astra_sim.workloads.system import NATIVE_TYPES, System
+from collhub_astra_sim.workloads.system import MAX_GROUP, NATIVE_TYPES, System
 from hub_core import NodeTable, NodeType
 from hub_core.columns import Int64Array, distinct
-from hub_core.model import InputError, Workload
+from hub_core.model import InputError, Workload, parse_whole
 
 # The streams of a group are numbered from a multiple of this number.
 _STREAMS_OF_A_GROUP = 1_000_000
@@ -254,13 +254,10 @@ def _collect_members(
     # At least one record, because compiled code may read the first one in any case.
     members = np.zeros(max(len(example), 1), MEMBER)
     # ASTRA-sim's numbers of groups: decimal names, otherwise numbers above all names.
-    named_numbers = [
-        int(group.name) if group.name.isascii() and group.name.isdecimal() else -1
-        for group in groups
-    ]
-    above = max([0, *named_numbers]) + 1
+    named_numbers = [parse_whole(group.name, MAX_GROUP) for group in groups]
+    above = max([0, *(number for number in named_numbers if number is not None)]) + 1
     group_numbers = [
-        number if number >= 0 else above + index for index, number in enumerate(named_numbers)
+        above + index if number is None else number for index, number in enumerate(named_numbers)
     ]
     for index, member_code in enumerate(code[example].tolist()):
         number, rank = divmod(member_code, workload.num_ranks)

@@ -11,10 +11,17 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from collhub_job_traces import StatedFields, stated_fields
 
-from collhub_astra_sim.workloads.system import NATIVE_TYPES, System
+from collhub_astra_sim.workloads.system import MAX_GROUP, NATIVE_TYPES, System
 from hub_core import NodeType
 from hub_core.columns import BoolArray, distinct
-from hub_core.model import Diagnostic, JobCollective, NodeKind, Severity, Workload
+from hub_core.model import (
+    Diagnostic,
+    JobCollective,
+    NodeKind,
+    Severity,
+    Workload,
+    parse_whole,
+)
 
 EXTENSION = "astra-sim"
 """Key of `Workload.extensions`: the texts of `system`, `network` and `memory`;
@@ -163,8 +170,11 @@ def _list_network_checks(workload: Workload, system: System) -> Iterator[_Check]
         "is of a rank that uses several small groups for one type: ASTRA-sim may crash at its end",
         Severity.WARNING, "accept a run in which every rank has finished",
     )  # fmt: skip
-    numbers = [int(g.name) if g.name.isdecimal() else 0 for g in workload.groups]
-    is_high = np.array([*(number > _LAST_GROUP for number in numbers), False])
+    names = [group.name for group in workload.groups]
+    numbers = [
+        parse_whole(name, MAX_GROUP) if name.isascii() and name.isdecimal() else 0 for name in names
+    ]
+    is_high = np.array([*(number is None or number > _LAST_GROUP for number in numbers), False])
     yield (
         "h9", is_collective & is_high[nodes.group],
         f"is of a group above {_LAST_GROUP}, whose tags wrap",

@@ -25,9 +25,10 @@ from collhub_astra_sim.workloads.machine_state import (
     RECV_NODE,
     SEND_NODE,
 )
+from collhub_astra_sim.workloads.system import MAX_GROUP
 from hub_core import NodeType
 from hub_core.columns import Int64Array, distinct
-from hub_core.model import Diagnostic, JobCollective, NodeKind, Workload, format_ranks
+from hub_core.model import Diagnostic, JobCollective, NodeKind, Workload, format_ranks, parse_whole
 from hub_core.network import DimensionKind, Topology
 
 if TYPE_CHECKING:
@@ -234,9 +235,7 @@ class _StoppedJob:
         name = next((group.name for group in groups if len(group.ranks) == count), None)
         if name is not None:
             return f"name the group of all ranks of groups.json in these nodes: pg_name {name!r}"
-        used_numbers = [
-            int(group.name) for group in groups if group.name.isascii() and group.name.isdecimal()
-        ]
+        used_numbers = [parse_whole(group.name, MAX_GROUP) or 0 for group in groups]
         name = str(max(used_numbers, default=0) + 1)
         listed = f"[0, ..., {count - 1}]" if count > _LISTED_RANKS else str([*range(count)])
         return (

@@ -23,6 +23,9 @@ NATIVE_TYPES = (
 )  # fmt: skip
 """The collectives with algorithms in ASTRA-sim, in the order of `machine_state`'s types."""
 
+MAX_GROUP = 10**12 - 1
+"""Of the numbers of process groups: larger ones are names, since tags of 64 bits contain them."""
+
 _ALGORITHM = re.compile(
     r"(one)?(ring|Ring|halvingDoubling|HalvingDoubling|direct(\d*)|Direct(\d*))|doubleBinaryTree"
 )

@@ -12,7 +12,7 @@ from collhub_packing import CapacityGraph, are_duplex, transposed
 from collhub_blink.packing.weight_search import Budget
 from collhub_blink.plugin import BlinkOptions
 from hub_core.columns import Arcs, Int64Array, inverse
-from hub_core.model import Collective, CollectiveKind, InputError, UsageError
+from hub_core.model import Collective, CollectiveKind, InputError, UsageError, parse_whole
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SynthesisRequest, UnitLimits
 
@@ -338,11 +338,10 @@ def _parse_chunks(text: str) -> int | None:
     """
     if text == "auto":
         return None
-    is_number = text.isascii() and text.isdecimal()
-    # Nine digits suffice for the range check: Python refuses to convert very long numbers.
-    if not is_number or not 1 <= int(text[:9]) <= _MAX_CHUNKS:
+    chunks = parse_whole(text, _MAX_CHUNKS)
+    if not chunks:
         raise UsageError(
-            f"option chunks: {text!r} is neither auto nor a number from 1 to 2^20",
+            f"option chunks: {text!r:.40} is neither auto nor a number from 1 to 2^20",
             cure="give for example 16",
         )
-    return int(text)
+    return chunks

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import product
 from math import prod
 
-from hub_core.model import InputError, UsageError
+from hub_core.model import InputError, UsageError, parse_whole
 
 Size = int | str
 """Length of a dimension: a number, or a symbol to which `Binding` assigns a number."""
@@ -370,12 +370,12 @@ def parse_ranges(text: str) -> Ranges:
     for part in filter(None, text.split(",")):
         symbol, _, numbers = (piece.strip() for piece in part.partition("="))
         low, dots, high = numbers.partition("..")
-        limits = [low, high if dots else low]
-        is_range = bool(symbol) and all(limit.strip().isdecimal() for limit in limits)
-        if not is_range or int(limits[1]) < int(limits[0]):
-            message = f"size {part!r} is not understood"
+        texts = (low, high if dots else low)
+        first, last = (parse_whole(limit.strip(), (1 << 63) - 1) for limit in texts)
+        if not symbol or first is None or last is None or last < first:
+            message = f"size {part!r:.60} is not understood"
             raise UsageError(message, cure="write sizes as B=8,S=1024 or N=1024..1048576")
-        ranges[symbol] = int(limits[0]), int(limits[1])
+        ranges[symbol] = first, last
     return ranges
 
 

@@ -13,7 +13,7 @@ from collhub_captured_graphs import CapturedGraph, graph_from_json, read_export
 from collhub_coconet.lowering.workload import lower_source
 from collhub_coconet.plugin import CapturedHloOptions, CapturedOptions
 from collhub_coconet.torch_programs.typing_graphs import TypingChoices, parse_placement, type_graph
-from hub_core.model import UsageError, Workload
+from hub_core.model import UsageError, Workload, parse_whole
 from hub_core.plugin_api import Source, decompressed
 
 
@@ -102,10 +102,11 @@ def parse_mesh(text: str) -> Mapping[str, int]:
     sizes = {}
     for part in filter(None, text.split(",")):
         name, _, number = (piece.strip() for piece in part.partition("="))
-        if not name.isidentifier() or not number.isdecimal() or int(number) < 1 or name in sizes:
+        size = parse_whole(number, (1 << 63) - 1)
+        if not name.isidentifier() or not size or name in sizes:
             message = f"axis {part!r:.60} is not understood"
             raise UsageError(message, cure="write the ranks along every axis once: mesh=dp=2,tp=4")
-        sizes[name] = int(number)
+        sizes[name] = size
     return sizes
 
 

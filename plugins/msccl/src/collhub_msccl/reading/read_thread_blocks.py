@@ -23,7 +23,15 @@ from hub_core.columns import (
     ordinals,
     row_pointer,
 )
-from hub_core.model import COLUMN_DEFAULTS, COLUMN_DTYPES, Buffer, Collective, StepKind, StepTable
+from hub_core.model import (
+    COLUMN_DEFAULTS,
+    COLUMN_DTYPES,
+    Buffer,
+    Collective,
+    StepKind,
+    StepTable,
+    parse_whole,
+)
 
 _NUMBER_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "gpu": ("id", "i_chunks", "o_chunks", "s_chunks"),
@@ -327,7 +335,8 @@ def read_copies(
 
 def _parse_offset(text: str) -> int:
     """Parse a number of at most 9 digits; -1 for any other text."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else -1
+    offset = parse_whole(text, 10**9 - 1)
+    return -1 if offset is None else offset
 
 
 def insert_copies(

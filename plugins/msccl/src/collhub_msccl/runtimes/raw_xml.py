@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from collhub_msccl.findings import NumberState, parse_number
 from collhub_msccl.runtimes.known_runtimes import Runtime
-from hub_core.model import Diagnostic, InputError, Location, Severity
+from hub_core.model import Diagnostic, InputError, Location, Severity, parse_whole
 
 # MAX_ATTR_COUNT and MAX_STR_LEN of `src/graph/xml.h`.
 _MAX_ATTRIBUTES = 16
@@ -229,7 +229,7 @@ class _Parser:
 
 _MAX_SHOWN_PER_CODE = 5
 _LONG_MAX = (1 << 63) - 1
-_MAX_EXACT_DIGITS = 18
+_MAX_EXACT = 10**18 - 1
 
 
 class Refusals:
@@ -348,7 +348,7 @@ def read_number(text: str) -> int:
     # Sizes in bytes are 64-bit; strtol saturates at both ends.
     digits = text.strip()
     is_negative = digits.startswith("-")
-    digits = digits[1:] if is_negative else digits
-    if digits.isdecimal() and len(digits) <= _MAX_EXACT_DIGITS:
-        return -int(digits) if is_negative else int(digits)
+    magnitude = parse_whole(digits.removeprefix("-"), _MAX_EXACT)
+    if magnitude is not None:
+        return -magnitude if is_negative else magnitude
     return -_LONG_MAX - 1 if is_negative else _LONG_MAX

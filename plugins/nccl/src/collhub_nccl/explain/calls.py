@@ -23,7 +23,7 @@ from collhub_machine_profiles.nccl_costs import (
 )
 
 from collhub_nccl.tuner.rules import TunerRule
-from hub_core.model import UsageError
+from hub_core.model import UsageError, parse_whole
 
 _ALGORITHM_WORDS = {
     "tree": "tree", "ring": "ring", "collnetdirect": "collnet_direct",
@@ -116,9 +116,9 @@ def parse_settings(assignments: Sequence[str]) -> NcclSettings:
         elif name == "NCCL_NVLS_ENABLE":
             settings = _parse_nvls(settings, name, value)
         else:
-            if not value.isascii() or not value.isdecimal() or not 1 <= int(value[:9]) <= 64:
+            count = parse_whole(value, 10**9 - 1)
+            if count is None or not 1 <= count <= 64:
                 raise UsageError(f"{name}: {value!r:.40} is not 1 to 64", cure=f"write {name}=16")
-            count = int(value)
             if name in _MAX_CHANNELS:
                 settings = replace(settings, max_channels=count)
             else:

@@ -26,7 +26,7 @@ from collhub_nccl.topologies.fabric import (
     gigabytes_per_s,
     topology_of,
 )
-from hub_core.model import InputError, Location, parse_ranks
+from hub_core.model import InputError, Location, parse_ranks, parse_whole
 from hub_core.network import Topology
 from hub_core.plugin_api import Source
 
@@ -152,10 +152,9 @@ def _named_cards(
             names = [f"NIC{number}" for number in parse_ranks(part, "NIC")]
         for name in names:
             # Matrices of older versions have the driver's names, which are numbered in order.
-            number_text = name.removeprefix("NIC")
-            is_number = number_text.isdecimal() and len(number_text) <= 9
-            is_place = is_number and int(number_text) < len(cards)
-            row = row_of.get(name, cards[int(number_text)] if is_place else None)
+            number = parse_whole(name.removeprefix("NIC"), 10**9 - 1)
+            numbered = None if number is None or number >= len(cards) else cards[number]
+            row = row_of.get(name, numbered)
             if row is None:
                 known = ", ".join(devices[row].name for row in cards) or "none"
                 message = f"option nics: there is no network card {name[:40]!r}"

@@ -16,7 +16,6 @@ from dataclasses import replace
 from collhub_machine_profiles.nccl_constants import ALGORITHMS, PROTOCOLS
 
 from collhub_nccl.tuner.read import (
-    MAX_DIGITS,
     Defect,
     explain_channels,
     explain_size,
@@ -37,7 +36,7 @@ from collhub_nccl.tuner.rules import (
     find_served_calls,
     find_stated_communicators,
 )
-from hub_core.model import Diagnostic, Location, Severity
+from hub_core.model import Diagnostic, Location, Severity, parse_whole
 from hub_core.plugin_api import ServedCalls, Source
 
 CSV_FILE, JSON_FILE = "ncclx_tuner.csv", "ncclx_tuner.json"
@@ -103,9 +102,9 @@ def parse_interval(text: str) -> Range | None:
     text = text.strip()
     if text in ("", "*"):
         return EVERY
-    is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
-    if is_number and int(text) <= LARGEST:
-        return int(text), int(text)
+    number = parse_whole(text, LARGEST)
+    if number is not None:
+        return number, number
     match = _INTERVAL.fullmatch(text)
     if match is None:
         return None

@@ -26,7 +26,7 @@ from collhub_nccl.tuner.rules import (
     find_served_calls,
     find_stated_communicators,
 )
-from hub_core.model import CollectiveKind, Diagnostic, Location, Severity
+from hub_core.model import CollectiveKind, Diagnostic, Location, Severity, parse_whole
 from hub_core.plugin_api import ServedCalls, Source, SourcePart
 
 FILE, RCCL_FILE = "nccl_tuner.conf", "rccl_tuner.csv"
@@ -49,8 +49,6 @@ _REQUIRED_FIELDS = 8
 _FIELDS = ",".join(_COLUMNS[:_REQUIRED_FIELDS])
 # The buffers of the readers: NCCL's reads the rest of a longer line as another line.
 _LONGEST_LINE = 255
-MAX_DIGITS = len(str(LARGEST))
-"""Of a size; Python converts at most 4300 digits."""
 _WORDS: tuple[tuple[int, tuple[str, ...]], ...] = (
     (0, tuple(COLLECTIVES)), (3, ALGORITHMS), (4, PROTOCOLS)
 )  # fmt: skip
@@ -176,8 +174,7 @@ def explain_size(text: str, read_as: str) -> Defect | None:
     A number with a unit, such as 64KiB, is the fault `unit`. Its message contains `read_as`, what
     the tuner does with it; its cure is the number of bytes. Any other text is `out-of-range`.
     """
-    is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
-    if is_number and int(text) <= LARGEST:
+    if parse_whole(text, LARGEST) is not None:
         return None
     match = re.fullmatch(r"(\d{1,18})\s*([kmgt]?)i?b?", text.strip().lower(), re.ASCII)
     if match and match[2]:
@@ -196,8 +193,8 @@ def explain_channels(text: str, dialect: Dialect) -> Defect | None:
     if text == ANY and dialect.loses_channels:
         message = "channels -1 leaves one channel; 0 keeps NCCL's own number"
         return "one-channel", message, "write 0, or a number of channels from 1 to 64"
-    is_number = text.isascii() and text.isdecimal() and len(text) <= 20
-    if text in (dialect.default_channels, "0") or (is_number and 1 <= int(text) <= MAX_CHANNELS):
+    channels = parse_whole(text, LARGEST)
+    if text in (dialect.default_channels, "0") or 1 <= (channels or 0) <= MAX_CHANNELS:
         return None
     default = f"{dialect.default_channels} for {dialect.runtime}'s own number"
     message = f"channels {text!r:.40} are not a number from 1 to {MAX_CHANNELS}, or {default}"
@@ -357,19 +354,21 @@ def _find_number_defects(fields: Sequence[str]) -> Iterator[Defect]:
     for position, field in enumerate(fields[6:8]):
         if field == ANY:
             continue
-        if not (field.isascii() and field.isdecimal() and 1 <= int(field[:20]) < 1 << 31):
+        number = parse_whole(field, LARGEST)
+        if number is None or not 1 <= number < 1 << 31:
             message = f"nodes and ranks are not whole numbers from 1, or -1 for any: {field!r:.40}"
             yield "out-of-range", message, "write the number, or -1"
             return
-        numbers[position] = int(field)
+        numbers[position] = number
     if 0 < numbers[1] < numbers[0]:
         message = f"{numbers[0]} nodes have at least {numbers[0]} ranks, not {numbers[1]}"
         yield "out-of-range", message, "nNodes comes before nRanks"
     for field, name, expected in zip(
         fields[8:10], _COLUMNS[8:], ("a whole number", "0, 1"), strict=False
     ):
-        is_number = field.isascii() and field.isdecimal() and len(field) <= 9
-        if field != ANY and not (is_number and (name != "regBuff" or int(field) <= 1)):
+        number = parse_whole(field, 10**9 - 1)
+        is_valid = number is not None and (name != "regBuff" or number <= 1)
+        if field != ANY and not is_valid:
             message = f"{name} {field!r:.40} is not {expected} or -1 for any"
             yield "out-of-range", message, "write -1"
 

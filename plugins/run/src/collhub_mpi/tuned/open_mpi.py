@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from collhub_mpi.plugin import RulesOptions
 from collhub_mpi.tuned import read_files
-from hub_core.model import CollectiveKind, InputError
+from hub_core.model import CollectiveKind, InputError, parse_whole
 from hub_core.plugin_api import (
     Artifact,
     SelectedCollective,
@@ -268,11 +268,12 @@ class _Numbers:
         word and `expected`.
         """
         word = self._words[self._place] if self._place < len(self._words) else "the end"
-        if not word.isdecimal():
+        number = parse_whole(word, (1 << 63) - 1)
+        if number is None:
             message = f"{word!r:.40} where {expected} is expected"
             raise InputError(message, code="not-a-rule")
         self._place += 1
-        return int(word)
+        return number
 
     @property
     def is_at_end(self) -> bool:

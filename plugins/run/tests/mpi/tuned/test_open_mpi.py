@@ -122,6 +122,7 @@ def test_one_mode_serves_both() -> None:
         ("2 # collectives", "3 # collectives", "'the end' where a collective is expected"),
         ("2 # collectives", "1 # collectives", "more follows than is announced"),
         ("8192 4 0 0", "8192 ring 0 0", "'ring' where an algorithm is expected"),
+        ("8192 4 0 0", "1" * 5000 + " 4 0 0", "11 where"),
         ("2 # allreduce", "99 # allreduce", "a collective that the hub does not write"),
     ],
 )
