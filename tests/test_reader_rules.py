@@ -532,7 +532,7 @@ ELSEWHERE: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "unknown-machine": ("plugins/nccl/tests/explain/test_explain.py", "not identify the"),
         "unknown-nic": (
             "plugins/nccl/tests/topologies/test_nvidia_smi.py",
-            "there is no network card",
+            "there is no network card 'mlx5_77'",
         ),
     },
     "profiles": {
