@@ -29,7 +29,6 @@ from collhub_classic.nested_broadcast import (
     find_torus_trees,
 )
 from collhub_classic.nested_shapes import (
-    FEW_RANKS,
     MANY_RANKS,
     MAX_STEPS_OF_PARTS,
     MIN_UNIT_BYTES,
@@ -61,6 +60,11 @@ _NAME = "collhub-classic"
 _MAX_CHUNKS, _MAX_STEPS = 16, 4_200_000
 # Above, a simulation takes many seconds, and only the largest number of chunks is tried.
 _MAX_TRIED_STEPS = 1_000_000
+# From so many ranks on, broadcasts on tori have messages of several sizes, of which no runtime has
+# enough operations, and those on groups have trees for each rank of a group.
+_FEW_RANKS = 512
+# In larger groups, the chain in the group of the root is too slow for small sizes.
+_MAX_GROUP = 32
 # Chunks of a broadcast on a large torus per hop: the first chunk takes 3 % of the time.
 _MAX_CHUNKS_PER_HOP = 32
 # Chunks of equal messages of a broadcast per tree: more of them are hardly faster.
@@ -226,7 +230,7 @@ def _choose_broadcast_chunks(
     - On trees of groups, without a target runtime, the candidates are those of
       `choose_group_messages`: with at most c chunks, and with up to `_MAX_TREE_CHUNKS`. Only the
       latter is tried if one chunk per message has more than `_MAX_TRIED_STEPS` steps.
-    - On tori of at least `FEW_RANKS` ranks, without a target runtime, a second candidate has as
+    - On tori of at least `_FEW_RANKS` ranks, without a target runtime, a second candidate has as
       many chunks as depth and bytes allow, if that is more. Its messages to distant ranks contain
       several chunks (`choose_grains`). It replaces the first candidate if that has more than
       `_MAX_TRIED_STEPS` steps.
@@ -255,7 +259,7 @@ def _choose_broadcast_chunks(
             for chunks, grain in dict.fromkeys(pairs)
         ]
     many = min(_MAX_CHUNKS_PER_HOP * trees.depth, most_chunks)
-    if not trees.rings or ranks < FEW_RANKS or many <= equal:
+    if not trees.rings or ranks < _FEW_RANKS or many <= equal:
         return [(equal, None)]
     levels = compute_torus_levels(trees.rings, request.collective.root or 0)
     grains = choose_grains(trees.rings, levels, many, max_steps // 2)
@@ -323,8 +327,10 @@ def _find_trees(request: SynthesisRequest, options: NestedOptions) -> BroadcastT
     """Return the trees of a broadcast, None for other collectives.
 
     On a torus they are the trees along its rings, unless the option `sizes` requests other sizes.
-    Otherwise they are two binary trees, for each member of a group of `find_forwarding_group`.
-    Raises `UsageError` as `choose_levels`.
+    Otherwise they are two binary trees, or two for each member of a group of
+    `find_forwarding_group`. Trees of groups above `_MAX_GROUP` ranks are only used if they are
+    estimated to be faster, and have at most `_MAX_STEPS` steps with one chunk. Raises `UsageError`
+    as `choose_levels`.
     """
     if request.collective.kind is not CollectiveKind.BROADCAST:
         return None
@@ -334,7 +340,11 @@ def _find_trees(request: SynthesisRequest, options: NestedOptions) -> BroadcastT
     if rings and levels == rings:
         return BroadcastTrees(find_torus_trees(rings, root), rings=tuple(rings))
     ranks = topology.num_npus
-    size = find_forwarding_group(topology, options.sizes)
-    if size > 1:
-        return BroadcastTrees(find_group_trees(size, ranks, root), group_size=size)
-    return BroadcastTrees(find_binary_trees(ranks, root))
+    binary = BroadcastTrees(find_binary_trees(ranks, root))
+    size = find_forwarding_group(topology, options.sizes, _FEW_RANKS)
+    if size == 1 or (size > _MAX_GROUP and 4 * size * ranks > _MAX_STEPS):
+        return binary
+    grouped = BroadcastTrees(find_group_trees(size, ranks, root), group_size=size)
+    if size <= _MAX_GROUP:
+        return grouped
+    return min(grouped, binary, key=lambda trees: _estimate_ns(request, options, trees))

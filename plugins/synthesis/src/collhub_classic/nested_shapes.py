@@ -20,9 +20,6 @@ _MAX_RANGES = 16
 # Steps of several parts, which use the links of all dimensions of a torus at the same time.
 MAX_STEPS_OF_PARTS = 8_200_000
 MIN_UNIT_BYTES = 64
-# From so many ranks on, broadcasts on tori have messages of several sizes, of which no runtime has
-# enough operations.
-FEW_RANKS = 512
 # From so many ranks on, ranges of levels are forwarded, and broadcasts may have
 # `MAX_STEPS_OF_PARTS` steps.
 MANY_RANKS = 4096
@@ -106,7 +103,8 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
 
     Groups are gathered from the outermost level on; units are moved if this takes more than
     `MAX_STEPS_OF_PARTS` steps, as all-gathers of thousands of ranks do. If the closest level of
-    many ranks has links of its own, its exchange overlaps with those of the other levels.
+    many ranks has links of its own and is not divided, its exchange overlaps with those of the
+    other levels.
 
     On a torus, every part begins with another dimension, and two parts with the same dimension
     differ in the direction of the longer half of their rings. All-gathers and reduce-scatters have
@@ -118,13 +116,13 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
     levels = choose_levels(topology, text)
     if not rings or levels != rings:
         shape = NestedShape.direct(levels)
-        is_moved = shape.count_steps(kind) > MAX_STEPS_OF_PARTS
+        shape = replace(shape, is_moved=shape.count_steps(kind) > MAX_STEPS_OF_PARTS)
         # Units that are not moved are single messages, which overlap without ranges.
-        has_ranges = kind is CollectiveKind.ALL_REDUCE or is_moved
-        is_large = text == "auto" and topology.num_npus >= MANY_RANKS
-        if is_large and has_ranges and _has_own_links(topology, levels):
-            return _choose_forwarded(replace(shape, is_moved=is_moved), kind)
-        return replace(shape, is_moved=is_moved)
+        has_ranges = kind is CollectiveKind.ALL_REDUCE or shape.is_moved
+        # Groups that are divided have several levels, whose chunks overlap.
+        if has_ranges and find_forwarding_group(topology, text, MANY_RANKS) == levels[0] > 1:
+            return _choose_forwarded(shape, kind)
+        return shape
     count = len(rings)
     orders = [tuple((first + axis) % count for axis in range(count)) for first in range(count)]
     is_ring = tuple(length > 2 for length in rings)
@@ -145,26 +143,21 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
     return shapes[-1]
 
 
-def _has_own_links(topology: Topology, levels: Sequence[int]) -> bool:
-    """Return whether routes within the closest level and those to other groups share no link."""
-    inside = levels[0]
-    if len(levels) == 1 or inside == 1:
-        return False
-    routes = topology.routes(np.zeros(2, np.int64), np.asarray([1, inside]))
-    near, far = np.split(routes.links, routes.indptr[1:2])
-    return not np.intersect1d(near, far).size
-
-
-def find_forwarding_group(topology: Topology, sizes_text: str) -> int:
+def find_forwarding_group(topology: Topology, sizes_text: str, min_ranks: int) -> int:
     """Return the size of the groups whose ranks have links of their own to other groups, else 1.
 
-    These are the closest levels of networks of at least `FEW_RANKS` ranks if the option `sizes` is
-    `auto`, and routes within a group share no link with those to other groups, as on rails.
+    These are the closest levels, not divided, of a network of at least `min_ranks` ranks that is no
+    torus, if the option `sizes` is `auto`, and routes within a group share no link with those to
+    other groups, as on rails.
     """
-    if topology.num_npus < FEW_RANKS or sizes_text != "auto" or find_rings(topology):
+    if topology.num_npus < min_ranks or sizes_text != "auto" or find_rings(topology):
         return 1
-    levels = choose_levels(topology, sizes_text)
-    return levels[0] if _has_own_links(topology, levels) else 1
+    inside, *outside = _find_levels(topology)
+    if not outside or inside == 1:
+        return 1
+    routes = topology.routes(np.zeros(2, np.int64), np.asarray([1, inside]))
+    near, far = np.split(routes.links, routes.indptr[1:2])
+    return 1 if np.intersect1d(near, far).size else inside
 
 
 def _choose_forwarded(shape: NestedShape, kind: CollectiveKind) -> NestedShape:
@@ -211,14 +204,17 @@ def choose_levels(topology: Topology, text: str) -> list[int]:
             )
         return [size for size in sizes if size > 1] or [1]
     rings = find_rings(topology)
-    if rings:
-        return rings
+    return rings or [part for level in _find_levels(topology) for part in _divide_level(level)]
+
+
+def _find_levels(topology: Topology) -> list[int]:
+    """Return the levels of `choose_levels` for `auto` off a torus, not divided, closest first."""
     levels = _find_distance_levels(topology)
-    groups = find_equal_groups(topology, range(ranks))
-    is_numbered = np.array_equal(groups.ravel(), np.arange(ranks))
+    groups = find_equal_groups(topology, range(topology.num_npus))
+    is_numbered = np.array_equal(groups.ravel(), np.arange(topology.num_npus))
     if len(levels) == 1 and len(groups) > 1 and is_numbered:
-        levels = [groups.shape[1], len(groups)]
-    return [part for level in levels for part in _divide_level(level)]
+        return [groups.shape[1], len(groups)]
+    return levels
 
 
 def _find_distance_levels(topology: Topology) -> list[int]:

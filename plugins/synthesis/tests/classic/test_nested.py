@@ -16,7 +16,13 @@ from collhub_classic.nested_broadcast import (
     find_group_trees,
     find_torus_trees,
 )
-from collhub_classic.nested_shapes import NestedShape, choose_levels, choose_shape, find_rings
+from collhub_classic.nested_shapes import (
+    NestedShape,
+    choose_levels,
+    choose_shape,
+    find_forwarding_group,
+    find_rings,
+)
 from collhub_classic.nested_steps import build_nested_steps
 
 import hub_core
@@ -286,13 +292,42 @@ def test_a_broadcast_on_rails_is_near_its_bound(monkeypatch: pytest.MonkeyPatch)
     if not hub_core.discover().all(Simulator):
         pytest.skip("no simulator is installed")
     plain = make("rail:8x4", 1 << 26, CollectiveKind.BROADCAST)
-    monkeypatch.setattr("collhub_classic.nested_shapes.FEW_RANKS", 32)
+    monkeypatch.setattr("collhub_classic.nested._FEW_RANKS", 32)
     result = make("rail:8x4", 1 << 26, CollectiveKind.BROADCAST)
     assert result.statistics["trees"] == 8
     assert result.ratio_to_bound is not None
     assert plain.ratio_to_bound is not None
     # 1.03, and 5.26 with two binary trees.
     assert result.ratio_to_bound < 1.1 < plain.ratio_to_bound
+
+
+@pytest.mark.parametrize(("size", "trees"), [(1 << 12, 2), (1 << 25, 128)])
+def test_broadcasts_of_few_bytes_avoid_the_chain_in_a_large_group(
+    size: int, trees: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a group of 64 ranks the chain has 63 messages; two binary trees have a depth of 8."""
+    monkeypatch.setattr("collhub_classic.nested._FEW_RANKS", 128)
+    result = make("rail:2x64", size, CollectiveKind.BROADCAST, chunks="1")
+    assert result.statistics["trees"] == trees
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("rail:3x8", 8),
+        # A level of 64 ranks is not divided.
+        ("rail:8x64", 64),
+        # Ranks share their links to other groups, or all links are between two ranks.
+        ("leaf-spine:6,4,2", 1),
+        ("fully-connected:64", 1),
+        ("torus:8x3", 1),
+    ],
+)
+def test_ranks_of_a_forwarding_group_have_links_of_their_own(text: str, size: int) -> None:
+    topology = hub_core.parse_topology(text)
+    assert find_forwarding_group(topology, "auto", topology.num_npus) == size
+    # Smaller networks than the minimum have no such groups.
+    assert find_forwarding_group(topology, "auto", topology.num_npus + 1) == 1
 
 
 @pytest.mark.parametrize(
