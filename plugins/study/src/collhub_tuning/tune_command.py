@@ -262,7 +262,9 @@ def _check(context: CommandContext, path: str, arguments: dict[str, Any], as_jso
     command_line = click.get_current_context()
     for parameter in command_line.command.params:
         source = command_line.get_parameter_source(parameter.name or "")
-        if source is ParameterSource.COMMANDLINE and parameter.name not in allowed:
+        # Click 8.1 calls an argument without a value a part of the command line too.
+        is_given = command_line.params.get(parameter.name or "") != ()
+        if source is ParameterSource.COMMANDLINE and is_given and parameter.name not in allowed:
             name = parameter.opts[0] if isinstance(parameter, click.Option) else "FILE"
             cure = "give --check FOLDER alone, or --check FILE... with at most --to FORMAT"
             raise UsageError(f"{name} has no meaning with --check", cure=cure)
