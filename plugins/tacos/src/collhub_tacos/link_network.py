@@ -156,9 +156,11 @@ class PathNetwork(LinkNetwork):
     def link_times(self, chunk_bytes: int, occupancy: Occupancy) -> PathTimes:
         """Return the times of a message of `chunk_bytes` on every arc of an idle network.
 
-        Times on single links are whole nanoseconds, as in simulators: fractions would change the
-        order at switches. Raises `InputError` if a message takes too long to be counted in
-        picoseconds.
+        An arc is the path between two NPUs over links and switches. The result has, in ps: `busy`
+        of the arc's first link, `arrival` summed over its links, and `hops`, the times of all
+        single links. Times on single links are whole nanoseconds, as in simulators, because
+        fractions would change the order at switches. Raises `InputError` if a message takes too
+        long to be counted in ps.
         """
         # Raises an error for times that do not fit in picoseconds.
         self.links.link_times(chunk_bytes, occupancy)
@@ -188,7 +190,9 @@ class PathNetwork(LinkNetwork):
 def get_links_of_arcs(network: LinkNetwork, times: LinkTimes) -> tuple[Routes, LinkTimes]:
     """Return (the links of every arc, the times of these links).
 
-    Without switches an arc is one link, with the given times.
+    An arc connects two NPUs. With switches (a `PathNetwork`) it consists of several links, and the
+    second result has the times of all single links. Without switches an arc is one link, and the
+    given `times` are returned.
     """
     if isinstance(network, PathNetwork):
         assert isinstance(times, PathTimes)
@@ -347,9 +351,10 @@ def _pair_ports(
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return the pairs of in-links and out-links of a switch that become direct links.
 
-    Returns (in-link, out-link, number of pairs of this in-link), int64. An in-link is paired with
-    the out-links to the `degree` (0: all) neighbours that follow its source cyclically by number,
-    without the source itself.
+    Returns three equally long int64 arrays: in-link, out-link, and the number of pairs that this
+    in-link has. The in-links are in the order of their numbers. Each is paired with the first
+    `degree` (0: all) out-links in the cyclic order of their destinations, beginning after the
+    source of the in-link. An out-link back to that source is never paired.
     """
     nothing = np.zeros(0, np.int64)
     in_link, out_link, link_count = [nothing], [nothing], [nothing]

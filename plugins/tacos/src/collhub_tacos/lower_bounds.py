@@ -118,8 +118,9 @@ class CollectiveDemand:
     def count_leaving(self, inside: Int64Array, has_root: BoolArray) -> Int64Array:
         """Return the number of messages of one unit that must leave each set of nodes: int64[sets].
 
-        `inside`: number of members in each set. `has_root`: bool, whether each set contains the
-        root.
+        `inside`: number of ranks' NPUs (members) in each set. `has_root`: bool[sets], whether a set
+        contains the root. All members that are not inside count as outside. The rule of the
+        collective gives chunks; each is `units_per_rank` messages.
         """
         outside = self.num_members - inside
         chunks = _COUNT_LEAVING[self.collective.kind](inside, outside, has_root)
@@ -137,12 +138,12 @@ class CollectiveDemand:
         return int(leaving[0])
 
     def count_between(self, sources: BoolArray, targets: BoolArray) -> int:
-        """Return the number of messages of one unit that must get from `sources` to `targets`.
+        """Return the number of one-unit messages that must get from nodes `sources` to `targets`.
 
-        Both are bool[nodes] and disjoint; other nodes may forward. The number depends on the
-        members in each set and on the side of the root. If data go to the root, it belongs to the
-        source side unless it is a target; otherwise it belongs to the source side only if it is a
-        source.
+        Both are bool[nodes] and disjoint; other nodes may forward. The number follows from the
+        numbers of members in both sets, and from whether the root counts as a source. For a reduce
+        or gather it does unless it is in `targets`; for other collectives, only if it is in
+        `sources`.
         """
         inside = int(np.sum(sources & self.is_member))
         outside = int(np.sum(targets & self.is_member))
@@ -182,16 +183,16 @@ def compute_lower_bounds_ps(
     """Return lower bounds in ps, by name, for algorithms whose messages all carry one unit.
 
     A unit has `chunk_bytes` bytes. `node_sets`: further sets of nodes (bool[nodes]). The network
-    must be connected. The capacity of a link is the number of entire messages that arrive by a
-    time. Bounds of 0 are omitted, except `fluid`. The bounds are:
+    must be connected. A link carries only entire messages. Bounds of 0 are omitted, except `fluid`:
 
     - `ingress`, `egress`: messages that must enter or leave some node
-    - `cut`: messages that must leave a slab along a dimension, a group of the topology, or one of
-      `node_sets`
+    - `cut`: messages that must leave a slab along a dimension, a group of the topology, one of
+      `node_sets`, or the complement of one of these
     - `diameter`: the longest shortest path that data must take
-    - `bandwidth`: messages on all links together; those of an all-to-all on shortest paths, and 2(n
+    - `bandwidth`: messages on all links together: those of an all-to-all on shortest paths, and 2(n
       - 1) per chunk of an all-reduce between n blocks
-    - `fluid`: the maximum of these bounds for messages of any size, without latency
+    - `fluid`: the maximum of all these except `diameter`, for messages of any size, without
+      latency, rounded down
     """
     times = network.link_times(chunk_bytes, occupancy)
     demand = CollectiveDemand.of(collective, network, members)
@@ -216,9 +217,11 @@ def _build_crossings(
 ) -> Mapping[str, list[LinkGroups]]:
     """Return the groups of links that messages must cross, by the name of their bound.
 
-    - `ingress`, `egress`: per node its incoming or outgoing links, and the units that must cross
-      them
-    - `cut`: the links out of each known set, of each of `node_sets`, and of their complements
+    Each group has its links and the number of messages of one unit that must cross them:
+
+    - `ingress`, `egress`: one group per node, its incoming or outgoing links
+    - `cut`: the links out of each known set (slabs, groups of the topology), of each of `node_sets`
+      (bool[nodes]), and of their complements
     - `bandwidth`: links that limit the total number of messages of an all-to-all or all-reduce
 
     Groups that no message must cross are included.
@@ -344,8 +347,9 @@ class LinkGroups:
     def time_ps(self, times: LinkTimes) -> int:
         """Return the earliest time in ps by which every group can have carried its messages.
 
-        Each link starts one message per busy time, and the first one arrives after its arrival
-        time. Groups without links or messages are ignored; 0 if there are no other groups.
+        A group needs `needed` messages, and its links carry them in parallel. The first message of
+        a link arrives after the link's arrival time, and one more after every further busy time.
+        Groups without links or messages are ignored; 0 if there are no other groups.
         """
         groups = self.without_empty_groups()
         if not len(groups.needed):

@@ -142,12 +142,13 @@ def _build_answer(
     request: SynthesisRequest,
     best: SynthesisCandidate,
 ) -> _Answer:
-    """Build the requested steps: those of all ranks, or those of some ranks.
+    """Build the algorithm of all ranks or of `setting.requested_ranks`; return it and its time.
 
-    For some ranks, the schedule is verified first. If it has at most `MAX_SIMULATED_TRANSFERS`
-    transfers, all are used for this, and the time is that of the last arrival; otherwise only the
-    transfers of these ranks are built, and the time is the candidate's. Times are in ns, rounded
-    up.
+    Without requested ranks, algorithm and time are those of `build_timed_algorithm`; nothing is
+    verified here. Otherwise the entire schedule is verified if possible, and the result records
+    whether it was. With at most `MAX_SIMULATED_TRANSFERS` transfers, all are built for this, and
+    the time is that of the last arrival. With more, only those of the requested ranks are built,
+    and the time is the candidate's. Times are in ns, rounded up.
     """
     if setting.requested_ranks is not None:
         # If there are many transfers, only those of the requested ranks fit in memory.

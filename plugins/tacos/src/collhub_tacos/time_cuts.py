@@ -148,10 +148,11 @@ class TimeCuts:
         return best
 
     def _find_latest(self, cut: TimeCut, node: int, max_ps: int) -> TimeCut:
-        """Return the valid cut in which `node` changes sides as late as possible, by `max_ps`.
+        """Return the valid cut in which `node` changes sides as late as possible, up to `max_ps`.
 
-        `cut` must be valid, and is returned if no later one is. The search is a bisection, which
-        assumes that all cuts before a valid one are valid.
+        A cut is valid if fewer messages can cross it than must. `cut` must be valid, and is
+        returned if no later time of the node is. The search is a bisection between the time of the
+        cut and `max_ps`; it assumes that all times before a valid one are valid.
         """
         best, high = cut, max_ps
         while best.time_ps < high:
@@ -306,9 +307,11 @@ class EvacuationBound:
     since: Int64Array | None = None
 
     def time_cut(self, times: LinkTimes) -> TimeCut | None:
-        """Convert the proof to a cut in picoseconds; None without a proof.
+        """Convert the proof of the bound to a cut in picoseconds; None without a proof.
 
-        `times`: equal times of all links, as for the bound.
+        `times`: the link times for which the bound was computed, equal for all links. The steps of
+        the proof are multiplied by the busy time. For the destination of the bound, the remainder
+        of the arrival modulo the busy time is added.
         """
         if self.since is None:
             return None
@@ -393,10 +396,12 @@ class _ExpandedNetwork:
         self._flows = FlowNetwork.fed((steps + 1) * nodes, tails, heads, np.arange(nodes))
 
     def cut_steps(self, chunks_at_node: Int64Array, node: int) -> Int64Array | None:
-        """Return the step after which each node is beyond the minimum cut: int64[nodes].
+        """Return the first step after which each node is beyond the minimum cut: int64[nodes].
 
-        A node that is never beyond it has a step after the last one. Returns None if there is no
-        such cut, that is, if all chunks can be at `node` in time.
+        The cut, in the time-expanded network, keeps some chunks from reaching `node` by its last
+        step. `chunks_at_node`: chunks with which each node starts. 0 means from the start on; a
+        node that is never beyond the cut has the number of steps + 1. Returns None if all chunks
+        can be at `node` in time.
         """
         total = int(chunks_at_node.sum())
         arcs = np.where(self._is_wait, total, 1)

@@ -63,8 +63,12 @@ LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
 def choose_ladder(setting: Setting) -> list[int]:
     """Return the numbers of chunks per rank's part that are tried, ascending.
 
-    They depend on the collective, and on whether the network has switches. For pipelines, numbers
-    are omitted that are too small to fill the pipeline; at least one number remains.
+    Each collective has a fixed list: all-gather, reduce-scatter and all-reduce 1 to 8, or 1, 2, 4,
+    8, 16 with switches; broadcast and reduce (pipelines) powers of two to 1024, with switches also
+    (NPUs - 1) times powers of two; gather and scatter 1 to 8; all-to-all 1 to 4.
+    `setting.choose_piece_counts` replaces the list by a requested number, and omits numbers that do
+    not fit. For pipelines, numbers too small to fill the pipeline are omitted, but not the largest.
+    Empty if the limits of units allow no number.
     """
     kind = setting.collective.kind
     ladder, is_switched = LADDERS[kind], isinstance(setting.network, PathNetwork)
@@ -87,10 +91,11 @@ def choose_ladder(setting: Setting) -> list[int]:
 
 
 def _may_fill_pipeline(setting: Setting, pieces: int) -> bool:
-    """Return whether this number of pieces may fill the pipeline of a rooted collective.
+    """Return whether `pieces` chunks are enough to fill the pipeline of a broadcast or reduce.
 
-    It is False if a piece that is eight times smaller would still take more than 32 latencies of a
-    link. True for at most two NPUs, between which there is no pipeline.
+    False if even a chunk eight times smaller would occupy the fastest link for more than 32 times
+    the largest latency. A chunk has the bytes of the collective divided by `pieces`. Always True
+    for at most two NPUs, between which there is no pipeline.
     """
     topology = setting.network.topology
     fastest = float(topology.bandwidth_bytes_per_s.max(initial=1.0))
@@ -121,9 +126,9 @@ class _Phases:
     def transfers(self, nodes: Nodes) -> Transfers:
         """Return the transfers of all phases or, with `nodes`, only those that touch these nodes.
 
-        If all transfers are requested and the links have an order, they are retimed if the first
-        phase is reversed, or links are free before the arrival. A selection keeps its planned
-        times.
+        The schedule is retimed (all transfers start as early as possible, in the same order) if
+        `nodes` is None, the window rule keeps an order on links, and the first phase is reversed or
+        links are free before the arrival. Otherwise the planned times are kept.
         """
         schedule = self._join_phases(nodes)
         # A reversed schedule is as late as possible, and other schedules may use steps that are
@@ -166,10 +171,12 @@ class _Phases:
     def candidates(
         self, form: str, pieces: int, parts: tuple[Collective, Chunks], index: int
     ) -> list[SynthesisCandidate]:
-        """Return one candidate per window rule, that of the plan first.
+        """Return one candidate per window rule (limit of messages in flight on a link).
 
-        `form`: name of the form. `pieces`: chunks per part of a rank. `parts`: (collective,
-        chunks). `index`: number of this spreading within the form, which the variants record.
+        The rules are those of `_list_window_rules`, the planned one first. `form`: name of the
+        algorithm form. `pieces`: chunks per part of a rank. `parts`: (collective, chunks). `index`:
+        number of this spreading within the form. Each candidate records (form, index, rule) as its
+        variant.
         """
         candidates = []
         for rule in self._list_window_rules():
@@ -179,14 +186,15 @@ class _Phases:
         return candidates
 
     def _list_window_rules(self) -> tuple[WindowRule, ...]:
-        """Return the window rules that differ on this network, the rule of the plan first.
+        """Return the window rules to try on this network, the rule of the plan first.
 
-        A window limits the messages that are in flight on a link. The rules are:
+        A window limits the messages that are in flight on a link. The first matching case applies:
 
-        - a free plan with sums on reducing switches: FREE and SUMS_IN_TURN
-        - any other free plan, a plan with slow start, and links that are busy until the arrival:
-          the rule of the plan only
-        - otherwise: UNCAPPED; CAPPED if the widest window exceeds its cap; finally FREE with
+        - the plan has no order on links (FREE), is a reduce-scatter with an all-gather, and
+          switches reduce: FREE and SUMS_IN_TURN
+        - any other FREE plan, a plan with SLOW_START, and links that are busy until the arrival:
+          only the rule of the plan
+        - otherwise UNCAPPED; then CAPPED, if the widest window exceeds its limit; finally FREE with
           switches, SLOW_START without
         """
         has_sums = self.is_first_reversed and len(self.spreads) > 1
@@ -240,11 +248,11 @@ def _number_variants(
 def _build_spread(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """Build candidates for all-gather and broadcast, all of the form "spread".
+    """Build the candidates for an all-gather or broadcast with `pieces` chunks per part of a rank.
 
-    The planned spreading comes first, if `prospects` consider it worth building, then the free
-    ones, which no search plans. The index of a variant counts the spreadings. `pieces`: chunks per
-    part of a rank.
+    All have the form "spread". First come those of the planned spreading, unless `prospects` (times
+    of earlier candidates) rule it out. Then come those of the free spreadings, which have no fixed
+    order on links. The index of a variant is the number of the spreading. The list may be empty.
     """
     parts = setting.cut(pieces)
     trials = Trials(prospects.of_part("forwards"), pieces)
@@ -263,11 +271,12 @@ def _build_spread(
 def _build_collect(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """Build candidates for reduce-scatter and reduce, all of the form "reversed".
+    """Build the candidates for a reduce-scatter or reduce with `pieces` chunks per part of a rank.
 
-    They are spreadings on the transposed network, reversed in time. The planned one comes first, if
-    `prospects` consider it worth building, then the free ones. The index of a variant counts the
-    spreadings. `pieces`: chunks per part of a rank.
+    All have the form "reversed": a spreading on the transposed network, reversed in time. First
+    come those of the planned spreading, unless `prospects` (times of earlier candidates) rule it
+    out. Then come those of the free spreadings, which have no fixed order on links. The index of a
+    variant is the number of the spreading. The list may be empty.
     """
     parts = setting.cut(pieces)
     unit_count, target = parts[0].unit_count, setting.members[parts[1].target]
@@ -338,11 +347,12 @@ def _build_two_phase(
 def _build_routed(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """Build candidates for all-to-all, scatter and gather, all of the form "routed".
+    """Build the candidates for an all-to-all, scatter or gather with `pieces` chunks per part.
 
-    The routed schedule comes first, if `prospects` consider it worth building, then the schedules
-    of direct sending. The index of a variant counts the schedules. `pieces`: chunks per part of a
-    rank. Progress becomes 1 after routing.
+    All have the form "routed". First come those of the routed schedule, with paths that share the
+    load of the links, unless `prospects` (times of earlier candidates) rule it out. Then come those
+    of direct sending (`_spread_directly`). The index of a variant is the number of the schedule.
+    `progress` gets 1 after routing. The list may be empty.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.routing.routes import route_all
@@ -418,9 +428,11 @@ def _create_task(
 def _create_transposed_task(
     setting: Setting, unit_count: int, origin: Int64Array, trials: Trials
 ) -> SpreadTask:
-    """Create the task of spreading on the transposed network, whose result is to be reversed.
+    """Create the task of spreading on the transposed network, whose result is reversed later.
 
-    If links are equal in both directions, the network itself is used. `origin`: node of each chunk.
+    `origin`: node of each chunk. `unit_count`: units of the full buffer, which determine the
+    message size. If every link has an equal link in the opposite direction and there are no
+    switches, the network itself is used.
     """
     network, times = setting.network, setting.link_times(unit_count)
     # The times of a duplex network are also those of its transpose.
@@ -431,10 +443,11 @@ def _create_transposed_task(
 
 
 def _spread_for_reduction(task: SpreadTask, times: LinkTimes, progress: Progress) -> SpreadResult:
-    """Find the spreading that is the fastest when it is reversed into a reduction.
+    """Find the spreading that is the fastest when it is reversed in time into a reduction.
 
-    `times`: link times of the original network, by which the reversed schedule is measured. Without
-    switches a reversed schedule takes as long as the spreading, so that nothing is measured.
+    `task` belongs to the transposed network. With switches, spreadings are compared by the time of
+    the reversed and retimed schedule with `times`, the link times of the original network. Without
+    switches the reversed schedule takes as long as the spreading, so `times` is not used.
     """
     if not isinstance(task.network, PathNetwork):
         return spread_out(task, progress)

@@ -190,8 +190,10 @@ class _PipelinedTrees:
     def max_repeats(self, messages: int) -> int:
         """Return the maximum number of repetitions of all trees, at least 1.
 
-        The result has at most `messages` messages. Chunks are so large that they occupy every link
-        for at least its latency, and at least 20 ns.
+        A repetition sends as many chunks as the sum of the weights of the trees. All repetitions
+        together have at most `messages` messages, and every chunk must occupy each link for at
+        least the link's latency and at least 20 ns. If even one repetition exceeds these limits,
+        the result is 1.
         """
         # The bytes of a chunk that occupies a link for its latency or at least 20 ns.
         shortest = np.maximum(self.pipelining.topology.latency_s, _MIN_MESSAGE_S)
@@ -205,8 +207,9 @@ class _PipelinedTrees:
     def requested_repeats(self, setting: Setting) -> int | None:
         """Return how often the trees are repeated for the requested number of chunks, at least 1.
 
-        `setting.pieces` chunks per rank are requested; None if it is None. One repetition has as
-        many chunks as the sum of the weights of the trees, so the number is rounded.
+        `setting.pieces` chunks per rank are requested; returns None if it is None. A repetition
+        sends as many chunks as the sum of the weights of the trees. The result is `pieces` * ranks
+        divided by this sum, rounded.
         """
         if setting.pieces is None:
             return None
@@ -283,13 +286,13 @@ class _FastestPipeline:
 def _find_fastest(
     form: str, setting: Setting, packings: Iterator[_PipelinedTrees]
 ) -> SynthesisCandidate:
-    """Return the fastest candidate on trees.
+    """Return the fastest all-reduce on trees as a candidate of the form `form`.
 
-    First all packings are tried with few chunks; then the best one with more chunks. If
-    `setting.pieces` is given, it is used for all packings, and the second part is omitted. On
-    Ctrl-C, the best result so far is returned, marked as interrupted; without one,
-    `KeyboardInterrupt` is raised. Raises `InputError` (`not-duplex`) for a network that does not
-    suit trees.
+    First every packing (set of trees) is tried, with chunks for at most 2^15 messages. Then the
+    best packing is tried with more chunks. If `setting.pieces` is given, all packings use it and
+    the second part is omitted. On Ctrl-C, the best result so far is returned, marked as
+    interrupted; without one, `KeyboardInterrupt` is raised. Raises `InputError` (`not-duplex`) for
+    a network with switches or without equal links in both directions.
     """
     if reason := find_unsuitability(setting.network):
         raise InputError(
@@ -348,17 +351,20 @@ def _generate_packings(setting: Setting, progress: Progress) -> Iterator[_Pipeli
 
 
 def _default_seeds(nodes: int) -> int:
-    """Return the default number of packings for a network of this many nodes.
+    """Return the default number of tree packings for a network of `nodes` nodes.
 
-    It is `_MAX_SEEDS` for up to `_NODES_FOR_ALL_SEEDS` nodes, and decreases in inverse proportion
-    for more nodes, to at least 1.
+    It is 8 for up to 256 nodes, and 2048 // nodes for more, at least 1.
     """
     affordable = _MAX_SEEDS * _NODES_FOR_ALL_SEEDS // nodes
     return max(1, min(_MAX_SEEDS, affordable))
 
 
 def _generate_central_tree(setting: Setting, progress: Progress) -> Iterator[_PipelinedTrees]:
-    """Yield the tree of shortest paths around the network's centre, with weight 1."""
+    """Yield one tree, with weight 1: that of shortest paths from the network's most central node.
+
+    The lengths of paths are the arrival times of a message with all bytes of the collective.
+    Reports progress 0 before.
+    """
     progress(0.0, "choosing the number of chunks")
     times = setting.network.link_times(setting.collective_bytes, setting.occupancy)
     tree = build_central_tree(setting.network, times, setting.members)

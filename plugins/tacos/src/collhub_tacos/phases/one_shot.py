@@ -135,10 +135,12 @@ class _StepWriter:
             self._add_step(sender, StepKind.SEND, piece, read=number, peer=receiver)
 
     def receive(self, message: int, sender: int, receiver: int) -> None:
-        """Add the receive of a message at `receiver`, one step per piece.
+        """Add the receive of a message at `receiver`, one step per piece of the vector.
 
-        It is a RECV_REDUCE if only one sum reads the vector, and the other summand is available and
-        may be overwritten by the sum. Otherwise it is a RECV into a new slot of SCRATCH.
+        It is a RECV_REDUCE if only one sum reads the received vector, the other summand of that sum
+        exists, and the buffer of the sum may be written now (`_may_overwrite`). Its result is the
+        sum, to which a buffer is assigned. Otherwise it is a RECV into a new slot of SCRATCH. The
+        steps are recorded as writers of the sum or of the received vector.
         """
         number = self._plan.received[message]
         vectors = self._plan.vectors[receiver]
@@ -165,10 +167,10 @@ class _StepWriter:
         return self._steps.build(), np.asarray(self._slots, np.int64) * self._pieces
 
     def _may_overwrite(self, npu: int, number: int, part: int) -> bool:
-        """Return whether sum `number` may be written to its buffer after `part` has been added.
+        """Return whether sum `number` may be written now, as OUTPUT may be the memory of INPUT.
 
-        This is always so, unless it is the result of the NPU, whose buffer may be the same memory
-        as INPUT. Then this addition must be the last step that reads INPUT.
+        True for every sum except the result of the NPU, which is in OUTPUT. For the result, True
+        only if the addition of the summand `part` would be the last step that reads INPUT.
         """
         reads = len(self._readers[npu][0]) + (part == LOCAL_CONTRIBUTION)
         is_last = reads == self._plan.vectors[npu][LOCAL_CONTRIBUTION].uses
@@ -179,11 +181,11 @@ class _StepWriter:
         return number == LOCAL_CONTRIBUTION or bool(self._plan.vectors[npu][number].steps)
 
     def _write_sum(self, npu: int, number: int) -> None:
-        """Add the steps of a sum and of its summands, unless they exist.
+        """Add the steps that compute sum `number` at an NPU, and first those of its summands.
 
-        The summand that is available first (the left one of equal ones) is copied, or its buffer is
-        reused; then the other one is added, piece by piece. The reducing steps are recorded as the
-        steps of the sum.
+        Steps that exist are not repeated. The summand that is available first (the left one of
+        equal ones) is copied to a new buffer, or its buffer is reused; then the other one is added
+        to it, piece by piece. The REDUCE steps are recorded as the steps of the sum.
         """
         if self._exists(npu, number):
             return
@@ -248,11 +250,14 @@ class _StepWriter:
         after: tuple[int, ...] = (),
         peer: int = -1,
     ) -> int:
-        """Add a step that reads a piece of a vector and writes one of another; return its number.
+        """Add a step of a piece to an NPU; return its number.
 
-        `read`, `written`: numbers of the vectors, None for none. `after`: further steps on which it
-        depends. The step depends on the step that writes the vector that it reads. A step that
-        writes the result waits for all steps that read INPUT, because both may be the same memory.
+        It reads vector `read` and writes vector `written` of the NPU (None for none). `peer`: the
+        other rank of a message, -1 for none. Data dependencies: `after`, and the step that wrote
+        this piece of `read` (none for INPUT). A step that writes the result also waits, by a
+        control dependency, for all earlier steps of this NPU and piece that read INPUT, as OUTPUT
+        may be the same memory. The step is recorded as a reader of INPUT if it reads it; the caller
+        must record it as the writer of `written`.
         """
         columns = {"count": 1, "peer": peer}
         data, control = list(after), []
@@ -299,11 +304,15 @@ def find_unsuitability(setting: Setting) -> str | None:
 def build_one_shot_candidates(
     setting: Setting, limit_ps: Callable[[], int | None], progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    """Yield candidates with increasing numbers of pieces, as long as they improve the result.
+    """Yield all-reduces in one phase with more and more pieces (of 1, 2, 4, 8), while they improve.
 
-    `limit_ps()`: the fastest time so far in ps, None if there is none. The search ends if the
-    busiest link takes longer than that, or if the last candidate did not reduce it. Yields nothing
-    if some NPUs cannot reach each other.
+    Only the requested number of pieces is tried, if there is one.
+
+    `limit_ps()`: the fastest time so far in ps, None if there is none; the consumer updates it
+    between candidates. The search ends before a candidate whose busiest link takes longer than this
+    limit, and after one that did not reduce the limit (if there was one). Yields nothing if already
+    the fastest link needs longer than the limit for all bytes, or if some NPUs cannot reach each
+    other.
     """
     progress(0.0, _ACTIVITY)
     limit = limit_ps()

@@ -136,10 +136,12 @@ def build_partial_sums(trees: InTrees) -> PartialSums:
 def _find_remaining(
     trees: InTrees, number: Int64Array, first: Int64Array, parts_of_message: list[list[int]]
 ) -> Int64Array:
-    """Return the time in ps from each message's start to the farthest result with it: int64.
+    """Return the time in ps from each message's start to the farthest result with it, int64.
 
-    A message of several trees is summed as in the first of them, so its summands are needed for all
-    of these trees. Takes one pass over all summands per summand of the longest chain.
+    `number`: int64[destinations, NPUs], the message of each NPU in the tree of each destination, -1
+    for none. `first`: destination * NPUs + NPU of the first tree with each message. A message of
+    several trees is summed as in the first, so its summands are needed for all of these trees.
+    Takes one pass over all summands per summand of the longest chain.
     """
     nodes = len(trees.arc)
     farthest = np.zeros(len(first), np.int64)
@@ -159,10 +161,12 @@ def _find_remaining(
 
 
 def _number_messages(trees: InTrees) -> tuple[Int64Array, Int64Array]:
-    """Return the message number of every (destination, NPU), and the first pair of every number.
+    """Number the messages of all in-trees; return (numbers, first pair of every number).
 
-    The numbers are int64[destinations, NPUs], -1 at the destination itself. The first pairs are
-    flat indices into them. Messages are equal if they use the same arc for the same contributors.
+    In the tree of a destination, every other NPU sends one message to its parent. The numbers are
+    int64[destinations, NPUs], -1 at the destination itself. Messages with the same arc and the same
+    contributing NPUs get the same number. The first pairs are int64[messages]: destination * NPUs +
+    NPU of the first such message.
     """
     sets = _find_contributors(trees)
     nodes = len(trees.arc)
@@ -197,10 +201,12 @@ def _find_contributors(trees: InTrees) -> Bits:
 def _find_summands(
     trees: InTrees, number: Int64Array, first: Int64Array
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the messages that are summed for each message, and those for each result.
+    """Return the messages that are summed for each message, and those for each NPU's result.
 
-    Both are lists of lists of message numbers, ascending. A message that belongs to several trees
-    is summed as in the first of them.
+    Both are lists of ascending lists of message numbers. The summands of a message are the messages
+    that its sender receives from its children in the tree. `number`: int64[destinations, NPUs], the
+    message that each NPU sends. `first`: destination * NPUs + NPU of the first tree with each
+    message; a message of several trees is summed as in this one.
     """
     nodes = len(trees.arc)
     parent = trees.parent
@@ -259,10 +265,11 @@ class Vectors:
         return len(self.vectors) - 1
 
     def add_total(self, parts: Sequence[int]) -> int:
-        """Return the number of the vector that is the sum of `parts`; new sums are added.
+        """Return the number of the vector that is the sum of `parts`; missing sums are added.
 
-        The two earliest vectors are added first, and their sum replaces them. So vectors that
-        arrive one by one are added on arrival, and simultaneous vectors in a tree.
+        Repeatedly, the two earliest available vectors are replaced by their sum, ties by their
+        numbers. So vectors that arrive one after another are added on arrival, and simultaneous
+        vectors in a tree. A single part is returned itself.
         """
         pending = sorted((self.vectors[part].time_ps, part) for part in parts)
         while len(pending) > 1:

@@ -36,9 +36,9 @@ class _Round:
         self.parent = np.zeros(capacity, np.int64)
 
     def enlarge(self, nodes: int) -> None:
-        """Increase the capacity of the round to twice the size plus `nodes` rows.
+        """Enlarge the arrays of arcs and parents to twice their length plus `nodes` rows.
 
-        New rows of arcs and parents are 0.
+        The new rows are 0; existing rows are kept.
         """
         more = np.zeros(len(self.arc) + nodes, np.int64)
         self.arc = np.concatenate([self.arc, more])
@@ -139,7 +139,10 @@ class Router:
         self._rounds += 1
 
     def _state(self, new: _Round) -> RoutingState:
-        """Return the kernel's arguments: fixed columns, and routes of the old and new round."""
+        """Return the arrays for the kernel: fixed columns, routes of the old and the new round.
+
+        No array is copied, so the kernel modifies the load of the links and the rows of `new`.
+        """
         old = self._routes
         return RoutingState(
             *self._fixed_columns,
@@ -199,11 +202,12 @@ class Router:
 def _bound_max_load_ps(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array, needed: BoolArray
 ) -> int:
-    """Return a lower bound in ps on the largest load of a link.
+    """Return a lower bound in ps on the largest load of a link if all chunks reach `needed` nodes.
 
-    All chunks must reach all needed nodes. It is the largest of three values: the chunks that must
-    enter a needed node divided by the rate of its incoming links, the chunks that must leave a node
-    divided by that of its outgoing links, and all transfers divided by the rate of all links.
+    `origin`: node of each chunk. `needed`: bool[nodes]. It is the largest of three values: the
+    chunks that must enter a needed node divided by the rate of its incoming links, the chunks that
+    must leave a node divided by the rate of its outgoing links, and all transfers divided by the
+    rate of all links. The rate of a link is one message per busy time.
     """
     paths, single = get_links_of_arcs(network, times)
     rate = 1.0 / np.maximum(single.busy, 1)

@@ -100,11 +100,13 @@ class RoutePlan(ColumnTable):
     def schedule_by_rank(
         self, times: LinkTimes, rank: Int64Array, *, is_fixed: bool = False
     ) -> LinkSchedule:
-        """Return the schedule in which transfers with smaller `rank` have priority.
+        """Return the schedule in which transfers with smaller `rank` have priority on their link.
 
-        `rank`: int64[transfers]. With `is_fixed`, every link sends strictly in this order.
-        Otherwise a link chooses among its available transfers by the expected delay at switches,
-        then by rank. On networks with switches the result is retimed in its order.
+        `rank`: int64[transfers]. Every transfer waits for its parent, which brings its chunk. With
+        `is_fixed`, every link sends strictly in this order. Otherwise a free link sends, of its
+        available transfers, the one with the shortest expected waiting time at switches, then the
+        smallest rank. On networks with switches the start times are then computed again with the
+        resulting order fixed.
         """
         network = self.network
         # Each transfer waits for one arrival, that of its parent.

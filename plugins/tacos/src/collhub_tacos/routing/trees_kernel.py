@@ -103,10 +103,10 @@ class TreeWorkspace(NamedTuple):
 
 @part
 def _push_or_decrease(space: TreeWorkspace, size: Integer, key: float, node: Integer) -> Integer:
-    """Insert a node into the heap, or decrease its key; return the size of the heap.
+    """Insert a node into the heap of `space` with `key`, or decrease its key; return the size.
 
-    A node is in the heap if its `slot` is not negative. Its key must not increase. The slots of
-    moved nodes are updated.
+    `size`: number of entries before. A node is in the heap if its `slot` (heap position) is not
+    negative; then `key` must not exceed its present key. The slots of moved nodes are updated.
     """
     keys, nodes, places = space.key, space.node, space.slot
     # A node in the heap moves up from its position.
@@ -128,10 +128,11 @@ def _push_or_decrease(space: TreeWorkspace, size: Integer, key: float, node: Int
 
 @part
 def _pop(space: TreeWorkspace, size: Integer) -> Integer:
-    """Remove and return the node with the smallest key of the heap.
+    """Remove and return the node with the smallest key of the heap in `space`.
 
-    `size`: number of entries, at least one; the caller must decrease it. The slot of the node
-    becomes -1, and the slots of moved nodes are updated. Ties are resolved by position in the heap.
+    `size`: number of entries, at least one; the caller must decrease it. The `slot` (heap position)
+    of the node becomes -1, and those of moved nodes are updated. Of equal keys, any node may be
+    returned.
     """
     keys, nodes, places = space.key, space.node, space.slot
     top: Integer = nodes[0]
@@ -222,11 +223,11 @@ def _change_load(
 
 @part
 def _trace_path(mark: Integer, node: Integer, arcs: ArcMap, space: TreeWorkspace) -> Integer:
-    """Write the path from `node` back to the tree to `space.trail`; return its length.
+    """Write the path from `node` back to the tree of the chunk to `space.trail`; return its length.
 
-    The node of the tree is not written, so the result is 0 if `node` is in the tree. A node is in
-    the tree if its `in_tree` is `mark`. The path follows the arcs by which the search reached the
-    nodes.
+    The path follows the arcs by which the search reached the nodes, and begins with `node`. A node
+    is in the tree if its `in_tree` is `mark`, the number of this search. The node of the tree at
+    the end is not written, so the result is 0 if `node` itself is in the tree.
     """
     length: Integer = 0
     while space.in_tree[node] != mark:
@@ -246,10 +247,12 @@ def _attach(
     state: RoutingState,
     space: TreeWorkspace,
 ) -> Integer:
-    """Add the path to a node that the search reached to the tree; return its number of transfers.
+    """Add the path from the tree of a chunk to the reached `node`; return its number of transfers.
 
-    The rows are appended after the first `used` rows of the chunk, from the tree outwards. The
-    parent of a transfer is the row that brings the chunk to its source, -1 at the origin.
+    The transfers are written from the tree outwards, after the first `used` rows of the chunk, as
+    arc and parent. The parent is the row, within the chunk, that brings it to the arc's source, -1
+    at the origin. The nodes of the path are marked as in the tree with `mark`, the number of this
+    search.
     """
     length = _trace_path(mark, node, arcs, space)
     # From the tree outwards, so that parents are earlier rows than children.
@@ -390,11 +393,14 @@ def reroute(
     state: RoutingState,
     space: TreeWorkspace,
 ) -> tuple[Integer, Integer, Integer]:
-    """Route the chunks `order[position:]` again, each considering the load of all others.
+    """Route the chunks `order[position:]` again, each considering the load of all other chunks.
 
-    Stops after about `budget` transfers, or if the arrays may become too short. `reference_load`:
-    the load relative to which loads are penalized, 0 for the maximum so far. Returns (next
-    position, number of used rows, maximum load in ps in this round so far).
+    Each chunk's old route is removed from the loads before, and its new route is added. Stops after
+    about `budget` transfers, or if the arrays of new routes may become too short. `round_number`:
+    number of the round from 0. `used`: rows of new routes so far. `reference_load`: load in
+    messages relative to which loads are penalized; 0 for the largest one so far (`max_load`).
+    Returns (next position, used rows, largest number of messages on a link so far); changes `state`
+    and `space`.
     """
     nodes = len(space.cost)
     num_needed = 0

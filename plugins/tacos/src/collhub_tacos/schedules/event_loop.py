@@ -62,11 +62,12 @@ _SPREAD, _SHIFT = 0x9E3779B1, 20
 
 @lean_part
 def _add_event(events: EventQueue, time: Integer, item: Integer) -> None:
-    """Append an event to the events of its instant.
+    """Append an event to the queue, to occur at `time` (ps), after earlier ones of that instant.
 
-    The events of one instant form a line, which is found by a hash table. If another instant
-    displaced the line from the table, a second line is started for the same instant; it has a
-    larger sequence number, so the events still occur in the order of insertion.
+    `item`: 2 * transfer for an arrival, 2 * link + 1 for a link that becomes free. The events of
+    one instant form a list (line), which a hash table finds. If another instant has replaced the
+    line in the table, a second line is started for the same instant. It has a larger sequence
+    number, so events are still processed in the order of insertion.
     """
     place = ((time * _SPREAD) >> _SHIFT) & (len(events.line_at) - 1)
     line = events.line_at[place]
@@ -87,8 +88,9 @@ def _add_event(events: EventQueue, time: Integer, item: Integer) -> None:
 def _take_next_event(events: EventQueue) -> Integer:
     """Remove and return the earliest event; events of one instant leave in order of insertion.
 
-    There must be an event. It is taken from the front of the first line (the events of one instant)
-    in the heap. A line that becomes empty is removed from the heap and can be reused.
+    There must be an event. The result is 2 * transfer for an arrival, 2 * link + 1 for a link that
+    becomes free. It is the front of the first list (line, the events of one instant) in the heap. A
+    line that becomes empty is removed from the heap and can be reused.
     """
     line = events.line[0]
     item: Integer = events.first[line]
@@ -220,11 +222,11 @@ def _count_arrived(link: Integer, jobs: Jobs, queues: SenderQueues) -> None:
 
 @inlined
 def _make_ready(transfer: Integer, jobs: Jobs, queues: SenderQueues, is_fixed: bool) -> Integer:
-    """Make a transfer without unmet dependencies available to its sender; return its first link.
+    """Make a transfer whose dependencies are met available to its sender; return its first link.
 
-    Without a fixed order, the number of available transfers of the link increases, and the search
-    position (`head`) of its arc moves back to the transfer. In a fixed order nothing changes,
-    because the transfer is already in the queue.
+    With `is_fixed` nothing changes, because the transfer is already in the queue of the link.
+    Otherwise the number of available transfers of the link increases by 1, and the search position
+    (`head`) of its arc moves back to the transfer if it is behind it.
     """
     arc = jobs.arc[transfer]
     link: Integer = jobs.path[jobs.path_indptr[arc]]

@@ -59,15 +59,15 @@ def max_released_at_once(network: LinkNetwork, rule: WindowRule) -> int:
 def compute_windows(
     row: Int64Array, start: Int64Array, finish: Int64Array, window: Int64Array, at_once: int
 ) -> Int64Array:
-    """Return the window of every message: the number of positions to the message that it awaits.
+    """Return, per message, how many positions earlier the message is that it awaits, int64.
 
-    The result is int64[messages], counted in messages of the link. `row`: link of every message.
-    `window`: window of the link of every message. `at_once`: 0 for none.
+    Positions are counted among the messages of the same link, ordered by start. `row`: link of each
+    message. `start`, `finish`: ps. `window`: maximum number of messages in flight on its link.
 
-    Message i of a link awaits the last arrival among messages 0 ... i - `window`. With `at_once`,
-    it also awaits message (i - 1) // `at_once`, so that a link starts with one message, then has
-    `at_once` in flight, and so on up to its window. A message that awaits none has the window i +
-    1.
+    Message i of a link waits for the one that arrives last among messages 0 to i - `window`. With
+    `at_once` > 0, messages up to (i - 1) // `at_once` are included, so that a link starts with one
+    message, then has `at_once` in flight, and so on up to its window. A message that awaits none
+    gets i + 1.
     """
     if not len(row):
         return window

@@ -38,14 +38,14 @@ def replay(
 ) -> int:
     """Verify a schedule and return its time in ps.
 
-    Raises `InputError`, which names the first offence. Chunk x starts at NPU `origin[x]`; if it is
-    reduced it ends there; in an all-reduce both. `needed`: columns (chunk, node) of the NPUs that
-    need a chunk or, in a reduction, contribute to it; None for all NPUs and all chunks. Takes sorts
-    of the transfers. The rules are:
+    Chunk x starts at NPU `origin[x]`; if it is reduced it ends there; in an all-reduce both.
+    `needed`: columns (chunk, node) of the NPUs that need a chunk or, in a reduction, contribute to
+    it; None for all NPUs and all chunks. Raises `InputError` for the first violation of these
+    rules:
 
-    - chunks and links exist
-    - a transfer takes the arrival time of its link
-    - a link carries one message at a time
+    - chunks and links exist, and no transfer starts before 0
+    - a transfer takes the arrival time of its link, at least 1 ps
+    - a transfer starts only when its link is no longer busy with the previous one
     - a chunk is sent only after its arrival, a sum only after the arrival of all its parts
     - no node receives a chunk, or contributes to a sum, twice
     - all needed pairs are reached
@@ -302,10 +302,10 @@ def _check_causes(
 ) -> None:
     """Raise `InputError` unless the source of every transfer has the chunk at its start.
 
-    A node has a chunk from its arrival on, which may be at the same instant; an origin has it from
-    `ready` on. In a mirrored schedule (a reduction), the source must have all parts of the sum. The
-    first transfer that starts too early is named. `order`: transfers sorted by (chunk,
-    destination). `ordered`: these keys.
+    A node has a chunk from its arrival on, the origin from `ready` (ps per chunk) on; equal times
+    are allowed. In a mirrored schedule (a reduction, reversed in time), this checks that a sum is
+    sent only with all its parts. The first row that starts too early is named. `order`: transfers
+    sorted by (chunk, destination). `ordered`: the sorted keys, chunk * nodes + destination.
     """
     # Transfers from the origin wait for no arrival, only for a complete sum.
     at_origin = movements.source == origin[movements.chunk]

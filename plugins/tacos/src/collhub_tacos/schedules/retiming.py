@@ -50,11 +50,12 @@ def find_waits_within_chunks(
     finish: Int64Array,
     num_nodes: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return pairs (earlier, later) of transfers of one chunk in which the later one waits.
+    """Return the pairs (earlier, later) of transfers of one chunk in which the later one must wait.
 
-    The earlier one arrives, at the node where the later one starts, at or before its start.
-    `by_start`: transfers sorted by chunk, then by start. All arrivals of the chunk at the node are
-    examined for every start.
+    A pair exists if the earlier transfer ends at the node where the later one starts, and arrives
+    at or before its start. Two int64 columns of transfer numbers, by the later one in the order of
+    `by_start`. `by_start`: transfers sorted by chunk, then by start. All arrivals of the chunk at
+    the node are examined for every start.
     """
     last = np.full(num_nodes, -1, np.int64)
     previous = np.full(len(by_start), -1, np.int64)
@@ -135,12 +136,13 @@ def _compute_earliest_starts(
     first_turn: Int64Array,
     at_once: int,
 ) -> Int64Array:
-    """Compute the starts in ps in one pass over the transfers in `order`.
+    """Compute the earliest start of every transfer in ps, in one pass in the order `order`.
 
-    `order` must list causes before effects, and is the order on every link. A transfer starts when
-    its link is free and its cell (chunk at a node) is present at the source, for a sum with all its
-    parts. Message n of a link also waits for the arrival of message n - window and, with `at_once`
-    > 0, of message (n - 1) // at_once; the first message of a link does not wait.
+    `order` must list causes before effects, and is kept on every link. A cell is a chunk at a node;
+    `at_source`, `at_destination`: cells of each transfer. A transfer starts when its link is free
+    and all earlier arrivals in its source cell are complete. Message n of a link also waits for the
+    arrival of message n - `window` and, with `at_once` > 0, of message (n - 1) // at_once; the
+    first message of a link does not wait. `first_turn`: number of messages of all earlier links.
     """
     turn = np.zeros(len(busy), np.int64)
     arrived = np.zeros(len(order), np.int64)

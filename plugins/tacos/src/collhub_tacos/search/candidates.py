@@ -71,12 +71,15 @@ class Prospects:
         return min(times.values(), default=math.inf)
 
     def is_promising(self, variant: Variant, pieces: int) -> bool:
-        """Return whether to try a variant with `pieces` pieces, given its times with fewer pieces.
+        """Return whether to try a variant with `pieces` chunks, given its times with fewer chunks.
 
-        True with fewer than `_MIN_TRIALS` trials. Otherwise one of the last `_MIN_TRIALS` trials
-        must be able to reach the fastest variant. Also, one of them must be at most `_max_slowdown`
-        times as slow as the fastest variant, or the variant must still become clearly faster with
-        more pieces.
+        True if the variant was tried with fewer than `_MIN_TRIALS` smaller counts. Otherwise both
+        conditions must hold:
+
+        - with one of its last `_MIN_TRIALS` counts, its remaining gain may suffice to reach the
+          fastest variant (`_may_catch_up`)
+        - with one of them it takes at most `_max_slowdown` times as long as the fastest variant, or
+          it still becomes clearly faster with more chunks (`_gains`)
         """
         # Piece counts without a trial of the variant are ignored.
         tried = [
@@ -90,12 +93,13 @@ class Prospects:
         return min(slowdowns) <= self._max_slowdown or self._gains(variant, tried)
 
     def _may_catch_up(self, variant: Variant, tried: Sequence[int], rung: int) -> bool:
-        """Return whether a variant can reach the fastest one of a piece count.
+        """Return whether a variant may still reach the fastest one, judged with `rung` chunks.
 
-        `tried`: piece counts with trials of the variant. `rung`: the one to judge. It is assumed
-        that the variant can gain at most `_REMAINING_GAINS` times what it gained from clearly fewer
-        pieces. True without a trial with clearly fewer pieces, and if the time of the variant is
-        infinite.
+        `tried`: the chunk counts with times of the variant, ascending. With the largest count of at
+        most `rung` / `_MIN_COUNT_RATIO`, it took longer by some gain (0 if it was faster). It is
+        assumed that it can still gain at most `_REMAINING_GAINS` times that; the result must be
+        within the factor `_MAX_FINAL_SLOWDOWN` of the fastest variant with `rung` chunks. True if
+        there is no such count, or the time of the variant is infinite.
         """
         time_ps, fewer = (
             self._times[rung][variant],
@@ -223,9 +227,9 @@ def build_timed_algorithm(
 ) -> tuple[Algorithm, int]:
     """Return the complete algorithm of a candidate and its time in ns.
 
-    If the candidate already has an algorithm, its known time is used, or it is simulated. A new
-    algorithm is simulated only if the simulator is decisive. Without a simulated time, the planned
-    time is returned, rounded up.
+    If the candidate already has an algorithm, its time is the recorded one, else the simulated one.
+    A new algorithm is simulated only if candidates are compared by simulation
+    (`simulate_if_decisive`). Without a simulated time, it is the planned time, rounded up.
     """
     if candidate.algorithm is not None:
         # Its planned time is only a bound, so it is simulated in any case.
@@ -257,10 +261,12 @@ def evaluate_candidate(
 ) -> tuple[int | None, SynthesisCandidate]:
     """Return the time in ps by which a candidate is compared, and the candidate.
 
-    The time is the simulated one plus the fractions of ns that the simulator drops on the most
-    affected link; otherwise tiny chunks would seem to take no time. Without a simulator, it is the
-    planned time, if that is valid. It is None if the planned time is far above `limit_ps`, and if
-    there is neither time. The returned candidate has the algorithm if it was simulated.
+    If it is simulated, the time is the simulated one plus the fractions of ns that the simulator
+    drops on the most affected link (otherwise tiny chunks would seem to take no time), and the
+    returned candidate has the algorithm and the simulated time. Otherwise it is the planned time,
+    or None if planned times of this candidate are not valid (`is_timed`). It is also None, without
+    simulation, if the planned time exceeds `_MAX_PLANNED_SLOWDOWN` times `limit_ps`. A candidate
+    with an algorithm is always simulated.
     """
     algorithm, planned_ps = candidate.algorithm, None
     if algorithm is None:

@@ -103,11 +103,12 @@ class _BestCandidate:
         return self._compared is not None and self._compared[0] <= limit_ps
 
     def keep(self, candidate: SynthesisCandidate) -> None:
-        """Record a candidate if it is faster than all previous ones; ties keep the first one.
+        """Record a candidate if it is faster than those before; of equal ones keep the first.
 
-        Candidates that are simulated or have an algorithm are compared with all others of this
-        kind, by the evaluated time. All other candidates are compared by `time_ps` within their
-        form.
+        There are two kinds of comparison. Candidates with an algorithm, and those of at most
+        `MAX_COMPARED_TRANSFERS` transfers if times are simulated, compete with each other across
+        all forms, by their evaluated time (`_compare`). All others compete by `time_ps` within
+        their form.
         """
         is_small = candidate.num_transfers <= MAX_COMPARED_TRANSFERS
         if candidate.algorithm is not None or (self._is_simulated and is_small):

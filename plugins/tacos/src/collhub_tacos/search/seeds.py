@@ -131,10 +131,11 @@ class _SeedSearch(Generic[T]):
         self._is_over = threading.Event()
 
     def run(self, seeds: Sequence[int], threads: int) -> Best[T]:
-        """Try the seeds in waves until a result costs at most the goal; return the best result.
+        """Try the seeds until a result costs at most the goal; return the best result.
 
-        Later results of the wave that reaches the goal are ignored. Ctrl-C ends the search; without
-        a result it is raised again.
+        Seeds are tried in waves: the first alone, then `threads` in parallel. Of the wave that
+        reaches the goal, results of seeds after the first one that reaches it are ignored. Ctrl-C
+        ends the search; without a result it is raised again.
         """
         is_interrupted = False
         try:

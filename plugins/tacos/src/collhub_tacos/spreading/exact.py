@@ -72,7 +72,10 @@ def _list_copy_counts(origin: Int64Array, steps: int) -> list[int]:
 def _divide_chunks(origin: Int64Array, copies: int) -> Int64Array:
     """Return the chunks of each copy: int64[copies, chunks / copies].
 
-    Every copy has the same number of chunks of every NPU, which must be possible.
+    `origin`: NPU of each chunk. All NPUs with chunks must have equal numbers of them, divisible by
+    `copies`; otherwise the division is wrong or `reshape` raises `ValueError`. Every copy has
+    equally many chunks of every NPU, and a column holds chunks of the same NPU in all copies. With
+    one copy the order is that of the numbers, otherwise by NPU.
     """
     if copies == 1:
         return np.arange(len(origin))[None, :]
@@ -85,11 +88,12 @@ def _divide_chunks(origin: Int64Array, copies: int) -> Int64Array:
 def _build_columns(
     network: LinkNetwork, origin: Int64Array, steps: int
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
-    """Return (chunk, link, step) of every variable, int64: whether the link carries the chunk then.
+    """Return the variables of the exact search as (chunk, link, step), int64 each.
 
-    Returns None if there are no variables, or more than `MAX_COLUMNS`. A link has no variable for
+    A variable states whether the link carries the chunk in the step. A link has no variable for
     steps in which the chunk cannot yet be at its source, nor for chunks that start at its
-    destination. `origin`: node of each chunk.
+    destination. Returns None if there are no variables or more than `MAX_COLUMNS`. `origin`: node
+    of each chunk.
     """
     # A lower bound of the number of variables: every chunk enters every other node.
     if len(origin) * (network.num_nodes - 1) > MAX_COLUMNS:

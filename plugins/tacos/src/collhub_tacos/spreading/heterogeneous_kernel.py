@@ -202,15 +202,16 @@ def _find_later_start(
     patience: Int64Array,
     has_waited: BoolArray,
 ) -> int:
-    """Return the later start time (ps) of the message of a link, or `_UNCHANGED` or `_NEVER`.
+    """Return when the message of a link should start instead (ps), `_UNCHANGED` or `_NEVER`.
 
     `best`: the log entry of the source that would be delivered now, -1 for none. `latest`: number
-    of log entries at the start of the message. `end`: number of all entries.
+    of log entries at the start of the message. `end`: number of all entries. `supply`: total rate
+    of links that can bring each chunk to the destination.
 
-    The message starts later, once per message and by at most `patience`, if a chunk with a lower
-    supply than `best` arrives at the source by then. If no entry is useful, it starts with the next
-    useful one, whatever its time, and `first` of the link advances to it; without any, the result
-    is `_NEVER`. Otherwise `best` is delivered now (`_UNCHANGED`). Updates `has_waited`.
+    The message starts later, once and by at most `patience`, if a chunk with a lower supply than
+    `best` arrives at the source by then. Without a useful entry, it starts with the next useful
+    one, whatever its time, and `first` of the link advances to it; without any, the result is
+    `_NEVER`. Otherwise `best` is delivered now (`_UNCHANGED`). Updates `has_waited`.
     """
     start_time = _UNCHANGED
     rarest = best

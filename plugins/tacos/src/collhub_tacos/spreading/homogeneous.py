@@ -79,9 +79,10 @@ def bound_steps(network: LinkNetwork, origin: Int64Array) -> int:
 def estimate_memory_bytes(
     network: LinkNetwork, num_chunks: int, seeds: int = 1, threads: int = 1
 ) -> int:
-    """Return the peak memory of `find_best_all_gather` in bytes.
+    """Estimate the peak memory of `find_best_all_gather` in bytes.
 
-    It consists of the logs, bit sets and used links of all logs that exist at the same time.
+    A log takes its entries, one bit per NPU and chunk, and one bit per link and step. With one seed
+    there is one log at a time; otherwise one per thread, plus the best one so far.
     """
     fewest_in_links = int(network.in_degree.min(initial=1))
     steps = -(-num_chunks // max(1, fewest_in_links))
@@ -191,10 +192,11 @@ def _choose_seed_count(network: LinkNetwork, num_chunks: int) -> int:
 def _generate_variants(
     network: LinkNetwork, origin: Int64Array, step_ps: int, arrival_ps: int, *, is_quick: bool
 ) -> Iterator[_LockstepVariant]:
-    """Yield the variants to try, each with every step length.
+    """Yield the variants of the search, each with every step length (`choose_step_lengths`).
 
-    If the network is symmetric, the variant that translates the part of one node comes first. The
-    variant that computes all nodes follows if the network is not symmetric, or with `is_quick`.
+    If the network is symmetric (all nodes equivalent), the variant that computes one node and
+    translates it to all others comes first. The variant that computes all nodes follows if the
+    network is not symmetric or `is_quick` is True.
     """
     translations = Translations.of(network, origin)
     kernels: list[Translations | None] = []

@@ -75,10 +75,11 @@ _MAX_LAG = 64
 
 
 def choose_step_lengths(busy_ps: int, arrival_ps: int) -> list[int]:
-    """Return the step lengths in ps to try, such that a message takes a whole number of steps.
+    """Return one or two step lengths in ps, of which a message takes a whole number each.
 
-    They are the shortest one of at least `busy_ps`, and the one with one step fewer until the
-    arrival, if it differs. A message takes at most 64 steps.
+    `busy_ps`, `arrival_ps`: times until the link is free and until the arrival. The first length is
+    arrival / n, with n the arrival in busy times, rounded up; the second uses n rounded down, if it
+    differs. n is 1 to 64. Lengths are rounded up and at least `busy_ps`.
     """
     # A chunk that arrives between two steps waits for the next one, which longer steps may avoid.
     max_lag = min(-(-arrival_ps // busy_ps), _MAX_LAG)

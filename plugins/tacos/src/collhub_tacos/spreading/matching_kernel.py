@@ -111,11 +111,12 @@ def advance(
 def spread_by_events(
     links: InLinks, times: EventTimes, state: SpreadState, is_needed: BoolArray, deadline: Integer
 ) -> bool:
-    """Send messages that arrive by `deadline` (ps); return whether all needed chunks arrive.
+    """Send chunks over links by events in time, up to `deadline` (ps); return whether all arrive.
 
-    At every event, nodes choose chunks in random order. A link whose message would arrive too late
-    is no longer used. Stops as soon as no chunk is missing or no event remains. `state` is
-    modified.
+    At every event (an arrival, or a link that becomes free), the affected nodes choose chunks over
+    their free incoming links, in random order. A link whose message would arrive after the deadline
+    is no longer used. Stops as soon as no chunk is missing or no event remains. `state` is modified
+    and holds the messages.
     """
     sent, arrived, clock, missing = 0, 1, 2, 3
     counter = state.counter

@@ -97,9 +97,12 @@ class _Growth:
         )
 
     def send_directly(self, grid: _Grid, axis: int) -> _Growth:
-        """Return the growth after every holder has sent its chunk to all others along an axis.
+        """Return the growth after every holder sent its chunk directly to all others of an axis.
 
-        Every holder sends to the next one first.
+        A growth is a set of transfers with the present holders of each chunk; this one is not
+        changed. Axis 0: NPUs of the holder's group; axis 1: NPUs with its member number in other
+        groups. The transfers of a holder are in cyclic order from the next NPU on; all wait for the
+        one that brought the chunk.
         """
         num_others = grid.size(axis) - 1
         steps = np.tile(np.arange(1, num_others + 1), len(self.held_chunk))
@@ -134,9 +137,10 @@ class _Growth:
         )
 
     def remove_repeats(self, origin: Int64Array) -> _Growth:
-        """Return the growth without transfers to the origin of their chunk.
+        """Return the growth without transfers that bring a chunk back to its origin.
 
-        Such transfers must not be parents. The order is kept, and parents are renumbered.
+        `origin`: NPU of each chunk. A removed transfer must not be the parent of another one, which
+        is not checked. The order is kept, and parents are renumbered.
         """
         kept_rows = np.flatnonzero(self.target != origin[self.chunk])
         new_row = np.full(len(self.chunk) + 1, -1, np.int64)
@@ -256,10 +260,11 @@ def _schedule_promising(
     build_schedule: Callable[[RoutePlan], LinkSchedule],
     trials: Trials,
 ) -> Iterator[LinkSchedule]:
-    """Yield schedules of the promising plans in the order of their bounds; record their times.
+    """Yield the schedules of the promising plans, by ascending lower bound; record their times.
 
-    Ends at the first plan whose lower bound exceeds the best time so far. `plans`: by index, which
-    `trials` uses.
+    `plans`: plans by the index under which `trials` knows them; those that it does not consider
+    promising are ignored. `build_schedule` builds the schedule of a plan, whose time is recorded in
+    `trials`. Ends at the first plan whose lower bound exceeds the best time so far.
     """
     best: int | None = None
     promising = {index: plan for index, plan in plans.items() if trials.is_promising(index)}

@@ -356,8 +356,9 @@ class _SymmetricGather:
     def schedule(self, part: Part) -> LinkSchedule:
         """Return the transfers of all nodes, ordered by start, then by link; no transfer reduces.
 
-        `part`: (start in ps, in-link) of the chunks at node 0; its own chunks, which come first,
-        have no transfers. The transfers of the other nodes follow by translation.
+        `part`: (start in ps, incoming link) of every chunk at node 0. The first `_chunks_per_node`
+        chunks are its own and have no transfers. The transfers of the other nodes follow by
+        translation.
         """
         start, slot = part[0][self._chunks_per_node :], part[1][self._chunks_per_node :]
         finish = start + self._arrival[slot]
