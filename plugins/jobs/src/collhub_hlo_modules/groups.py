@@ -34,6 +34,7 @@ _AXIS_SIZE = re.compile(r"\s*['\"]?([\w.\-]+)['\"]?\s*=\s*(\d{1,9})\s*\Z")
 _AXIS = re.compile(r"\s*['\"]?([\w.\-]+)['\"]?\s*(?::\s*\((\d{1,9})\)\s*(\d{1,9}))?\s*\Z")
 _PAIRS = re.compile(r"\{\s*(-?\d{1,18})\s*,\s*(-?\d{1,18})\s*\}")
 _GROUP = re.compile(r"\{([\d,\s]*)\}")
+_GROUP_LIST = re.compile(r"\{\s*(?:\{[\d,\s]*\}\s*(?:,\s*\{[\d,\s]*\}\s*)*)?\}\Z")
 # Collectives without the attribute `use_global_device_ids`.
 _PARTITION_OPERATIONS = frozenset((
     "all-to-all", "collective-permute", "collective-broadcast", "ragged-all-to-all", "send",
@@ -119,23 +120,29 @@ def find_pairs(text: str, opcode: str, attributes: Mapping[str, str], devices: D
 def parse_groups(text: str, count: int) -> Groups:
     """Parse groups of ids, written as lists, iota or mesh; () for `{}`.
 
-    `count`: number of ids, which every iota and mesh must have. Empty lists are dropped. Ids are
-    not checked for duplicates or an upper limit. Raises `ValueError` for other text and sizes.
+    `count`: number of ids, which every iota and mesh must have. A list has groups of ids in braces,
+    separated by commas: `{{0,1},{2,3}}`. An iota `[groups, size]<=...` must have `groups` groups of
+    `size` ids. Empty groups of a list are dropped; its ids are not checked for duplicates or an
+    upper limit. Raises `ValueError` for other text and for wrong numbers of ids or groups.
     """
     text = text.strip()
     if match := _IOTA.match(text):
         sizes = parse_integers(match[1])
         if len(sizes) != 2:
             raise ValueError(f"replica_groups {text[:60]!r}: not [groups, size]<=[...]")
-        return _to_groups(expand_iota(match[2], match[3], count), sizes[1], text)
+        groups = _to_groups(expand_iota(match[2], match[3], count), sizes[1], text)
+        if len(groups) != sizes[0]:
+            result = f"{count} ids are {len(groups)} groups of {sizes[1]}"
+            raise ValueError(f"replica_groups {text[:60]!r}: {result}, not {sizes[0]}")
+        return groups
     if match := _MESH.match(text):
         return _mesh_groups(match, count, text)
     if not text.startswith("{") or re.sub(r"[\s,{}\d]", "", text):
         raise ValueError(f"replica_groups {text[:60]!r} is no list, iota or mesh")
-    groups = tuple(parse_integers(group_text) for group_text in _GROUP.findall(text[1:-1]))
-    if not groups and re.search(r"\d", text):
+    if not _GROUP_LIST.match(text):
         raise ValueError(f"replica_groups {text[:60]!r} is no list of groups")
-    return tuple(group for group in groups if group)
+    listed = (parse_integers(group_text) for group_text in _GROUP.findall(text[1:-1]))
+    return tuple(group for group in listed if group)
 
 
 def _mode(opcode: str, attributes: Mapping[str, str], devices: Devices) -> tuple[bool, Int64Array]:

@@ -29,6 +29,7 @@ SPELLINGS = {
     "mesh['x'=2,'y'=4], device_ids=(7,6,5,4,3,2,1,0) {'x'}": ((7, 3), (6, 2), (5, 1), (4, 0)),
     "mesh['x'=2,'y'=4], device_ids=([2,4]<=[4,2]T(1,0)) {'y'}": ODD_EVEN,
     "{}": (),
+    "{{}, {0,1},{}}": ((0, 1),),
 }
 
 
@@ -50,6 +51,12 @@ WRONG = {
     "groups": "no list, iota or mesh",
     "{0,1}": "no list of groups",
     "{{0,1},{2,x}}": "no list, iota or mesh",
+    "{0,{1}}": "no list of groups",
+    "{{0,1} 5}": "no list of groups",
+    "{{0,1} {2,3}}": "no list of groups",
+    "{{0,1},}": "no list of groups",
+    "{{0},{1}": "no list of groups",
+    "[3,2]<=[8]": "8 ids are 4 groups of 2, not 3",
 }
 
 
