@@ -185,6 +185,19 @@ def test_bits_tell_zeros_apart_and_a_nan_equals_itself() -> None:
     assert not same_bits(np.asarray([0.0]), np.asarray([-0.0]))
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize("shape", [(), (0,), (4,), (2, 3)])
+def test_bits_are_compared_for_all_shapes_and_element_sizes(
+    dtype: type, shape: tuple[int, ...]
+) -> None:
+    values = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    # A transposed array has another order in memory.
+    assert same_bits(values, values.T.copy().T)
+    changed = values.copy()
+    changed.reshape(-1)[-1:] += 1
+    assert same_bits(values, changed) == (values.size == 0)
+
+
 @pytest.mark.parametrize("dtype_name", ["float16", "float32", "int32"])
 @pytest.mark.parametrize("num_ranks", [2, 8, 40])
 def test_exact_inputs_have_exact_sums_and_differ_by_rank_and_place(
