@@ -20,6 +20,7 @@ from hub_core.testing import ring_all_reduce
 pytest.importorskip("fcntl", reason="launching ranks needs locks on files as Unix has them")
 
 from collhub_execution import launch
+from collhub_execution.job_folder import JobMemory
 
 pytestmark = pytest.mark.once
 
@@ -66,6 +67,19 @@ def test_data_of_ranks_do_not_travel_through_files() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a name needs Linux")
+def test_shared_arrays_are_created_once_in_a_folder(tmp_path: Path) -> None:
+    memory = JobMemory(tmp_path)
+    with memory.created({"values": ((3,), np.int64)}):
+        opened = memory.arrays()["values"]
+        opened[:] = [1, 2, 3]
+    assert opened.tolist() == [1, 2, 3]
+    with (
+        pytest.raises(FileExistsError, match="values"),
+        memory.created({"values": ((3,), np.int64)}),
+    ):
+        pass
+
+
 def test_no_descriptor_stays_open() -> None:
     before = set(os.listdir("/proc/self/fd"))
     threaded(levelled_for(ring_all_reduce(4), in_place=True))

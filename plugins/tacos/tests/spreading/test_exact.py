@@ -63,6 +63,14 @@ def test_too_few_steps_and_too_large_cases_give_the_reason() -> None:
     assert reason == "not run, more than 10000 variables"
 
 
+def test_chunks_are_divided_only_if_all_npus_have_equally_many() -> None:
+    """Four chunks per NPU have halves and quarters; NPUs with 2 and 6 chunks have none."""
+    network = LinkNetwork.of(parse_topology("torus:8x8"))
+    uneven = np.repeat(np.arange(64), np.where(np.arange(64) % 2, 2, 6))
+    reason = find_exact_all_gather(network, uneven, 128, 1000)
+    assert reason == "not run, more than 10000 variables"
+
+
 @pytest.mark.parametrize("kind", [CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER])
 def test_report_says_why_the_exact_search_did_not_run(kind: CollectiveKind) -> None:
     """57 chunks enter an NPU by two links in 29 steps, a number that three does not divide."""
