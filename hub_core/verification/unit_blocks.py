@@ -44,10 +44,11 @@ class UnitBlock:
 def is_divisible(algorithm: Algorithm, messages: Messages) -> bool:
     """Return whether the units of an algorithm can be verified independently of each other.
 
-    It is True for standard collectives with equal parts per rank, or without parts, if no step
-    moves data to another unit. So operands of a step, and both ends of a message, must have equal
-    positions, all messages must be matched with equal counts, and SCRATCH must have no units or
-    those of the full buffer.
+    False for all-to-all, scatter and gather, and for collectives with a contract or counts of their
+    own. Otherwise True if no step moves data to another unit of the full buffer: both operands of
+    a step, and both ends of a message, must begin at the same unit. (A buffer that is only the part
+    of rank r begins at unit r * units per rank.) Also, all messages must be matched with equal
+    counts, and SCRATCH must have no units or those of the full buffer.
     """
     collective = algorithm.collective
     traits = collective.kind.traits

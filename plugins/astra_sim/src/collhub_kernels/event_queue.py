@@ -173,9 +173,11 @@ def insert(world: EventQueue, heap: Integer, time: Integer, item: Integer) -> No
 
 @compiled
 def pop(entries: Records, heaps: Records, heap: Integer) -> None:
-    """Remove the first entry of a heap, which must not be empty.
+    """Remove the first entry of the heap with index `heap`, which must not be empty (not checked).
 
-    Entries are ordered by time, then by insertion.
+    The first entry is the one with the earliest time, then the earliest insertion. Nothing is
+    returned, so the caller reads the entry before. The remaining entries are rearranged in place in
+    `entries`, and the size of the heap decreases by 1; its range in `entries` stays the same.
     """
     first = heaps[heap]["first"]
     size = heaps[heap]["size"] - 1

@@ -74,11 +74,14 @@ def layout_of(options: PipelineOptions) -> Layout:
 def schedule_from(
     options: PipelineOptions, shape: Shape, budget: SearchBudget | None = None
 ) -> Schedule:
-    """Build the schedule of the options, or read it from the CSV file `options.csv`.
+    """Build the schedule that the options name, or read it from the file `options.csv` if given.
 
-    A schedule from a file recomputes all stages if the option `recompute` is `all`, otherwise none.
-    Raises `UsageError` (`option-value`) if the file has other numbers of devices or microbatches
-    than the options, and `InputError` if it is invalid.
+    A schedule from a file recomputes all stages if the option `recompute` is `all`, otherwise none;
+    it is not checked against the memory of `shape`. `budget`: limits the search of the schedule
+    `search`; others ignore it. Raises `UsageError` with code `option-value` if the file has other
+    numbers of devices or microbatches than the options, and `InputError` for an invalid file.
+    Raises `UsageError` if a built schedule does not fit the shape; its code is `memory` if it needs
+    too much memory.
     """
     if options.csv is None:
         return schedule_of(options.schedule, shape, budget)

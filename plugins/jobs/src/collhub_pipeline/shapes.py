@@ -310,7 +310,12 @@ def format_memory(memory: Memory) -> str:
 
 
 def format_limits(shape: Shape) -> str:
-    """Write the memory limits of a shape: one number, or one per device; `any` without a limit."""
+    """Write the memory limits of a shape as text, such as `4` or `4,3.5,3`; `any` without a limit.
+
+    There is one number per device, separated by commas, or only one if all are equal. Numbers have
+    at most three decimals and are rounded up. Raises `UsageError` (`option-value`) if the shape has
+    several limits, but not one per device.
+    """
     limits = shape.limits
     if limits is None:
         return "any"

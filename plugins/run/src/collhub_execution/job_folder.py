@@ -42,11 +42,13 @@ class JobMemory:
 
     @contextmanager
     def created(self, shapes: Shapes) -> Iterator[None]:
-        """Create shared arrays of zeros while the block of this context manager runs.
+        """Create shared arrays of zeros in the folder, which exist while the `with` block runs.
 
-        `shapes`: shape and dtype by name. They are written to the folder, so that `arrays` can open
-        the arrays in any process. After the block, no other process can open them; the entries of
-        the folder remain.
+        `shapes`: shape and dtype by name; they are written to the folder, so that `arrays` can open
+        the arrays in any process. After the block, processes that have opened the arrays keep them.
+        On Linux the memory then cannot be opened any more; on other systems the data remain in
+        files. The folder and its entries are not removed. So a second call with one of the names
+        raises `FileExistsError`; the caller uses a new folder for each call.
         """
         (self.folder / _SHAPES).write_bytes(pickle.dumps(dict(shapes)))
         descriptors: list[int] = []

@@ -97,11 +97,12 @@ def _check(nodes: NodeColumns) -> None:
 
 
 def _count_units(nodes: NodeColumns) -> tuple[Int64Array, int]:
-    """Return the units of every node, and the bytes per unit.
+    """Return the number of units of every node, int64[nodes], and the bytes per unit.
 
-    The unit is the greatest common divisor of all message sizes, or larger if there would be more
-    than `_MOST_UNITS` units. Messages are rounded up to whole units. Nodes that are no message, and
-    messages without a size, have one unit.
+    The unit is the greatest common divisor of the sizes of all messages, or 1 without messages. If
+    all sends together have more than `_MOST_UNITS` of these units, the unit is the total of their
+    bytes divided by `_MOST_UNITS`, rounded up. Messages are rounded up to whole units. Nodes that
+    are no message, and messages without size or of size 0, have one unit.
     """
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
     # A message without size, or of size 0, is one unit.

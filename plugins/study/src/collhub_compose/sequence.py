@@ -73,10 +73,11 @@ def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
 def _compose_pair(first: Algorithm, second: Algorithm) -> Algorithm:
     """Compose two algorithms so that the second one starts from the result of the first.
 
-    Both get units of a common size first. The pairs of modifications in `_VARIANTS` are tried in
-    order, and the first with a possible mode is taken; the last always has one. Raises `UsageError`
-    and `InputError` (`check_seam`, `find_common_op`, `compose_contracts`, `find_common_bytes`) if
-    the two cannot follow each other.
+    Both get units of a common size first. The second and later attempts make the first algorithm,
+    the second one, or both of them work out of place (`make_out_of_place` adds copies); the first
+    attempt that has a mode, in place or not, is the result. The last one always has one. Raises
+    `UsageError` and `InputError` of `check_seam`, `find_common_op`, `compose_contracts` and
+    `find_common_bytes`, and `UsageError` (`no-result`) of `make_out_of_place`.
     """
     # All errors first, then the joint contract, then the placement of the data in between.
     first, second = _rescale_to_common_units(first, second)

@@ -61,10 +61,13 @@ def _measure_widest_npu(topology: Topology) -> float:
 
 
 def _place_on_grid(sizes: list[int], width: float) -> Points:
-    """Return the positions of all nodes of a grid in pixels: float64[nodes, 2].
+    """Return the positions (x, y) of all nodes of a grid in pixels, y downwards: float64[nodes, 2].
 
-    `width`: width of a node. The id of a node is a0 + n0 * (a1 + n1 * (a2 ...)), with coordinates a
-    and sizes n.
+    `sizes`: nodes per dimension. The node id is a0 + n0 * (a1 + n1 * (a2 ...)) with coordinates a
+    and sizes n; node 0 is at (0, 0). `width`: width of a node; neighbours in x are at least that
+    and a gap apart. Dimensions of more than one node go alternately right and down, each outside
+    the previous ones. If there are exactly three of them, the third goes obliquely to the upper
+    right instead.
     """
     node = np.arange(int(np.prod(sizes)))
     places = np.zeros((len(node), 2))

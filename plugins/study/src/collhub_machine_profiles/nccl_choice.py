@@ -152,11 +152,14 @@ def find_choice_windows(
 def launch_of(
     communicator: Communicator, collective: str, alternative: Alternative, size_bytes: int
 ) -> Choice:
-    """Return the channels, threads and chunk with which NCCL executes a call.
+    """Return the channels, threads and chunk size with which NCCL executes a call.
 
-    `alternative`: its algorithm and protocol are used. `size_bytes`: bytes of the call. For small
-    calls, rings and trees use fewer channels and rings then fewer threads. NVLS always uses all its
-    channels.
+    Algorithm and protocol are those of `alternative`. `size_bytes`: bytes of the call.
+
+    - Rings and trees: small calls use fewer channels; a ring with one channel left also uses fewer
+      threads (`_reduce_blocks`). The chunk is `fifo_chunk_bytes`, independent of the size.
+    - NVLS and NVLS tree: all threads and all NVLS channels; only NVLS on several nodes uses at most
+      `collective_channels()`. The chunk is smaller for small calls (`_nvls_chunk_bytes`).
     """
     algorithm, protocol = alternative.algorithm, alternative.protocol
     if algorithm in {"nvls", "nvls_tree"}:

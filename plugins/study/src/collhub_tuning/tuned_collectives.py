@@ -94,13 +94,18 @@ class MeasuredTimes:
     def _divide(
         self, names: Collection[str] | None
     ) -> Iterator[tuple[str | None, int, int | None, tuple[int, ...]]]:
-        """Yield (algorithm, minimum, maximum, measured sizes) of all windows of sizes.
+        """Divide all sizes into windows with one algorithm each; yield the windows, ascending.
 
-        `names`: the algorithms that take part, None for all. The algorithm None is the runtime's
-        default. The windows are as few as possible within the tolerance; borders then move down
-        while the later algorithm is better. Limits are in bytes and included. The first window
-        begins at 0, the last one has no maximum (None), and there are no gaps. Nothing is yielded
-        without a decided size.
+        A window is (algorithm, minimum, maximum, measured sizes). `names`: the algorithms that take
+        part, None for all. Sizes count only if an algorithm can win there, or if the runtime's
+        default was measured. Consecutive sizes at which the default wins form a window of the
+        algorithm None (`_default_indices`). The others have as few windows as possible in which an
+        algorithm takes at most 1 + tolerance times the best time. Then the last sizes of a window
+        move to the next one while its algorithm is better there, except the only size.
+
+        Limits are in bytes and included. The first window begins at 0, others at their first
+        measured size; each ends one byte before the next begins, the last has no maximum (None).
+        Nothing is yielded if no size counts.
         """
         times = {
             name: self._winning_times(name)

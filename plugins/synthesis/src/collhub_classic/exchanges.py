@@ -255,10 +255,12 @@ def plan_knomial_broadcast(num_ranks: int, radix: int) -> MessagePlan:
 
 
 def compute_knomial_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
-    """Return the cost of a k-nomial broadcast among n ranks, with k = `radix`.
+    """Return the cost of a k-nomial broadcast from one root: R alpha + S m beta.
 
-    There is one round per power of k below n. The root sends k - 1 times in a round, but never more
-    often than there are remaining ranks for it: (n - 1) // informed ranks.
+    `num_ranks`: number of ranks n; `radix`: k. R is the number of rounds, one per power of k (1, k,
+    k^2, ...) below n; 0 for one rank. S is the number of messages that the root sends in all rounds
+    together: min(k - 1, (n - 1) // p) in the round that begins with p ranks that have the data (p =
+    1, k, k^2, ...). m is the size of the data, alpha the latency, beta the time per byte.
     """
     times = [
         min(radix - 1, (num_ranks - 1) // informed)

@@ -300,12 +300,17 @@ class _Stream:
         return self._shape.is_forwarded and phase >= len(self._order) - 2
 
     def _list_hops(self, level: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the messages of a gather along a level in their order.
+        """Yield the messages that each rank sends in a gather along a level, in their order.
 
-        Each is a triple of displacements along the level: of the receiver from the sender, of the
-        sent block from the sender, and of the sent block from the receiver. The last one may be
-        negative. On a ring both directions alternate; the longer half goes in the direction of the
-        part.
+        A message is a triple of displacements along the level: receiver - sender, sent block -
+        sender, and sent block - receiver. Only the second is reduced modulo the size of the level;
+        the others may be negative.
+
+        - Without a ring, each rank sends its block to every other rank: (hop, 0, -hop) for hop = 1,
+          2, ..., size - 1.
+        - On a ring the receiver is a neighbour, +1 or -1, and blocks are passed on. Both directions
+          alternate; the direction of the part has size // 2 messages, the other one (size - 1) //
+          2.
         """
         size = self._shape.sizes[level]
         if not self._shape.is_ring[level]:

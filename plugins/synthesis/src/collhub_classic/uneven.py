@@ -101,12 +101,12 @@ def _schedule(
 
 
 def _plan_direct(request: SynthesisRequest) -> tuple[Chunks, Transfers]:
-    """Plan an all-gather-v or reduce-scatter-v in which every part is sent directly.
+    """Plan an all-gather-v or reduce-scatter-v in which every part is sent directly to its target.
 
-    Returns the chunks (one per part that is not empty) and one transfer per chunk and other rank.
-    For an all-gather-v it goes from the owner of the part to rank owner + d, for d = 1 to ranks -
-    1; for a reduce-scatter-v in the opposite direction. d is the start of the transfer, which
-    orders them.
+    Returns the chunks, one per part that is not empty, and one transfer per chunk and other rank,
+    with NPU numbers (`request.npus`). In an all-gather-v the owner r of the part sends it to rank
+    (r + d) modulo ranks, for d = 1 to ranks - 1; in a reduce-scatter-v that rank sends to r, which
+    reduces. `start` of a transfer is d, which is an order and no time.
     """
     ranks = request.collective.num_ranks
     chunks = Chunks.of_blocks(request.collective)

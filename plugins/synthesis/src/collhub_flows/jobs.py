@@ -217,13 +217,14 @@ class FlowJobs:
         )
 
     def order_by_progress(self, has_switches: bool) -> Int64Array:
-        """Return the starts of all jobs with equal progress of all paths: int64[jobs], in ps.
+        """Return start times at which all paths advance in proportion: int64[jobs], in ps.
 
-        On a link the first piece is the one with the smallest fraction of the pieces of its path
-        sent before it, so that links are used in the proportions of the flow until the end. With
-        switches a piece counts as later by one for every link that it has passed, because switches
-        forward in the order of arrival. Of equal pieces the one with the longest remaining time is
-        first.
+        A job is the transfer of a piece over one link of its path. If several pieces are ready on a
+        link, the one with the smallest i / n goes first: i is the index of the piece in its path, n
+        the number of pieces of the path. With `has_switches`, i is increased by 1 for each link
+        that the piece has passed. Ties: the longest remaining time first, then the pseudo-random
+        order `around`. Links that start at a switch ignore all this and serve in the order of
+        arrival.
         """
         count = np.bincount(self.path)[self.path][self.piece]
         number = self.number[self.piece]

@@ -421,11 +421,12 @@ def _put_on_link(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @compiled
 def _start_transmission(index: Integer, row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Send a message over a free link: schedule its arrival, then the release of the link.
+    """Send the message of node `row` over the link `index`, which must be free, at `now` (ns).
 
-    `row`: node of the message. Its size class and the class of the link determine both times.
-    Without congestion a link is never busy, has no release, and its counts of bytes and time remain
-    0.
+    Schedules its arrival, after a time given by the size class of the message and the class of the
+    link. With congestion (`world.is_shared`), it also marks the link as busy, adds to its bytes and
+    busy time, and schedules its release; of equal times the arrival is first. Without congestion,
+    the link is not changed. If `world.transmission` has rows, the transmission is recorded there.
     """
     size_class = world.node[row]["size_class"]
     link = world.link[index]

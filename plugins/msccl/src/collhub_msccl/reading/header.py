@@ -252,13 +252,14 @@ def find_possible_roots(
 
     A root must be connected by messages: to all ranks for a broadcast or scatter, from all ranks
     for a reduce or gather. If some connected ranks have further evidence, only those are returned.
-    Evidence for a broadcast or scatter is a step that reads a location of the input which no step
-    of the rank writes, because only the root's input is defined. Evidence for a reduce or gather is
-    a step that writes the output, because only the root must have the result; it is not used for an
-    in-place reduce.
 
-    `is_aliased`: input and output are one buffer. The list is empty if no rank is connected. Cost:
-    linear in steps and connections.
+    - Broadcast, scatter: a step reads INPUT at a unit that no step of the rank writes, before or
+      after, because only the root's input is defined. In an in-place broadcast (`is_aliased`: input
+      and output are one buffer), OUTPUT counts as INPUT. Only the first unit of an access counts.
+    - Reduce, gather: a step writes OUTPUT, because only the root must have the result. This is not
+      used for an in-place reduce.
+
+    The list is empty if no rank is connected. Cost: linear in steps and connections.
     """
     is_send = columns["kind"] == StepKind.SEND
     source = columns["rank"][is_send].tolist()

@@ -250,14 +250,14 @@ class _StepWriter:
         after: tuple[int, ...] = (),
         peer: int = -1,
     ) -> int:
-        """Add a step of a piece to an NPU; return its number.
+        """Add a step that reads a piece of a vector and writes it to another; return its number.
 
-        It reads vector `read` and writes vector `written` of the NPU (None for none). `peer`: the
-        other rank of a message, -1 for none. Data dependencies: `after`, and the step that wrote
-        this piece of `read` (none for INPUT). A step that writes the result also waits, by a
-        control dependency, for all earlier steps of this NPU and piece that read INPUT, as OUTPUT
-        may be the same memory. The step is recorded as a reader of INPUT if it reads it; the caller
-        must record it as the writer of `written`.
+        The step is executed by `npu`. `read`, `written`: numbers of its vectors, None for none.
+        `peer`: the other rank of a message, -1 for none. The step depends on the steps `after`, and
+        on the step that wrote this piece of `read` (none for INPUT). A step that writes the result
+        also waits, by a control dependency, for all earlier steps of this NPU and piece that read
+        INPUT, because OUTPUT may be the same memory. The step is recorded as a reader if it reads
+        INPUT. It is not recorded as the writer of `written`; the caller does that.
         """
         columns = {"count": 1, "peer": peer}
         data, control = list(after), []

@@ -70,12 +70,14 @@ def _list_copy_counts(origin: Int64Array, steps: int) -> list[int]:
 
 
 def _divide_chunks(origin: Int64Array, copies: int) -> Int64Array:
-    """Return the chunks of each copy: int64[copies, chunks / copies].
+    """Divide the chunks into `copies` sets that are equal by NPU: int64[copies, chunks / copies].
 
-    `origin`: NPU of each chunk. All NPUs with chunks must have equal numbers of them, divisible by
-    `copies`; otherwise the division is wrong or `reshape` raises `ValueError`. Every copy has
-    equally many chunks of every NPU, and a column holds chunks of the same NPU in all copies. With
-    one copy the order is that of the numbers, otherwise by NPU.
+    Each row contains the numbers of the chunks of one set. `origin`: NPU of each chunk. All rows
+    have equally many chunks of every NPU, and a column contains chunks of the same NPU. A row is
+    ordered by NPU, then by number; with one copy only by number.
+
+    The caller ensures that all NPUs with chunks have equally many, divisible by `copies` (see
+    `_list_copy_counts`). Otherwise the rows are wrong, or `reshape` raises `ValueError`.
     """
     if copies == 1:
         return np.arange(len(origin))[None, :]
