@@ -56,11 +56,13 @@ class Statements:
         self._views.append(operation)
 
     def add(self, operations: Iterable[Operation]) -> int:
-        """Add the statement of a node that performs these operations; return its number, from 0.
+        """Add the JSON statement of the workload node that performs these operations.
 
-        Views that were added since the last statement become its first operations. Arguments that
-        are read here for the first time are declared in it. If an operation is in a stage, the
-        statement names the first such stage as `fused_group`.
+        Returns the number of the statement, from 0. Views (operations without computation) that
+        were announced since the last statement are written before `operations`. Arguments of the
+        program that are read for the first time in this object are declared in the statement. If
+        some operations are in fused stages, the field `fused_group` names the first of these stages
+        in the order of the program.
         """
         # Several nodes may state one operation. Results serve tools without typing rules.
         operations_of_node = [*self._views, *operations]
@@ -104,7 +106,10 @@ class Statements:
         )
 
     def _operation(self, operation: Operation) -> dict[str, object]:
-        """Convert an operation to fields, with its result type and its place in the program."""
+        """Convert an operation to JSON fields: its attributes, its result and its place.
+
+        `result` has the fields of its type; `place` is its position in the order of the program.
+        """
         program = self.bound.program
         fields = operation_fields(operation)
         fields["result"] = type_fields(program.types[operation.name], program.mesh)
@@ -192,11 +197,11 @@ def find_program(workload: Workload) -> BoundProgram:
 
 
 def extract_program(workload: Workload) -> BoundProgram:
-    """Extract the program from the statements of a workload's nodes; equal ones are parsed once.
+    """Build the program that the JSON statements of a workload's nodes describe.
 
-    A statement belongs to the first row that has it. Raises `InputError` with the node if a
-    statement is missing, malformed or contradicts another one, and for a program that violates the
-    typing rules.
+    Nodes with equal text count as one, the one of the lowest row. Raises `InputError` with the node
+    if a statement is missing, malformed or contradicts another one, and for a program that violates
+    the typing rules.
     """
     # Parse all distinct statements, by the first row of each, in the order of rows.
     nodes = workload.nodes
@@ -342,12 +347,13 @@ def _collect_arguments(
 
 
 def _collect_operations(workload: Workload, statements: Mapping[int, Fields]) -> list[Fields]:
-    """Collect all operations once, with values defined before they are read.
+    """Collect the operations of all statements, each once, with operands before their readers.
 
-    Several nodes may contain the same operation; all of its fields but `place` and `result` must
-    then be equal. Operations whose order is not determined by their operands are ordered by the
-    place in the first node, else by its row. Raises `InputError` for an operation without kind or
-    operands, for two different operations with one name, and for a cycle.
+    `statements`: by row of the node. Several nodes may contain the same operation; all of its
+    fields except `place` and `result`, which are dropped, must then be equal. Operations that do
+    not depend on each other are ordered by their `place` in the first node that has them, or by the
+    row of this node if they have none. Raises `InputError` for an operation without `kind` or
+    `operands`, for two different operations with one name, and for a cycle.
     """
     fields_by_name: dict[str, Fields] = {}
     places: dict[str, tuple[int, int]] = {}

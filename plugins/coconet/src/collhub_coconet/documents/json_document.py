@@ -105,9 +105,10 @@ def program_from_json(content: str | bytes, file: str = "program") -> Program:
 
 
 def parse_program(document: Fields, file: str) -> Program:
-    """Create the program of a parsed document after a check against the schema.
+    """Create a program from a parsed JSON document, after a check against the schema.
 
-    Raises `InputError` as `program_from_json`, without lines.
+    `file`: its name, for messages. Raises `InputError` with all violations of the schema (code
+    `schema`), and for a program that violates the typing rules. The messages have no line numbers.
     """
     # Checked first, so that the types of all fields are known below.
     violations = schema_violations(_shorten(document), _SCHEMA_FILE)
@@ -366,11 +367,13 @@ def bound_from_json(
     sizes: Mapping[str, int] | None = None,
     mesh: Mapping[str, int] | None = None,
 ) -> BoundProgram:
-    """Parse the document of a program, and bind its sizes and ranks.
+    """Parse the document of a program, and choose numbers for its symbols and ranks.
 
-    `num_ranks`, `sizes` and `mesh` (ranks by axis name) replace values of the document; the axes of
-    a mesh determine the number of ranks. A symbol with a single possible size needs no number.
-    Raises `InputError` for an ill-typed program, and for a size that is missing or out of bounds.
+    `num_ranks`: ranks per group; `sizes`: numbers by symbol; `mesh`: ranks by axis name. They have
+    priority over the values of the document; a symbol with only one possible size needs no number.
+    With several axes, the number of ranks is their product. Raises `InputError` for an invalid
+    document or program, and for numbers that are missing, out of bounds or do not fit the layouts
+    (see `bind_sizes`).
     """
     # Options have priority over the document, which has priority over fixed sizes of the program.
     document = parse_json_object(content, file)

@@ -80,10 +80,11 @@ class Inference:
 def infer_program(workload: Workload, element: str | None) -> Inference:
     """Infer the program of a workload in which all ranks perform the same operations.
 
-    Only the nodes of rank 0 are read, after those whose data they read. Statements of nodes are
-    preserved. `element`: type of tensors without a recorded one. Raises `InputError` for ranks that
-    differ, for nodes that wait for each other, and for a node whose operator is not in the table or
-    whose shape is unknown. Raises `UsageError` if an element type is needed and not given.
+    Only the nodes of rank 0 are read, parents before children. A node that has a JSON statement
+    keeps it; for others it is inferred from the operator name and reported. `element`: element type
+    of tensors for which the nodes record none. Raises `InputError` for ranks that differ, for nodes
+    that wait for each other, and for a node whose operator is not in the table or whose shape is
+    unknown. Raises `UsageError` if an element type is needed and not given.
     """
     _check_equal_ranks(workload)
     inference = _StatementInference(workload, element)
@@ -187,11 +188,12 @@ class _StatementInference:
         )
 
     def _find_kind(self, row: int) -> tuple[Kind, Layout]:
-        """Return the operation of a node, and the layout that new arguments get.
+        """Return the kind of operation of a node, and the layout of arguments created for it.
 
         A collective is looked up by its kind. A computation is looked up by its name after the last
-        `::`, without trailing `_`; its layout is replicated. Raises `InputError` for other kinds of
-        nodes, and if the table has no entry.
+        `::`, without trailing `_` (`aten::add_` is `add`); its layout is replicated. Raises
+        `InputError` for other kinds of nodes, for collectives with counts per rank, and if the
+        table has no entry.
         """
         nodes = self.workload.nodes
         if nodes.kind[row] == NodeKind.COLLECTIVE:
@@ -235,13 +237,13 @@ class _StatementInference:
         return max((shape for shape in known if shape is not None), key=prod, default=None)
 
     def _find_collective_shape(self, row: int, kind: Kind) -> Shape:
-        """Find the shape of the result of a collective.
+        """Find the shape of the result of a collective from its bytes: those of one rank's input.
 
-        It is a recorded shape, first of the node, then of its readers, if its elements match the
-        bytes of the node (input of a rank); otherwise a vector. The first dimension is multiplied
-        by the ranks for an AllGather, and for readers of a ReduceScatter, which have a block.
-        Raises `UsageError` without an element type, and `InputError` for bytes that are no positive
-        multiple of the element size.
+        A shape that the node records, or else its readers, is used if its elements match the bytes;
+        otherwise the result is a vector. Recorded shapes are of the part of one rank: the first
+        dimension is multiplied by the ranks if the node is an AllGather, or if a reader of a
+        ReduceScatter records it. Raises `UsageError` without an element type, and `InputError` if
+        the bytes are no positive multiple of the element size.
         """
         element = self._find_element(row)
         if element is None:

@@ -37,8 +37,11 @@ _PACKAGE = "collhub_coconet"
 def read(source: Source, options: PythonOptions) -> Workload:
     """Execute a Python file in a child process, and return the workload of its program.
 
-    A file that does not import the language is refused without execution (`not-a-program`). Raises
-    `InputError` with the line for a file that fails, that defines no program, or an ill-typed one.
+    `options.program` chooses one of several programs; `options` also give sizes, ranks and limits
+    of time and memory. Of a range of sizes or ranks the minimum is taken. Text that the file prints
+    is reported as a warning. A file that does not import the language is refused without execution
+    (`not-a-program`). Raises `InputError`, with the line if known, for a file that fails, that
+    defines no or several programs, or an ill-typed one.
     """
     # Imported here, because the child process, which imports this module too, does not need it.
     from collhub_coconet.lowering.workload import lower_source

@@ -121,8 +121,10 @@ def distribute(tensor: Array, kind: TensorType, ranks: int | Binding) -> OnRanks
 def collect(parts: Sequence[Array], kind: TensorType, binding: Binding | None = None) -> Array:
     """Combine the arrays of all ranks to one tensor; the inverse of `distribute`.
 
-    A replicated tensor is that of the first rank; that others are equal is not checked. A value at
-    a root is that of the root. `binding`: needed for a mesh of several axes.
+    Blocks of a sliced tensor are joined. Values that differ by rank (local and partial) are stacked
+    along new first dimensions, one per mesh axis on which they differ. A replicated tensor is that
+    of the first rank, without a check that the others are equal; a value at a root is that of the
+    root. `binding`: needed only for a mesh of several axes.
     """
     if not kind.layout.axes or binding is None:
         if kind.layout.placement is Placement.ROOT:

@@ -58,12 +58,13 @@ def compare(
     seed: int = 0,
     element: ElementType | None = None,
 ) -> Comparison:
-    """Compare two programs on random arguments.
+    """Execute two programs on the same random arguments, and compare their results.
 
-    `element`: type that replaces all float types. A sum or norm of slices adds in another order
-    than one of the complete tensor: its error must be at most 4 eps p max|terms|, where the terms
-    are the contributions of the p ranks. The run then continues with the value of the first
-    program, and all other values must be equal bit by bit.
+    All outputs, states and dropout masks must be equal bit by bit, with one exception: a sum or
+    norm of floats whose operand has another layout in `after` adds in another order. Its error must
+    be at most 4 eps p max|terms|, where the terms are the contributions of the p ranks; the second
+    run then continues with the value of the first, so that later values stay equal. `element`: type
+    that replaces all float types in both programs, None for none. `seed`: of the arguments.
     """
     if element is not None:
         before, after = _replace_float_type(before, element), _replace_float_type(after, element)
@@ -143,11 +144,14 @@ class _RunComparison:
     errors: dict[str, float] = field(default_factory=dict)
 
     def check_reduction(self, operation: Operation, operand: OnRanks, value: OnRanks) -> OnRanks:
-        """Check a reduction whose order of additions has changed against its error bound.
+        """Check a sum or norm of the second run against its error bound.
 
-        Returns the value of the first run for such a reduction, so that later values can be
-        compared bit by bit, and `value` for all other operations. The relative error is stored in
-        `self.errors`; a violation is added to `self.differences`.
+        Only sums and norms of floats whose operand has a new layout are checked, because their
+        order of additions has changed (`_has_new_order`); for all other operations `value` is
+        returned. `value`, `operand`: result and operand in the second run, by rank. Returns the
+        value of the first run, so that later values can be compared bit by bit. The largest error
+        divided by the bound is stored in `self.errors`; a text is added to `self.differences` if
+        the bound is exceeded. Two values that are infinite or NaN count as equal.
         """
         if not self._has_new_order(operation):
             return value

@@ -275,12 +275,13 @@ class CollectiveRun:
     received: dict[int, Payload] = field(default_factory=dict)
 
     def step(self, node: int, rank: int, peer: int, tag: int) -> None:
-        """Execute a node of the algorithm on a rank, given by its number in the template.
+        """Execute a node of the collective's algorithm on a rank.
 
-        A send stores values in `mail` by (sender, receiver, tag); a receive removes them. The first
-        node of a receive with a reduction only receives. Other nodes write cells, and deliver the
-        chunks of the result that are complete then. Delays do nothing. Raises `InputError`
-        (`not-there`) if data are missing.
+        `node`: its number in the template of the algorithm. A send stores its values in `mail`
+        under (sender, receiver, tag); a receive removes them from there. A receive with a reduction
+        has two nodes, of which the first only receives. All other nodes write their destination
+        cells, and deliver the chunks of the result that are then complete. Delays do nothing.
+        Raises `InputError` (`not-there`) if data are missing.
         """
         contents = self.part.contents
         row = int(np.searchsorted(contents.last, node))
@@ -379,9 +380,11 @@ def collect_versions(contents: Contents) -> dict[tuple[int, int], int]:
 
 
 def collect_results(contents: Contents) -> dict[int, list[tuple[int, int]]]:
-    """Map each node to the (unit, address) pairs of the full buffer that are complete after it.
+    """Map each node that completes units of the result to these units, as (unit, address) pairs.
 
-    Units that no node writes are left out.
+    A unit is a part of the full buffer of the collective; its address is its cell in the memory of
+    all ranks. A node completes a unit if it is the last one that writes it. Units that no node
+    writes are left out.
     """
     results: dict[int, list[tuple[int, int]]] = {}
     columns = (contents.give_node, contents.give_unit, contents.give_address)

@@ -68,11 +68,12 @@ def simulate_ranks(
     arguments: Mapping[str, OnRanks],
     replacement: Replacement | None = None,
 ) -> SimulatedRun:
-    """Run a program on simulated ranks, kernel by kernel; return all values.
+    """Execute a program on simulated ranks with numpy, kernel by kernel; return all values.
 
-    `arguments`: one array per rank, by name. `replacement(operation, operand, value)` returns the
-    value that is used for an operation. Raises `InputError` for layouts and roots that do not fit
-    the ranks.
+    `arguments`: one array per rank, by name. `replacement(operation, operand, value)` is called
+    after each operation with its first operand and its result, both by rank; the result that it
+    returns is used instead. Overflows give no warnings. Raises `InputError` for layouts and roots
+    that do not fit the ranks.
     """
     run = SimulatedRun(program, binding, dict(arguments))
     check_binding(program, binding)
@@ -130,10 +131,12 @@ def _compute_pointwise(run: SimulatedRun, operation: Operation, rank: int) -> Ar
 
 
 def _take_operand(run: SimulatedRun, name: str, result: str, rank: int) -> Array:
-    """Return an operand on one rank, as the operation `result` needs it.
+    """Return the part of an operand that a rank needs to compute its part of a result.
 
-    In every dimension that the result slices and the operand has complete, it is the block of the
-    result. A sliced operand is returned unchanged.
+    `name`: the operand; `result`: name of the result. If the result is sliced and the operand has
+    another layout, the operand is cut to the bounds of the result in every dimension; dimensions
+    are aligned at the end, and those of size 1 that are broadcast stay complete. Otherwise the
+    array of the rank is returned unchanged.
     """
     kind, value = run.program.types[name], run.values[name][rank]
     target = run.program.types[result]

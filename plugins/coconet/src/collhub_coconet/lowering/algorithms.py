@@ -203,10 +203,11 @@ class Algorithms:
 
 
 def count_buffer_bytes(program: Program, binding: Binding, operation: Operation) -> int:
-    """Count the bytes of the full buffer of a collective; all blocks count as the longest one.
+    """Count the bytes of the full buffer on which the algorithm of a collective works.
 
-    For a ReduceScatter, AllGather and AllToAll the buffer has the blocks of all ranks of the
-    operation's axes, otherwise the operand of a rank. For a reduction to a scalar it is the scalar.
+    For a ReduceScatter, AllGather and AllToAll it has the blocks of all ranks along the operation's
+    axes; if blocks differ, all count as the longest. For other collectives it has the size of a
+    rank's operand, and for a reduction to a scalar (no collective itself) that of the scalar.
     """
     kind = program.types[operation.name]
     axes = find_axis_positions(program, operation)

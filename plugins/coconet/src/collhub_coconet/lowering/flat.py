@@ -157,12 +157,13 @@ class _FlatBuilder:
         return np.asarray(self.binding.ranks_of(group), np.int64)
 
     def _find_grid(self, operation: Operation, before: Grid | None) -> Grid:
-        """Return the grid of chunks of a communication.
+        """Return the grid, the division into chunks, of the tensor that an operation communicates.
 
-        A Send uses `before`, the grid of its operand, if there is one, otherwise the chosen number
-        of chunks per block. A collective has chosen chunks x units of its algorithm in total,
-        divided among the blocks. There is one block per rank for a ReduceScatter, AllGather or
-        AllToAll (along the sliced dimension), otherwise a single one.
+        A Send uses `before`, the grid of its operand, if there is one; otherwise each block has the
+        chosen number of chunks. A collective has (chosen chunks) x (units of its algorithm) chunks
+        in total. They are divided equally among the blocks: one block per rank for a ReduceScatter,
+        AllGather or AllToAll, otherwise one block. Blocks are along the dimension that is sliced
+        before or after the collective.
         """
         kind, operand = (self.program.types[name] for name in (operation.name, operation.reads[0]))
         shape, ranks = self.binding.shape(kind.shape), self.binding.num_ranks
@@ -460,10 +461,14 @@ class _FlatBuilder:
     def _add_mesh_collective(
         self, operations: Sequence[Operation], operands: Sequence[str]
     ) -> None:
-        """Add the nodes of an algorithm for every subgroup of ranks along the axes of a collective.
+        """Add the nodes of a collective on a mesh: its algorithm once for every subgroup of ranks.
 
-        Steps that read an input wait for all operands on their rank; results are available on a
-        rank after all nodes that write them there. Along axes of one rank no nodes are added.
+        A subgroup has the ranks that differ only along the axes of the collective. `operations`:
+        the members of a bucket, or one operation; `operands`: the values that they read. Nodes that
+        read an input wait for the complete operands on their rank. The result is available on a
+        rank after all nodes that write it there, and on a rank without such nodes when its operands
+        are. If a subgroup has one rank, no nodes are added, and the results are available with
+        their operands.
         """
         operation = operations[0]
         is_scalar = not operation.is_communication

@@ -72,8 +72,8 @@ class Grid:
     def overlaps(self, chunks: Int64Array, other: Grid) -> tuple[Int64Array, Int64Array]:
         """Find all pairs (index into `chunks`, chunk of `other`) that may share an element.
 
-        Chunks are compared as fractions of their block: part s of n parts covers [s / n, (s + 1) /
-        n).
+        Both grids have the same blocks, so only chunks of the same block can overlap. Within a
+        block, chunk s of n covers the fraction from s / n to (s + 1) / n. Returns two int64 arrays.
         """
         block, part = np.divmod(chunks, self.parts)
         first = part * other.parts // self.parts
