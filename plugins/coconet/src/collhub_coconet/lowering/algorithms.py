@@ -142,8 +142,9 @@ class Algorithms:
         self._verified: dict[int, Algorithm] = {}
 
     def contents(self, call: Call, choice: Choice) -> Contents:
-        """Return the contents of the chosen algorithm for a call of one piece; cached.
+        """Return the chosen algorithm for a call as nodes, with the units that they read and write.
 
+        A call is one piece of a collective. Equal calls with equal choices share one cached result.
         Raises `HubError` for an algorithm that does not fit the call or that is incorrect.
         """
         algorithm = choice.algorithm

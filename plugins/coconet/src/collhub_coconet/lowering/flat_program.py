@@ -220,12 +220,13 @@ class LaunchList:
     def add(
         self, program: Program, operations: Sequence[Operation], kernel: int, nodes: range
     ) -> None:
-        """Record a kernel with the number `kernel`; call this in the order of execution.
+        """Record a kernel for a later launch node; call this in the order of execution.
 
-        `nodes`: its rows. The level of the values of a computing kernel is its number; that of
-        other kernels is the highest level of their operands, 0 for none. A kernel with a
-        communication and nodes is stored with the level of its operands, and is early if a chain
-        contains its first operation or the stage of this.
+        `kernel`: its number; `nodes`: its rows in the graph. Every value gets a level: the number
+        of its kernel if the kernel computes, otherwise the highest level of the operands of the
+        kernel (0 for none). A kernel with a communication and nodes is stored with the level of its
+        operands; other kernels need no launch. The launch is early (it does not wait for operands)
+        if a chain contains the first operation of the kernel or its stage.
         """
         inside = {operation.name for operation in operations}
         read = {name for operation in operations for name in operation.reads} - inside
@@ -248,11 +249,13 @@ class LaunchList:
         parts: list[Part],
         add_name: Callable[[Sequence[Operation]], int],
     ) -> None:
-        """Add a node for the launch of each communication kernel on each rank.
+        """Add one COMPUTE node for the launch of each communication kernel on each of its ranks.
 
-        The launch waits for the operands of the kernel (unless it is early) and for the previous
-        launch on its rank, by level. Nodes of the kernel that depend on no other node of it wait
-        for the launch. Each kernel gets a part in `parts`.
+        A launch waits for the operands of its kernel, unless it is early, and for the previous
+        launch on its rank. The order on a rank is by level of the kernel, then by number of the
+        kernel. Nodes of a kernel that depend on no other node of it wait for its launch. The
+        dependencies are control dependencies. `add_name`: adds the name of a node and returns its
+        number. Appends a `Launch` to `parts` per kernel.
         """
         if not self.kernels:
             return

@@ -114,11 +114,13 @@ class Grid:
 def derive_product_grid(
     program: Program, binding: Binding, operation: Operation, name: str, operand: Grid
 ) -> Grid | None:
-    """Derive the grid of a product from that of its operand `name`, with as many parts.
+    """Derive the chunks of a matrix product from those of one of its operands, or return None.
 
-    None if each chunk of the product needs the complete operand, or if the operation is no matrix
-    product: the operand is divided along the contracted dimension, both operands are this value, or
-    the operand has a single block and the product is sliced.
+    `name`: the operand; `operand`: its grid (division into blocks and chunks). The product gets the
+    same numbers of blocks and of chunks per block. None if the operation is no matrix product, or
+    if each chunk of the product needs the complete operand. That is so if the operand is divided
+    along the contracted dimension or already exchanged (`across`), if both operands are this value,
+    or if it has one block and the product is sliced.
     """
     if operation.kind not in (Kind.MATMUL, Kind.BATCH_MATMUL) or operand.across is not None:
         return None
@@ -141,7 +143,9 @@ def derive_product_grid(
 def select_rank_chunks(product: Grid, chunks: Int64Array, position: int) -> Int64Array:
     """Return the chunks of a product that a rank computes from chunks of its operand, in order.
 
-    `position`: of the rank in the group. Unless the product is exchanged, the numbers are equal.
+    `chunks`: numbers of the chunks of the operand. `position`: of the rank in its group. The
+    numbers are the same, unless the product is exchanged, that is divided along a second dimension
+    by the rank that receives it: then each chunk of the operand gives the chunk with this receiver.
     """
     if product.across is None:
         return chunks
@@ -258,12 +262,17 @@ def number_regions(program: Program) -> dict[str, int]:
 def find_cuts(
     program: Program, binding: Binding, regions: dict[str, int], grid_of: GridFunction
 ) -> dict[str, Cut]:
-    """Find the cut (division into chunks) of every operation that works chunk by chunk.
+    """Find the cut (division into chunks) of every operation that works chunk by chunk, by name.
 
-    A computation is cut like the communication that reads its result, directly or through other
-    computations, otherwise like the one whose result it reads. A product is cut like an operand
-    whose rows arrive in chunks. Operations with another shape than the communicated tensor, and
-    those in other regions, have no cut.
+    Operations get cuts only from operations in the same region (chain or stage), in this order:
+
+    - Communications have the grid of `grid_of`.
+    - A computation is cut like the operation that reads its result, if that has a cut and the
+      shapes are equal; else like the operation whose result it reads.
+    - A product is cut like an operand whose rows arrive in chunks.
+    - A Send finally gets the cut of its operand, if there is one.
+
+    All other operations have no entry.
     """
     cuts: dict[str, Cut] = {}
     _cut_communications(program, regions, grid_of, cuts)
@@ -309,11 +318,13 @@ def _cut_like_neighbour(
     *,
     is_needed: bool,
 ) -> None:
-    """Copy the cut of a neighbour to an operation in `cuts`, if both are in one region and it fits.
+    """Give an operation the cut (division into chunks) of a neighbour, in `cuts`, if it fits.
 
-    Nothing happens for communications, reductions to scalars, operations with a cut, and neighbours
-    without one. The new cut is marked as needed only if `is_needed` is set and the neighbour is a
-    communication or has a needed cut.
+    Both must be in one region, and the result must have the shape of the grid, with its slices as
+    blocks (`_fits_grid`). Nothing happens for communications, reductions to scalars, operations
+    that have a cut, and neighbours without one. The new cut is marked as needed by the leading
+    communication only if `is_needed` is set, and the neighbour is a communication or its cut is so
+    marked.
     """
     is_local = not operation.is_communication and operation.kind not in REDUCTIONS_TO_SCALARS
     cut = cuts.get(neighbour.name)
@@ -351,8 +362,9 @@ def _cut_product(
 def _fits_grid(program: Program, binding: Binding, operation: Operation, grid: Grid) -> bool:
     """Check whether a result has the shape of a grid, and its slices are blocks of the grid.
 
-    A result that is not sliced only needs the shape. A sliced one needs several blocks along the
-    sliced dimension (or the second dimension of the grid).
+    A result that is not sliced only needs the shape. For a sliced one, the grid must also have more
+    than one block, and the sliced dimension must be one of the (at most two) dimensions along which
+    the grid has blocks.
     """
     kind = program.types[operation.name]
     if binding.shape(kind.shape) != grid.shape:

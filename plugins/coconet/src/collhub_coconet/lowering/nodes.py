@@ -45,10 +45,11 @@ class NodeList:
     def add(
         self, rank: Int64Array, part: int, item: Int64Array, **columns: npt.ArrayLike
     ) -> Int64Array:
-        """Add one node per entry of `rank`, and return their numbers.
+        """Add one node per entry of `rank`, and return their numbers, which count up.
 
-        `part`: number of the flat program's part; `item`: position of every node in it; columns are
-        arrays, or one value for all nodes, with the defaults of a workload.
+        `part`: number of the part of the program (such as a collective) that the nodes belong to;
+        `item`: number of each node in this part. `columns`: further columns by name, as an array or
+        as one value for all nodes; missing columns have the defaults of a workload.
         """
         rows = len(rank)
         block = {"rank": rank, "part": part, "item": item, **columns}
@@ -157,10 +158,12 @@ class Producers:
     def find_producers(
         self, value: str, region: int, grid: Grid | None, rank: Int64Array, chunk: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """Return all pairs (i, node that produces a part of chunk `chunk[i]` on rank `rank[i]`).
+        """Find the nodes that produce chunks of a value; return pairs (i, node) as two arrays.
 
-        `region`, `grid`: those of the reader. If the value is in another region or cut differently,
-        the producers of the complete value are returned. Arguments have none.
+        Node j is returned with i if it produces a part of chunk `chunk[i]` on rank `rank[i]`.
+        `region`, `grid`: those of the reader; chunks are numbers of `grid`. If the value is in
+        another region or is divided differently, all nodes are returned that produce the complete
+        value on the rank. Arguments of the program have no producers.
         """
         ready = self.ready.get(value)
         if ready is None:
@@ -229,11 +232,13 @@ class Streams:
 def limit_pieces_in_flight(
     nodes: NodeList, template: Template, numbers: Int64Array, pieces: int, max_in_flight: int
 ) -> None:
-    """Let a piece begin on a rank when the piece `max_in_flight` before it has ended there.
+    """Limit the pieces of a collective that run at the same time on a rank.
 
-    If all pieces ran at once, they would share the links and end together, which would delay the
-    first chunk. Receives are not delayed, since their sends are. Adds control dependencies to
-    `nodes`.
+    A piece may begin on a rank after the piece `max_in_flight` before it has ended there. If all
+    ran at once, they would share the links and end together, which would delay the first chunk.
+    Adds control dependencies to `nodes`, from every last node of the earlier piece to every first
+    node of the later one, except receives. `template`: nodes of one piece; `numbers`: numbers of
+    the nodes of all pieces, piece after piece.
     """
     count = len(template)
     is_receive = template.kind == NodeKind.RECV
@@ -329,11 +334,12 @@ def number_chunks(
     *,
     is_given: bool,
 ) -> Int64Array:
-    """Return the chunk in which a piece has each unit of the full buffer: int64[units].
+    """Return the number of the chunk that contains each unit of the full buffer in one piece.
 
-    `piece`: its number; within a block, the pieces follow one another. `position`: in the group, of
-    the rank that needs the unit, or with `is_given` receives it. In an AllToAll, the unit
-    determines the other rank.
+    `grid`: division of the tensor into blocks and chunks; each block has the chunks of piece 0, of
+    piece 1, and so on, one chunk per unit. `piece`: number of the piece. The result has the shape
+    of `units`, int64. Only for an AllToAll, the block also depends on the rank: `position` (in the
+    group) is the rank that needs the unit as input, or, with `is_given`, the rank that receives it.
     """
     share = contents.units // grid.blocks
     block, offset = np.divmod(units, share)
@@ -347,12 +353,13 @@ def number_chunks(
 def order_chunks(
     grid: Grid, contents: Contents, pieces: int, position: int, *, is_needed: bool
 ) -> Int64Array:
-    """Return all chunks in the order in which a rank needs (or receives) them, piece by piece.
+    """Return all chunks in the order in which a rank needs them (without `is_needed`: gets them).
 
-    `position`: of the rank in the group. The order is by level in the graph of the algorithm,
-    including messages; within a level, with `is_needed` false, local units precede received ones;
-    then by node. A unit counts at its first node, and before all others if it is available from the
-    start. Unused chunks are last, ascending.
+    All chunks of a piece precede those of the next piece. `position`: of the rank in its group.
+    Within a piece, chunks are ordered by the level (longest path, including messages) of the first
+    node that needs or produces their unit; units that are available from the start are first. Ties:
+    without `is_needed`, local units before received ones; then by number of the node. Chunks that
+    the algorithm does not use are last, ascending.
     """
     if is_needed:
         node, unit = contents.need_node, contents.need_unit

@@ -292,10 +292,12 @@ class _WorkloadBuilder:
 
 
 def read(source: Source, options: ProgramOptions) -> Workload:
-    """Read the workload of a JSON document of a program.
+    """Read the JSON document of a program, and return its workload.
 
-    Symbols with a single possible size need no number in the options. Raises `InputError` for an
-    ill-typed program, and for a size out of bounds.
+    `options`: numbers for symbols, ranks and axes, which have priority over those of the document.
+    Of a range the minimum is taken. A symbol with a single possible size needs no number. Raises
+    `InputError`, located in the file, for an invalid document or program, and for numbers that are
+    missing or out of bounds.
     """
     sizes = take_minimum_sizes(parse_ranges(options.sizes))
     mesh = take_minimum_sizes(parse_ranges(options.mesh))

@@ -147,11 +147,13 @@ def find_axis_layout(
     roles: tuple[tuple[Role, ...], ...],
     result: tuple[Role, ...],
 ) -> Layout | None:
-    """Look up the layout of a result on one axis; None if the table does not permit the operands.
+    """Look up the layout of a result on one axis of a mesh; None if it is not permitted.
 
-    `operation`: kind, reduction, dimension and root; `layouts`: of the operands on this axis.
-    `roles`: roles of the dimensions of each operand; `result`: those of the result. Two operands
-    that are sliced along dimensions of different roles are not permitted.
+    `operation`: kind, reduction, dimension and root. `layouts`: of the operands on this axis.
+    `roles`: the role in the operation of each dimension of each operand (such as row or
+    contracted); `result`: those of the result. The table gives the result by the operands' layouts,
+    with a slice identified by the role of its dimension. None also if operands are sliced along
+    different roles, or the result lacks the role of the slice.
     """
     kind, reduction, dimension, root = operation
     symbols, sliced_roles = [], set[Role]()

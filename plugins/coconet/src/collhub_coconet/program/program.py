@@ -68,9 +68,11 @@ def find_ancestors(operations: Sequence[Operation], sinks: Iterable[str]) -> set
 
 
 def find_between(program: Program, members: Iterable[str]) -> list[Operation]:
-    """Return the operations on paths that leave a set and enter it again, in program order.
+    """Return the operations on paths that leave a set of operations and enter it again.
 
-    `members`: names of the operations in the set, at least one; they are not in the result.
+    `members`: names of the operations in the set, at least one. An operation is returned if it
+    depends on a member, and a member depends on it; members are not. The order is that of the
+    program.
     """
     inside = set(members)
     positions = [program.places[name] for name in inside]

@@ -226,12 +226,13 @@ def type_opaque(operands: Operands) -> TensorType:
 
 
 def _type_opaque_axis(operands: Operands, axis: int, is_active: bool) -> Layout:
-    """Return the layout of the result of an opaque operation on one axis.
+    """Return the layout of the result of an opaque operation on one axis of the mesh.
 
-    If `is_active` is false, for an axis that a view leaves unchanged, it is that of the first
-    operand. Otherwise the rule of the operation decides, or the result is replicated if all
-    operands are and the rule preserves this. Raises `TypingMistakeError` for an operand layout that
-    the rule does not permit.
+    `is_active` is False for an axis that a view leaves unchanged: the result then has the layout of
+    the first operand. Otherwise the layout is that of the operation's rule. It is replicated
+    instead if all operands are, and the rule is PER_RANK, ROWS or PARTS, or that of a view without
+    `axes` on a mesh of several axes. Raises `TypingMistakeError` for an operand layout that the
+    rule does not permit.
     """
     operation = operands.operation
     assert operation.rule is not None

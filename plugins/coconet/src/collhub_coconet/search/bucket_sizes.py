@@ -54,13 +54,15 @@ def add_buckets(
     simulation: Simulation | None,
     budget: SearchBudget,
 ) -> tuple[Exploration, BucketTrials]:
-    """Add the fastest program with buckets at every size to the candidates of a search.
+    """Add, for every problem size, the fastest program with buckets to the candidates of a search.
 
-    `explorations`: results of the classes of equal parts; `exploration`: of the entire program.
-    `simulation`: None if times are by formula; then all candidates get the times of the entire
-    program if a program with buckets is added. Programs that cannot be simulated are left out.
-    `budget` counts one unit of work per compared program and size; at its limit the remaining
-    programs are omitted.
+    A bucket is several equal collectives in one call. `bindings`: the problem sizes.
+    `explorations`: results of the search by class of equal parts; `exploration`: result for the
+    entire program, of which an extended copy is returned, with a record of the trials.
+    `simulation`: None if times are by formula; all candidates then get times of the entire program
+    if a program was added, since sums of parts are not comparable. Programs that cannot be
+    simulated are left out. `budget` counts one unit per compared program and size; at its limit the
+    remaining programs are omitted.
     """
     choice = _BucketChoice(program, classes, explorations, bindings, model, simulation, budget)
     added: list[Candidate] = []
@@ -171,11 +173,11 @@ class _BucketChoice:
     def _fuse_all(
         self, steps: Sequence[PartStep], base: Program | None = None, num_collectives: int = 0
     ) -> list[PartStep] | None:
-        """Return `steps` and one step that fuses all computations and the last few collectives.
+        """Return `steps` and one more step, which fuses all computations and the last collectives.
 
-        `base`: program after `steps`, default: that of the last step; `num_collectives`: number of
-        collectives to include. None if no parts wait for scalars of each other, or if the fusion is
-        refused.
+        `base`: the program after `steps`, default: that of the last step. `num_collectives`: number
+        of collectives that are included, the last ones of the program. Returns None if the fusion
+        is refused, and if no part of the program waits for a scalar of another part.
         """
         if not any(is_stand_in(each) for part in self._classes for each in part.program.operations):
             return None
@@ -224,11 +226,12 @@ class _BucketChoice:
         )
 
     def _list_bases(self, size_index: int) -> Iterator[tuple[list[PartStep], Program]]:
-        """Yield the programs to which buckets are added, each as (steps to it, program).
+        """Yield the base programs to which buckets are added, each as (steps to it, program).
 
-        For every part, the candidates are first the original ones, then the fastest at the size,
-        then those with the smallest memory; their collectives are separated from computations.
-        Equal programs are yielded once.
+        Each combines one candidate per class of equal parts: first the original ones, then the
+        fastest ones at the size `size_index`, then those with the smallest memory. Their stages are
+        replaced by stages of computations only, so that every collective can be put into a bucket
+        (`_separate_collectives`). Equal programs are yielded once.
         """
         seen = set()
         for selection in (
@@ -273,10 +276,12 @@ def _list_part_steps(
 
 
 def _separate_collectives(program: Program, candidate: Candidate) -> list[Rewrite]:
-    """Return the steps to a candidate without its stages, then steps that fuse computations.
+    """Return the steps from a program to a variant of a candidate whose stages have no collective.
 
-    No stage contains a communication, so that all collectives can be put into buckets. If no step
-    of the candidate remains, and `fuse_scalars` finds a fusion, this is the only step.
+    These are the steps of the candidate except fuse, overlap and coalesce, then steps that fuse
+    adjacent computations as far as possible. All collectives can then be put into buckets. If the
+    candidate has no remaining steps and `fuse_scalars` finds a fusion of the program, this fusion
+    is the only step.
     """
     steps = [
         step

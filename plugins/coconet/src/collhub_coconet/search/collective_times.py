@@ -166,9 +166,11 @@ class FormulaTimes:
     rates: Rates
 
     def find_fastest(self, demand: Demand) -> tuple[float, Means]:
-        """Return the time of a communication by formula in s, and the means with this time.
+        """Return the time of a communication by formula in s, and the means that has this time.
 
-        The size of an all-to-all is that of the buffers of all ranks together.
+        The means is the fastest combination of algorithm, protocol and number of chunks. For an
+        all-to-all, `demand.size_bytes` is the buffer of one rank, and the formula is evaluated for
+        the buffers of all ranks together.
         """
         size, num_ranks = demand.size_bytes, len(demand.members)
         if demand.kind is Kind.ALL_TO_ALL:

@@ -31,14 +31,17 @@ def combine(
     bindings: Sequence[Binding],
     simulation: Simulation | None,
 ) -> tuple[Exploration, str]:
-    """Combine the explorations of all classes of equal parts to one of the entire program.
+    """Combine the searches of all parts of a program to one result for the entire program.
 
-    The candidates are the original program and, for every size, the program of the fastest
-    candidates of all parts and that of the smallest ones. With a simulation, the entire programs
-    are simulated with the means that were selected for their parts, so that kernels of different
-    parts overlap. Programs with more than 100 communications, and those that cannot be simulated,
-    have the sum of the times of their parts. If parts read values of each other, other candidates
-    are also tried in the entire program. The second result describes the times.
+    `classes`: classes of equal parts; `explorations`: the search result of each; `bindings`: the
+    problem sizes. Candidates are the original program and, for every size, the combinations of the
+    fastest and of the smallest candidates of all parts. If parts read values of each other, a
+    combination that is improved by simulation is added (`_descend`).
+
+    With a simulation, the entire programs are simulated with the means (algorithms) that were
+    selected for their parts, so that kernels of different parts overlap. Otherwise times are the
+    sum of those of the parts; also if one program cannot be simulated, or has more than 100
+    communications. The second result is a text that says how times were determined.
     """
     selections = [[exploration.candidates[0] for exploration in explorations]]
     for size_index in range(len(bindings)):
@@ -145,10 +148,13 @@ def _add_up(
     selection: Sequence[Candidate],
     bindings: Sequence[Binding],
 ) -> Candidate:
-    """Build the candidate of an entire program, with the sum of the times of all parts.
+    """Build the candidate of an entire program whose time at each size is the sum over its parts.
 
-    The means are those of the first copies. Steps are in the order of `TRANSFORMATIONS`, in which
-    they can be applied to the entire program.
+    `whole`: the program; `origins`: for each of its operations the operation of a part;
+    `selection`: one candidate per class of equal parts, whose times count once per copy. Peak
+    memory is computed for the entire program. The means (algorithms) of communications are listed
+    for the first copy only. Steps are sorted by `TRANSFORMATIONS`, the order in which they can be
+    applied to the entire program.
     """
     steps = []
     for part, candidate in zip(classes, selection, strict=True):
@@ -201,10 +207,12 @@ def _simulate(
 def _spread_means(
     origins: Mapping[str, Origin], selection: Sequence[Candidate], size_index: int
 ) -> dict[str, Means]:
-    """Return the means of the communications of the entire program by name, at one size.
+    """Return the means of every communication of the entire program by name, at one size.
 
-    An operation has those of its origin in the candidate of its class, so that copies have equal
-    means. Operations whose origin has no means are left out.
+    The means (algorithm, protocol, chunks) were selected for the parts. `origins`: for each
+    operation of the program its class of equal parts and its name in the part; the operation gets
+    the means of that name in the candidate that `selection` has for the class. So copies have equal
+    means. Operations without means there are left out.
     """
     means = {}
     for name, origin in origins.items():

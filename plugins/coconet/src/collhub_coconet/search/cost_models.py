@@ -74,9 +74,11 @@ class FormulaModel:
         return Timing(calculation.compute_seconds(), calculation.choices)
 
     def bound(self, program: Program, binding: Binding, kinds: Sequence[str]) -> ProgramBound:
-        """Compute the bounds of `compute_bound`, and tighter ones if `kinds` has no `fuse`.
+        """Compute lower bounds of time and memory of all programs that transformations can reach.
 
-        Without `fuse` only chains can change, so that kernels and peak memory remain.
+        `kinds`: the allowed transformations. The result is `compute_bound`. Without `fuse`, kernels
+        no longer change, only their overlap can: then the time is at least the minimum time of
+        these kernels, and the memory is the peak memory of the program.
         """
         bound = compute_bound(program, binding, self.rates, kinds, self.find_times())
         if "fuse" in kinds:
