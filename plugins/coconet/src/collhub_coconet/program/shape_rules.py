@@ -124,11 +124,12 @@ def type_reshape(operands: Operands) -> TensorType:
 
 
 def match_dimensions(old: Shape, new: Shape) -> list[tuple[int, int]] | None:
-    """Match the leading dimensions of corresponding pieces of two shapes.
+    """Match runs of dimensions of two shapes with equal products; return their first positions.
 
-    A piece is a shortest run of dimensions in both shapes with equal products; dimensions of size 1
-    are ignored. Returns pairs (position in `old`, position in `new`). None if the shapes have
-    different numbers of elements, or if a symbol is joined with other dimensions.
+    Such runs are the shortest ones, from the left; dimensions of size 1 are ignored. For [6, 4] and
+    [2, 3, 4] they are 6 = 2 x 3 and 4 = 4, so the result is [(0, 0), (1, 2)]: pairs (position in
+    `old`, position in `new`). A symbol matches only the same symbol. Returns None if the shapes
+    cannot be matched: other numbers of elements, or a symbol joined with other dimensions.
     """
     left = [index for index, size in enumerate(old) if size != 1]
     right = [index for index, size in enumerate(new) if size != 1]

@@ -192,13 +192,16 @@ _OPAQUE_VIEWS = (Rule.TO_BLOCKS, Rule.TO_LOCAL)
 
 
 def type_opaque(operands: Operands) -> TensorType:
-    """Return the type of an opaque operation: declared element type and shape, layout by its rule.
+    """Return the type of an opaque operation: declared element type and shape, derived layout.
 
-    Operands must be tensors of one group. The rule ROWS permits slices of one of the first `count`
-    dimensions, PARTS slices of any dimension, TO_LOCAL every layout. On a mesh the rule applies to
-    every axis, that of a view to its `axes` only. Axes on which all operands are replicated remain
-    so, except for RANDOM and the axes of a view. Only TO_BLOCKS may have another dimension than 0.
-    Raises `TypingMistakeError` for attributes and layouts that the rule does not permit.
+    The layout follows on each axis of the mesh from the layouts of the operands and the declared
+    rule of the operation. The rule ROWS permits slices of one of the first `count` dimensions,
+    PARTS slices of any dimension, TO_LOCAL every layout. The rule of a view (TO_BLOCKS, TO_LOCAL)
+    applies only to its `axes`. If all operands are replicated on an axis, the result is too, except
+    for RANDOM and on the axes of a view. Only TO_BLOCKS may have another dimension than 0.
+
+    Raises `TypingMistakeError` for operands on different groups, and for attributes and layouts
+    that the rule does not permit.
     """
     operation = operands.operation
     assert operation.rule is not None

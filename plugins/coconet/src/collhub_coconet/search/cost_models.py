@@ -220,9 +220,11 @@ class _TimeCalculation:
         return 0.0 if demand is None else self._choose_means(operation.name, demand)
 
     def _compute_scalar_s(self, operation: Operation) -> float:
-        """Return the time of the AllReduce of one scalar in s; 0 if no communication is needed.
+        """Return the time in s of the AllReduce of one scalar; 0 if the operation needs none.
 
-        The means are stored in `self.choices` under the name with the suffix ` (scalar)`.
+        It is needed for a reduction of slices to a scalar. Algorithm, protocol and chunk count with
+        this time are stored in `self.choices` under the name of the operation with the suffix `
+        (scalar)`.
         """
         demand = find_demand(self.program, self.binding, operation)
         if demand is None:
@@ -230,9 +232,10 @@ class _TimeCalculation:
         return self._choose_means(f"{operation.name} (scalar)", demand)
 
     def _choose_means(self, name: str, demand: Demand) -> float:
-        """Return the time of the fastest means in s, and store the means in `self.choices[name]`.
+        """Choose algorithm, protocol and chunk count of a communication; return its time in s.
 
-        A Send is always timed by formula.
+        The fastest combination (the means) is stored in `self.choices[name]`. The times are those
+        of the cost model, for a Send always those by formula.
         """
         times = self.times
         if demand.kind is Kind.SEND:

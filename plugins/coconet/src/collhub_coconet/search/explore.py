@@ -338,10 +338,11 @@ def find_rewrites(task: tuple[Program, AllowedKinds]) -> list[tuple[Rewrite, str
 
 
 def _can_help(program: Program, record: LegalityRecord) -> bool:
-    """Check whether a legal transformation can improve a program.
+    """Check whether a legal transformation can make a program faster or smaller.
 
-    False for a reorder that only splits a statement into two, and for an overlap of members that
-    all use one resource. True for all others.
+    False for a reorder whose last member is inside a statement (an inlined operation that is no
+    output), because it only splits the statement, and for an overlap whose members all use the same
+    resource. True for all others.
     """
     # Moving a prefix whose last member is inside a statement would only split the statement.
     if record.transformation == "reorder":

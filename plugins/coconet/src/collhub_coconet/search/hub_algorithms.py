@@ -127,10 +127,11 @@ class HubAlgorithms:
         return _rebuild, (*arguments, self._fastest)
 
     def find_fastest(self, demand: Demand) -> tuple[float, Means]:
-        """Return the time in s and the means of the fastest algorithm in isolation, in one piece.
+        """Return time in s, and algorithm and protocol, of the fastest collective in isolation.
 
-        The result is cached. Raises `InputError` (`algorithm-does-not-fit`) if the hub has no
-        algorithm for the collective.
+        Isolation means that it runs alone on the network of its ranks, in one chunk. Of equally
+        fast algorithms the first one by name is returned. The result is cached. Raises `InputError`
+        (`algorithm-does-not-fit`) if the hub has no algorithm for the collective.
         """
         if demand not in self._fastest:
             best = self.list_offers(demand)[0]
@@ -193,12 +194,13 @@ class HubAlgorithms:
         return self._networks[members][protocol]
 
     def _build_offers(self, demand: Demand) -> Iterator[OfferedAlgorithm]:
-        """Yield the algorithms that fit a collective, with their times by protocol.
+        """Build the algorithms that fit a collective, and yield each with its times by protocol.
 
-        The remaining ones are omitted as soon as the best time is within 1 % of the smallest proven
-        bound of all protocols. Omitted algorithms, those that fail, and those of more than
-        `MAX_STEPS` steps are stored in `self.omissions` with the reason. An algorithm without a
-        time is skipped.
+        Algorithms are tried in the order of `_sort_names`. As soon as the best time is within 1 %
+        of the smallest proven bound of all protocols, the remaining ones are omitted as proven. An
+        algorithm that fails, or has more than `MAX_STEPS` steps, is also omitted. All omissions are
+        stored in `self.omissions` with the reason. An algorithm without a time in any protocol is
+        skipped without a record.
         """
         call = Call(demand.kind, range(len(demand.members)), demand.root, demand.size_bytes)
         bounds = {
@@ -239,10 +241,13 @@ class HubAlgorithms:
         return bound.time_ps / 1e12 if bound else 0.0
 
     def _sort_names(self, demand: Demand, call: Call) -> list[str]:
-        """Sort the names of algorithms: files, then patterns by their estimate, then searches.
+        """Sort the names of the algorithms for a collective, in the order in which they are tried.
 
-        Synthesizers that declare no kinds of collectives, and those that are used only by name, are
-        left out.
+        First are files and other names that the user gave, in their order, unless they are also in
+        the list of synthesizers. Then follow the synthesizers that support the collective: those
+        with fixed patterns before those that search, each by estimated time (unknown last), then by
+        name. Synthesizers without declared kinds of collectives, and those that are used only by
+        name, are left out.
         """
         kind = call.collective.kind
         network = self.find_network(demand.members, PROTOCOLS[0].name)

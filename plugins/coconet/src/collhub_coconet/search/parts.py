@@ -89,10 +89,12 @@ def divide(program: Program) -> list[PartClass]:
 
 
 def _classify(program: Program, members: list[list[str]], shared: set[str]) -> list[PartClass]:
-    """Divide large sets of operations, and find the classes of equal sets.
+    """Divide large sets of operations further, and find the classes of equal sets.
 
-    `shared`: scalars that are computed from several of the sets; sets that contain one are not
-    divided.
+    `members`: the sets, as lists of names. A set of more than `_LARGE` operations is divided at its
+    collectives, unless it contains a scalar of `shared` (scalars that are computed from several
+    sets). Two sets are equal if a renaming maps one to the other. A class has the program of its
+    first set and one copy per set. A single set gives one class with the entire program.
     """
     if any(len(group) > _LARGE and shared.isdisjoint(group) for group in members):
         members = _divide_at_collectives(program, members, shared)
@@ -266,11 +268,12 @@ class _Groups:
 
 
 def _divide_at_scalars(program: Program) -> tuple[list[list[str]], set[str]]:
-    """Divide the operations into sets that have no common values, or only scalars.
+    """Divide the operations into sets that exchange no values except scalars.
 
-    A scalar that is computed from one set, or that only one set reads, belongs to this set. The
-    second result are the remaining scalars, of which connected ones are one set. Reductions to
-    scalars and communications belong to the set of their operand.
+    A scalar that is computed from only one set, or that only one set reads, belongs to this set.
+    Reductions to scalars and communications belong to the set of their operand. Returns the sets as
+    lists of names, and the names of the remaining scalars; those that are connected form sets of
+    their own, which are in the list too.
     """
     scalars = {
         operation.name
@@ -336,10 +339,12 @@ def _unite_readers_of_states(program: Program, groups: _Groups) -> None:
 def _divide_at_collectives(
     program: Program, members: list[list[str]], shared: set[str]
 ) -> list[list[str]]:
-    """Divide connected sets of operations around their collectives; small sets remain.
+    """Divide connected sets of operations around their collectives; return all sets.
 
-    Sets that would wait for each other are united. Scalars in `shared` are ignored for this, and
-    their sets remain.
+    Only sets of more than `_LARGE` operations without scalars of `shared` are divided; others stay
+    as they are. A collective is united with the operations that a decision about it concerns
+    (`_find_neighbours`). Of the remaining operations, those that may be fused stay together. Then
+    sets that would wait for each other are united; `shared` scalars are ignored for this.
     """
     groups = _Groups(operation.name for operation in program.operations)
     near: set[str] = set()
@@ -373,11 +378,12 @@ def _divide_at_collectives(
 
 
 def _find_levels(program: Program, loose: set[str]) -> dict[str, int]:
-    """Return the level of every `loose` operation; those of one level can be fused without a cycle.
+    """Return a level for every operation in `loose`; those of one level can be fused safely.
 
-    The level is the largest number of other operations on a path to the operation. If the operation
-    is no output, and all readers are loose, it is the lowest level of a reader instead, since it
-    can be computed together with it.
+    Safely means without a cycle of dependencies. The basic level is the largest number of
+    operations outside of `loose` on a path to the operation. If the operation is no output, and all
+    its readers are in `loose`, it has the lowest level of its readers instead, since it can be
+    computed together with them.
     """
     early: dict[str, int] = {}
     for operation in program.operations:
@@ -526,12 +532,12 @@ class _Draft:
 
 
 def _extract(program: Program, members: Sequence[str], coupled: set[str]) -> _Draft:
-    """Extract a part of a program; values of other parts become arguments.
+    """Extract a set of operations as a program; values of other parts become its arguments.
 
-    `coupled`: operations of the parts that wait for each other. A scalar of another coupled part is
-    replaced by a stand-in if results of this part precede it that coupled operations of other parts
-    read (`_add_stand_ins`). The outputs of the part are outputs of the program and values that
-    other parts read; without any, all its updates.
+    The outputs are the outputs of the entire program and values that other parts read; without any,
+    all updates of states. `coupled`: the operations of all parts that wait for each other. If this
+    part is one of them, some scalars that it reads are replaced by stand-ins (`_add_stand_ins`),
+    which keep the dependency on results of this part.
     """
     own, inside = set(members), set(members)
     operations = tuple(program.by_name[name] for name in members)

@@ -231,8 +231,9 @@ def _list_omissions(
 ) -> list[Omission]:
     """List the algorithms that were not compared for the collectives of the fastest programs.
 
-    For every size these are the collectives of the program that is fastest there, without messages.
-    Algorithms of each collective are compared again if that happened in another process.
+    For every size, the collectives are those of the program that is fastest there; Sends do not
+    count. An omission has the name, the collective and the reason. If the algorithms of a
+    collective were compared only in another process, they are compared again here.
     """
     demands: dict[Demand, None] = {}
     for size_index, binding in enumerate(bindings):
@@ -247,11 +248,13 @@ def _list_omissions(
 
 
 def list_bindings(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
-    """List bindings from the smallest to the largest sizes, at equal ratios.
+    """List the sizes at which programs are timed, from the smallest to the largest.
 
-    `sizes`: sizes and ranges by symbol, such as `B=8,N=1024..4096`, which replace the sizes of the
-    program. `count`: number of bindings; only one is listed if no symbol has a range. Raises
-    `UsageError` for malformed sizes, and `InputError` for sizes that the program does not permit.
+    `sizes`: sizes and ranges by symbol, such as `B=8,N=1024..4096`, which replace those of the
+    program. `count`: number of bindings; only one is listed if no symbol has a range. All ranges
+    grow together by equal ratios: binding i of n has low * (high / low) ** (i / (n - 1)), rounded.
+    Raises `UsageError` for malformed sizes, and `InputError` for sizes that the program does not
+    permit.
     """
     ranges = {symbol: (size, size) for symbol, size in bound.binding.sizes.items()}
     ranges.update(parse_ranges(sizes))

@@ -79,12 +79,12 @@ class Simulation:
         object.__setattr__(self, "hub", hub)
 
     def timing(self, program: Program, binding: Binding) -> Timing | str:
-        """Simulate a program, and select the means of its collectives.
+        """Simulate a program, and choose algorithm, protocol and chunk count of its collectives.
 
         Every collective starts with the algorithm and protocol that are fastest in isolation. First
-        a common chunk count is selected, then for each distinct collective its algorithm, protocol
-        and chunk count; every change that reduces the simulated time is kept. Equal collectives
-        have equal means. If no means fit, the result is the reason as text. Raises `HubError` for
+        a common chunk count is chosen, then for each distinct collective all three; every change
+        that reduces the simulated time is kept. Equal collectives get equal choices. Returns the
+        time with the choices, or, if no choice fits, the reason as text. Raises `HubError` for
         other errors.
         """
         try:
@@ -106,11 +106,12 @@ class Simulation:
         choice: _MeansOfProgram,
         counts: Sequence[int] = CHUNKS,
     ) -> Timing | str:
-        """Simulate a program with each chunk count; return the fastest time with its means.
+        """Simulate a program with each chunk count; return the fastest time with its choices.
 
-        Other means are those that are fastest in isolation. After a count above 1 that changes no
-        communication, further ones are skipped. The first one of equal times is kept. If no count
-        can be simulated, the result is the first reason as text.
+        All communications have the same chunk count, and the algorithm and protocol that are
+        fastest in isolation. Of equal times the first one is kept. After a count above 1 that
+        changes no communication, further ones are skipped. If no count can be simulated, the result
+        is the first reason as text.
         """
         names = list(choice.demands)
         initial = {name: choice.find_initial(name) for name in names}
@@ -162,10 +163,11 @@ class Simulation:
     def estimate(
         self, program: Program, binding: Binding, counts: Sequence[int] = CHUNKS
     ) -> Timing | str:
-        """Simulate a program with the means that are fastest in isolation, in the best chunk count.
+        """Simulate a program with the algorithms that are fastest alone, in the best chunk count.
 
-        All collectives have the same chunk count, one of `counts`. If no means fit, the result is
-        the reason as text.
+        All collectives have the same chunk count, one of `counts`, and each the algorithm and
+        protocol that are fastest in isolation. Returns the time with the choices, or, if the
+        choices or the network do not fit, the reason as text.
         """
         try:
             choice = self._start(program, binding)
@@ -174,10 +176,11 @@ class Simulation:
         return self._try_chunks(program, binding, choice, counts)
 
     def refined(self, program: Program, binding: Binding, timing: Timing) -> Timing:
-        """Return a time with means that are selected for each collective separately.
+        """Improve a time by choosing algorithm, protocol and chunk count per collective by name.
 
-        It starts from `timing`, and is never slower. `timing` is returned if all collectives
-        differ, since their means are already selected, or if there are more than `_MAX_REFINED`.
+        `timing`: the start, in which equal collectives have equal choices. The result is never
+        slower. `timing` is returned unchanged if no two collectives are equal, since their choices
+        are separate already, or if there are more than `_MAX_REFINED`.
         """
         choice = self._start(program, binding)
         names = list(choice.demands)
@@ -186,9 +189,11 @@ class Simulation:
         return self._descend(program, binding, choice, timing, [[name] for name in names])
 
     def _start(self, program: Program, binding: Binding) -> _MeansOfProgram:
-        """Return the means that the communications of a program may have.
+        """Collect the communications of a program, for which algorithms can then be chosen.
 
-        Raises `InputError` if the network has too few NPUs for the ranks of all groups.
+        Checks the network first: raises `InputError` if it has fewer NPUs than the ranks of all
+        groups. The result has the demand (kind, bytes, ranks) of every communication by name, and
+        the names of the reductions of slices to scalars.
         """
         ranks = binding.num_ranks * program.num_groups
         self._build_machine(PROTOCOLS[0]).network(ranks, self.registry)
@@ -211,11 +216,12 @@ class Simulation:
         timing: Timing,
         groups: list[list[str]],
     ) -> Timing:
-        """Try alternative means for one group of collectives after the other; keep faster ones.
+        """Try alternative algorithms, protocols and chunk counts group by group; keep faster ones.
 
-        The members of a group get equal means. The alternatives are those of the first member's
-        means before its group is varied; means that do not fit are skipped. The result is never
-        slower than `timing`.
+        `groups`: names of collectives that get equal choices. The alternatives for a group are
+        those of the choice that its first member has when the group begins. Each is simulated in
+        the entire program; those that do not fit are skipped. The result is never slower than
+        `timing`.
         """
         best_s, selected = timing.seconds, dict(timing.choices)
         for names in groups:
@@ -298,9 +304,9 @@ class _MeansOfProgram:
     link_bytes_per_s: float
 
     def find_initial(self, name: str) -> Means:
-        """Return the means that are fastest in isolation, in one chunk.
+        """Return the algorithm and protocol that are fastest in isolation for a communication.
 
-        A Send is direct, with the first protocol.
+        It has one chunk. `name`: of the communication. A Send is direct, with the first protocol.
         """
         demand = self.demands[name]
         if demand.kind is Kind.SEND:
@@ -317,11 +323,12 @@ class _MeansOfProgram:
         return replace(means, chunks=count)
 
     def list_alternatives(self, name: str, means: Means) -> list[Means]:
-        """List other means, without repetition: algorithms, then protocols, then chunk counts.
+        """List alternatives to the algorithm, protocol and chunk count `means` of a communication.
 
-        Algorithms are among the `_CONTENDERS` that are fastest in isolation, each with its fastest
-        protocol. Protocols and chunk counts replace only those of `means`; counts that make the
-        graph too large are left out.
+        First come other algorithms, among the `_CONTENDERS` that are fastest in isolation, each
+        with its fastest protocol; then `means` with other protocols, then with other chunk counts.
+        Each alternative is listed once. Chunk counts that make the graph too large are replaced or
+        left out by `change_chunks`. A Send has no other algorithms.
         """
         demand = self.demands[name]
         alternatives = []
@@ -335,11 +342,11 @@ class _MeansOfProgram:
         return [other for other in dict.fromkeys(alternatives) if other != means]
 
     def create_choice(self, name: str, means: Means, base: Protocol) -> Choice:
-        """Convert means to the choice that the lowering uses.
+        """Convert algorithm, protocol and chunk count of a communication for the lowering.
 
-        `base`: protocol whose latency the network has. A slower protocol adds to each message the
-        bytes that a link transfers in the additional latency. There are as many tiles as chunks. A
-        Send is direct.
+        `base`: the protocol whose latency the simulated network has. A slower protocol adds to each
+        message the bytes that a link transfers in the additional latency. The number of tiles of
+        overlapped computations is the number of chunks. A Send has the algorithm `direct`.
         """
         demand, protocol = self.demands[name], self.find_protocol(means)
         algorithm: str | Algorithm = "direct"
@@ -391,13 +398,14 @@ def simulate_candidates(
     """Simulate the most promising candidates of a search by formula.
 
     At every size these are the original program, the `count` fastest candidates, and the first
-    `count` of the Pareto front. The result contains only these candidates, with simulated times; at
-    every size the fastest one gets separate means for each collective (`Simulation.refined`).
+    `count` of the Pareto front of time and memory. The result contains only these candidates, with
+    simulated times. At every size, algorithm, protocol and chunk count of the fastest one are then
+    chosen separately per collective (`Simulation.refined`). If a program cannot be simulated, the
+    result is the reason as text, since times by formula and by simulation are never compared.
 
-    If a program cannot be simulated, the result is the reason as text: times by formula and by
-    simulation are never compared. `budget` counts one unit of work per simulated size of a program.
-    At its limit, only candidates that were simulated at all sizes are compared, without refinement;
-    if there is none, the result is the reason of the limit.
+    `budget` counts one unit per simulated size of a program. At its limit only candidates that were
+    simulated at all sizes remain, without the separate choice; if there are none, the result is the
+    reason of the limit.
     """
     budget = budget or SearchBudget()
     num_sizes = len(bindings)

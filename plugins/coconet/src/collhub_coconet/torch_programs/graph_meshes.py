@@ -65,12 +65,13 @@ def find_mesh(
     sizes: Mapping[str, int] | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> GraphMesh:
-    """Return the mesh of a graph, with the axes of each process group.
+    """Return the mesh of ranks of a captured graph, with the axes of each process group.
 
-    `num_ranks`, `sizes` (ranks by axis name, the slowest first) and `groups` (axis names by the
-    name of a process group) are given by the user; None for the facts of the graph. Raises
-    `InputError` for several groups whose ranks are unknown, for a group that does not extend along
-    axes of the mesh, and for numbers that the graph contradicts.
+    The user may give `num_ranks`, `sizes` (ranks by axis name, the slowest axis first) and `groups`
+    (axis names by the name of a process group); None uses the facts of the graph. Without sizes, a
+    graph with at most one distinct group has one axis without a name; for several groups, axes are
+    derived from their ranks. Raises `InputError` for several groups whose ranks are unknown, for a
+    group that does not extend along axes of the mesh, and for numbers that the graph contradicts.
     """
     used = {
         str(node.arguments["group_name"]): node
@@ -159,11 +160,11 @@ def find_group_axes(mesh: GraphMesh, node: GraphNode) -> tuple[int, ...]:
 def _find_num_ranks(
     graph: CapturedGraph, used: Mapping[str, GraphNode], requested: int | None
 ) -> int:
-    """Return the number of ranks of the only process group of a graph.
+    """Return the number of ranks of a graph with at most one process group.
 
-    It is recorded in the document, or in the arguments of an all-gather or reduce-scatter;
-    otherwise it is the requested number, default `DEFAULT_RANKS`. Raises `InputError` (`ranks`) if
-    the graph contradicts the requested number.
+    It is the number that the graph records (ranks of the group, or else the group size of its last
+    collective that has one). If it records none, it is the number `requested` by the user, by
+    default `DEFAULT_RANKS`. Raises `InputError` (`ranks`) if both are known and differ.
     """
     sizes = [
         node.arguments.get("group_size") for node in graph.nodes if is_collective(node.operator)

@@ -33,10 +33,11 @@ _groups_of_mesh: dict[Group, dict[str, Group]] = {}
 
 
 def _make_groups(group: Group) -> dict[str, Group]:
-    """Return the process groups of this rank by their axes, such as `dp` or `dp+tp`.
+    """Return the process groups of this rank by the names of their axes, such as `dp` or `dp+tp`.
 
-    Empty without a mesh. The ranks of `group`, by default all, form the mesh. The groups are
-    created by the first call, which all ranks must make, and cached.
+    The ranks of `group` (None: all ranks) form the mesh; the dict is empty without a mesh. The
+    first call for a group creates the process groups, and all ranks must make it; the result is
+    cached.
     """
     if group not in _groups_of_mesh:
         world = dist.get_process_group_ranks(group or dist.group.WORLD) if MESH else []
@@ -203,10 +204,11 @@ def _divide_bucket(
     parts: Sequence[tuple[int, Callable[[torch.Tensor], torch.Tensor]]],
     ranks: int,
 ) -> list[_Share]:
-    """Return one pending result per member of a bucket, which is `tensor` in flight.
+    """Return one pending result per tensor whose data are joined in the collective result `tensor`.
 
-    `parts`: elements per rank of each member, in the order in the bucket, and the function that
-    computes its value from a tensor [ranks, elements].
+    `tensor` may still be in flight. `parts`: for each member, its elements per rank, in the order
+    of the bucket, and a function that computes its value from its data [ranks, elements]. `ranks`:
+    number of blocks in `tensor`, 1 unless it was gathered.
     """
     start = 0
     bucket = _Bucket(tensor)
@@ -449,10 +451,12 @@ def _load(path: str) -> Any:
 
 
 def _run_rank(rank: int, path: str, options: argparse.Namespace) -> None:
-    """Measure the step as one rank of NUM_RANKS; rank 0 prints the report as one line of JSON.
+    """Measure the step of this module as one rank of NUM_RANKS; rank 0 prints a line of JSON.
 
-    `path`: file through which the ranks find each other. The report has ranks and seconds, and with
-    `options.original` also its seconds and the largest relative error of an output over all ranks.
+    `path`: file through which the ranks find each other. The report has `ranks` and `seconds` (the
+    median of a step). With `options.original`, a file of another module, it also has
+    `original_seconds` and `max_relative_error`: the largest error of an element of an output,
+    divided by the largest magnitude in the other module's output, over all ranks.
     """
     torch.set_num_threads(1)
     store = dist.FileStore(path, NUM_RANKS)

@@ -377,11 +377,12 @@ def _reduce_rows(build: Builder, x: Operand, reduction: Reduction) -> str:
 
 
 def _reduce(kind: Kind, reduction: Reduction | None) -> Expansion:
-    """Return the expansion of a reduction: of all elements by `kind`, else along dimensions.
+    """Return the expansion of a PyTorch reduction, of all elements or along dimensions.
 
-    `reduction`: along dimensions; None refuses these. Refused are also another element type, norms
-    other than 2, and a reduction to a scalar of a sliced operand, since the language would reduce
-    the complete tensor.
+    A reduction of all elements becomes `kind`. One along dimensions (argument `dim` or `keepdim`)
+    becomes row reductions by `reduction`, None if they are not supported. The expansion refuses
+    another element type, norms other than 2, and a reduction of all elements of a sliced operand,
+    since the language would reduce the complete tensor instead of one block.
     """
 
     def expand(build: Builder) -> str:
@@ -403,9 +404,10 @@ def _reduce(kind: Kind, reduction: Reduction | None) -> Expansion:
 
 
 def _average(build: Builder) -> str:
-    """Add a mean: a sum, divided by the number of elements that a rank adds.
+    """Add a mean: a sum, divided by the number of elements that one rank adds; return its name.
 
-    Refused are another element type, and a mean of all elements of a sliced operand.
+    It is along the dimensions of `dim`, or of all elements without `dim`. Refused
+    (`TypingMistakeError`) are another element type, and a mean of all elements of a sliced operand.
     """
     x = build.operand("self")
     if build.argument("dtype") is not None:
@@ -476,10 +478,11 @@ def _find_dimension(build: Builder, rank: int) -> int:
 
 
 def _add_parts(build: Builder) -> tuple[str | None, ...]:
-    """Add one Part per result of a division along a dimension; return their names.
+    """Add one Part for each result of a split along a dimension; return their names.
 
-    The name of an unused result is None. Refused if the size of a Part is unknown, which it is for
-    an unused result without `split_sizes`.
+    Result i has the size of entry i of `split_sizes`, or the size of the result tensor. A result
+    that nothing uses has the name None, but its size still counts for the position of the next
+    ones. Raises `TypingMistakeError` (refused) if a size is unknown.
     """
     x = build.operand("self")
     dimension = _find_dimension(build, len(build.shape(x)))
@@ -600,9 +603,11 @@ def _add_rows(build: Builder) -> str:
 
 
 def _drop_nothing(build: Builder) -> str | tuple[str | None, ...]:
-    """Return the operand of a Dropout without effect (rate 0, or not in training).
+    """Return the operand of a Dropout that has no effect: its rate is 0, or it is not in training.
 
-    Other Dropouts, and a used mask, are refused. Results other than the first have the name None.
+    All other Dropouts, and one whose mask is used, are refused (`TypingMistakeError`), because the
+    random numbers of PyTorch cannot be repeated. If the operator has several results, the names of
+    all but the first are None.
     """
     x = build.operand("input")
     rate, is_training = build.argument("p"), build.argument("train")

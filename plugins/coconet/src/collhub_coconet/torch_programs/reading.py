@@ -43,8 +43,9 @@ def read_document(source: Source, options: CapturedOptions) -> Workload:
 def read_hlo(source: Source, options: CapturedHloOptions) -> Workload:
     """Read the HLO text of a compiled program, such as JAX writes it, as a typed program.
 
-    Raises `InputError` with the line for damaged text and for modules with messages between
-    devices, and those of `type_graph`.
+    The text may be compressed. `options.trip_count`: trips of loops whose number is unknown. Raises
+    `UsageError` for several files; `InputError` with the line for damaged text and for modules with
+    messages between devices, and for graphs that `type_graph` refuses.
     """
     # Imported here, because other formats of this plugin do not need the reader of HLO.
     from collhub_hlo_modules import StatementReader, build_graph, read_module

@@ -206,12 +206,13 @@ class _GraphTyper:
         return candidate
 
     def _add_input(self, entry: GraphInput, block_axes: Collection[int]) -> None:
-        """Declare an input with its placement: from the options, the document or a default.
+        """Declare an input of the graph as an argument, with a placement on each axis of the mesh.
 
-        The options have precedence over the document. Defaults: R for constants, L for inputs, the
-        option `parameters` for others. On `block_axes`, along which collectives show that the value
-        is a block, a local value becomes a block of dimension 0. Raises `InputError` (`placement`)
-        for an invalid placement, or one that does not fit the shape.
+        The placement is that of the options (by name or target), else of the document, else the
+        default: R (replicated) for constants, L (local) for inputs, the option `parameters` for
+        others. On the axes `block_axes`, along which collectives show that the value is a block, a
+        local value becomes a block of dimension 0. Raises `InputError` (`placement`) for an invalid
+        placement, or one that does not fit the shape.
         """
         name = entry.tensor.name
         chosen = self._choices.placements
@@ -242,11 +243,16 @@ class _GraphTyper:
         self._inputs[value] = entry
 
     def _add_node(self, node: GraphNode) -> None:
-        """Add the operations of a node: a collective, operations of the language, or opaque ones.
+        """Add a node of the graph to the program, as the first of these forms that fits:
 
-        Waits, and nodes without an effect on values, add none: the result has the value of the
-        operand. Checks are ignored. Raises `InputError` for any other node without a tensor as
-        result (`operator`), and for a result whose shape contradicts the operands (`shape`).
+        - a wait: no operation, the result has the value of the operand
+        - a collective
+        - a check, such as an assertion: nothing
+        - a copy or view without effect: no operation, the result has the value of the operand
+        - operations of the language, else opaque operations
+
+        Raises `InputError` for another node without a tensor as result (`operator`), and for a
+        result whose shape contradicts the operands (`shape`).
         """
         base = ".".join(node.operator.split(".")[:2])
         if base.endswith(".wait_tensor"):
@@ -283,9 +289,10 @@ class _GraphTyper:
     def _add_kind(self, node: GraphNode, base: str) -> bool:
         """Add a node as operations of the language; return whether this succeeded.
 
-        If the layouts do not fit, local values are converted to blocks like those of other
-        operands, and if that does not fit, blocks to local values. Nothing is added if no attempt
-        fits, or if the operator has no expansion.
+        It is tried with the operands as they are; then with local values converted to blocks like
+        other operands of the same shape; then with all blocks converted to local values. The last
+        two are tried only if some operand is sliced and the operator is in the table of layouts.
+        After a failure nothing is added. It fails at once if the operator has no expansion.
         """
         # A list operator (`_foreach_add`) applies the operator of its name to every entry.
         expansion = EXPANSIONS.get(base.replace("aten._foreach_", "aten."))
@@ -553,8 +560,9 @@ class _GraphTyper:
     def _gather(self, node: GraphNode, operand: str, result: Tensor) -> str:
         """Add an AllGather along dimension 0; return the name of the result.
 
-        If dimension 0 is also sliced along an axis that is not in the group but after its first
-        axis, the operand is first converted to a local value.
+        The operand is taken as a block of dimension 0 on the axes of the process group. If
+        dimension 0 is also sliced along another axis after the first axis of the group, the operand
+        is first converted to a local value on all axes that divide it.
         """
         axes = find_group_axes(self.mesh, node)
         layouts = self.types[operand].layout.by_axis
