@@ -327,8 +327,8 @@ class _MeansOfProgram:
 
         First come other algorithms, among the `_CONTENDERS` that are fastest in isolation, each
         with its fastest protocol; then `means` with other protocols, then with other chunk counts.
-        Each alternative is listed once. Chunk counts that make the graph too large are replaced or
-        left out by `change_chunks`. A Send has no other algorithms.
+        Each alternative is listed once. Chunk counts that make the graph too large are left out. A
+        Send has no other algorithms.
         """
         demand = self.demands[name]
         alternatives = []

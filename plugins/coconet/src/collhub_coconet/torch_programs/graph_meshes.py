@@ -111,11 +111,11 @@ def find_mesh(
 
 
 def find_blocks(graph: CapturedGraph, mesh: GraphMesh) -> Mapping[str, frozenset[int]]:
-    """Return the axes that slice a value, by its name, as far as collectives show it.
+    """Return, by name of a value, the mesh axes that slice it, as far as collectives show it.
 
-    A set of values that are related by operators that preserve dimension 0 and the shape is sliced
-    along an axis if it has the result of a reduce-scatter, or the operand of an all-gather, along
-    this axis.
+    Values are related if an operator keeps dimension 0 and the shape between them. If one value of
+    such a set is the result of a reduce-scatter along some axes, or the operand of an all-gather,
+    these axes slice all values of the set. Scalars and values without sliced axes have no entry.
     """
     number_of = {name: number for number, name in enumerate(graph.tensors)}
     related: list[tuple[str, str]] = []

@@ -421,11 +421,13 @@ class _GraphTyper:
             self._values[tensor.name] = name
 
     def _find_row_axes(self, values: Mapping[str, str], facts: Layouts) -> dict[int, int]:
-        """Return the sliced dimension by axis if an operator can be applied to blocks; else {}.
+        """Return the sliced dimension by mesh axis if an operator can work on blocks; else {}.
 
-        `values`: program values by the names of the operands. On each axis all divided operands
-        must be permitted by the operator, and sliced along the same dimension of its rows. Operands
-        that are replicated or local on an axis remain so.
+        `values`: program values by the names of the operands; `facts`: what is known of the
+        operator. On every axis on which operands are divided (neither local nor replicated), the
+        operator must permit slices of all these operands, and they must be sliced along the same
+        dimension, one of its row dimensions. Operands that are local or replicated on an axis
+        remain so.
         """
         by_axis = {name: self.types[value].layout.by_axis for name, value in values.items()}
         dimensions = {}
@@ -619,9 +621,10 @@ class _GraphTyper:
         return _REDUCTIONS[name]
 
     def _average(self, node: GraphNode, total: str, name: str) -> str:
-        """Divide `total` by the ranks of the group if the collective averages; return the name.
+        """Divide a sum by the number of ranks that were added, if the collective `node` averages.
 
-        The quotient has the name `name`. For other collectives the result is `total`.
+        `total`: name of the sum. Returns the name of the result: the new quotient, called `name`,
+        or `total` for all other collectives. The ranks are those of the process group of the node.
         """
         if node.arguments.get("reduce_op") != "avg":
             return total
@@ -674,10 +677,11 @@ class _GraphTyper:
         return name
 
     def _make_local(self, value: str, axes: Collection[int]) -> str:
-        """Return a value that is local on the given axes.
+        """Return the name of a value that has the content of `value`, local on the given axes.
 
-        If it has another layout on some of them, a view without cost is added, which has the shape
-        of a rank's part. Otherwise the result is `value`.
+        Local means that each rank has a value of its own, without relation to the others. If
+        `value` has another layout on some of these axes, a view without cost is added, whose shape
+        is that of a rank's part. Otherwise `value` is returned.
         """
         layouts = self.types[value].layout.by_axis
         change = [axis for axis in sorted(axes) if layouts[axis] != LOCAL]
@@ -687,11 +691,12 @@ class _GraphTyper:
         return self._view(self.name_inner(value), value, Rule.TO_LOCAL, shape, change)
 
     def _make_block(self, value: str, axes: Sequence[int], dimension: int = 0) -> str:
-        """Return a value that is sliced along a dimension on the given axes.
+        """Return the name of a value that has the content of `value`, sliced on the given axes.
 
-        If it has another layout on some of them, a view is added in which each rank's part is its
-        block, so that the dimension grows by the ranks of these axes. Otherwise the result is
-        `value`.
+        If `value` is already sliced along `dimension` on all of them, it is returned. Otherwise a
+        view without cost is added: the part of each rank becomes its block of a larger tensor, so
+        that the dimension is multiplied by the ranks of the changed axes. Axes on which the value
+        has other divisions are first made local.
         """
         layouts = self.types[value].layout.by_axis
         change = [axis for axis in axes if layouts[axis] != sliced(dimension)]

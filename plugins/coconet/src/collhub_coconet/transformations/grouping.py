@@ -165,11 +165,12 @@ def _check_no_scalar_reduction(member: str, part: Part, conditions: Conditions) 
 
 
 def _check_pair(program: Program, producer: Part, consumer: Part, conditions: Conditions) -> int:
-    """Check two neighbours in a chain, and return the dimension of their chunks.
+    """Check that two neighbours in a chain can work chunk by chunk; return the dimension of chunks.
 
-    The dimension is counted from the end of the tensor, where 1 is the last. Of several possible
-    dimensions, the first of the tensor is chosen. Raises `RefusedMoveError` if the consumer does
-    not read the producer, or if no dimension is suitable for every value that passes between them.
+    The dimension is counted from the end of the tensor, where 1 is the last. It must be suitable
+    for every value of `producer` that `consumer` reads; of several, the first dimension of the
+    tensor is chosen. Raises `RefusedMoveError` if the consumer reads none of these values
+    (`consumes`), or if no dimension is suitable (`chunkable`).
     """
     produced = {operation.name for operation in producer}
     reads = [(reader, name) for reader in consumer for name in reader.reads if name in produced]

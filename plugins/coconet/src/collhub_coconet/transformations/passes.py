@@ -241,10 +241,10 @@ def run_overlap(workload: Workload, options: OverlapOptions) -> tuple[Workload, 
 
 
 def list_moves(workload: Workload, name: str) -> list[PassMove]:
-    """List the legal applications of the pass `name`: its options and the effect on one rank.
+    """List the legal applications of the pass `name` to the program of a workload.
 
-    Programs have few legal moves, so all are built and those of other passes are dropped. Raises
-    `InputError` for a workload whose nodes do not describe a program.
+    Each has the options of the pass and the effect on the costs of one rank. The order is that of
+    `legal_moves`. Raises `InputError` for a workload whose nodes do not describe a program.
     """
     bound = find_program(workload)
     listed = []

@@ -212,9 +212,10 @@ class _Move:
         return self._result
 
     def accepts(self, operation: Operation) -> bool:
-        """Check whether an operation can move together with all operations accepted so far.
+        """Check whether an operation can move before the AllGather; if so, record it as moved.
 
-        If it can, and reads a sliced value, then its result counts as sliced in later calls.
+        It must be able to move together with all operations accepted so far (`_find_obstacle`). If
+        it can and reads a sliced value, its result counts as sliced in later calls.
         """
         if self._find_obstacle(operation) is not None:
             return False
