@@ -31,8 +31,9 @@ def own_windows(
     library: str,
     otherwise: str = "it chooses itself",
 ) -> tuple[Sequence[SelectedWindow], list[Loss]]:
-    """Return the windows of sizes for which an algorithm in `names` is selected, and the losses.
+    """Return the windows of sizes with their algorithms among `names` only, and the losses.
 
+    `selected`: the selection of one collective; windows are recomputed without other algorithms.
     `library`: its name, for messages. `otherwise`: how the library serves calls without a window,
     for messages. Losses name the sizes at which another algorithm is faster. If no window remains,
     the result is () and one loss.

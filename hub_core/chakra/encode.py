@@ -120,9 +120,10 @@ def number_field(tag: int, values: Column, present: BoolArray | None = None) -> 
 def number_attribute(
     name: str, kind: Kind, values: Column, present: BoolArray | None = None
 ) -> Piece:
-    """Create the piece of an attribute with one varint value per record.
+    """Create the piece (encoded bytes per record) of an attribute with one varint value per record.
 
-    `present`: the records that have the attribute; None for all.
+    `values`: one integer per record; negative ones become 64-bit two's complement. `present`: bool,
+    the records that have the attribute; None for all.
     """
     inner = _encode_name(name) + varint(kind << 3)
     # The length of the attribute follows its tag.
@@ -131,9 +132,10 @@ def number_attribute(
 
 
 def list_attribute(name: str, kind: Kind, columns: Sequence[Column], present: BoolArray) -> Piece:
-    """Create the piece of an attribute with a packed list of `len(columns)` varints per record.
+    """Create the piece (encoded bytes per record) of an attribute that is a packed list of varints.
 
-    `present`: the records that have the attribute.
+    `columns[k]`: entry k of the list of every record, so all lists have `len(columns)` entries.
+    `present`: bool, the records that have the attribute.
     """
     inner = _encode_name(name) + varint(kind << 3 | 2)
     head = bytes([_ATTRIBUTE_TAG, 0]) + inner + bytes([0, _PACKED_TAG, 0])
@@ -194,10 +196,10 @@ def _sum_sizes(sizes: Sequence[Int64Array], records: int) -> Int64Array:
 
 
 def _assemble_records(pieces: Sequence[Piece], records: int) -> Bytes:
-    """Return the bytes of all records, one after another, without the inserted bytes.
+    """Return the bytes of all records, one after another, without bytes that are inserted later.
 
-    A record consists of the pieces that are present in it, in the order of `pieces`. A number takes
-    only the bytes of its own varint, even if other records need more.
+    A record consists of the pieces (encoded fields) that are present in it, in the order of
+    `pieces`. A number takes only the bytes of its own varint, even if other records need more.
     """
     widths = [len(piece.template) for piece in pieces]
     matrix = np.empty((records, sum(widths)), np.uint8)
@@ -249,7 +251,8 @@ def _insert_bytes(content: Bytes, inserted: Sequence[Ragged], at: Int64Array) ->
 def _encode_name(name: str) -> bytes:
     """Encode the field AttributeProto.name: tag, length in one byte, UTF-8 text.
 
-    The text must have fewer than 128 bytes, because its length takes one byte; this is not checked.
+    The text must have fewer than 128 bytes, because its length takes one byte; this is only
+    asserted.
     """
     text = name.encode()
     assert len(text) < 128, name  # The names of the trace profile are shorter.

@@ -64,7 +64,11 @@ class NodeFields:
                 raise self.fail(int(members.min()), message, "duplicate-attribute")
 
     def fail(self, node: int, message: str, code: str, cure: str = "") -> TraceError:
-        """Create an error about one node with its type, id, file and byte; the caller raises it."""
+        """Create an error about the node in row `node`, which the caller raises.
+
+        Its message begins with the type and id of the node; its location is the node's file, byte
+        and rank.
+        """
         subject = f"{type_name(int(self.nodes.type[node]))} {self.nodes.id[node]}"
         return self.nodes.batch.error_at(node, f"{subject}: {message}", code, cure)
 

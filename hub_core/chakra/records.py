@@ -190,7 +190,9 @@ class _Header:
     def _read_field(self, nodes: Int64Array) -> Int64Array:
         """Read the next header field of these nodes; return the nodes that may have another one.
 
-        A node that is at its end, or at a field that is not in the header, is not returned.
+        Header fields precede the first attribute of a node: id, type, dependencies and so on.
+        Values are stored, and `rest` of each node moves behind the field. A node that is at its
+        end, or at another field, is not returned.
         """
         nodes = nodes[self.rest[nodes] < self._batch.stops[nodes]]
         tags = self._batch.data[self.rest[nodes]]

@@ -99,7 +99,7 @@ class ShapeBook:
     """Shapes so far. `scalars`, `triples`: attributes to decode as one or three integers."""
 
     def __init__(self, scalars: Iterable[str], triples: Iterable[str]) -> None:
-        """Create a book without shapes."""
+        """Create an empty book; `scalars`, `triples`: attributes of one and of three numbers."""
         # Sets, because they are searched for every attribute of every new shape.
         self._scalars = frozenset(scalars)
         self._triples = frozenset(triples)
@@ -176,7 +176,7 @@ class _ShapeParser:
     """Parser of the first record of a shape; `content`: the record without its header."""
 
     def __init__(self, content: bytes, scalars: frozenset[str], triples: frozenset[str]) -> None:
-        """Start with an empty shape and all bits of the record fixed."""
+        """Prepare to parse one record (`content`); at first, all of its bits count as fixed."""
         self._shape, self._content = Shape(), content
         self._scalars, self._triples = scalars, triples
         # Bits that all records of the shape have in common.

@@ -240,12 +240,12 @@ def _get_sort_key(error: ValidationError) -> tuple[int, list[str]]:
 
 
 def _convert_error(error: ValidationError) -> Iterator[SchemaViolation]:
-    """Yield the violations of one error of the validator.
+    """Yield the violations of one error of the validator, as path, message and remedy.
 
     An error about additional members gives one violation per unknown member, in alphabetical order.
-    Its remedy is the most similar missing member; members with the same first word (up to `_`) are
-    preferred. If none is similar, the remedy lists all members of the schema. Any other error gives
-    one violation without a remedy.
+    Its remedy is the most similar missing member; if some missing members have the same first word
+    (up to `_`), only these are compared. If none is similar, the remedy lists all members of the
+    schema. Any other error gives one violation without a remedy.
     """
     known = error.schema.get("properties") if isinstance(error.schema, dict) else None
     if error.validator != "additionalProperties" or not known or error.validator_value is not False:

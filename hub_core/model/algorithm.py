@@ -160,9 +160,10 @@ def placement_of(algorithm: Algorithm) -> tuple[int, ...] | None:
 
 
 def placed(algorithm: Algorithm, npus: Sequence[int]) -> Algorithm:
-    """Return the algorithm with the NPU of every rank as its placement.
+    """Return a copy of the algorithm that places rank r on NPU `npus[r]`.
 
-    The extension is omitted if rank r is on NPU r for all ranks.
+    The placement is stored as an extension, which replaces an existing one. It is omitted if rank r
+    is on NPU r for all ranks. `npus` is not checked.
     """
     extensions = {key: value for key, value in algorithm.extensions.items() if key != PLACEMENT}
     if tuple(npus) != tuple(range(algorithm.num_ranks)):

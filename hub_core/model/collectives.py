@@ -277,12 +277,11 @@ class Collective:
         return Contributions(rank, offset, *self._origin(rank, offset))
 
     def _origin(self, rank: Int64Array, offset: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return (source rank, source unit) of the units that OUTPUT must contain.
+        """Return (source rank, source unit) of units that OUTPUT must contain, int64 each.
 
-        `offset`: units of the OUTPUT of `rank`. Custom collectives are not supported. The source
-        rank is `ALL_RANKS` if the collective reduces, else the rank from which this part of OUTPUT
-        comes, else the root. The source unit counts in the INPUT of the source. All arrays are
-        int64 and of equal length.
+        `offset[i]`: a unit of the OUTPUT of `rank[i]`. The source rank is `ALL_RANKS` if the
+        collective reduces, else the rank whose part of OUTPUT this is, else the root. The source
+        unit counts in the INPUT of the source. Custom collectives are not supported.
         """
         traits = self.kind.traits
         if self.counts is not None:

@@ -87,11 +87,13 @@ class TokenRouting:
         return np.argsort(-table.sum(axis=0), kind="stable")[: self.replicas]
 
     def count_layer(self, num_ranks: int, num_nodes: int) -> LayerCounts:
-        """Count the copies of tokens for ranks and nodes, and the work of every rank.
+        """Count the copies of tokens that ranks and nodes receive, and the work of every rank.
 
-        A token that selects several experts of one rank (node) is sent there once. A token for a
-        replicated expert stays on its rank. The work is the number of (token, expert) pairs that a
-        rank computes. A node consists of an equal number of consecutive ranks.
+        A node consists of an equal number of consecutive ranks; experts are divided equally among
+        the ranks in order. A token with several experts on one rank (node) is sent there once. A
+        token for a replicated expert stays on its rank and counts as no copy. The work is the
+        number of (token, expert) pairs that a rank computes. Returns copies int64[ranks, ranks] and
+        int64[ranks, nodes] by (source, target), including those that stay, and work int64[ranks].
         """
         chosen = self.draw(num_ranks)
         table = self._count_by_expert(chosen)
@@ -115,10 +117,11 @@ class TokenRouting:
         return LayerCounts(copies[0], copies[1], computed)
 
     def count_units(self, num_ranks: int) -> Int64Array:
-        """Return the tokens from every rank to every other one: int64[ranks, ranks] (from, to).
+        """Return the tokens from every rank to every rank: int64[ranks, ranks] (from, to).
 
-        A token is sent once for each of its experts. Tokens of replicated experts, those with the
-        most tokens of all ranks, are on the diagonal.
+        A token counts once for each of its experts, which are divided equally among the ranks in
+        order. Tokens for replicated experts (those with the most tokens of all ranks) stay on their
+        rank, so they are on the diagonal.
         """
         table = self.count_tokens(num_ranks)
         replicated = self._find_replicated(table)

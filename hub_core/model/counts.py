@@ -92,9 +92,10 @@ class UnitCounts:
 
     @property
     def table(self) -> Int64Array:
-        """Return the counts as a read-only array: units from rank to rank, int64[ranks, ranks].
+        """Return the counts in units as a read-only array, a view of `data`.
 
-        Row is the sender. For counts per rank: int64[ranks]. It is a view of `data`.
+        Counts per pair are int64[ranks, ranks], sender by receiver; counts per rank are
+        int64[ranks].
         """
         shape = (self.num_ranks,) * (2 if self.is_per_pair else 1)
         return np.frombuffer(self.data, _DTYPE).reshape(shape).view(np.int64)

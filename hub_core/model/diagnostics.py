@@ -241,7 +241,10 @@ class Findings:
         return Findings(self.file, listed, dict(self._count))
 
     def note(self, code: str, message: str) -> None:
-        """Add a note on the entire file; notes are not errors."""
+        """Add a note (severity NOTE) that is located at the entire file; notes are not errors.
+
+        Of a code, at most `CAP` findings are listed; further ones are only counted.
+        """
         location = Location(self.file)
         self.add(code, message, location, severity=Severity.NOTE)
 
@@ -250,10 +253,10 @@ class Findings:
         return code in self._count
 
     def has_errors(self, besides: str = "") -> bool:
-        """Return whether there is a finding of severity ERROR with another code than `besides`.
+        """Return whether any finding of severity ERROR was added, except with the code `besides`.
 
-        By default all codes count. Only the first finding of a code and severity needs to be listed
-        for this, so unlisted findings do not change the result.
+        By default all codes count. Only listed findings are examined, so an error is missed if the
+        first `CAP` findings of its code have a lower severity.
         """
         # Every counted finding has a listed one with its code and severity.
         codes = self._by_code.keys() - {besides}

@@ -111,10 +111,11 @@ def pair_in_order(
 
 
 def match_messages(steps: StepTable, findings: Findings) -> Messages:
-    """Match every send with its receive, per (source, destination, channel) in row order.
+    """Match every send with its receive, per (source, destination, channel) in the order of rows.
 
-    Errors are added to `findings`: peers that are not another rank, unmatched messages, and matched
-    messages with different counts. Steps with an invalid peer are not in the result.
+    Findings are added for peers that are no other rank of the collective, for unmatched messages,
+    and for matched messages with different counts (these remain matched). Steps with an invalid
+    peer are not in the result.
     """
     is_send = steps.sends
     addressed = _check_peers(steps, is_send, findings)
@@ -129,9 +130,10 @@ def match_messages(steps: StepTable, findings: Findings) -> Messages:
 
 @lru_cache(maxsize=2)
 def matched_messages(steps: StepTable) -> Messages:
-    """Return `match_messages` without findings, with read-only columns.
+    """Return the messages of a table as `match_messages` does, but drop its findings.
 
-    The results of the last two tables are cached.
+    The columns are read-only. The results of the last two tables are cached, by identity of the
+    table.
     """
     messages = match_messages(steps, Findings())
     # All callers share the cached columns.

@@ -142,7 +142,7 @@ def _create_links(collective: Collective, topology: Topology, npus: tuple[int, .
 
 
 def _byte_lengths(lengths: Float64Array, traffic: Traffic) -> float:
-    """Return the sum of bytes times length over all ranks.
+    """Return the sum over all ranks of the rank's bytes (`traffic.share`) times its length.
 
     Ranks without bytes are skipped, because their length may be infinite.
     """
@@ -248,10 +248,10 @@ class _Links:
     ) -> list[int]:
         """Return the blocks with the longest times, and those with the longest delays.
 
-        At most `_EXAMINED_SETS` of each kind are returned, the longest first; a block of both kinds
-        is returned once. The time of a block is needs / rates, without latencies. Its delay is the
-        sum of the delays of crossing links whose end in `nearest` is the block. Of blocks with
-        equal rounded times and delays, only the first one is returned. Blocks without needs are
+        At most `_EXAMINED_SETS` of each kind are returned, the longest first, a block of both kinds
+        once. The time of a block is needs / rates, without latencies. Its delay is the sum of the
+        finite delays of the links of `crosses` whose end in `nearest` is the block. Of blocks with
+        equal rounded times and delays, only the first is returned. Blocks without needs are
         omitted.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -289,8 +289,9 @@ class _Links:
     def _fill_ns(self, mask: BoolArray, need: float) -> float:
         """Return the minimum time in ns for the links of `mask` to carry `need` bytes together.
 
-        Each link is available from its delay on, and then carries its bandwidth. 0 for a need of 0
-        or less; infinite if no link can be used (links with an infinite delay cannot).
+        Each link is available from its delay (`_delay_ns`) on, and then carries its bandwidth. 0
+        for a need of 0 or less; infinite if no link can be used (links with an infinite delay
+        cannot).
         """
         if need <= 0:
             return 0.0

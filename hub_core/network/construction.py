@@ -269,11 +269,12 @@ def _links_per_npu(dimension: Dimension) -> int:
 def _dimension_links(
     dimension: Dimension, stride: int, npus: int, first_switch: int
 ) -> tuple[Int64Array, Int64Array]:
-    """Return sources and destinations, int64, of the links of one dimension, ordered by node.
+    """Return sources and destinations (int64) of the links of one dimension of `npus` NPUs.
 
-    `stride`: product of the sizes of the previous dimensions. A switch dimension adds one switch
-    per group of NPUs that are equal in all other coordinates, numbered from `first_switch`, with a
-    link in each direction per NPU.
+    Links are ordered by NPU. `stride`: product of the sizes of the previous dimensions. Lines,
+    rings and fully connected dimensions link NPUs. A switch dimension adds one switch per group of
+    NPUs that are equal in all other coordinates, numbered from `first_switch`; each NPU has a link
+    to it, followed by the link back.
     """
     node = np.arange(npus, dtype=np.int64)
     # Links of a dimension change this coordinate only.
@@ -337,10 +338,11 @@ def _ports(machines: Topology, between: Int64Array) -> tuple[Int64Array, Int64Ar
 
     `between`: the switches between machines. A port is any other node with a link to one of them.
     The results are int64: ports, ascending; the machine of each port, from 0; rows of the links
-    from a port to a switch between machines, ascending. All are empty if there are no ports.
+    from ports to these switches, ascending. All are empty if there are no ports.
 
-    Machines are the groups of `machines`, and must be equal. Ports are divided among them evenly in
-    ascending order, so nodes must be numbered machine by machine; this is not checked.
+    All machines (the groups of the topology) must have equally many ports, and nodes must be
+    numbered machine by machine, because ports are divided evenly in ascending order; this is not
+    checked.
     """
     is_between = np.zeros(machines.num_nodes, np.bool_)
     is_between[between] = True

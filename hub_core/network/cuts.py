@@ -92,10 +92,10 @@ def leaving_rate(
 def beginnings_rate(
     begins: Int64Array, ends: Int64Array, rate: Float64Array, count: int
 ) -> Float64Array:
-    """Return the bytes per second of the links that leave each prefix of an order: float64.
+    """Return the bytes/s of the links that leave each prefix of an order: float64[count - 1].
 
-    Prefix k has the nodes at positions 0..k, for k = 0..count-2. `begins`, `ends`: int64[links],
-    positions of the source and destination of every link.
+    Prefix k has the nodes at positions 0..k. `begins`, `ends`: int64[links], positions of the
+    source and destination of every link; `rate`: its bytes per second.
     """
     forward = begins < ends
     # A link from position a to position b leaves the prefixes a, ..., b - 1.
@@ -106,13 +106,16 @@ def beginnings_rate(
 
 
 def _node_labels(topology: Topology) -> Iterator[Int64Array]:
-    """Yield labels of all nodes for `partitions`; nodes with equal labels form a block.
+    """Yield divisions of the nodes into blocks: a label per node, int64, equal within a block.
 
-    The numbers are arbitrary, and blocks may have no NPU. In this order: the groups of the topology
-    with every other NPU as its own block (only if there are groups); the components of the links
-    faster than each of a limited number of bandwidths; the components of the lower levels of
-    switches, and the NPUs at each first switch (both only with switches); the coordinates of every
-    dimension.
+    The labels are arbitrary numbers, `NO_BLOCK` for none, and blocks may have no NPU. In this
+    order:
+
+    - the groups of the topology, with every other NPU as its own block (only if there are groups)
+    - the components of the links faster than each of up to `_MAX_THRESHOLDS` bandwidths
+    - with switches: the components of the lower levels of switches, and the NPUs at each first
+      switch
+    - the coordinates of every dimension
     """
     if topology.groups:
         label = np.arange(topology.num_nodes) + len(topology.groups)

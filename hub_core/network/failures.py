@@ -262,9 +262,9 @@ def find_separation(topology: Topology, fails: BoolArray) -> Separation | None:
 
 
 def _reach(topology: Topology, keeps: BoolArray, is_backwards: bool) -> BoolArray:
-    """Return which nodes NPU 0 reaches over the links where `keeps`: bool[nodes].
+    """Return which nodes NPU 0 reaches over the links where `keeps` is True: bool[nodes].
 
-    With `is_backwards`, which nodes reach NPU 0. NPU 0 itself is included.
+    With `is_backwards`, the nodes that reach NPU 0. NPU 0 itself is included.
     """
     part = remove_rows(topology, ~keeps)
     (hops,) = part.arcs(backwards=is_backwards).hops(np.zeros(1, np.int64))
@@ -311,14 +311,14 @@ def group_failures(
     """Return one failure of each class of failures that are proven to be equal by symmetry.
 
     `failures`: all failures of single links. `weights`: arrays int64[links], such as the bytes per
-    link of a schedule, that a symmetry must preserve, like bandwidths, latencies and abilities of
-    switches. Each class is represented by its first failure, with the size of the class as
-    `num_equal`. Failures whose equality is not proven are separate, so a class is never too large.
+    link of a schedule, that a symmetry must preserve, in addition to bandwidths, latencies, planes
+    and abilities of switches. A class is represented by its first failure, with its size as
+    `num_equal`. Failures that are not proven to be equal stay in separate classes.
 
-    Method: automorphisms of the network are found by refinement of node colours with
-    individualization (McKay, Practical graph isomorphism, 1981). The mapping is completed without
-    backtracking and then checked. Every automorphism unites the classes of the failures that it
-    maps to one another.
+    Method: automorphisms (mappings of the nodes that preserve all links) are found by refinement of
+    node colours with individualization (McKay, Practical graph isomorphism, 1981). A mapping is
+    completed without backtracking and then checked. Every automorphism unites the classes of the
+    failures that it maps to one another.
     """
     from hub_core.network.symmetry import ColouredNetwork
 

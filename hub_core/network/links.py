@@ -170,9 +170,9 @@ def link_times_ps(
 def whole_ps(bound_ns: float) -> float:
     """Convert a lower bound in ns to whole ps, rounded down.
 
-    Infinity and NaN are returned unchanged. A value at most 1e-4 ps below an integer counts as this
-    integer. From 2^50 ps (about 20 minutes) on, the bound is reduced by its 2^50th part, so that
-    errors of doubles never increase it.
+    Infinity and NaN are returned unchanged. A value at most 1e-4 ps below a whole number becomes
+    this number. From 2^50 ps (about 19 minutes) on, the bound is also reduced by its 2^50th part,
+    so that rounding errors of doubles never increase it.
     """
     if not math.isfinite(bound_ns):
         return bound_ns

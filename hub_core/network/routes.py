@@ -93,11 +93,11 @@ def joined_routes(count: int, parts: Sequence[tuple[Int64Array, Routes]]) -> Rou
 def _distant_routes(
     topology: Topology, sources: Int64Array, destinations: Int64Array, pairs: Int64Array
 ) -> list[tuple[Int64Array, Routes]]:
-    """Find the routes of `pairs` in batches; return (pairs, their routes) for every batch.
+    """Find shortest routes for the pairs of indices `pairs`; return them in batches.
 
-    `pairs`: indices into `sources` and `destinations`; the result has them ordered by destination.
-    Pairs with the same destination share one search, and `SEARCH_CELLS` limits the number of
-    destinations per batch. Raises `InputError` (`disconnected`) for a pair without a path.
+    A batch is (indices, their routes in this order). The batches are ordered by destination. Pairs
+    with the same destination share one search, and `SEARCH_CELLS` limits the number of destinations
+    per batch. Raises `InputError` (`disconnected`) for a pair without a path.
     """
     # Pairs of one destination share its search.
     pairs = pairs[np.argsort(destinations[pairs], kind="stable")]

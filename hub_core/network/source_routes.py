@@ -60,9 +60,12 @@ def _trace_paths(
     sources: Int64Array,
     destinations: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the routes of pairs with a path as (row pointer, links).
+    """Return the routes of pairs as (row pointer, links), int64; every pair must have a path.
 
-    `entering`, `distance` and `row` are those of `_collect_links`.
+    `distance`: int32[sources, nodes], hops from every searched source; `row`: the row of each pair
+    in it. `entering`: links that enter each node, as a CSR table. Of several links on shortest
+    paths, an NPU takes the first. A switch with n such links takes number d mod n, and d becomes d
+    // n; d begins as the destination.
     """
     length = distance[row, destinations].astype(np.int64)
     indptr = row_pointer(length)
@@ -90,10 +93,11 @@ def _collect_links(
     row: Int64Array,
     destinations: Int64Array,
 ) -> list[tuple[Int64Array, Int64Array]]:
-    """Return the links of all shortest paths of pairs, by hop: (pair * nodes + tail, link).
+    """Return the links of all shortest paths, for each hop as (pair * nodes + tail, link).
 
-    Sorted by both. `entering`: links that enter a node, as CSR table. `distance`: hops from the
-    searched sources to every node, int32[sources, nodes]; `row`: the row of it for every pair.
+    Both columns are sorted. Hop 0 is the one that leaves the source. `entering`: links that enter
+    each node, as a CSR table. `distance`: int32[sources, nodes], hops from every searched source;
+    `row`: the row of each pair in it.
     """
     nodes, num_links = topology.num_nodes, topology.num_links
     length = distance[row, destinations]

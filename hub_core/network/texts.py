@@ -113,10 +113,11 @@ class TopologyText:
         return stated
 
     def declared(self, topology: Topology) -> Topology:
-        """Return the topology with all its switches multicasting or reducing, as the text says.
+        """Return the topology with all of its switches multicasting or reducing, as declared.
 
-        Without such a declaration the topology itself is returned. A declaration replaces the lists
-        of multicasting and reducing switches. Raises `UsageError` if there are no switches.
+        `multicast=true` and `reduce=true` each select all switches. With one of them, both lists of
+        the topology are replaced, and the one that is not declared becomes empty. Without a
+        declaration the topology itself is returned. Raises `UsageError` if there are no switches.
         """
         if not (self.multicasts or self.reduces):
             return topology

@@ -69,9 +69,9 @@ class MeasuredSwitches:
     bytes_per_s: float
 
     def renumber(self, number: Sequence[int]) -> MeasuredSwitches | None:
-        """Return the switches with the numbers `number[node]`, without those of number -1.
+        """Return the switches under the numbers `number[node]`, without those of number -1.
 
-        None if no switch remains.
+        The measured rate is kept. None if no switch remains.
         """
         switches = tuple(number[switch] for switch in self.switches if number[switch] >= 0)
         return MeasuredSwitches(switches, self.bytes_per_s) if switches else None
@@ -333,9 +333,9 @@ class Topology(NotebookDisplay):
         )
 
     def _part(self, rows: Int64Array, **changes: Any) -> Topology:
-        """Return a copy with only the links `rows`, without dimensions.
+        """Return a copy with only the links of `rows`, in this order, and without dimensions.
 
-        `changes`: further fields to replace, which take precedence.
+        `changes`: further fields to replace, which take precedence; `plane` must be one of them.
         """
         columns = ("source", "destination", "bandwidth_bytes_per_s", "latency_s")
         taken = {name: getattr(self, name)[rows] for name in columns}

@@ -188,12 +188,12 @@ def _roll_back_on_failure() -> Iterator[_Undo]:
 def _move_all(
     moves: Sequence[tuple[Path, Path]], stale: Sequence[Path], scratch: Path, undo: _Undo
 ) -> None:
-    """Move staged files to their targets; the files that they replace go to the scratch folder.
+    """Move staged files to their targets, after the files that they replace to the scratch folder.
 
-    `moves`: pairs (staged file, target). `stale`: older files that are moved away too. Missing
-    folders of targets are created. Before each move, the step that reverses it is appended to
-    `undo`, so that an interruption loses nothing. A single file is moved by one atomic replacement,
-    without an undo step, if there are no stale files. Raises `OSError`.
+    `moves`: pairs (staged file, target). `stale`: older files that are moved to the scratch folder
+    too. Missing folders of targets are created. Before each change, the step that reverses it is
+    appended to `undo`, so that an interruption loses nothing. A single file without stale files,
+    whose folder exists, is moved by one atomic replacement without an undo step. Raises `OSError`.
     """
     if len(moves) == 1 and not stale and moves[0][1].parent.is_dir():
         os.replace(*moves[0])

@@ -46,10 +46,10 @@ DEFAULT_EXECUTOR = "numpy"
 
 
 def bound_options(provided: Provided[Offer], texts: OptionText | None) -> object:
-    """Convert texts to the record of options of an offer.
+    """Return the options of an offer as its record of options, converted from texts.
 
-    `texts`: values by name; None means that none are given. A given text takes precedence over an
-    environment variable, and that over the default. Raises `UsageError` for unknown names and
+    `texts`: values by name; None means that none are given. An option that is not given has the
+    value of its environment variable, else its default. Raises `UsageError` for unknown names and
     invalid values.
     """
     owner = f"{kind_of(provided.offer).noun} {provided.name}"

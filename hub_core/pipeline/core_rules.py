@@ -306,10 +306,10 @@ def list_rules() -> Sequence[Rule]:
 
 
 def collect_rules(registry: Registry) -> Mapping[str, Sequence[Rule]]:
-    """Return the declarations of all loaded plugins by name of the rule, in alphabetical order.
+    """Return the rules that all loaded plugins declare, by name of the rule, in alphabetical order.
 
-    Declarations of one name are in the order of their rule sets. Raises `PluginError` for a rule
-    set that fails or returns anything else than rules.
+    The value has all declarations of one name, in the order of their rule sets. Raises
+    `PluginError` for a rule set that fails or does not return a list or tuple of `Rule`.
     """
     by_name: dict[str, list[Rule]] = {}
     for provided in registry.all(RuleSet):

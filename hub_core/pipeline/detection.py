@@ -179,13 +179,13 @@ def recognize_formats(opened: Input, registry: Registry) -> list[Format]:
 
 
 def find_writer(out: str, kind: type[W], registry: Registry) -> Provided[W]:
-    """Find the writer for the suffix of a path; the longest suffix takes precedence.
+    """Find the writer for the suffix of an output path; the longest suffix takes precedence.
 
-    Of the formats with a suffix of the path, those whose longest suffix is longest remain, so that
-    `.program.json` takes precedence over `.json`. A path without any suffix (other than `-`) means
-    canonical traces: the only writer of traces or, if there are several or none, the writer named
-    `CANONICAL_FORMAT`. Raises `UsageError` (`undecided-format`) if no writer or several writers
-    remain.
+    Of the formats with a suffix of the path, those whose longest declared suffix is longest remain,
+    so that `.program.json` takes precedence over `.json`. A path without any suffix (other than
+    `-`) means canonical traces: the only writer of traces or, if there are several or none, the
+    writer `CANONICAL_FORMAT`. Raises `UsageError` (`undecided-format`) if no writer or several
+    writers remain.
     """
     writers = registry.all(kind)
     named = [provided for provided in writers if _has_suffix(out, provided.offer.format)]

@@ -290,9 +290,10 @@ class SelectionFolders:
         _get_destination(folder, force)
 
     def put(self, folder: str, files: Iterable[Artifact], *, force: bool) -> Written:
-        """Write all files into `folder` or none, and return their paths; there are no losses.
+        """Write all files into `folder` or none, and return their paths; no losses are reported.
 
-        Raises `UsageError` for a folder that is not empty, unless `force` is set.
+        The folder is created if it is missing. Raises `UsageError` for a folder that is not empty,
+        unless `force` is set, and if it cannot be written.
         """
         contents = (Content(file.name, bytes(file.content()), file.executable) for file in files)
         return Written(_get_destination(folder, force).put(contents), ())

@@ -114,11 +114,11 @@ def _count_messages(chosen: ChosenRuntime) -> int | None:
 def _fit(
     chosen: tuple[ChosenRuntime, ...], calls: _Calls, variants: Variants, algorithm: Algorithm
 ) -> FittedAlgorithm:
-    """Return the best form of an algorithm that the first suitable runtime executes.
+    """Return the best form of an algorithm that one of the runtimes executes.
 
-    `variants` yields the forms with their times; they are tried by ascending time, then number of
-    steps. The runtimes are tried in order, and the first one that executes a form is used. Raises
-    the `InputError` of the first runtime if no runtime executes any form.
+    `variants` yields the forms of the algorithm with their times; they are tried by ascending time,
+    then number of steps. The runtimes are tried in order, and the first one that executes any form
+    is used. If none does, the `InputError` of the first runtime is raised.
     """
     rows = sorted(
         variants(in_largest_units(algorithm)), key=lambda row: (row[1], len(row[0].steps))
@@ -136,12 +136,14 @@ def _fit(
 def _choose_variant(
     chosen: ChosenRuntime, calls: _Calls, rows: Sequence[tuple[Algorithm, int, str]]
 ) -> FittedAlgorithm:
-    """Return the form with the best merit that the runtime executes.
+    """Return the form of an algorithm with the best merit that the runtime executes.
 
-    `rows`: (form, time in ns, text), by ascending time. A slower form than the first executable one
-    is considered only if its time is within a tolerance and it has fewer steps. The tolerance is
-    larger as long as every form exceeds the preferred limits. Raises the first reason as
-    `InputError` if no form is executed.
+    `rows`: (form, time in ns, text) by ascending time. The merit compares time, steps and how far a
+    form exceeds the limits that the runtime prefers. The first form that the runtime executes is
+    always a candidate. A later, slower one is a candidate only if it has fewer steps than all
+    candidates and its time is within a tolerance (`find_tolerance`) of the first, which is larger
+    while all candidates exceed the preferred limits. Raises the `InputError` of the first refused
+    form if none is executed.
     """
     fitted: list[FittedAlgorithm] = []
     reason: InputError | None = None

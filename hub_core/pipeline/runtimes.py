@@ -65,10 +65,11 @@ def find_runtime(name: str, registry: Registry) -> ChosenRuntime | None:
 def name_runtime(
     writer: Provided[Offer] | None, options: Mapping[str, str], kind: CollectiveKind
 ) -> str:
-    """Return the name of the runtime that loads the files of a writer with these options.
+    """Return the name of the runtime that will load the files of a writer with these options.
 
-    It is the first runtime of the writer that can express the collective and whose selecting
-    options do not contradict the given ones. Returns `ideal` if there is none, or `writer` is None.
+    It is the first runtime of the writer that executes this kind of collective and whose options,
+    by which the writer is told to write for it, are not given with other values. Returns `ideal`
+    (no runtime) if there is none, or `writer` is None.
     """
     offer = None if writer is None else writer.offer
     runtimes = offer.runtimes if isinstance(offer, FormatWriter) else ()
@@ -80,9 +81,9 @@ def choose_runtimes(
 ) -> str:
     """Return the names of the runtimes that execute the programs in the files of a selection.
 
-    `formats`: options by name of the format of a folder. The names are separated by commas, each
-    once, in the order of the formats. Returns `ideal` if no file contains a program for this kind
-    of collective. Raises `HubError` for an unknown format.
+    `formats`: for each format of a folder, its options. The names are separated by commas, each
+    once, in the order of the formats. Returns `ideal` (no runtime) if no format has a program for
+    this kind of collective. Raises `HubError` for an unknown format.
     """
     names = [
         _match(registry.find(SelectionWriter, name).offer.programs_for, options, kind)
@@ -144,10 +145,11 @@ def build_variant(
 
 
 def time_on_runtime(timing: TimingSource, names: str, registry: Registry) -> TimingSource:
-    """Return the timing with the kernel of the runtimes, if it is that of a machine.
+    """Return the timing with the option `kernel` that all named runtimes have in common.
 
-    Runtimes with different kernels are timed with the default kernel. Raises `UsageError` for an
-    unknown name.
+    `names`: runtimes separated by commas. The kernel (how a runtime executes steps) is set only if
+    the times are those of a measured machine and all runtimes have the same one; otherwise `timing`
+    is returned. Raises `UsageError` for an unknown runtime.
     """
     kernels = {one.runtime.kernel for one in find_runtimes(names, registry)}
     if timing.machine is None or len(kernels) != 1 or "" in kernels:

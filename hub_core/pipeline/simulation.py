@@ -343,9 +343,9 @@ def _check_npus(topology: Topology, ranks: int, npus: tuple[int, ...] | None) ->
 
 
 def _find_simulator(registry: Registry) -> Provided[Simulator] | None:
-    """Return the first simulator, in the registry's order, that simulates on measured machines.
+    """Return the first simulator, in the registry's order, that describes measured machines.
 
-    None if no plugin offers one.
+    It has the function `machines`. None if no plugin offers one.
     """
     offered = registry.all(Simulator)
     return next((provided for provided in offered if provided.offer.machines), None)

@@ -232,10 +232,10 @@ def _find_members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
 
 
 def _require_one_set(path: Path, members: list[_Member]) -> list[_Member]:
-    """Return the members unchanged if all have the same prefix and suffix.
+    """Return the members unchanged if they are empty or all have the same prefix and suffix.
 
-    Raises `InputError` on `path` if there are several sets; the message has their number and the
-    remedy the files of rank 0 of at most six sets. An empty list is returned.
+    Otherwise there are several sets of rank files, and `InputError` on `path` is raised; the
+    message has their number and the remedy the files of rank 0 of at most six sets.
     """
     sets = sorted({(member.prefix, member.suffix) for member in members})
     if len(sets) > 1:

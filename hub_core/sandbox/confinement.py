@@ -110,7 +110,8 @@ def main(child: str, memory_limit_bytes: str, time_limit_s: str) -> None:
 def close_streams() -> None:
     """Redirect the standard streams (0, 1 and 2) of this process to the null device.
 
-    What they were is closed in this process; copies of the descriptors remain usable.
+    The files to which they referred are closed in this process, unless another descriptor refers to
+    them.
     """
     null_device = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):

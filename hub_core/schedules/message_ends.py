@@ -305,9 +305,10 @@ class _LinkQueues:
         return parents
 
     def find_latest_arrivals(self, message_ends: MessageEnds) -> Int64Array:
-        """Return, per position, the row of the latest arrival awaited on the link so far.
+        """Return, per position, the largest row of an arrival that its link's sends await so far.
 
-        It is a row of `message_ends`, negative if there is none.
+        Positions are those of the queues, sorted by link and time; a send up to and including the
+        position counts. The result has rows of `message_ends`; it is negative if there is none.
         """
         # Rows of a rank are in chronological order and a link has one sender, so the latest arrival
         # is the largest row. The shift restarts the running maximum at every link.
@@ -324,11 +325,11 @@ def _is_required(
     send: Int64Array,
     window_parent: Int64Array,
 ) -> BoolArray:
-    """Return whether an edge from `arrival` to `send` is needed, because it is not implied: bool.
+    """Return, per edge from `arrival` to `send`, whether it must be added: bool[edges].
 
-    `arrival`, `send`, `window_parent`: int64 rows of `message_ends`. It is not needed if `arrival`
-    is -1 (none), if `send` waits for it anyway, and if it finishes before `window_parent` starts,
-    which is the message one window before `send`.
+    All arguments are int64 rows of `message_ends`. The edge is omitted if `arrival` is -1 (none),
+    if `send` waits for it anyway, and if it finishes before `window_parent` starts, which is the
+    send one window before `send` on its link.
     """
     # Arrivals that the plan has before the data of `send` are included, since simulators round.
     is_new = (arrival >= 0) & (arrival != message_ends.previous[send])

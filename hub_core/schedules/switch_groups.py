@@ -127,9 +127,8 @@ def _find_sums(steps: StepTable, multicast_sends: Int64Array) -> tuple[Int64Arra
 def _find_chain_heads(steps: StepTable) -> Int64Array:
     """Return the row of the first addition in the chain of every row: int64[rows].
 
-    A row continues the chain of its parent if both add received messages to the same units, the row
-    is the only child of the parent, and has no other parent. A row without a chain is its own first
-    row.
+    A row continues the chain of its only parent if both add a received message to the same units
+    and the parent has no other child. A row that continues no chain is its own first row.
     """
     parents, children = _list_edges(steps)
     rows = len(steps)

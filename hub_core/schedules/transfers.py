@@ -132,11 +132,11 @@ class Transfers(ColumnTable):
 
 
 def link_channels(transfers: Transfers) -> Int64Array:
-    """Return the channel of every transfer: the index of its link in its pair of NPUs, int64.
+    """Return the channel of every transfer, int64: the number of its link within its pair of NPUs.
 
-    A pair is (source, destination). Its links are numbered from 0 in the order of their ids, and
-    only those that are used count. Messages of a pair can therefore overtake each other only if
-    they use different links.
+    A pair is (source, destination). Of each pair, the links that transfers use are numbered from 0
+    in the order of their ids. So messages of a pair share a channel only if they use the same link,
+    and only messages on different links can overtake each other.
     """
     if not len(transfers):
         return transfers.link

@@ -48,9 +48,10 @@ class SampleDraft:
         add: BufferPlace | None = None,
         channel: int = 0,
     ) -> None:
-        """Add a SEND of `count` units and its receive at `target`.
+        """Add a SEND of `count` units at `source`, and the receive of these units at `target`.
 
-        With `add` the receive is a RECV_REDUCE with this local operand, else a RECV.
+        With `add` the receive is a RECV_REDUCE with this local operand, else a RECV. Both steps
+        depend on all earlier steps of their rank with conflicting accesses.
         """
         self.send(sender, source, receiver, count, channel)
         self.receive(receiver, sender, target, count, channel, add)
@@ -75,7 +76,11 @@ class SampleDraft:
         channel: int = 0,
         add: BufferPlace | None = None,
     ) -> int:
-        """Add a RECV, or a RECV_REDUCE with the local operand `add`; return its row."""
+        """Add a RECV into `target`, or a RECV_REDUCE with the operand `add`; return its handle.
+
+        The handle is the number of steps that were added before. The step depends on all earlier
+        steps of its rank with conflicting accesses.
+        """
         kind = StepKind.RECV if add is None else StepKind.RECV_REDUCE
         return self._add_step(rank, kind, add, target, count, peer=peer, channel=channel)
 

@@ -218,7 +218,10 @@ def _check_coverage(
 
 
 def _is_served(calls: ServedCalls, kind: object, size: int) -> bool:
-    """Return whether `calls` have a collective of this kind with `size` bytes in the buffer."""
+    """Return whether `calls` are of this kind of collective, with limits that include `size` bytes.
+
+    `size` is that of the full buffer. Without an upper limit, all larger sizes are included.
+    """
     is_within = calls.max_bytes is None or size <= calls.max_bytes
     return calls.kind is kind and calls.min_bytes <= size and is_within
 

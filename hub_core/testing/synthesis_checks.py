@@ -177,7 +177,11 @@ def _find_partial_problem(synthesizer: Synthesizer, request: SynthesisRequest) -
 
 
 def _join_parts(parts: Sequence[Algorithm]) -> Algorithm:
-    """Join partial results into one algorithm; part r has the steps and SCRATCH of rank r."""
+    """Join partial results into one algorithm; part r has the steps and SCRATCH of rank r.
+
+    All dependencies become data dependencies. Collective and other fields are those of the first
+    part.
+    """
     tables = [part.steps for part in parts]
     columns: dict[str, npt.NDArray[np.generic]] = {}
     for name in COLUMN_DTYPES:
@@ -189,7 +193,10 @@ def _join_parts(parts: Sequence[Algorithm]) -> Algorithm:
 
 
 def _join_edges(tables: Sequence[StepTable]) -> tuple[Int64Array, Int64Array]:
-    """Return the dependencies of all tables as (parents, children) of joined rows."""
+    """Return all dependencies of the tables, data and control, as (parents, children), int64.
+
+    Rows are numbered in the concatenation of the tables.
+    """
     parents, children = [], []
     rows = first_positions([len(table) for table in tables])
     for table, first_row in zip(tables, rows, strict=True):

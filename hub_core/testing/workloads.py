@@ -132,7 +132,10 @@ class _WorkloadBuilder:
         return row
 
     def workload(self, *groups: ProcessGroup) -> Workload:
-        """Build the workload of all nodes, sorted by rank, with these process groups."""
+        """Build the workload of all added nodes, grouped by rank, with these process groups.
+
+        The number of a group, to which nodes refer, is its position in `groups`.
+        """
         nodes = NodeColumns.from_columns(self._num_ranks, self._columns, self._edges)
         return Workload(nodes, groups=groups)
 

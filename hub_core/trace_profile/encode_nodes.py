@@ -133,14 +133,15 @@ class _ProfileNodes:
         return np.where(self._is_send, sent, received)
 
     def ids(self) -> Piece:
-        """Return the piece of the node id; an id of 0 is omitted, as proto3 does."""
+        """Return the encoded field of the node id, by node; an id of 0 is omitted, as in proto3."""
         ids = self._nodes.node_id[self._rows]
         return number_field(_ID_TAG, ids, ids != 0)
 
     def looks(self) -> list[Piece]:
-        """Return one piece per combination of node name and type in `_LOOKS`, in this order.
+        """Return the encoded name and type of the nodes, one piece per combination in `_LOOKS`.
 
-        A piece has the encoded fields name and type, and a mask of the nodes that have them.
+        The pieces are in this order; each has a mask (`present`) of the nodes that have this name
+        and type.
         """
         texts = [
             bytes([_NAME_TAG, len(name)]) + name.encode() + bytes([_TYPE_TAG, node_type])
@@ -149,9 +150,9 @@ class _ProfileNodes:
         return [Piece(text, present=self._look == look) for look, text in enumerate(texts)]
 
     def micros(self) -> Piece:
-        """Return the piece of the duration in microseconds, rounded to the nearest, halves up.
+        """Return the encoded duration of the nodes in whole microseconds, halves rounded up.
 
-        It is omitted if it is 0 or unknown (-1 ns).
+        The field is omitted for durations below 0.5 us and for unknown ones (-1 ns).
         """
         duration = self._nodes.duration_ns[self._rows]
         rounds_up = duration % 1000 >= 500
@@ -179,9 +180,12 @@ class _ProfileNodes:
         ]
 
     def dependencies(self) -> list[Ragged]:
-        """Return the encoded control and data dependencies of all nodes.
+        """Return the encoded control and data dependencies of all nodes, in parts.
 
-        If the plan is flat, control dependencies are written as data dependencies.
+        A part is (bytes of all nodes, number of bytes by node).
+
+        If the plan is flat, control dependencies are written as data dependencies after the others,
+        and an id that a node has twice is written once.
         """
         nodes = self._nodes
         control = self._ids(nodes.control_indptr, nodes.control_indices)

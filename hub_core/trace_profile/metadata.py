@@ -86,7 +86,7 @@ class CompKind(IntEnum):
 
 
 def chakra_bytes(algorithm: Algorithm) -> int:
-    """Return the size of the collective in bytes, for traces that have no other size.
+    """Return the size of the collective in bytes that traces use if no other size is given.
 
     It is the size of the algorithm, if that has one. Otherwise it is 1 MiB per unit or, for more
     than 2^20 units, 1 byte per unit.

@@ -65,11 +65,12 @@ class Joined:
     irregular: Mapping[int, RankNodes]
 
     def numbering(self, file: str) -> dict[str, JsonValue]:
-        """Return the data from which `chakra_nodes` restores the nodes of this trace.
+        """Return the data from which `chakra_nodes` restores ids, order and tags of this trace.
 
-        It is the content of `Algorithm.extensions["chakra"]`: `tags` if they are not those of
-        profile v1, and `ranks` with one entry per irregular rank. {} if the trace has the form of
-        profile v1. Raises `InputError` for tags that match other messages than the channels do.
+        It is the content of `Algorithm.extensions["chakra"]`: `tags` if the tag of every message is
+        its channel, and `ranks` with one entry per irregular rank, whose file has other ids, order
+        or lists of dependencies than profile v1. {} if the trace has the form of profile v1. Raises
+        `InputError` for tags that match other messages than the channels do.
         """
         # Only irregular data is recorded: most algorithms have no extension.
         extension: dict[str, JsonValue] = {}
@@ -148,11 +149,11 @@ def _join_edges(chunks: Sequence[Chunk], name: str) -> tuple[Int64Array, Int64Ar
 def irregular_ranks(
     nodes: NodeColumns, links: ResolvedLinks, row_of_node: Int64Array
 ) -> dict[int, RankNodes]:
-    """Return the nodes of files with irregular ids, order or lists of dependencies, by rank.
+    """Return the nodes of the ranks whose file has irregular ids, order or lists of dependencies.
 
-    `links.irregular` marks these files. Only such ranks need an entry in the extension.
-    `row_of_node`: step of every node of the batch, -1 for a placeholder. Rows in the result are
-    counted from the first row of the file.
+    `links.irregular` marks these files. Only such ranks need an entry in the extension of the
+    algorithm. `row_of_node`: step of every node of the batch, -1 for the placeholder of a rank
+    without steps. In the result, rows count from the first node's step of the file.
     """
     nodes_by_rank = {}
     for file in np.flatnonzero(links.irregular).tolist():

@@ -157,9 +157,9 @@ class _Files:
     def content(self, rank: int) -> bytes:
         """Return the content of the file of one rank: metadata, then its nodes.
 
-        Neighbouring ranks are encoded together, and only the last such group is cached, so
-        consecutive calls should have ascending ranks. In the symbolic dialect, the size in bytes is
-        written only if it was given.
+        Neighbouring ranks are encoded together as a group, and only the group of the last call is
+        cached, so ranks should be requested in ascending order. In the symbolic dialect, the size
+        in bytes is written only if it was given.
         """
         if rank not in self._ranks:
             group = int(self._group_of_rank[rank])

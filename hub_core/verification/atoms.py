@@ -66,7 +66,13 @@ class Atoms:
 
 
 def divide_memory(regions: Regions, layout: MemoryLayout) -> Atoms:
-    """Divide memory at the borders of all regions and buffers."""
+    """Divide memory into atoms at the borders of all regions and buffers; locate every operand.
+
+    An atom is the range of blocks between two neighbouring borders: both ends of each buffer with
+    units and of each source and destination region, 0, and the end of the memory. Returns the
+    borders, and the first atom and number of atoms of the source and of the destination of every
+    step.
+    """
     buffers = layout.base[layout.size > 0], (layout.base + layout.size)[layout.size > 0]
     starts = [side[side >= 0] for side in (regions.source, regions.destination)]
     counts = [regions.count[side >= 0] for side in (regions.source, regions.destination)]
@@ -126,7 +132,12 @@ class Accesses:
 
     @cached_property
     def neighbours(self) -> tuple[Int64Array, Int64Array]:
-        """Conflicts of neighbours as accesses (earlier, later), as `adjacent_conflicts`."""
+        """Return conflicts between neighbouring accesses to an atom, as indices (earlier, later).
+
+        The accesses of an atom are ordered by the position of their steps. A pair is the last write
+        before an access and this access, or a read and the next write. Two writes with reads
+        between them form no pair. Both arrays are int64.
+        """
         block, is_write = self.atom[self.by_time], self.by_time >= self.num_reads
         earlier, later = pair_neighbours(block, is_write)
         return self.by_time[earlier], self.by_time[later]
@@ -134,10 +145,12 @@ class Accesses:
     def find_at(
         self, access: Int64Array, shift: Int64Array, row: Int64Array, *, is_read: bool
     ) -> tuple[Int64Array, Int64Array]:
-        """Return the reads or writes of steps at the positions of blocks in their regions.
+        """Return the accesses of other steps to the block at the same position in their regions.
 
-        Block i is `shift[i]` blocks after the first one of `access[i]`. The result is the access of
-        `row[i]` to the block at the same position in its region, and the shift of this block.
+        Block i is `shift[i]` blocks after the first block of the atom of `access[i]`. Its position
+        counts from the start of the region of this access. Returns, int64 each, the access of step
+        `row[i]` to the block at this position (a read with `is_read`, else a write), and the
+        distance of this block from the start of its atom.
         """
         atoms, own_row = self.atoms, self.row[access]
         target = atoms.source if is_read else atoms.destination
@@ -159,20 +172,20 @@ def are_ordered_by_data(
     earlier: Int64Array,
     later: Int64Array,
 ) -> BoolArray:
-    """Return which reads happen before writes because of the way of their data: bool[pairs].
+    """Return which reads happen before which writes because of the path of their data: bool[pairs].
 
-    `earlier`: reads, `later`: writes of the same atoms; other pairs are not decided (False). The
-    sum into which a read flows is followed forwards to its end: to the receive that adds a sent
-    part, and to the next addition to an atom, or its only read that is added elsewhere. The copy
-    that a write stores is followed backwards to its source: to the send of a received message, and
-    to the last write before a read. A pair is ordered if both ways end at one step, as the read of
-    a part and the write of the completed sum over it do in an all-reduce.
+    `earlier`: reads, `later`: writes of the same atoms; all other pairs are False. The value that
+    is read is followed forwards to the end of the sum into which it flows: through the receive that
+    adds a sent part, and to the next addition to an atom, or its only read that is added elsewhere.
+    The value that is written is followed backwards to its source: to the send of a received
+    message, and to the last write before a read. A pair is ordered if both paths end at one step,
+    as for the read of a part and the write of the completed sum over it in an all-reduce.
 
-    The ways pass messages, and conflicts of neighbours whose earlier access is a write. The result
-    is valid if all these conflicts are ordered, which the caller proves in another way. Messages
-    must have equal counts. Cost: linear in accesses, times the logarithm of the longest way; then
-    the way of every pair left, for the unit at which it begins, in at most `_MAX_FOLLOWED` hops of
-    all pairs.
+    The paths pass messages, and conflicts of neighbours whose earlier access is a write. The result
+    is valid if all these conflicts are ordered, which the caller proves separately. Messages must
+    have equal counts. Cost: linear in accesses, times the logarithm of the longest path; then
+    remaining pairs are followed from their first unit, in at most `_MAX_FOLLOWED` hops of all
+    pairs.
     """
     forwards = _find_ways_of_sums(accesses, steps, messages)
     backwards = _find_ways_of_copies(accesses, steps, messages)
@@ -202,14 +215,18 @@ class _Ways:
     is_forwards: bool
 
     def find_ends(self) -> Int64Array:
-        """Return the end of the way of every access, by pointer jumping: int64[accesses]."""
+        """Return, for every access, the access at the end of its path of data: int64[accesses].
+
+        Only the first unit of every atom on the path is followed. The method is pointer jumping.
+        """
         everything = np.arange(len(self.within))
         return find_heads(self._advance(everything, np.zeros_like(everything))[0])
 
     def follow(self, access: Int64Array) -> Int64Array:
-        """Return the end of the ways of the first units of some accesses.
+        """Return, for some accesses, the access at the end of the path of their first units: int64.
 
-        -1 for ways that are not at their ends after `_MAX_FOLLOWED` hops of all ways.
+        The units are followed exactly, hop by hop. The result is -1 for paths that are not at their
+        end when all of them together have made `_MAX_FOLLOWED` hops.
         """
         ends, going, shift = access.copy(), np.arange(len(access)), np.zeros_like(access)
         hops = 0
@@ -225,7 +242,12 @@ class _Ways:
         return ends
 
     def _advance(self, access: Int64Array, shift: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return the next access of units, which are `shift` units after the start of an access."""
+        """Move units one hop along their path of data; return the new (access, shift), int64.
+
+        A unit is `shift` units after the start of the atom of `access`. It moves to another step if
+        its step has a hop and the access is a read (forwards) or a write (backwards); otherwise to
+        the next access of the atom, or it stays. The arguments are not changed.
+        """
         accesses = self.accesses
         following, shift = self.within[access], shift.copy()
         target = self.hop[accesses.row[access]]
@@ -237,7 +259,12 @@ class _Ways:
 
 
 def _find_ways_of_sums(accesses: Accesses, steps: StepTable, messages: Messages) -> _Ways:
-    """Find the ways from reads and writes to the sums into which they flow."""
+    """Build the next access on the path from each access to the sum into which its data flow.
+
+    A read of a sent region leads to the RECV_REDUCE of its message, and a read of a reduction to
+    the write of its result. A write leads to the next write of the atom, or to the only read
+    between them if that read is added elsewhere. Other accesses end the path.
+    """
     by_time, row = accesses.by_time, accesses.row
     hop = np.full(len(steps), -1)
     adds = _find_valid_messages(accesses, messages)
@@ -260,7 +287,11 @@ def _find_ways_of_sums(accesses: Accesses, steps: StepTable, messages: Messages)
 
 
 def _find_ways_of_copies(accesses: Accesses, steps: StepTable, messages: Messages) -> _Ways:
-    """Find the ways back from reads and writes to the steps that computed their data."""
+    """Build the next access on the path from each read or write back to the source of its data.
+
+    A read leads to the last write of the atom before it, and the write of a RECV to the read of its
+    SEND. Other accesses end the path.
+    """
     within = np.arange(len(accesses.row))
     earlier, later = accesses.neighbours
     is_of_read = later < accesses.num_reads

@@ -135,11 +135,12 @@ class FifoBuffers:
 def report_fifo_deadlock(
     steps: StepTable, messages: Messages, capacity: int, units: int | None, findings: Findings
 ) -> None:
-    """Add a finding (`fifo-deadlock`) if the algorithm deadlocks with such FIFO buffers.
+    """Add a finding (`fifo-deadlock`) if the algorithm deadlocks with bounded FIFO buffers.
 
-    It names the steps of one cycle, and is located at the first of them. `capacity`: transfers that
-    a connection buffers. `units`: maximum units per transfer, None for one transfer per step.
-    Raises `UsageError` for numbers below 1, and `InputError` (`too-large`) for too many transfers.
+    `capacity`: number of transfers that a connection buffers. `units`: maximum units per transfer;
+    None makes every step one transfer. The finding describes the steps of one cycle, and is located
+    at the first of them. Raises `UsageError` for numbers below 1, and `InputError` (`too-large`)
+    for too many transfers.
     """
     cycle = FifoBuffers(steps, messages).cycle(capacity, units)
     if not cycle:

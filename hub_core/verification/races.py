@@ -16,11 +16,11 @@ from hub_core.verification.step_order import sequential_positions
 def find_races(
     verification_input: VerificationInput, regions: Regions
 ) -> tuple[Int64Array, Int64Array]:
-    """Return unordered conflicts as (earlier rows, later rows); both are empty if there are none.
+    """Return unordered conflicts (races) as (earlier rows, later rows); both are empty without any.
 
-    A conflict is a pair of steps that access the same units, of which one writes. If there are any,
-    those that are neighbours in the sequential run of `sequential_positions` are returned, so not
-    all pairs.
+    A conflict is a pair of steps that access the same units, of which at least one writes; nothing
+    orders it if neither step happens before the other. Not all races are listed: only those whose
+    accesses are neighbours in the sequential run of `sequential_positions`.
     """
     earlier, later = _find_unordered_conflicts(
         verification_input, regions, verification_input.relation.order.position

@@ -247,11 +247,12 @@ def _list_accesses(
 
 
 def _split_into_atoms(starts: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Split accesses at the borders of all accesses; return (atom, index of the access) per piece.
+    """Split accesses at the borders of all accesses; return (atom, index of the access) per part.
 
-    An atom is a range of blocks between two neighbouring borders, so every access covers all of it
-    or none of it. The cost depends on the number of overlaps, not on the sizes of regions. Raises
-    `InputError` (`too-large`) for more than `MAX_ACCESSES` pieces.
+    `starts`, `counts`: first block and number of blocks of each access. An atom is a range of
+    blocks between two neighbouring borders, so every access covers all of it or none; an atom is
+    named by its number, or by its block if all counts are 1. The cost depends on the number of
+    overlaps, not on sizes. Raises `InputError` (`too-large`) for more than `MAX_ACCESSES` parts.
     """
     owner = np.arange(len(starts))
     # Accesses to single blocks are atoms.
@@ -269,10 +270,11 @@ def _split_into_atoms(starts: Int64Array, counts: Int64Array) -> tuple[Int64Arra
 
 
 def sort_keys(atoms: Int64Array, places: Int64Array, is_write: BoolArray, nodes: int) -> Int64Array:
-    """Return sorted keys: (atom, position, write flag) in one integer each.
+    """Return one key per access to an atom, ascending: (atom * nodes + position) * 2 + write flag.
 
-    The flag is the lowest bit. If a step reads and writes an atom, only the key of its write is
-    returned.
+    `places`: position of the step of each access, below `nodes`. If a step reads and writes an
+    atom, only the key of its write is returned. Atoms with very large numbers are renumbered from
+    0.
     """
     largest = int(atoms.max(initial=0))
     if largest * max(nodes, 1) >= 1 << 61:

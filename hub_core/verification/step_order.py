@@ -62,9 +62,9 @@ def happens_before(steps: StepTable, messages: Messages) -> HappensBefore:
 def sequential_positions(relation: HappensBefore) -> Int64Array:
     """Return the position of every row in one sequential run: int64[rows], -1 if it never runs.
 
-    The run visits the ranks in ascending order, repeatedly. On each visit a rank executes its steps
-    until one waits for a step that has not run. A message from a higher rank is therefore available
-    only in the next round.
+    The run visits the ranks in ascending order, again and again. On each visit a rank executes its
+    steps until one waits for a step that has not run. So a step that waits for a message from a
+    higher rank runs at the next visit.
     """
     order = relation.order
     # Steps that never run are left out.
@@ -84,10 +84,11 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
 
 
 def order_with(relation: HappensBefore, parents: Int64Array, children: Int64Array) -> Order:
-    """Return the levels of the steps by the relation with additional edges.
+    """Return the topological levels of the steps by happens-before with additional edges.
 
-    `parents`, `children`: rows of the additional edges. If they contradict the relation, the result
-    is incomplete.
+    `parents[i]` must precede `children[i]` (rows). The relation itself is not changed. If the
+    additional edges contradict it, the result is incomplete: rows in a cycle or after it have no
+    position.
     """
     parents = np.concatenate([relation.parents, parents])
     children = np.concatenate([relation.children, children])
@@ -141,10 +142,11 @@ class OrderGraph:
 
     @cached_property
     def program_chain(self) -> Int64Array:
-        """Chain of every node, identified by its first node: int64[nodes].
+        """Chain of every node by the dependencies of its rank: int64[nodes].
 
-        Consecutive nodes of a chain are connected by a dependency, preferably one within a lane. A
-        node may be a chain of its own.
+        A chain is identified by its first node. Consecutive nodes of a chain are connected by a
+        dependency, preferably one within a lane (thread block). A node may be a chain of its own.
+        Messages do not count.
         """
         split = self.num_dependencies
         parents, children = self.parents[:split], self.children[:split]

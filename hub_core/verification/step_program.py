@@ -114,11 +114,11 @@ def compile_steps(
 def _reserve_messages(
     messages: Messages, is_message: BoolArray, regions: Regions
 ) -> tuple[Int64Array, int]:
-    """Return the first cell of the slot of every row's message, and the number of all cells.
+    """Return the first cell of every row's message slot (int64[rows]), and the number of all cells.
 
     A slot holds a message in flight. A send and its receive share one slot with the larger count of
-    both; an unmatched row has its own. Slots follow the buffers. Rows that are not messages have no
-    cells.
+    both; an unmatched row has its own. Slots follow the buffers. A slot of a row that is no message
+    has no cells.
     """
     length = np.where(is_message, regions.count, 0)
     sent, received = regions.count[messages.send], regions.count[messages.receive]

@@ -53,11 +53,13 @@ def check_ranges(
     *,
     is_race_free: bool,
 ) -> RangeCheck:
-    """Check races and contents of a divisible algorithm by ranges of units.
+    """Check races and contents of an algorithm whose units are independent, by ranges of units.
 
-    `collective`, `layout`, `regions`: in equal blocks of units. With `is_race_free`, races are not
-    checked. The order of the steps must be complete. A result with a comparison is a proof, up to
-    the error probability of the comparison; another one is no proof of a defect.
+    `collective`, `layout`, `regions`: counted in equal blocks of units. With `is_race_free`, races
+    are not checked. The order of the steps must be complete. The result has a comparison if the
+    algorithm is proven to be correct, up to the error probability of the comparison. Otherwise it
+    has the address of a block for which there is no proof, which need not be a defect; more than
+    `_MAX_ACCESSES` accesses of ranges are not checked.
     """
     atoms = divide_memory(regions, layout)
     accesses = atoms.accesses_by_row
@@ -73,7 +75,12 @@ def check_ranges(
 
 
 def _find_unproven_conflict(verification_input: VerificationInput, atoms: Atoms) -> int:
-    """Return the address of a conflict that is not proven to be ordered, -1 if there is none."""
+    """Return the address of a conflict that is not proven to be ordered, -1 if all are.
+
+    Conflicts of neighbouring accesses are examined. Proofs are a direct edge, the path of the data
+    (`are_ordered_by_data`), and, for at most `_MAX_SEARCHED` remaining pairs of steps, an exact
+    search. The address is the first block of the range of the conflict.
+    """
     graph = verification_input.graph
     steps, messages = verification_input.algorithm.steps, verification_input.messages
     accesses = Accesses(atoms, graph.position)
@@ -101,10 +108,11 @@ def _compare_contents(
     layout: MemoryLayout,
     atoms: Atoms,
 ) -> RangeCheck:
-    """Run the steps on the values of atoms and compare OUTPUT with the required values.
+    """Run the steps on one value per range of units, and compare OUTPUT with the required values.
 
     A contribution is that of a rank to a unit. If the collective does not reduce, every unit has
-    one contribution, whose value is the same for all units.
+    one contribution, whose value is the same for all units. The result has an address instead of a
+    comparison if a step reads a region of several values or without a value, or an output is wrong.
     """
     traits = collective.kind.traits
     ranks = np.arange(collective.num_ranks)
@@ -185,10 +193,11 @@ def _run_steps(
 
 
 def _read(memory: _Array, operand: Operand, rows: Int64Array) -> tuple[_Array, Int64Array]:
-    """Return the value of the first atom of an operand, and its first atom with another value.
+    """Return the value of the first range of each operand, and its first range with another value.
 
-    uint64[rows, 2], int64[rows]. The other atom is -1 if there is none, and the first atom if its
-    value is undefined.
+    A range is an atom: blocks of memory with one value, uint64[2], undefined if the second number
+    is 0. Returns uint64[rows, 2] and int64[rows]. The other range is -1 if all have the same value,
+    and the first range if its value is undefined.
     """
     first, length = operand.first[rows], operand.length[rows]
     read = memory[first]

@@ -39,7 +39,8 @@ class InputIndex:
     def of(cls, collective: Collective) -> InputIndex:
         """Number all units of all INPUTs consecutively from 0, rank by rank.
 
-        `first` is the number of each rank's first unit; units of undefined INPUTs are numbered too.
+        Every unit is one contribution. The index has the INPUT sizes, the number of each rank's
+        first unit, and the total. Units of undefined INPUTs are numbered too.
         """
         sizes = collective.input_units()
         borders = row_pointer(sizes)
@@ -182,10 +183,10 @@ class FingerprintValues:
     ) -> _Array:
         """Return the expected fingerprints and counts of `cells` output units: uint64[cells, 2].
 
-        Row i of `rows` belongs to unit `cell[i]`. The weights of several rows of a unit are added
-        modulo 2^64, and the count is their number. A row for all ranks (source rank below 0) counts
-        once per rank. A contribution that no INPUT has increases only the count, so the unit cannot
-        match.
+        Row i of `rows` belongs to unit `cell[i]`. A fingerprint is the sum of the weights of the
+        unit's contributions modulo 2^64, and the count is their number. A row for all ranks (source
+        rank below 0) counts once per rank. A contribution that no INPUT has increases only the
+        count, so the unit cannot match.
         """
         values = np.zeros((cells, 2), np.uint64)
         # Rows for all ranks are not expanded, which would give cells times ranks entries.

@@ -165,9 +165,10 @@ def _build_task(verification_input: VerificationInput, expected: Contributions |
 
 
 def _convert_to_blocks(collective: Collective, unit: int) -> Collective:
-    """Convert a collective, with its contract or counts, to blocks of `unit` units.
+    """Convert a collective, with its contract or counts, from units to blocks of `unit` units.
 
-    If `unit` is above 1, expected rows of the contract are dropped.
+    All sizes are divided by `unit`, which must divide them; at least one unit remains. If `unit` is
+    above 1, the expected contents of a contract are dropped.
     """
     contract = collective.contract
     if contract is not None and unit > 1:
@@ -323,10 +324,12 @@ def _judge_regions(
 
 
 def _count_blocks(task: _Task) -> float:
-    """Return the number of blocks that fit the limits of contents, 0 to check all units at once.
+    """Return into how many blocks of units the algorithm must be divided; 0 to check all at once.
 
-    Only algorithms beyond these limits are divided, and only if their units are independent
-    (`is_divisible`) and all steps run.
+    The number, which may be a fraction, is the larger of memory and messages divided by
+    `_CELLS_OF_BLOCK` and operations divided by `MAX_WORK`. It is 0 within the limits `MAX_CELLS`
+    and `MAX_WORK`, if an expectation is given, if some step never runs, and if units are not
+    independent (`is_divisible`).
     """
     given, steps = task.given, task.given.algorithm.steps
     moved = float(steps.count[steps.sends].sum(dtype=np.float64)) / task.unit
