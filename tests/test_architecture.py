@@ -295,6 +295,18 @@ def test_core_names_no_plugin() -> None:
     assert named == []
 
 
+def test_functions_named_by_the_document_exist() -> None:
+    text = _source(REPOSITORY / "docs" / "architecture.md").partition("### Where to read")[2]
+    named = re.findall(r"`([a-z_.]+):(\w+)`", text.partition("\n## ")[0])
+    assert len(named) > 20
+    for module, name in named:
+        path = module.replace(".", "/") + ".py"
+        (file,) = (
+            [CORE / path] if (CORE / path).exists() else REPOSITORY.glob(f"plugins/*/src/{path}")
+        )
+        assert re.search(rf"^(def |class )?{name}( = |\(|:)", _source(file), re.MULTILINE), name
+
+
 @pytest.mark.parametrize("package", ["", *(f".{name}" for name in PUBLIC_PACKAGES)])
 def test_public_names_are_those_that_are_declared(package: str) -> None:
     module = importlib.import_module(f"hub_core{package}")

@@ -12,7 +12,7 @@ import json
 import time
 
 import numpy as np
-from collhub_astra_sim.workloads.simulate import UNLIMITED_SLOTS, simulate_workload
+from collhub_astra_sim.workloads.simulate import UNLIMITED_SLOTS, run_workload_layer
 from collhub_astra_sim.workloads.system import System
 from collhub_expansion.expand import Expanded, expand_workload
 from collhub_expansion.making import Maker
@@ -108,12 +108,12 @@ def _admit(algorithm: Algorithm, name: str) -> None:
 def main() -> None:
     """Print the table, and the seconds of the large expansion."""
     workload, system = data_parallel_step(), System.of_json(_SYSTEM)
-    native = simulate_workload(workload, _RING, system)
+    native = run_workload_layer(workload, _RING, system)
     times = WorkloadTimes(native.rank_finish_ns, native.start_ns, native.end_ns)
     print(f"native, {287134}, {max(time or 0 for time in native.rank_finish_ns)}")
     for (case, is_frozen, splits), published in _PUBLISHED.items():
         flat = expansion(workload, None, times if is_frozen else None, splits).workload
-        found = simulate_workload(flat, _RING, system, slots=UNLIMITED_SLOTS)
+        found = run_workload_layer(flat, _RING, system, slots=UNLIMITED_SLOTS)
         print(f"{case}, {published}, {max(time or 0 for time in found.rank_finish_ns)}")
     large = many_collectives()
     start = time.perf_counter()

@@ -12,7 +12,7 @@ import sys
 import time
 
 import numpy as np
-from collhub_astra_sim.workloads.simulate import simulate_workload
+from collhub_astra_sim.workloads.simulate import run_workload_layer
 from collhub_astra_sim.workloads.system import System
 
 from hub_core import parse_topology
@@ -70,10 +70,10 @@ def main() -> None:
     num_ranks, num_nodes = given or (1024, 1_000_000)
     system = System.of_json(json.dumps(_SYSTEM))
     topology = parse_topology(f"switch:{num_ranks}?bandwidth=50GiB/s&latency=500ns")
-    simulate_workload(job(_GROUP * 2, 64), parse_topology(f"switch:{_GROUP * 2}"), system)
+    run_workload_layer(job(_GROUP * 2, 64), parse_topology(f"switch:{_GROUP * 2}"), system)
     workload = job(num_ranks, num_nodes)
     start = time.process_time()
-    times = simulate_workload(workload, topology, system)
+    times = run_workload_layer(workload, topology, system)
     seconds = time.process_time() - start
     finish = [time for time in times.rank_finish_ns if time is not None]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

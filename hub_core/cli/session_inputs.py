@@ -52,6 +52,7 @@ class SessionInputs(SessionState):
     ) -> OpenedAlgorithm:
         """Open IN and find its reader; only the first bytes are read.
 
+        The reader is chosen by `pipeline.detection.find_reader`, which lists the rules.
         `source_format`: name of the reader; None chooses it by suffix and content. `more`: further
         files of the same job; by default those that follow IN on the command line. Findings are
         printed. As a side effect, the process keeps freed memory. Raises `HubError` if the input
@@ -73,9 +74,9 @@ class SessionInputs(SessionState):
     def read_model(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm | Workload:
         """Read the algorithm or workload in an opened input, without verification.
 
-        `options`: values of the reader's options as text; arguments of a program on the command
-        line are added. Progress is shown. Raises `HubError` if the input cannot be read or the
-        options are invalid.
+        Calls the function of the reader that `open_input` chose, with its bound options. `options`:
+        their values as text; arguments of a program on the command line are added. Progress is
+        shown. Raises `HubError` if the input cannot be read or the options are invalid.
         """
         all_options = self._add_program_arguments(opened, options)
         with output.progress(f"reading {opened.name}"):
@@ -86,8 +87,10 @@ class SessionInputs(SessionState):
     ) -> Algorithm | Workload:
         """Read the algorithm or workload in an opened input, and verify it as `--verify` requires.
 
-        Raises `InputError` for an incorrect model under `refuse`. Under `warn`, errors are printed
-        as warnings. Under `off`, nothing is verified.
+        An algorithm is verified in the modes that it claims (`verification.verify_input`); for a
+        workload, all installed checks of workloads run. Raises `InputError` for an incorrect model
+        under `refuse`. Under `warn`, errors are printed as warnings. Under `off`, nothing is
+        verified.
         """
         model = self.read_model(opened, options)
         self.admit(model, opened.name)
@@ -146,9 +149,9 @@ class SessionInputs(SessionState):
     def read_topology(self, text: str, source_format: str | None = None) -> Topology:
         """Read the topology that a text such as `ring:8` or a file describes.
 
-        `source_format`: name of the reader of the file, None to choose it. Progress is shown and
-        findings are printed. Raises `HubError` for an unknown builder, wrong arguments and an
-        unreadable file.
+        Calls `pipeline.inputs.read_topology`. `source_format`: name of the reader of the file, None
+        to choose it. Progress is shown and findings are printed. Raises `HubError` for an unknown
+        builder, wrong arguments and an unreadable file.
         """
         from hub_core.pipeline.inputs import read_topology
 
@@ -163,7 +166,8 @@ class SessionInputs(SessionState):
     def own_topology(self, opened: OpenedInput) -> Topology | None:
         """Read the network that IN contains in addition to its model; None if it has none.
 
-        Progress is shown. Raises `HubError` if the network cannot be read.
+        Calls `pipeline.inputs.own_topology`. Progress is shown. Raises `HubError` if the network
+        cannot be read.
         """
         from hub_core.pipeline.inputs import own_topology
 
@@ -175,7 +179,8 @@ class SessionInputs(SessionState):
     ) -> WorkloadTimes:
         """Simulate a workload with the simulator of workloads `backend`, and show the progress.
 
-        `options`: texts by name. Raises `HubError`.
+        Calls the function of the simulator's offer. `options`: texts by name. Raises `HubError` for
+        an unknown simulator and invalid options, and if the simulator refuses the workload.
         """
         from hub_core.pipeline.job_simulation import simulate_job
 
@@ -265,34 +270,14 @@ def admit(
 
     if isinstance(model, Algorithm):
         return _admit_algorithm(model, name, policy, report)
+    from hub_core.pipeline.checks import find_workload_defects
+
     findings = find_workload_defects(model, name, registry)
     if policy is VerifyPolicy.WARN:
         _warn(findings, report)
     elif any(finding.severity is Severity.ERROR for finding in findings):
         raise InputError(findings)
     return None
-
-
-def check_workload(
-    workload: Workload, name: str, registry: Registry, *, is_thorough: bool = False
-) -> dict[str, CheckReport]:
-    """Run all installed checks of workloads; return their reports in the order of their names.
-
-    `name`: the input in messages. `is_thorough`: the checks may simulate the workload. A report
-    that is not ok raises nothing. Raises `HubError` if a check cannot be run.
-    """
-    from hub_core.pipeline.checks import checks_of, run_check
-    from hub_core.plugin_api import CheckRequest, Subject
-
-    request = CheckRequest(name=name, workload=workload, is_thorough=is_thorough)
-    checks = checks_of(Subject.WORKLOAD, registry)
-    return {check.name: run_check(check, request) for check in checks}
-
-
-def find_workload_defects(workload: Workload, name: str, registry: Registry) -> list[Diagnostic]:
-    """Return the findings of all installed checks of workloads, check by check."""
-    reports = check_workload(workload, name, registry).values()
-    return [finding for report in reports for finding in report.diagnostics]
 
 
 def _admit_algorithm(

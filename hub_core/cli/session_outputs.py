@@ -90,10 +90,10 @@ class SessionOutputs(SessionState):
     ) -> Written:
         """Write a model completely or not at all, and report the losses.
 
-        `losses`: earlier losses, reported together with those of the writer. `work`: the operation
-        that messages name. Under `request.strict`, any loss raises `LossyError`, and nothing is
-        written. If OUT ends with a slash, the file in it is named after the collective, or
-        `workload`.
+        Calls the writer of `target` (`pipeline.outputs.write`). `losses`: earlier losses, reported
+        together with those of the writer. `work`: the operation that messages name. Under
+        `request.strict`, any loss raises `LossyError`, and nothing is written. If OUT ends with a
+        slash, the file in it is named after the collective, or `workload`.
         """
         from hub_core.pipeline.outputs import write
 

@@ -148,10 +148,6 @@ def closest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else ""
 
 
-if TYPE_CHECKING:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Loss:
     """A feature that the target format cannot express, where it is used, and the consequence.

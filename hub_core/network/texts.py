@@ -213,9 +213,10 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
     """Build the topology that a text such as `torus:4x4?bandwidth=50GB/s&latency=500ns` describes.
 
     The defaults are 50GB/s and 500ns per link. One value applies to all dimensions; a list
-    separated by commas gives one per dimension. Other names than those below are passed to the
-    builder that `find_builder` returns for them. Raises `UsageError` for an invalid text, and any
-    error of `find_builder`. The forms are:
+    separated by commas gives one per dimension. Each name, such as `torus`, is built by the
+    function that `find_builder` returns for it: `regular` below for the core's regular networks, or
+    that of a plugin. Raises `UsageError` for an invalid text, and any error of `find_builder`. The
+    forms are:
 
     - `ring:4*switch:2`, or `ring-switch:4x2`: a product of regular dimensions
     - `npus=0,2,4-7`: keeps only these NPUs, renumbered in this order

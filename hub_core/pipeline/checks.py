@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from hub_core.model import Workload
 from hub_core.model.diagnostics import Diagnostic, HubError, Location, Severity, UsageError, closest
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.detection import recognize_formats
@@ -307,3 +308,22 @@ def check_installation(
         except HubError as error:
             lines = (CheckLine(provided.name, False, str(error)),)
         yield from ((provided.plugin, line) for line in lines)
+
+
+def check_workload(
+    workload: Workload, name: str, registry: Registry, *, is_thorough: bool = False
+) -> dict[str, CheckReport]:
+    """Run all installed checks of workloads; return their reports in the order of their names.
+
+    `name`: the input in messages. `is_thorough`: the checks may simulate the workload. A report
+    that is not ok raises nothing. Raises `HubError` if a check cannot be run.
+    """
+    request = CheckRequest(name=name, workload=workload, is_thorough=is_thorough)
+    checks = checks_of(Subject.WORKLOAD, registry)
+    return {check.name: run_check(check, request) for check in checks}
+
+
+def find_workload_defects(workload: Workload, name: str, registry: Registry) -> list[Diagnostic]:
+    """Return the findings of all installed checks of workloads, check by check."""
+    reports = check_workload(workload, name, registry).values()
+    return [finding for report in reports for finding in report.diagnostics]

@@ -18,7 +18,7 @@ from hub_core.cli.arguments import (
 )
 from hub_core.cli.assignments import Assignments, assign, parse_sizes, topology_option
 from hub_core.cli.command_context import Session
-from hub_core.cli.jobs.simulate_job import SimulationOutputs, refuse_overlap, simulate_workload
+from hub_core.cli.jobs.simulate_job import SimulationOutputs, refuse_overlap, simulate_and_report
 from hub_core.cli.jobs.workloads import apply_rules, collect_workload_warnings
 from hub_core.cli.output import progress
 from hub_core.cli.page_options import excerpt_options, view_option
@@ -249,7 +249,7 @@ def _simulate_job(
         lambda: _find_network_of_input(session, opened),
         outputs.view_out is not None,
     )
-    return simulate_workload(session, request, backend, options["simulator"], outputs, warnings)
+    return simulate_and_report(session, request, backend, options["simulator"], outputs, warnings)
 
 
 def _refuse_with_machine(options: Mapping[str, bool]) -> None:

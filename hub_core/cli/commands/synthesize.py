@@ -25,7 +25,7 @@ from hub_core.cli.command_context import Session
 from hub_core.cli.output import progress_bar
 from hub_core.cli.parameter_types import OfferName
 from hub_core.cli.reports.synthesis_report import (
-    SynthesisWish,
+    SynthesisArguments,
     SynthesizedAlgorithm,
     print_synthesis,
 )
@@ -163,7 +163,7 @@ def synthesize(
         missing = "--size" if kind else "--collective"
         cure = "for example --collective all-reduce --size 1MiB"
         raise UsageError(f"{missing} is needed", cure=cure)
-    request = SynthesisWish(
+    request = SynthesisArguments(
         kind,
         topology_text,
         parse_size(size_text),
@@ -227,7 +227,7 @@ def _run_for_groups(session: Session) -> int:
     return ExitCode.DONE
 
 
-def _check_options(request: SynthesisWish, out: str | None, output: OutputRequest) -> None:
+def _check_options(request: SynthesisArguments, out: str | None, output: OutputRequest) -> None:
     """Raise `UsageError` for options that have no meaning in this combination.
 
     These are, in this order, `--root` for a collective without root, `--relays` without `--ranks`,
@@ -265,7 +265,7 @@ def _add_ranks(
 def _run_synthesizer(
     session: Session,
     name: str,
-    request: SynthesisWish,
+    request: SynthesisArguments,
     options: Assignments,
     budget: SearchBudget,
 ) -> SynthesizedAlgorithm:
@@ -329,7 +329,7 @@ def _run_synthesizer(
 
 
 def _create_simulation(
-    timing: TimingSource, topology: Topology, request: SynthesisWish, session: Session
+    timing: TimingSource, topology: Topology, request: SynthesisArguments, session: Session
 ) -> Callable[[Algorithm], SimulationResult]:
     """Return a function that simulates an algorithm on the machine of `timing`."""
     from hub_core.pipeline.simulation import simulate
@@ -366,7 +366,7 @@ def _build_timed_variant(
 
 
 def _build_collective(
-    request: SynthesisWish, topology: Topology, npus: tuple[int, ...]
+    request: SynthesisArguments, topology: Topology, npus: tuple[int, ...]
 ) -> Collective:
     """Build the in-place collective of the request.
 

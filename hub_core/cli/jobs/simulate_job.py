@@ -75,7 +75,7 @@ class SimulationOutputs:
             session.say_written(session.draw_report(page, self.view_out))
 
 
-def simulate_workload(
+def simulate_and_report(
     session: Session,
     request: WorkloadRequest,
     backend: str,
@@ -100,7 +100,7 @@ def simulate_workload(
     from hub_core.pipeline.simulation import TimingSource
 
     try:
-        times = _simulate(session, request, backend, options, name)
+        times = session.simulate_workload(request, backend, options)
     except HubError:
         session.report(warnings)
         raise
@@ -110,7 +110,7 @@ def simulate_workload(
     )
     unlimited = None
     if outputs.has_overlap:
-        unlimited = _simulate(session, request, backend, {**options, **UNLIMITED}, name)
+        unlimited = session.simulate_workload(request, backend, {**options, **UNLIMITED})
     report = _compute_report(workload, times)
     if outputs.steps_out is not None:
         from hub_core.cli.reports.timing import write_step_times
@@ -158,19 +158,6 @@ def _merge_findings(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
         more = f" (the same on rank {more_ranks})" if more_ranks else ""
         folded.append(replace(finding, message=finding.message + more))
     return folded
-
-
-def _simulate(
-    session: Session,
-    request: WorkloadRequest,
-    backend: str,
-    options: Mapping[str, str],
-    name: str,
-) -> WorkloadTimes:
-    from hub_core.pipeline.job_simulation import simulate_job
-
-    with session.progress(f"simulating {name} (the first run compiles the simulator)"):
-        return simulate_job(request, backend, options)
 
 
 def _compute_report(workload: Workload, times: WorkloadTimes) -> JobReport | None:

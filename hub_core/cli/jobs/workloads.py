@@ -61,7 +61,7 @@ class WorkloadVerdict:
         )
 
     def show(self, *, is_alone: bool) -> None:
-        """Print the format, the number of size ranges in the file, the verdict and the findings.
+        """Print one line with the input, its ranks and nodes, and the verdict; then each finding.
 
         `is_alone` has no effect.
         """
@@ -77,7 +77,7 @@ def judge_workload(session: Session, workload: Workload, source: str) -> Workloa
 
     Thorough checks may simulate the workload. Progress is shown.
     """
-    from hub_core.cli.session_inputs import check_workload
+    from hub_core.pipeline.checks import check_workload
 
     with progress(f"verifying {source}"):
         reports = check_workload(workload, source, session.registry(), is_thorough=True)
@@ -91,7 +91,7 @@ def collect_workload_warnings(
 
     The list is empty with `--verify off`, and the checks do not run then. Progress is shown.
     """
-    from hub_core.cli.session_inputs import find_workload_defects
+    from hub_core.pipeline.checks import find_workload_defects
 
     if session.verify_policy == "off":
         return []

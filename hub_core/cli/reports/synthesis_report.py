@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SynthesisWish:
+class SynthesisArguments:
     """Synthesis request as parsed from the command line.
 
     `npus`: NPUs that take part, None for all. `relays`: other NPUs may forward data. `wanted`: NPUs
@@ -62,7 +62,7 @@ class SynthesizedAlgorithm:
 def print_synthesis(
     synthesis: SynthesizedAlgorithm,
     name: str,
-    request: SynthesisWish,
+    request: SynthesisArguments,
     as_json: bool,
     is_stdout_taken: bool,
 ) -> None:
@@ -83,7 +83,7 @@ def print_synthesis(
 
 
 def _collect_fields(
-    synthesis: SynthesizedAlgorithm, name: str, request: SynthesisWish
+    synthesis: SynthesizedAlgorithm, name: str, request: SynthesisArguments
 ) -> dict[str, str]:
     """Return the lines of the text report by name, in their order.
 
@@ -159,7 +159,7 @@ def _describe_verdict(result: SynthesisResult, report: VerifyReport | None) -> s
 
 
 def _create_report(
-    synthesis: SynthesizedAlgorithm, name: str, request: SynthesisWish
+    synthesis: SynthesizedAlgorithm, name: str, request: SynthesisArguments
 ) -> SynthesizeReport:
     # Imported here: the help of the command needs no numpy.
     from hub_core.cli.reports.timing_records import SynthesizeReport, UntriedVariant

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from collhub_astra_sim.networks.network_yaml import read
-from collhub_astra_sim.workloads.simulate import WorkloadTimes, simulate_workload
+from collhub_astra_sim.workloads.simulate import LayerTimes, run_workload_layer
 from collhub_astra_sim.workloads.system import RemoteMemory, System
 
 from hub_core import NodeTable, NodeType, Topology
@@ -37,11 +37,11 @@ def golden(folder: Path) -> list[Json]:
     return cases
 
 
-def simulated(case: Json, **options: Any) -> WorkloadTimes:
+def simulated(case: Json, **options: Any) -> LayerTimes:
     """What the simulator says of a case."""
     backend = f"congestion-{case['backend']}"
     memory = RemoteMemory.of_json(json.dumps(case["mem"])) if "mem" in case else None
-    return simulate_workload(
+    return run_workload_layer(
         workload_of(case["ranks"], case.get("groups", {})),
         topology_of(case["net"]),
         System.of_json(json.dumps(case["sys"])),

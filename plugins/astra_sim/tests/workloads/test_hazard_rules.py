@@ -148,7 +148,7 @@ def test_transfers_above_the_limit_are_omitted(monkeypatch: pytest.MonkeyPatch) 
     columns = {"rank": [0, 1, 2, 3], "kind": [int(NodeKind.COLLECTIVE)] * 4, "bytes": [4096] * 4}
     nodes = NodeColumns.from_columns(4, {**columns, "collective": [0] * 4, "group": [-1] * 4})
     system = System.of_json(json.dumps(SYSTEM))
-    times = simulate.simulate_workload(Workload(nodes), topology, system, wants_transfers=True)
+    times = simulate.run_workload_layer(Workload(nodes), topology, system, wants_transfers=True)
     assert [finding.code for finding in times.diagnostics] == ["omitted-transfers"]
     assert times.transfers is not None
     assert len(times.transfers.link) == 3

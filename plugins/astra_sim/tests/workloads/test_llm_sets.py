@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collhub_astra_sim.workloads.simulate import simulate_workload
+from collhub_astra_sim.workloads.simulate import run_workload_layer
 from collhub_astra_sim.workloads.system import System
 from golden_cases import Json, topology_of, workload_of
 
@@ -61,7 +61,7 @@ def test_every_rank_is_equal(corpus: Path, name: str) -> None:
     truth = json.loads((corpus / "workload" / "truth.json").read_bytes())[name]
     workload = load(corpus / "workload" / f"{name}.tar.gz")
     for run in truth.values():
-        times = simulate_workload(
+        times = run_workload_layer(
             workload,
             topology_of(run["net"]),
             System.of_json(json.dumps(run["sys"])),

@@ -83,7 +83,7 @@ def _admit(algorithm: Algorithm, name: str) -> None:
 
 def _flat_times(case: Any) -> tuple[Any, Any]:
     """(finish of every rank as measured, the same of the flat job with frozen slots)."""
-    from collhub_astra_sim.workloads.simulate import UNLIMITED_SLOTS, simulate_workload
+    from collhub_astra_sim.workloads.simulate import UNLIMITED_SLOTS, run_workload_layer
     from collhub_astra_sim.workloads.system import System
     from collhub_expansion.expand import expand_workload
     from collhub_expansion.making import Maker
@@ -102,7 +102,7 @@ def _flat_times(case: Any) -> tuple[Any, Any]:
     flat = expand_workload(workload, [], maker, system, times=times).workload
     plain = System.of_json(json.dumps({**case["sys"], "roofline-enabled": 0}))
     backend = f"congestion-{case['backend']}"
-    found = simulate_workload(flat, topology, plain, backend=backend, slots=UNLIMITED_SLOTS)
+    found = run_workload_layer(flat, topology, plain, backend=backend, slots=UNLIMITED_SLOTS)
     return case["cycles"], list(found.rank_finish_ns)
 
 
@@ -203,7 +203,7 @@ def test_all_golden_cases_have_equal_times(corpus: Path) -> None:
 @pytest.mark.parametrize("group", [-1, 0])
 @pytest.mark.parametrize("splits", [1, 4])
 def test_trees_alternate_in_every_dimension(splits: int, group: int) -> None:
-    from collhub_astra_sim.workloads.simulate import UNLIMITED_SLOTS, simulate_workload
+    from collhub_astra_sim.workloads.simulate import UNLIMITED_SLOTS, run_workload_layer
     from collhub_astra_sim.workloads.system import System
     from collhub_expansion.expand import expand_workload
     from collhub_expansion.making import Maker
@@ -227,11 +227,11 @@ def test_trees_alternate_in_every_dimension(splits: int, group: int) -> None:
     job = Workload(NodeColumns.from_columns(8, columns), groups=groups, extensions=extensions)
     network = hub_core.parse_topology("torus:2x4?bandwidth=50GiB/s&latency=500ns")
     system = System.of_json(text)
-    native = simulate_workload(job, network, system, backend="congestion-unaware")
+    native = run_workload_layer(job, network, system, backend="congestion-unaware")
     found = native_system(job)
     maker = Maker(network, found, 8, hub_core.discover(), read=hub_core.read, admit=_admit)
     flat = expand_workload(job, [], maker, found).workload
-    ours = simulate_workload(
+    ours = run_workload_layer(
         flat, network, system, backend="congestion-unaware", slots=UNLIMITED_SLOTS
     )
     assert max(ours.rank_finish_ns) == max(native.rank_finish_ns)

@@ -284,7 +284,7 @@ def simulate_rendezvous(
     other than that of ASTRA-sim.
     """
     # Imported here, because most algorithms are simulated without a job.
-    from collhub_astra_sim.workloads.simulate import simulate_workload
+    from collhub_astra_sim.workloads.simulate import run_workload_layer
     from collhub_astra_sim.workloads.system import System
 
     members = tuple(range(nodes.num_ranks)) if npus is None else tuple(npus)
@@ -299,7 +299,7 @@ def simulate_rendezvous(
             "rendezvous is not modelled with occupancy=alpha-beta", cure=_RENDEZVOUS_CURE
         )
     system = System(custom={JobCollective.ALL_REDUCE: _RENDEZVOUS_PREFIX})
-    times = simulate_workload(
+    times = run_workload_layer(
         _build_job(members, topology.num_npus),
         topology,
         system,

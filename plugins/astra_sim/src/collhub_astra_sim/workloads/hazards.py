@@ -1,7 +1,7 @@
 """Nodes of a workload on which ASTRA-sim hangs, aborts or computes wrong results.
 
 These are hazards H1 to H9, measured with the public release of March 2026. H4 and H5 are visible
-only in a simulation: ranks that never finish, which `simulate_workload` reports.
+only in a simulation: ranks that never finish, which `run_workload_layer` reports.
 """
 
 from __future__ import annotations

@@ -60,7 +60,15 @@ _GIGA = 1e9
 
 
 class Layout:
-    """Builds a machine, and numbers its nodes: `order[i]` is the workload's row of node i."""
+    """Preparation of a job for the compiled simulator.
+
+    Computes the work of each node (`compute_node_work`) and chooses the algorithm of each
+    collective (`choose_algorithms`). `build_machine` then returns the `Machine`: the arrays on
+    which the simulator runs, with a record per node, queues, events, and the routes of messages on
+    links. Its nodes are numbered by rank, then identity: `order[i]` is the row of node i in the
+    workload. Raises `UsageError` (`topology-size`) if the network has another number of NPUs than
+    the job has ranks.
+    """
 
     def __init__(
         self,

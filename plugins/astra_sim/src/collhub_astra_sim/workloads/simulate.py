@@ -32,7 +32,7 @@ MAX_TRANSFERS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WorkloadTimes:
+class LayerTimes:
     """Result of a simulation; times in ns from the common start.
 
     `rank_finish_ns`: None for a rank that never finishes. `rank_exposed_ns`: finish time minus the
@@ -52,7 +52,7 @@ class WorkloadTimes:
     transfers: LinkTransfers | None = None
 
 
-def simulate_workload(
+def run_workload_layer(
     workload: Workload,
     topology: Topology,
     system: System,
@@ -67,7 +67,7 @@ def simulate_workload(
     slots: str = ASTRA_SIM_SLOTS,
     stops_at_abort: bool = False,
     wants_transfers: bool = False,
-) -> WorkloadTimes:
+) -> LayerTimes:
     """Simulate a job on the workload layer of ASTRA-sim (public release of March 2026).
 
     - `algorithms`: traces of custom algorithms by the prefixes in `system` and `per_node`; their
@@ -116,7 +116,7 @@ def simulate_workload(
     loads = report_link_loads(topology, machine.link) if machine.is_shared else ()
     if aborts and stops_at_abort:
         no_times = (None,) * workload.num_ranks
-        return WorkloadTimes(no_times, no_times, start, end, loads, aborts, events)
+        return LayerTimes(no_times, no_times, start, end, loads, aborts, events)
     findings: tuple[Diagnostic, ...] = ()
     if None in finish:
         from collhub_astra_sim.workloads.stopped_jobs import report_waiting_ranks
@@ -130,9 +130,7 @@ def simulate_workload(
             message = f"the transfers on links after the first {MAX_TRANSFERS} are omitted"
             omission = Diagnostic("omitted-transfers", message, Severity.WARNING)
             warnings = (*warnings, replace(omission, cure="show a job with fewer steps or ranks"))
-    return WorkloadTimes(
-        finish, exposed, start, end, loads, (*findings, *warnings), events, transfers
-    )
+    return LayerTimes(finish, exposed, start, end, loads, (*findings, *warnings), events, transfers)
 
 
 def _convert_transfers(layout: Layout, records: Records) -> LinkTransfers:

@@ -17,11 +17,11 @@ from collhub_astra_sim.workloads.choices import NamedAlgorithms
 from collhub_astra_sim.workloads.hazards import ABORTS, EXTENSION, find_hazards, report_empty_work
 from collhub_astra_sim.workloads.simulate import (
     ASTRA_SIM_SLOTS,
+    LayerTimes,
     add_marker_times,
     make_unstarted_times,
-    simulate_workload,
+    run_workload_layer,
 )
-from collhub_astra_sim.workloads.simulate import WorkloadTimes as SimulatedTimes
 from collhub_astra_sim.workloads.stopped_jobs import find_network_abort
 from collhub_astra_sim.workloads.system import (
     NATIVE_TYPES,
@@ -115,7 +115,7 @@ def _simulate_folder(
     backend = str(backend or CONGESTION_AWARE)
     if aborts and options.slots == ASTRA_SIM_SLOTS:
         no_times = (None,) * workload.num_ranks
-        times = SimulatedTimes(
+        times = LayerTimes(
             no_times, no_times, *make_unstarted_times(workload), (), tuple(aborts), 0
         )
         return _convert_times(times, options, backend)
@@ -134,7 +134,7 @@ def _run_simulation(
     options: JobOptions,
     backend: str,
     wants_transfers: bool,
-) -> SimulatedTimes:
+) -> LayerTimes:
     """Simulate a job with the custom algorithms of its folder and of its nodes.
 
     `folder`: {} without a folder; its `per_node` maps identities of nodes to prefixes of
@@ -146,7 +146,7 @@ def _run_simulation(
     # The prefixes of custom algorithms by identity of nodes.
     mapping = folder.get("per_node")
     pairs = mapping if isinstance(mapping, dict) else {}
-    return simulate_workload(
+    return run_workload_layer(
         workload,
         topology,
         system,
@@ -163,7 +163,7 @@ def _run_simulation(
     )
 
 
-def _convert_times(times: SimulatedTimes, options: JobOptions, backend: str) -> WorkloadTimes:
+def _convert_times(times: LayerTimes, options: JobOptions, backend: str) -> WorkloadTimes:
     """Convert the simulated times to the result that the hub reports."""
     return WorkloadTimes(
         times.rank_finish_ns,
