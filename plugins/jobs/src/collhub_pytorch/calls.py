@@ -225,11 +225,12 @@ def _rank_list(text: str, file: str) -> tuple[int, ...]:
 
 
 def _elements_in(args: Mapping[str, Any], collective: int, kind: NodeKind) -> int:
-    """Return the elements of the buffer that `JobCollective` counts; -1 if not recorded.
+    """Return the number of elements by which the hub counts the size of a call; -1 if unknown.
 
-    A barrier has 0. A receive or broadcast has the larger number of input and output. A scatter has
-    the larger one of input and output x `Group size` (default 1). All others have that of the
-    input.
+    `args`: the recorded arguments, with the elements of input and output. A barrier has 0. A
+    receive and a broadcast have the larger one of input and output; a scatter, whose only input is
+    that of the root, the larger one of the input and output x `Group size` (default 1). All others
+    have the elements of the input.
     """
     input_elements, output_elements = (
         int(args.get(key, -1)) for key in ("In msg nelems", "Out msg nelems")

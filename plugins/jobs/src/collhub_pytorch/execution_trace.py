@@ -220,11 +220,12 @@ def _rank_nodes(trace: _Trace, rank: int) -> RankNodes:
 
 
 def _with_targets(trace: _Trace) -> list[Call]:
-    """Return the calls in the order of their ids, with root or peer of the issuing operator.
+    """Return the communication calls of a trace in the order of their ids, with root or peer.
 
-    A call without such an operator has -1. If the trace has calls of devices, only these are
-    returned, with the operator that encloses them. Otherwise those of host libraries are returned,
-    which run in other threads: the k-th call of a kind belongs to the k-th operator of this kind.
+    Root or peer are known only to the operator that issues the call. If the trace has calls on
+    devices, only these are returned, each with the operator that encloses it. Otherwise the calls
+    of host libraries are returned, which run in other threads: the k-th call of a kind gets root or
+    peer of the k-th operator of this kind. It is -1 for a call without an operator.
     """
     if trace.calls:
         pairs = [

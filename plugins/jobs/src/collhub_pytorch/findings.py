@@ -311,11 +311,13 @@ def _rank_findings(
     replays: tuple[Replay, Replay],
     meetings: Meetings,
 ) -> list[RankFindings]:
-    """Collect the findings of every rank, in order, with times in ns.
+    """Collect the measured figures of every rank, in order, with times in ns.
 
-    `replays`: the measured job, and the replay of it. Waiting counts only nodes of communications
-    with at least two measured ranks; it is None for a rank without such nodes. `last_count` and
-    `caused_waiting_ns` count the calls at which the rank started last.
+    `replays`: the measured job, and its replay, in which ranks wait only as dependencies require; a
+    rank gets its span in both. Waiting counts only nodes of communications with at least two
+    measured ranks (those with a file); it is None for a rank without such nodes. The number of
+    calls at which the rank started last, and the waiting that it caused there, follow from
+    `stragglers`.
     """
     nodes = workload.nodes
     profile, replay = replays

@@ -251,12 +251,13 @@ class _Tables:
         self.groups: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def columns(self, part: RankNodes, rank: int) -> dict[str, Int64Array]:
-        """Build the columns of `rank` from the nodes of `part`, one entry per node.
+        """Build the columns of the nodes of `rank` from the nodes of `part`, one entry per node.
 
-        `part` may be the nodes of another rank, which are copied. A node without a call keeps its
-        kind, and has NONE in the columns of calls. Other nodes have the kind of their call. Names
-        of calls that cannot be expressed, and so become computations, are added to `self.demoted`.
-        New names, groups and extras are added to the tables.
+        `part` may be the nodes of another rank, which are copied for a missing rank. A node without
+        a communication call has NONE in the columns of calls. Other nodes get kind, bytes, peer,
+        root and group of their call. A call that a workload cannot express, such as a message with
+        an unknown peer, becomes a computation; its name is added to `self.demoted`. New names,
+        groups and extras are added to the tables.
         """
         calls = [_to_job_call(call, part, rank, self._world_size) for call in part.calls]
         self.demoted |= {job_call.name for job_call in calls if job_call.kind is NodeKind.COMPUTE}
@@ -322,9 +323,11 @@ def _index(table: dict[str, int], text: str) -> int:
 
 
 def _to_job_call(call: Call, part: RankNodes, rank: int, world_size: int) -> Call:
-    """Convert a call of `part` to `rank`, with group, root and peer as ranks of the job.
+    """Convert a recorded call to a call of rank `rank` of the job.
 
-    The unknown peer of a message in a group of two is the other member; in other groups the message
+    `part`: the nodes to which the call belongs. Their rank differs from `rank` if they are copied
+    for a missing rank; the group is then translated. Root and peer become ranks of the job. The
+    unknown peer of a message in a group of two is the other member; in other groups the message
     becomes a computation. An unknown root is -1. Raises `InputError` (`group`) if the rank of
     `part` is not a member of the group.
     """

@@ -73,10 +73,11 @@ def find_changes(
 ) -> tuple[JobChange, ...]:
     """Return the changes of bucket sizes and of overlap that save time in a job.
 
-    `workload`: every node has a time. `is_predicted`: its collectives have predicted times, as from
-    `predict_job`. For each class of collectives (kind, number of ranks, distance between them), the
-    bucket size with the largest saving is returned. Savings are relative to the replay of the
-    unchanged job, in which ranks wait only as dependencies require.
+    `workload`: every node has a time. Savings are relative to the replay of the unchanged job, in
+    which ranks wait only as dependencies require. For each class of collectives (kind, number of
+    ranks, distance between them), only the bucket size with the largest saving is returned.
+    `is_predicted`: the times of the collectives are predicted (`predict_job`); savings then have a
+    range that corresponds to the errors of the predictions.
     """
     meetings = meetings or match_communications(workload)
     transfer = measure_transfers(measured_timeline(workload), meetings)
@@ -109,11 +110,11 @@ def find_instant(workload: Workload, predictor: Predictor) -> JobChange:
 def _limit_transfers(
     workload: Workload, meetings: Meetings, transfer_ns: Int64Array, predictor: Predictor
 ) -> tuple[Int64Array, ...]:
-    """Return the transfer times of nodes in ns at both limits of the errors, shorter first.
+    """Return the transfer times of all nodes in ns at both limits of the prediction errors.
 
-    With relative error e, a predicted time is divided by 1 + e and by 1 - e; the second remains
-    unchanged if e is 1 or more. Other nodes keep their times. Empty if the error of a predicted
-    call is unknown.
+    The first array has the shorter times: with relative error e, a predicted time is divided by 1 +
+    e; in the second one by 1 - e, or unchanged if e is 1 or more. Nodes without predicted times are
+    unchanged. The result is empty if the error of any predicted call is unknown.
     """
     calls = list(predicted_calls(workload, meetings))
     limits = transfer_ns.copy(), transfer_ns.copy()
@@ -190,9 +191,9 @@ def _find_stated_orders(nodes: NodeColumns, meetings: Meetings) -> tuple[BoolArr
 def _find_late_launches(workload: Workload, meetings: Meetings) -> tuple[BoolArray, BoolArray]:
     """Mark edges by which launches on the host delay communication: bool[data], bool[control].
 
-    Such an edge leads from a node of the host to a communication, or to the gap before it. Only
-    communications that also wait for work of the device are considered, so that without the edge
-    they do not start too early.
+    Such an edge leads from a node of the host to a communication, or to the gap (idle node) before
+    it. It is marked only if the communication also waits for other work of the device, so that
+    without the edge it does not start before its data are ready.
     """
     nodes, communicates = workload.nodes, meetings.of_node >= 0
     edges = nodes.edges()
@@ -349,10 +350,11 @@ class _BucketTrials:
     def time(self, limit_bytes: int) -> JobChange | None:
         """Time the job with buckets of at most `limit_bytes`; None if that is impossible.
 
-        Buckets have their predicted times, other collectives their measured transfer. Dropped
-        orders within groups are replaced by the order in which collectives could start. None if a
-        time is not predicted, or if ranks would wait for each other. The saving in ns has a range
-        if the predictions have errors.
+        A bucket is one collective that replaces several. Buckets have predicted times, other
+        collectives their measured transfer times. Collectives of a group whose order was only that
+        of the original calls are ordered by the times at which they can start. None if a time
+        cannot be predicted, or if ranks would wait for each other. The saving in ns has a range if
+        the errors of the predictions are known.
         """
         joined = join_collectives(self._unordered, self._planner.plan(limit_bytes))
         meetings = match_communications(joined.workload)
@@ -437,12 +439,12 @@ class _BucketTrials:
         return buckets
 
     def _find_order(self) -> tuple[BoolArray, BoolArray]:
-        """Mark edges that only define the order of collectives of a group.
+        """Mark edges that only define the order of the collectives of a group.
 
-        Returns bool[data edges] and bool[control edges]. In profiles, these are edges from a
-        collective to the next one of its group, directly or through a gap; in other jobs only
-        control edges of this kind. In profiles an edge is not marked if it is the only dependency
-        of its child, because data may depend on it too.
+        Returns bool[data edges] and bool[control edges]. Such an edge leads from a collective to
+        the next one of its group, directly or to the gap (idle node) before it. In jobs other than
+        profiles, only control edges are marked. In profiles an edge is not marked if it is the only
+        dependency of its child, because data may depend on it too.
         """
         workload = self._job.workload
         nodes, meetings = workload.nodes, self._job.meetings

@@ -150,11 +150,12 @@ class _Sums:
 
 
 def _sum_calls(findings: Findings) -> dict[CallKey, _Sums]:
-    """Sum the measured times of collectives with equal kind, size and ranks.
+    """Sum the measured figures of all collectives with equal kind, size and ranks.
 
-    The size in bytes is the largest one of any rank; the time of a call in ns is the mean over its
-    ranks. Messages, collectives without a standard kind, of size 0, or of one rank are left out.
-    `includes_waiting` is set if a call has fewer than 2 ranks with a file.
+    The size in bytes is the largest one of any rank; the transfer time of a call in ns is the mean
+    over its ranks. Left out are messages, collectives without a standard kind, of size 0, or of one
+    rank. If a call has fewer than 2 ranks with a file, waiting cannot be separated from its
+    transfer; then `includes_waiting` is set.
     """
     workload, meetings = findings.workload, findings.meetings
     nodes, has_file = workload.nodes, is_measured(findings.workload)

@@ -89,10 +89,10 @@ def is_communication(workload: Workload) -> BoolArray:
 def is_computation(workload: Workload) -> BoolArray:
     """Mark nodes of computation: bool[nodes].
 
-    They are nodes of kind COMPUTE that are neither communication nor memory operations. Operators
-    of communication (names with a namespace in `ISSUER_NAMESPACES`) and rows that only let time
-    pass (`PASSING_TIME`) do not count. Nodes without a name count only if the workload is no
-    profile.
+    These are nodes of kind COMPUTE except communication, operations on memory (copies, sets),
+    operators that issue communication (names with a namespace of `ISSUER_NAMESPACES`), and entries
+    during which only time passes (`PASSING_TIME`). Nodes without a name count only if the workload
+    was not read from profiles.
     """
     is_work = [
         not name.startswith(ISSUER_NAMESPACES) and name not in PASSING_TIME
@@ -166,9 +166,10 @@ class WaitingTimes:
 def measure_waiting(times: Timeline, meetings: Meetings) -> WaitingTimes:
     """Split the duration of every communication node into waiting and transfer: int64[nodes], ns.
 
-    The transfer begins at the last start of the communication's nodes; time before it is waiting.
-    If a node has ended by then, its transfer is 0. Nodes of no communication have 0 for both, and
-    -1 as last start.
+    `meetings`: the nodes of all ranks that belong to one communication. The transfer of a node
+    lasts from the latest start of all these nodes to the end of the node; the time before is
+    waiting. If the node ends before that, all of its time is waiting. The result also has the
+    latest start per node. Nodes of no communication have 0 for both times and -1 as latest start.
     """
     last_start = np.full(len(times.start), -1, np.int64)
     rows, of_node = meetings.rows, meetings.of_node
@@ -212,9 +213,10 @@ def find_stragglers(
 ) -> Stragglers:
     """Find the straggler of every communication: the measured rank that starts last.
 
-    It is -1 with fewer than two measured ranks, or if several of them start last. `caused_ns` is
-    the sum of the waiting times of all measured ranks in ns, also in these cases; `measured` is
-    their number.
+    A rank is measured if it has a trace file of its own. The straggler is -1 with fewer than two
+    measured ranks, or if several of them start last. `caused_ns` is the sum of the waiting times of
+    all measured ranks, in ns, also in these cases; `measured` is the number of measured ranks. All
+    are int64[communications].
     """
     measured_rows = is_measured(workload)
     rank, caused, measured = np.full((3, len(meetings)), -1, np.int64)

@@ -41,11 +41,12 @@ class Meetings:
 
 
 def match_communications(workload: Workload) -> Meetings:
-    """Match collectives of the ranks of each group by position, and messages by order.
+    """Find the nodes of different ranks that belong to one communication, and number these.
 
-    The k-th collective of a group on each of its ranks is one communication. Raises `InputError`
-    for the first collective that differs in kind, size or dtype between ranks, or that is missing
-    on a rank; the error locates both nodes.
+    Collectives: the k-th collective of a group on each of its ranks. Messages: the k-th send and
+    the k-th receive with the same ranks and tag; unmatched ones have no number (-1). Raises
+    `InputError`, which locates both nodes, for the first collective that differs in kind, size or
+    dtype between ranks, or that is missing on a rank.
     """
     of_node = np.full(len(workload.nodes), -1, np.int64)
     count = 0

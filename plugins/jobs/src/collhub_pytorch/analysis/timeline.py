@@ -63,12 +63,12 @@ def timeline(
 ) -> Timeline:
     """Compute the start and end of each node; a node starts when all of its parents have ended.
 
-    - `meeting`: communication of each node, -1 without one
+    - `meeting`: number of the communication of each node, -1 without one
     - `sizes`: number of nodes of each communication
-    - `compute_ends(rows, starts)`: returns the ends of the nodes of a communication; called when
-      all of them can start
-    - `lane`: nodes without communication in the same lane run one at a time, in the order in which
-      they can start, then by row; -1: no limit. None: no limits at all.
+    - `compute_ends(rows, starts)`: returns the ends in ns of the nodes of a communication; it is
+      called when all of them can start
+    - `lane`: lane of each node, -1 for none. Nodes of one lane without communication run one at a
+      time, in the order in which they can start, then by row. None: no lanes, all run at once.
 
     Raises `InputError` for a node with neither a duration nor a communication (`no-times`), and if
     nodes wait for each other.
@@ -200,17 +200,18 @@ class ClockFit:
 def fit_clocks(
     workload: Workload, times: Timeline, meetings: Meetings, max_residual_ns: float
 ) -> ClockFit:
-    """Fit the offset of each clock so that collectives end at the same time on all ranks.
+    """Find the offset of each clock for which collectives end at the same time on all ranks.
 
-    Each trace file has a clock. The ends that should coincide are those of `_select_common_ends`.
-    Offsets spread from the first clock along shared communications. Then, at most `_ROUNDS` (20)
-    times or until nothing changes, the medians of the ends of each communication and the offsets of
-    the clocks from them are computed alternately.
+    Each trace file has its own clock. Offsets are first spread from the clock of rank 0 along
+    shared communications. Then two steps alternate, at most `_ROUNDS` (20) times or until nothing
+    changes: the common end of each communication becomes the median of its corrected ends, and each
+    offset changes by the median distance of its ends from these. Only the ends of
+    `_select_common_ends` count.
 
-    Returns one offset per rank in ns, which must be subtracted from its times and is 0 for the
-    clock of rank 0; and the residual, the largest distance in ns of an end from the median of its
-    communication. Raises `InputError` (`clocks`) if a clock shares no communication with the
-    others, and if the residual exceeds `max_residual_ns`.
+    Returns one offset per rank in ns, which must be subtracted from its times (0 for the clock of
+    rank 0), and the residual: the largest distance in ns of an end from the median. Raises
+    `InputError` (`clocks`) if a clock shares no communication with the others, and if the residual
+    exceeds `max_residual_ns`.
     """
     rows, of_row = _select_common_ends(workload, meetings)
     # One clock per file: assumed ranks share the clock of their file.
@@ -235,10 +236,11 @@ def fit_clocks(
 
 
 def _select_common_ends(workload: Workload, meetings: Meetings) -> tuple[Int64Array, Int64Array]:
-    """Return the nodes whose ends should coincide, and the communication of each.
+    """Select the communication nodes that should end at the same time on all ranks.
 
-    Only communications with several nodes count. The first set that is not empty is used:
-    collectives without a root on devices; collectives without a root; all nodes of communications.
+    Returns their rows, and the communication of each. Only communications with several nodes count.
+    The first of these sets that is not empty is used: collectives without a root on devices; all
+    collectives without a root; all communications.
     """
     nodes = workload.nodes
     of_row = group_of_entry(meetings.indptr)

@@ -390,9 +390,11 @@ def _add_operator(events: RankEvents, record: Record) -> None:
 
 
 def _issuer_args(name: str, args: Mapping[str, Any]) -> IssuerArgs:
-    """Return the sizes of an operator's inputs in elements, and its root or peer (-1 for none).
+    """Return the sizes of an operator's inputs in elements, and its root or peer.
 
-    The name of the operator determines the position of root or peer in `Concrete Inputs`.
+    `args`: the arguments of the event. Root or peer is a number at a position in `Concrete Inputs`
+    that depends on the name of the operator; -1 if the operator has none, or the input is no
+    number. Inputs without a shape are left out of the sizes.
     """
     inputs = args.get("Concrete Inputs", ())
     index = ROOT_OR_PEER.get(name.removeprefix("c10d::"), len(inputs))

@@ -140,14 +140,14 @@ def infer_dependencies(
     is_communication: BoolArray,
     launches: Launches,
 ) -> Pairs:
-    """Infer dependencies between activities as (earlier, later); activities are sorted by start.
+    """Infer which earlier activity of another stream each activity waited for: (earlier, later).
 
-    The first rule is `_link_to_last_launch`, for communication. Any other activity gets at most one
-    dependency on another stream, if its thread called for a wait before launching it (second rule),
-    or if it starts more than 20 us after its launch and its predecessor on the stream (third rule).
-    The earlier activity is the one with the latest end at or before its start that was launched
-    before it. Only the last 64 ends are examined; for the third rule only those after the stream
-    was free.
+    Activities are sorted by start. A communication depends as in `_link_to_last_launch`. Any other
+    activity gets at most one dependency, and only if its thread called for a wait before launching
+    it, or if it starts more than 20 us after its launch and after its predecessor on the stream
+    ended. The earlier activity is the one on another stream with the latest end at or before its
+    start that was launched before it. Only the last 64 ends are examined; without a call for a
+    wait, only ends after the stream was free.
     """
     issued_at = launches.issue_times(start)
     before = find_previous_on_stream(stream)
@@ -174,11 +174,13 @@ def infer_dependencies(
 def convert_stream_waits(
     waits: Sequence[StreamWait], stream: Int64Array, correlation: Int64Array
 ) -> Pairs:
-    """Convert recorded waits of streams to dependencies between activities: (earlier, later).
+    """Convert the recorded waits of streams to dependencies between activities: (earlier, later).
 
-    `correlation`: number of each activity. The later activity is the first one of the waiting
-    stream with a number above `wait.after`. The earlier one is the last one of the awaited stream
-    with a number below `wait.before`. A wait without either is left out.
+    A wait says that work launched on `wait.stream` after the call waits for work launched before on
+    the stream `wait.awaited`. Launches are identified by correlation numbers, which ascend in time.
+    The later activity is the first one of the waiting stream with a number above `wait.after`, the
+    earlier one the last one of the awaited stream with a number below `wait.before`. A wait without
+    both is left out.
     """
     by_number = np.argsort(correlation, kind="stable")
     numbers = correlation[by_number]
@@ -296,11 +298,12 @@ class _Builder:
         return self._nodes
 
     def _add_point(self, point: int, previous: int, moment: int) -> int:
-        """Add a node for the work of the host up to a point, and return its row.
+        """Add a node for the work of the host between two points in time; return its row.
 
-        `previous`, `moment`: row and time in ns of the previous point. The node depends on this
-        row, and on the awaited activity if this has a row. Its duration is from the later end of
-        both to the point. Work without a name is called `HOST`.
+        `point`: index of the later point. `previous`, `moment`: row and time in ns of the earlier
+        one. The node depends on this row, and on the activity that the host awaited before the
+        point, if that has a row. It lasts from the later end of both to the point. Work without a
+        name is called `HOST`.
         """
         profile, nodes = self._profile, self._nodes
         awaited = int(profile.awaited[point])

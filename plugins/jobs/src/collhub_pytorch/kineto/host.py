@@ -162,12 +162,12 @@ class _Operators:
 
     @classmethod
     def of(cls, events: RankEvents) -> _Operators:
-        """Sort the operators of a file by thread, start and descending end; find enclosing ones.
+        """Build the table of operators of a file, sorted by thread, start and descending end.
 
-        `has_issuer` marks operators that enclose, at any depth, one of a namespace in
-        `ISSUER_NAMESPACES`. `is_of_job` is false for operators in threads with spans of a host
-        library, which only copy its buffers, unless an operator of these namespaces runs in the
-        thread.
+        It has the enclosing operator of each. `has_issuer` marks operators that enclose, at any
+        depth, one that issues collectives (a namespace in `ISSUER_NAMESPACES`). `is_of_job` is
+        False for operators in threads in which a host library communicates, because they only copy
+        its buffers, unless an issuing operator runs in the thread.
         """
         columns = events.operators
         names = list(events.names)
@@ -313,10 +313,10 @@ def _host_calls(
 
 
 def _device_library_spans(events: RankEvents) -> list[Span]:
-    """Select one span per collective of a device library, ordered by thread and start.
+    """Select one recorded span per collective of a device library, ordered by thread and start.
 
-    Of nested spans it is the outermost one, unless only inner ones have the name of the group: then
-    it is the first of these.
+    Spans of one collective are nested, and the outermost one is selected. If it has no name of the
+    group, the first inner one that has a name is selected instead.
     """
     spans = [span for span in events.spans if not span.is_of_host]
     spans.sort(key=lambda one: (one.thread, one.start, -one.end))
@@ -347,10 +347,11 @@ def _no_issuer_error(events: RankEvents, orphans: Sequence[Span], count: int) ->
 def _points(
     operators: _Operators, visible: Int64Array, issue_times: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the points in time of the host, and the label of its work before each, -1 for idle.
+    """Return the points in time at which the host changes its work, and its work before each.
 
     Points are the starts and ends of the `visible` operators, and those `issue_times` that are no
-    start. The work is that of the operator that started last and has not ended.
+    start of one; ends precede starts at equal times. The work is the label of the operator that
+    started last and has not ended, -1 for idle. Both results are int64[points]; times are in ns.
     """
     start, end = operators.start[visible], operators.end[visible]
     extra = np.setdiff1d(issue_times, start)

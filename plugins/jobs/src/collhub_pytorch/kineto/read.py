@@ -269,11 +269,12 @@ def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
 def _calls(
     events: RankEvents, order: Int64Array, launches: Launches
 ) -> tuple[list[Call], Int64Array, Counter[str]]:
-    """Return the communications, their index per activity (-1 for none), and unknown kernels.
+    """Return the communications of the device, their index per activity, and the unknown kernels.
 
-    `order`: selected rows of device work; kernels of other rows are skipped. The communication of a
-    kernel is the recorded one, else that of the span that encloses its launch, else the one that
-    its name indicates. Kernels without any are counted by name as unknown.
+    `order`: the selected rows of device work; kernels of other rows are skipped. The communication
+    of a kernel is the one recorded with it, else that of the span that encloses its launch, else
+    the one that its name indicates. The index is -1 for activities without communication. Kernels
+    of communication without any of the three are counted by name.
     """
     position = positions_in(order, len(events.device.start))
     names = list(events.names)
@@ -356,11 +357,11 @@ def _points(
 def _awaited(
     launches: Launches, start: Int64Array, end: Int64Array, is_launch: BoolArray
 ) -> Int64Array:
-    """Return the activity that each call awaited, -1 for none: int64[calls].
+    """Return the activity for whose end each runtime call waited, -1 for none: int64[calls].
 
-    It is the activity with the last end within the call. Only blocking calls and launches wait. A
-    launch waits only for its own activity (copies of pageable memory block); a blocking call also
-    for any activity that was launched by its start.
+    It is the activity with the last end during the call. A launch waits only for its own activity
+    (copies of pageable memory block); a blocking call also for any activity that was launched by
+    its start. Other calls do not wait.
     """
     awaited = np.full(len(launches.start), -1, np.int64)
     by_end = np.argsort(end, kind="stable")
