@@ -135,13 +135,13 @@ def _band(saved_ns: Sequence[int]) -> tuple[int | None, int | None]:
 
 
 def _overlap_changes(job: _Job) -> Iterator[JobChange]:
-    """Yield the change by which communications wait only for their data.
+    """Yield the change in which communications start as soon as their data are ready.
 
-    Nothing is yielded if no edge is dropped. In profiles, edges from the host to communications
-    that also wait for the device are dropped. In other jobs, control edges between communications
-    and other nodes are dropped, if the communication has data edges on that side. The changed job
-    is replayed with the transfer times and with both their limits; the change is yielded only if no
-    replay deadlocks. Its saving in ns has a range.
+    To this end, dependencies that only state an order are dropped. In profiles these are edges from
+    the host to communications that also wait for the device. In other jobs these are control edges
+    between a communication and another node, if the communication has data edges on that side.
+    Nothing is yielded if there are no such edges, or if ranks would wait for each other without
+    them. The saving in ns has a range, from replays with both limits of the transfer times.
     """
     workload = job.workload
     nodes = workload.nodes

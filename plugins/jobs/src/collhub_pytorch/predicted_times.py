@@ -184,10 +184,11 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
 
 
 def predicted_calls(workload: Workload, meetings: Meetings) -> Iterator[tuple[Int64Array, CallKey]]:
-    """Yield nodes and key of the communications to predict, in the order of their numbers.
+    """Yield the communications whose times must be predicted, as (nodes, key), in their order.
 
-    They are collectives with data among several ranks, and messages with data and without a time,
-    whose key is that of a broadcast.
+    The key is (kind, bytes, ranks). They are collectives of a standard kind with data among several
+    ranks, and messages with data and without a recorded time, whose key is that of a broadcast
+    between both ranks. Bytes are the largest number of any node.
     """
     nodes = workload.nodes
     for meeting in range(len(meetings)):
@@ -237,10 +238,11 @@ def _lanes(workload: Workload) -> Int64Array:
 
 
 def next_in_group(nodes: NodeColumns, meetings: Meetings, chosen: BoolArray) -> Int64Array:
-    """Return the next collective of the same group and rank for each chosen collective.
+    """Return, for each chosen collective, the row of the next one of the same group and rank.
 
-    int64[nodes], -1 for the last one and for other nodes. Collectives that are not chosen are
-    skipped. The order is that of the numbers of the communications.
+    int64[nodes]; -1 for the last collective of a group and rank, and for all other nodes. `chosen`:
+    bool[nodes]; collectives that are not chosen are skipped. The order is that of the numbers of
+    the communications in `meetings`.
     """
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & chosen)
     rows = rows[np.lexsort((meetings.of_node[rows], nodes.group[rows], nodes.rank[rows]))]

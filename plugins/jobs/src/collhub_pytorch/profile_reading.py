@@ -89,10 +89,12 @@ def align_clocks(
 ) -> Workload:
     """Convert the times of all ranks to a common clock, with time 0 at the earliest start.
 
-    `has_common_clock`: the times already have a common clock. Otherwise clocks are fitted by the
-    ends of collectives, unless the option `clocks` is `stated`, `mismatches` is `keep`, there is
-    only one file, or times are missing. Offsets and residual in ns are then added to the extension.
-    Raises `InputError` for communications that do not match, and for clocks that cannot be fitted.
+    Clocks are fitted by the ends of collectives (`fit_clocks`), and offsets and residual in ns are
+    added to the extension. No clocks are fitted if the times already have a common clock
+    (`has_common_clock`, or the option `clocks` is `stated`), if `mismatches` is `keep`, if there is
+    only one file, or if times are missing; then the times are only shifted. The start of a rank is
+    stored as the duration of its first node. Raises `InputError` for communications that do not
+    match (unless `mismatches` is `keep`), and for clocks that cannot be fitted.
     """
     is_kept = options.mismatches == "keep"
     meetings = None if is_kept else match_communications(workload)
@@ -121,11 +123,11 @@ def align_clocks(
 
 
 def _max_residual_ns(workload: Workload, options: ClockOptions) -> float:
-    """Return the maximum difference in ns between the ends of a collective on its ranks.
+    """Return the largest accepted difference in ns between the ends of a collective on its ranks.
 
-    It is the option `clock_residual`, converted from seconds. The default is `_DEVICE_RESIDUAL_NS`
-    if any collective runs on a device, otherwise `_HOST_RESIDUAL_NS`, since host threads end when
-    they get a core.
+    It is the option `clock_residual` (in s). Without it, it is `_DEVICE_RESIDUAL_NS` if any
+    collective runs on a device, otherwise the larger `_HOST_RESIDUAL_NS`, since threads of the host
+    end when they get a core.
     """
     if options.clock_residual is not None:
         return options.clock_residual * 1e9

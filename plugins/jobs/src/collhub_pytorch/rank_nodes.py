@@ -45,12 +45,13 @@ def measure_idle_times(
     kernel_delay_ns: float,
     names: Sequence[tuple[int, int]],
 ) -> tuple[StreamIdle, ...]:
-    """Measure the idle time in ns of every stream, by reason.
+    """Measure the idle time in ns of every stream of a rank, by reason.
 
-    `start`, `end`, `stream`, `issued_at`: int64[activities], sorted by start, times in ns; launch
-    time -1 if unknown. `names`: (device, stream) of each number in `stream`. A gap before an
-    activity that was launched after its predecessor ended is waiting for the host; another gap
-    below `kernel_delay_ns` is delay between kernels; the rest is other idle time.
+    Idle time is a gap between two consecutive activities of a stream. If the second one was
+    launched after the first one ended, the stream waited for the host. Otherwise a gap below
+    `kernel_delay_ns` is the usual delay between kernels; all others are other idle time. `start`,
+    `end`, `stream`, `issued_at` (launch): int64[activities], sorted by start, times in ns, launch
+    -1 if unknown. `names`: (device, stream) of each number in `stream`.
     """
     idle_times = []
     for number in np.unique(stream).tolist():
@@ -151,12 +152,13 @@ PASSING_TIME = (START, HOST, LAUNCH, GAP)
 def translate_group(
     call: Call, part: RankNodes, rank: int, world_size: int
 ) -> tuple[int, ...] | None:
-    """Return the group of `rank` that corresponds to the group of a call of `part`.
+    """Return the group of a rank without a file that corresponds to the group of a recorded call.
 
-    It is the same group if `rank` is a member. Otherwise groups are assumed to divide all ranks
-    regularly, as in layouts by tensor, data and pipeline: n ranks at distance d, in blocks of n x d
-    ranks. None if the ranks of the group are unknown. Raises `InputError` (`missing-ranks`) if the
-    group is not regular, and for messages.
+    `part`: nodes of the rank that recorded the call. The result is the same group if `rank` is a
+    member. Otherwise groups are assumed to divide all ranks regularly, as in layouts by tensor,
+    data and pipeline: n ranks at distance d, in blocks of n x d ranks. None if the ranks of the
+    group are unknown. Raises `InputError` (`missing-ranks`) if the group is not regular, and for
+    messages.
     """
     ranks = call.group.ranks
     if call.kind is not NodeKind.COLLECTIVE:

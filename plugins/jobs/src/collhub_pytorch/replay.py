@@ -58,11 +58,13 @@ def replay_job(
     *,
     keeps_shorter: bool = False,
 ) -> Replay:
-    """Replay the workload with given times of collectives, and measured times otherwise.
+    """Replay a job by its dependencies, with other times of collectives.
 
-    `collective_time` returns ns for (kind, bytes, ranks), or None to keep the measured time.
-    `keeps_shorter`: a shorter measured time is kept too. Raises `InputError` if the workload has no
-    times, or if its ranks do not match.
+    A communication starts when its last rank arrives, and then takes its transfer time, so that
+    waiting follows from the replayed arrivals. `collective_time(kind, bytes, ranks)` returns the
+    time of a collective in ns, or None to keep the measured transfer time. `keeps_shorter`: a
+    measured time that is shorter is kept too. Computations keep their durations. Raises
+    `InputError` if the workload has no times, or if its ranks do not match.
     """
     meetings = meetings or match_communications(workload)
     transfer = measure_transfers(measured_timeline(workload), meetings)
@@ -76,10 +78,11 @@ def replay_transfers(
     transfer_ns: Int64Array,
     lane: Int64Array | None = None,
 ) -> Replay:
-    """Replay the workload with given times of its communications.
+    """Replay a job by its dependencies, with given transfer times of its communications.
 
-    `transfer_ns`: int64[nodes], time from the start of the last rank to the end of each node; -1
-    for a node that does not wait and ends after its own duration. `lane`: see `timeline`.
+    `transfer_ns`: int64[nodes], time from the start of the last rank of the communication to the
+    end of the node; -1 for a node that does not wait for other ranks and ends after its own
+    duration. `lane`: lanes in which computations run one at a time, see `timeline`.
     """
     duration = workload.nodes.duration_ns.tolist()
     lasting = transfer_ns.tolist()

@@ -240,11 +240,11 @@ def overlap_definition(findings: Findings) -> str:
 
 
 def _straggler_blocks(findings: Findings) -> list[Block]:
-    """Return a heading and the table of ranks that start last; [] if no rank waits.
+    """Return a heading and the table of the ranks for which the others wait; [] if no rank waits.
 
-    The first rows are the ranks that cause most waiting in all calls, at most `_LISTED_TOTALS`;
-    then come at most `_LISTED_STRAGGLERS` ranks per call group. Percentages are relative to the
-    waiting of all calls, or of the group.
+    The first rows are the ranks that cause most waiting in all calls together, at most
+    `_LISTED_TOTALS`. Then follow at most `_LISTED_STRAGGLERS` ranks for each group of equal calls.
+    Percentages are relative to the waiting of all calls, or of the group.
     """
     total = sum(call_group.waiting_ns or 0 for call_group in findings.calls)
     if not total:

@@ -123,11 +123,12 @@ class JsonStream:
         self._is_over = False
 
     def records(self, array: str) -> Iterator[Record]:
-        """Yield the objects of the list `array` in the outer object, or of an outer list.
+        """Yield the objects of the list `array` in the outer JSON object, one at a time.
 
-        All other values of the outer object are stored in `self.header`; those after the list only
-        when the iteration has reached them. Raises `InputError` with the byte offset at which the
-        file is truncated (`truncated`) or not JSON (`not-json`).
+        If the file is a list itself, its objects are yielded. Elements that are no objects are
+        skipped. All other members of the outer object are stored in `self.header`; those after the
+        list only when the iteration has reached them. Raises `InputError` with the byte offset at
+        which the file is truncated (`truncated`) or not JSON (`not-json`).
         """
         if self._next("[{") == "[":
             yield from self._items()
@@ -231,10 +232,11 @@ class JsonStream:
                 return value
 
     def _grow(self) -> bool:
-        """Read one more chunk, and drop the parsed text; return whether there may be more.
+        """Read one more chunk of the file; return whether the caller can continue to parse.
 
-        False at the end of the file, after the last chunk was added. False also, without reading,
-        if the unparsed text exceeds `_MAX_VALUE_CHARACTERS`.
+        The parsed part of the text is dropped. False after the end of the file, when no text was
+        added except the rest of the decoder. False also, without reading, if the unparsed text
+        exceeds `_MAX_VALUE_CHARACTERS`.
         """
         if self._is_over or len(self._text) - self._position > _MAX_VALUE_CHARACTERS:
             return False

@@ -321,13 +321,13 @@ class _Builder:
         return row
 
     def _add_activity(self, activity: int) -> None:
-        """Add a node for an activity, and before it nodes for its launch and an unexplained gap.
+        """Add a node for an activity of the device, and nodes for its launch and unexplained gap.
 
-        The activity depends on those that it waits for, if they have nodes, and on the launch, if
-        its call is known; without either, on row 0. The launch has the time from call to start, but
-        at most the median latency if an awaited activity ends after the call. If the activity
-        starts later than all this explains, the remaining time is a gap on the host, which then has
-        the dependencies.
+        The activity depends on the activities that it waits for, if they have nodes, and on its
+        launch, if the call is known; without either, on row 0. The launch node lasts from the call
+        to the start of the activity, but at most the median latency if an awaited activity ends
+        after the call. If the activity starts later than all this explains, a gap node on the host
+        is added before it, which has the remaining time and the dependencies.
         """
         profile, nodes = self._profile, self._nodes
         start, issue = int(profile.start[activity]), int(profile.issue[activity])

@@ -83,11 +83,12 @@ class CallGraph:
         return {name: list(members) for name, members in ranks.items()}
 
     def _place_at_recorded_times(self) -> None:
-        """Set the calls of each rank to the recorded times, ordered by start, then by row.
+        """Place the calls of each rank at their recorded times, ordered by start, then by row.
 
-        A call ends at its start plus duration. Collectives without a record on some member of their
-        communicator are left out, and their number is added to the notes; members are the ranks
-        with any record of it. Messages are never left out.
+        A call ends at its start plus its duration. A collective is left out if a rank of its
+        communicator has no record of it, where the ranks are those with any record of the
+        communicator. The number of such collectives is added to the notes. Messages are never left
+        out.
         """
         calls, members = self._calls, self._members_with_records()
         left_out = 0
@@ -108,13 +109,13 @@ class CallGraph:
                 self._rank_calls[rank].add(calls.kind[row], start, start + calls.duration_ns[row])
 
     def _place_in_order(self) -> None:
-        """Place the calls one after the other, in an order common to all ranks.
+        """Place the calls one after the other, in an order common to all ranks (`order_calls`).
 
-        A call ends on all its ranks at the earliest time at which each can have executed it after
-        its previous call. If the records have times, a missing record of a collective on a member
-        of its communicator is completed with the shortest recorded time, and their number is added
-        to the notes. Without times all times are NONE and nothing is completed: a missing call is
-        found when the ranks are compared.
+        Without recorded durations, all times are NONE. With them, a call ends on all its ranks at
+        the earliest time at which each can have executed it after its previous call; on each rank
+        it starts its own duration earlier. If a rank of the communicator has no record of a
+        collective, it gets a copy with the shortest recorded duration, and the number of copies is
+        added to the notes.
         """
         calls, members = self._calls, self._members_with_records()
         added = 0
@@ -165,11 +166,12 @@ class CallGraph:
         return len(self._calls.kinds) - 1
 
     def _match_messages(self) -> dict[int, list[bool]]:
-        """Mark the calls that are collectives, or messages with records of both ends, by rank.
+        """Mark the recorded calls, by rank, that can become collectives or messages of the job.
 
-        A message matches by sender, receiver and bytes; if one end has more records, its last ones
-        are not marked. A collective is marked if its operation and all members of its communicator
-        are known. A note gives the number of calls that are not marked.
+        A collective is marked if its operation and all ranks of its communicator are known. A
+        message is marked if its other end is recorded: ends match by sender, receiver and bytes,
+        and if one side has more records, its last ones are not marked. The number of calls that are
+        not marked is added to the notes.
         """
         counts: dict[tuple[int, int, int], list[int]] = defaultdict(lambda: [0, 0])
         message_ends: dict[int, list[tuple[tuple[int, int, int], int] | None]] = {}
@@ -218,10 +220,12 @@ class CallGraph:
         return (peer, rank, record.bytes), 1
 
     def _nodes_of_rank(self, rank: int, rows: _RankCalls, is_matched: Sequence[bool]) -> RankNodes:
-        """Build the nodes of a rank, at the times of its calls or in their order.
+        """Build the nodes of a rank from its recorded calls, at their times or in their order.
 
-        `is_matched`: bool by call. Calls that are not matched keep their name only; these names are
-        the `communication_names` in the facts of the result.
+        `is_matched`: bool by call. A call that is not matched becomes a node with only the name of
+        the call; these names are listed in the facts of the result (`communication_names`), so that
+        they count as communication. Without recorded times, nodes only have dependencies on the
+        previous node.
         """
         number = {kind: index for index, kind in enumerate(dict.fromkeys(rows.kind))}
         calls = [self._call(kind) for kind in number]
@@ -320,13 +324,14 @@ def order_calls(
     rows_of_call: Mapping[CallKey, Mapping[int, int]],
     notes: list[str],
 ) -> Sequence[CallKey]:
-    """Order the calls so that each rank issues its calls in the order of its records.
+    """Order the calls of a job so that each rank issues its calls in the order of its records.
 
-    The calls of a communicator are first sorted by sequence number within the positions that they
-    occupy. Then a call is taken when all its ranks have reached it, in the order in which that
-    happens; at the beginning ranks are visited in ascending order. Where the orders of ranks
-    contradict each other, the next call of the lowest rank with remaining calls is taken, and the
-    number of such places is added to `notes`. Returns all keys of `rows_of_call`.
+    On each rank, the calls of a communicator are first sorted by sequence number, within the
+    positions that they occupy. A call is then taken when all its ranks have reached it; of several,
+    the first one that was reached by all. At the beginning, ranks are visited in ascending order.
+    If no call can be taken because the orders of ranks contradict each other, the next call of the
+    lowest rank with remaining calls is taken; the number of such cases is added to `notes`. Returns
+    all keys of `rows_of_call`.
     """
     rank_of_kind = [job.rank_of[record_kind.member] for record_kind in calls.kinds]
     key_of_row = {row: key for key, rows in rows_of_call.items() for row in rows.values()}

@@ -45,12 +45,13 @@ class JobRanks:
 def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
     """Number the ranks of the job by its largest communicator, or by host and process.
 
-    The largest communicator has the most ranks, then the most members with records, then the
-    largest name. If it contains the devices of all members, its ranks are those of the job.
-    Otherwise devices are numbered by host and process (host2 before host10), with a note. The
-    devices of a process are distinguished by the order of their ranks in a communicator, also with
-    a note. In `ranks_of`, members without a record are -1. Raises `InputError` if records of a
-    communicator contradict each other.
+    The largest communicator has the most ranks, then the most members with records, then the name
+    that sorts last. If it includes the devices of all members, its ranks are those of the job.
+    Otherwise the devices are numbered by host and process (host2 before host10), and a note says
+    so. A device is a process and a position among the ranks of this process in a communicator; if a
+    process has several, a note says that their order is assumed to be the same everywhere. In
+    `ranks_of`, members without a record are -1. Raises `InputError` if records of a communicator
+    contradict each other.
     """
     by_communicator: dict[str, dict[int, Member]] = defaultdict(dict)
     for member in members:
@@ -230,13 +231,14 @@ def _to_ns(time_us: float) -> int:
 def match_records(
     calls: RecordedCalls, job: JobRanks, notes: list[str]
 ) -> dict[CallKey, dict[int, int]]:
-    """Match the records of all ranks; return the rows by rank for every call.
+    """Find the records of different ranks that belong to one call; return rows by rank by call.
 
-    Calls are in the order of their first record. Sequence numbers count all operations of a
-    communicator together, unless a rank has one number with two operations: then they count per
+    Collectives of a communicator are matched by sequence number. These number all operations of the
+    communicator together, unless a rank has one number with two operations: then they number each
     operation. Records without a number are numbered in their order by rank and communicator. Of
-    several records of one rank for a call, the first is kept. Messages and unknown operations are
-    separate calls. Notes on repeated and lost records are added to `notes`.
+    several records of one rank for a call, only the first is used. Messages and unknown operations
+    are separate calls of one rank. Calls are in the order of their first record. The numbers of
+    repeated and lost records are added to `notes`.
     """
     rank_of_kind = [job.rank_of[record.member] for record in calls.kinds]
     operation_of: dict[tuple[int, str, int], str] = {}

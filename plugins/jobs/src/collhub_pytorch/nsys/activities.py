@@ -63,12 +63,13 @@ class RuntimeCalls:
 
 
 def read_activities(tables: Tables) -> Activities:
-    """Read kernels, copies and sets of memory, sorted, with the kernels of NCCL marked.
+    """Read the work of all devices: kernels, and copies and sets of memory, sorted.
 
-    The name of a kernel is taken from the first existing column of demangled, short and mangled
-    name. If there are more than 200 000 activities, consecutive work of a stream with short gaps is
-    merged, except kernels of NCCL, whenever more than 2^19 records are pending and at the end;
-    otherwise `merger` is None. Missing tables count as empty.
+    Kernels of NCCL are marked. The name of a kernel is taken from the first existing column of
+    demangled, short and mangled name. Missing tables count as empty. If there are more than 200 000
+    entries, consecutive work of a stream with short gaps between, except kernels of NCCL, is merged
+    to limit the memory: whenever more than 2^19 records are pending, and at the end. Otherwise
+    `merger` of the result is None.
     """
     names = ("demangledName", "shortName", "mangledName")
     present = tables.columns(KERNELS)
@@ -170,11 +171,12 @@ class Merger:
             self._bounds.setdefault(device, []).extend((rows["start"], rows["end"]))
 
     def reduce(self, records: Records) -> Records:
-        """Merge sorted records, with longer and longer gaps, until at most 200 000 remain.
+        """Merge records of consecutive work until at most 200 000 remain, if possible.
 
-        The gap grows tenfold per round up to `_LAST_GAP_NS`, and is kept for later calls. A round
-        that saves too little (`_USEFUL_REDUCTION`) is the last one, and its growth of the gap is
-        undone. So more records may remain.
+        `records` must be sorted. Records of a stream are merged if the gap between them is short
+        enough. This gap grows tenfold per round, up to `_LAST_GAP_NS`, and is kept for later calls.
+        A round that saves too little (`_USEFUL_REDUCTION`) is the last one, and its growth of the
+        gap is undone, so that more records may remain.
         """
         records = self._merge(records)
         while len(records) > _MERGE_ABOVE and self.gap_ns < _LAST_GAP_NS:
@@ -232,10 +234,10 @@ def _device_keys(records: Records) -> Int64Array:
 
 
 def read_runtime_calls(tables: Tables, activities: Activities) -> RuntimeCalls:
-    """Read the runtime calls that launched one of the activities, and those that wait.
+    """Read the runtime calls that launched one of the activities, and all calls of other kinds.
 
-    Launches and activities are matched by process and correlation id. Calls are in the order of the
-    table.
+    Other kinds are those that wait or block. A launch belongs to an activity if process and
+    correlation id are equal. Calls with invalid times are dropped. The order is that of the table.
     """
     needed = np.unique(activities.pid << 40 ^ activities.correlation)
     kinds: dict[int, int] = {}

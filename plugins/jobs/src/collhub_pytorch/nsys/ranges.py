@@ -155,12 +155,12 @@ class KernelCalls:
 
 
 def assign_calls(ranges: NcclRanges, launches: Sequence[tuple[int, int, int, str]]) -> KernelCalls:
-    """Find the NCCL calls that each kernel executes.
+    """Find the NCCL calls that each kernel executes, by the ranges in which kernels are launched.
 
-    `launches`: (row, thread, launch time in ns, name) of kernels. A kernel that is launched in a
-    group of calls of its thread executes calls of this group, assigned in the order of launches.
-    Another one executes the call that encloses its launch, if there is one. Kernels of threads
-    without ranges have no calls.
+    `launches`: (row, thread, launch time in ns, name) of the kernels. A kernel that is launched
+    within a group of calls of its thread (`ncclGroupEnd`) executes calls of this group, which are
+    divided among its kernels in the order of launches. Any other kernel executes the call whose
+    range encloses its launch, if there is one. Kernels of threads without ranges have no calls.
     """
     result = KernelCalls()
     by_group: dict[tuple[int, int], list[tuple[int, int, str]]] = defaultdict(list)
@@ -309,11 +309,12 @@ class PayloadDecoder:
         return cls({key: (sizes[key], values) for key, values in fields.items()})
 
     def decode(self, content: object, text: str) -> NcclPayload | None:
-        """Decode the payload of a range; without a payload, the text of a range of ATLAHS.
+        """Decode the recorded data (payload) of a range of NCCL; None if there are none.
 
-        `content`: bytes, or their hexadecimal text; other text counts as empty bytes. None without
-        payload and matching text. A payload that cannot be decoded gives None and increases
-        `self.undecodable`. Results are cached; the cache is cleared at 2^12 entries.
+        `content`: the payload as bytes or as hexadecimal text; any other text counts as empty
+        bytes. If it is None, the name `text` of the range is parsed instead, as ATLAHS writes it. A
+        payload that cannot be decoded gives None and increases `self.undecodable`. Results are
+        cached; the cache is cleared at 2^12 entries.
         """
         if content is None:
             if match := _ATLAHS_CALL.match(text):

@@ -90,12 +90,13 @@ def _open_files(files: Sequence[TraceFile]) -> Iterator[tuple[Tables, int | None
 def _workload_of(
     exports: Iterable[tuple[Tables, int | None]], options: NsysOptions, provenance: Provenance
 ) -> Workload:
-    """Join the exports of Nsight Systems to a workload.
+    """Join the exports of Nsight Systems to a workload, with aligned clocks.
 
-    `exports`: tables and the rank in the name of each; an export is open until the next one is
-    taken. The rank counts only if the export has a single process and device. Gaps on a stream
-    below `KERNEL_DELAY_NS` x the option `kernel_delay_factor` count as usual delays; idle times of
-    extra streams are left out. The extension lists notes. Clocks are aligned.
+    `exports`: the tables of each file, and the rank in its name, which counts only if the file has
+    a single process and device. Each export is read completely before the next one is taken. Gaps
+    on a stream below `KERNEL_DELAY_NS` x the option `kernel_delay_factor` count as usual delays.
+    Idle times of extra streams, which only repeat kernels with several calls, are left out. The
+    extension of the workload has notes and assumptions.
     """
     parts: list[RankNodes] = []
     ranks: list[FileRank] = []
@@ -143,12 +144,13 @@ def _describe_contents(file: str, contents: FileContents) -> list[str]:
 def _number_ranks(
     parts: Sequence[RankNodes], ranks: Sequence[FileRank], stated: Mapping[str, int | None]
 ) -> list[str]:
-    """Set ranks, world size and groups of all parts, and return notes.
+    """Set rank, world size and groups of all parts; return notes.
 
     If all processes recorded the initialization of communicators, ranks follow from these
-    (`find_job_ranks`). Otherwise they follow from the names of files, else from their order, and
-    the world size is None. A communicator without initialization consists of the ranks whose
-    processes use it; if these are all ranks, or if it has no name, it is the group of all ranks.
+    (`find_job_ranks`). Otherwise the rank is that in the name of the file, else the position in
+    `ranks`, and the world size is None. A communicator without recorded initialization consists of
+    the ranks whose processes use it. If these are all ranks, or if it has no name, its group is
+    that of all ranks.
     """
     users = _find_users(parts, ranks)
     members = [member for rank in ranks for member in rank.members]
@@ -362,12 +364,13 @@ def _file_rank(
 def _add_device_work(
     rank: FileRank, activities: Activities, rows: Int64Array, calls: KernelCalls
 ) -> None:
-    """Add the kernels and copies of a device to the events of a rank.
+    """Add the kernels and copies of a device to the events of a rank, one row each.
 
     Kernels without a stored name are called `kernel N` by their number. Streams are numbered by
-    ascending id. The first call of a NCCL kernel is attached to its row (None if unknown). Each
-    further call repeats the row in an extra stream (id -1, -2, ...); `rank.extra_streams` is the
-    largest number of these.
+    ascending id. The first call of a NCCL kernel is attached to its row, None if unknown. If a
+    kernel executes several calls, each further call gets a copy of the row in an extra stream (id
+    -1, -2, ...); `rank.extra_streams` is the largest number of these. Equal collectives of a kernel
+    count as one call (`_merge_calls`).
     """
     events = rank.events
     numbers = np.unique(activities.name[rows])
@@ -400,12 +403,12 @@ def _add_device_work(
 
 
 def _merge_calls(calls: Sequence[CallRange]) -> list[Call]:
-    """Convert the calls that one kernel executes; equal collectives are merged to one.
+    """Convert the calls that one kernel executes, and merge equal collectives.
 
     Collectives are equal if kind, communicator and root are. The merged one has the bytes of the
-    first (-1 if unknown) plus the known bytes of the others, and the operation name of the last.
-    Messages are never merged. Calls of unknown operations are left out. The order is that of the
-    first calls.
+    first call (-1 if unknown) plus the known bytes of the others, and the operation name of the
+    last. Messages are never merged. Calls of unknown operations are left out. The order is that of
+    the first calls.
     """
     merged: dict[tuple[object, ...], Call] = {}
     for number, call in enumerate(calls):
