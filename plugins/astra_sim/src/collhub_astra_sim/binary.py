@@ -107,11 +107,13 @@ def _run_on(folder: AstraFolder, binary: str, time_limit_s: float) -> tuple[int,
 
 
 def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder) -> None:
-    """Raise an error unless a run ended like a run of ASTRA-sim.
+    """Raise an error unless a run of ASTRA-sim ended normally and printed results.
 
-    `InputError` (`astra-sim-failed`) for an exit status other than 0, with the last lines of the
-    output and a cure. `PluginError` (`no-binary`) if the output contains an NPU outside of the
-    world, or neither a finish time nor an unfinished rank nor a lost event.
+    `binary`: path for messages; `status`: exit status; `printed`: parsed output; `folder`: the
+    input of the run. An exit status other than 0 raises `InputError` (`astra-sim-failed`) with the
+    last lines of the output. Its cure is that of a known error text, else the losses of the folder
+    that predicted an abort. `PluginError` (`no-binary`) if the output names an NPU that does not
+    exist in the folder, or has no finish time, no unfinished NPU and no lost event.
     """
     output = " | ".join(printed.tail) or "(it printed nothing)"
     if status != 0:
@@ -143,18 +145,20 @@ def _find_cure(output: str) -> str:
 
 
 def _find_expected_aborts(folder: AstraFolder) -> str:
-    """Return the losses of the folder that predicted an abort, joined to one text; "" without any.
+    """Return the losses of a folder whose consequence contains "aborts", as one text.
 
-    The text is used as the cure of a failed run.
+    Each is "feature: consequence", separated by "; "; "" without any. The text is used as the cure
+    of a failed run.
     """
     aborting = [loss for loss in folder.losses if "aborts" in loss.consequence]
     return "; ".join(f"{loss.feature}: {loss.consequence}" for loss in aborting)
 
 
 def _describe_status(status: int) -> str:
-    """Describe an exit status as text; a negative status is a signal, as in `subprocess`.
+    """Describe the exit status of a process as text: "exit status N", or "signal NAME" if negative.
 
-    "(an assertion failed)" is added for SIGABRT, also if a shell reports it as 128 plus its number.
+    "(an assertion failed)" is added for SIGABRT, and for 128 plus its number, to which a shell
+    converts it. Raises `ValueError` for a negative status that is no signal of the system.
     """
     is_signal = status < 0
     words = f"signal {signal.Signals(-status).name}" if is_signal else f"exit status {status}"
@@ -368,10 +372,11 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _check_binary(name: str | None) -> CheckLine:
-    """Run one message of 1 MiB with the binary and compare both finish times with the known one.
+    """Run one message of 1 MiB with an ASTRA-sim binary; compare the times with known ones.
 
-    Without a name the check passes. Every `HubError` becomes a failed line with its message and
-    cure.
+    `name`: path or name of the binary. The line is ok if both ranks finish after exactly
+    `_KNOWN_TIME_NS`, and without a name (None or ""), because the binary is optional. Other times,
+    and every `HubError`, give a line that is not ok, with a message and a cure; nothing is raised.
     """
     if not name:
         details = f"not named ({BINARY_VARIABLE} is not set); the simulator analytical needs none"

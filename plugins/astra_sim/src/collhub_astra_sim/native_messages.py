@@ -63,12 +63,13 @@ class NativePlan(NamedTuple):
 
 
 def ring(task: NativeTask) -> NativePlan:
-    """Build the ring algorithm: every rank sends to the next one, one message after the other.
+    """Build ASTRA-sim's ring algorithm: every rank sends to the next one, in rounds.
 
-    Rank r sends to (r + 1) mod n, in n - 1 rounds per phase. The full buffer has one unit per rank.
-    Every message waits for the delay of the endpoint and, if it carries a sum, for the reduction. A
-    reduce-scatter works in SCRATCH, an all-reduce in OUTPUT. Supports all-reduce, reduce-scatter,
-    all-gather and all-to-all.
+    Rank r sends to (r + 1) mod n, one message at a time, in n - 1 rounds; an all-reduce has n - 1
+    rounds that reduce and n - 1 that gather. The full buffer has one unit per rank. Before every
+    message a rank waits for the delay of the endpoint (`task.delay_ns`) and, if it received data to
+    reduce, for the reduction. A reduce-scatter works in SCRATCH, an all-reduce in OUTPUT. Supports
+    all-reduce, reduce-scatter, all-gather and all-to-all.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -106,10 +107,11 @@ def ring(task: NativeTask) -> NativePlan:
 
 
 def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
-    """Build the ring all-to-all: data for distance d take d hops, the nearest distance first.
+    """Build the ring all-to-all: data for the rank at distance d are passed on d times.
 
-    Every message is sent when the previous one has arrived and the delay of the endpoint has
-    passed. It is not correct in place. SCRATCH has n^2 units for n ranks, for data in transit.
+    All data for distance 1 are sent first, then those for distance 2, and so on. Each message is
+    sent when the previous one has arrived and the delay of the endpoint has passed. SCRATCH has n^2
+    units for n ranks, for data in transit. The result is not valid in place.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -131,11 +133,12 @@ def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
 
 
 def direct(task: NativeTask) -> NativePlan:
-    """Build the direct algorithm: every rank sends to all others, starting with the next one.
+    """Build ASTRA-sim's direct algorithm: every rank sends to all others.
 
-    At most `width` messages of a rank are in flight (0: one per peer). Sums are formed when all
-    parts have arrived, starting with that of the previous rank. An all-reduce is a reduce-scatter
-    and an all-gather. An all-to-all does not work in place.
+    Rank r sends to r + 1 first, then to r + 2, and so on. At most `width` messages of a rank are in
+    flight (0: one per peer). A reduction begins when all parts have arrived, and adds the part of
+    rank r - 1 first. An all-reduce is a reduce-scatter and an all-gather. An all-to-all is not
+    valid in place.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -172,8 +175,10 @@ def _send_parts(
 ) -> list[Int64Array]:
     """Add steps by which every rank sends each other rank its part of INPUT.
 
-    Received parts are stored in `buffer`, by sender. Returns the handles of the delays (of
-    `delay_ns`) after the arrivals, one per distance from 1 on.
+    Rank r sends to r + 1 first, then to r + 2, and so on, after an initial delay `task.delay_ns`. A
+    received part is stored in `buffer` at the number of the sender, and followed by a delay of
+    `delay_ns`; a later message starts after the delay of an earlier one, so that the number of
+    concurrent messages is limited. Returns the handles of the delays, one per distance from 1 on.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     ready = [steps.wait(task.delay_ns, [])] * _count_concurrent_messages(task)
@@ -189,11 +194,11 @@ def _send_parts(
 def _send_to_all(
     task: NativeTask, steps: RankSteps, source: Region, first: list[Int64Array], delay_ns: int
 ) -> None:
-    """Add steps by which every rank sends `source` to all others, which store it in OUTPUT.
+    """Add steps by which every rank sends the region `source` to all other ranks.
 
-    The offset is the number of the sender. Rank r sends to r + 1 first, then to r + 2 and so on. As
-    many messages as may be concurrent start after the handles `first`; each later one starts
-    `delay_ns` after the arrival of an earlier one.
+    Receivers store it in OUTPUT at the number of the sender. Rank r sends to r + 1 first, then to r
+    + 2, and so on. The first messages, as many as may be concurrent, start after the steps of the
+    handles `first`; each later one starts `delay_ns` after the arrival of an earlier one.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     ready = first * _count_concurrent_messages(task)
@@ -208,10 +213,11 @@ def _send_to_all(
 def halving_doubling(task: NativeTask) -> NativePlan:
     """Build halving-doubling: partners at distances 1, 2, 4, ... exchange halves, then all data.
 
-    An all-reduce halves and doubles in OUTPUT. A reduce-scatter only halves and an all-gather only
-    doubles, both in SCRATCH with copies before and after. Unit i is stored at the position with the
-    reversed bits of i, so that messages are contiguous. Raises `InputError` (`no-implementation`)
-    unless the number of ranks is a power of two, and for an all-to-all.
+    An all-reduce first halves (each rank reduces one half of its data per level), then doubles
+    (each level gathers), in OUTPUT. A reduce-scatter only halves and an all-gather only doubles,
+    both in SCRATCH with copies before and after; there unit i is at the position with the reversed
+    bits of i, so that messages are contiguous. Raises `InputError` (`no-implementation`) unless the
+    number of ranks is a power of two, and for an all-to-all.
     """
     ranks = task.num_ranks
     if ranks & (ranks - 1) or task.kind is CollectiveKind.ALL_TO_ALL:
@@ -253,11 +259,13 @@ def _reverse_bits(numbers: Int64Array, levels: int) -> Int64Array:
 def _reduce_halves(
     task: NativeTask, steps: RankSteps, first: Buffer, work: Buffer, ready: list[Int64Array]
 ) -> list[Int64Array]:
-    """Add the levels at which each rank keeps one half of the data and sends the other half.
+    """Add the halving levels: each rank reduces one half of its data and sends the other half.
 
-    The partner at level k differs in bit k; this bit of the rank selects the half that it keeps.
-    `first`: buffer of the operands at level 0, `work` at later levels. `ready`: handles to wait
-    for. Returns the last handles.
+    At level k, from 0 on, the partner of a rank differs in bit k; this bit of the rank is 0 if it
+    keeps the lower half. `first`: buffer of the data at level 0; `work`: buffer of the results, and
+    of the data at later levels. `ready`: handles of the steps to wait for. Each reduction is
+    followed by the delay of the endpoint; its time is that of the next level's size, and 0 at the
+    last level. Returns the handles of the last level.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     levels = ranks.bit_length() - 1
@@ -283,10 +291,11 @@ def _reduce_halves(
 def _join_halves(
     task: NativeTask, steps: RankSteps, work: Buffer, ready: list[Int64Array]
 ) -> list[Int64Array]:
-    """Add the levels at which partners exchange all gathered data, highest bit first.
+    """Add the doubling levels of an all-gather: partners send each other all data gathered so far.
 
-    `work`: buffer of the data, at positions with reversed bits. `ready`: handles to wait for.
-    Returns the last handles.
+    Partners differ in one bit, the highest one first. `work`: buffer of the data; data of rank r
+    begin at the position with the reversed bits of r. `ready`: handles of the steps to wait for.
+    Each level ends with the delay of the endpoint. Returns the handles of the last level.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     levels = ranks.bit_length() - 1
@@ -342,8 +351,9 @@ class RankSteps:
     ) -> Int64Array:  # fmt: skip
         """Add a SEND of the region `source` to rank `to[r]` on every rank r; return its handle.
 
-        It starts after the steps of the handles `after`. `on`: mask of the ranks that send; None
-        for all. A handle is the row of the step by rank, -1 for ranks without it.
+        A handle is int64[ranks]: the row of the step on each rank, -1 for ranks without it. The
+        step starts after the steps of the handles `after` on the same rank. `on`: mask of the ranks
+        that send; None for all.
         """
         read = {"src_buffer": source.buffer, "src_offset": source.offset, "count": source.count}
         return self._add_step(StepKind.SEND, after, on, peer=to, **read)
@@ -352,10 +362,11 @@ class RankSteps:
         self, origin: Int64Array, target: Region, after: Sequence[Int64Array],
         on: BoolArray | None = None,
     ) -> Int64Array:  # fmt: skip
-        """Add a RECV from rank `origin[r]` to region `target` on each rank r; return its handle.
+        """Add a RECV from rank `origin[r]` into region `target` on each rank r; return its handle.
 
-        It starts after the steps of the handles `after`. `on`: mask of the ranks that receive; None
-        for all. A handle is the row of the step by rank, -1 for ranks without it.
+        A handle is int64[ranks]: the row of the step on each rank, -1 for ranks without it. The
+        step starts after the steps of the handles `after` on the same rank. `on`: mask of the ranks
+        that receive; None for all. The message has the size of `target`.
         """
         # The message has the size of the target.
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
@@ -365,10 +376,11 @@ class RankSteps:
         self, origin: Int64Array, operand: Region, target: Region, duration_ns: Value,
         after: Sequence[Int64Array],
     ) -> Int64Array:  # fmt: skip
-        """Add to every rank a receive that reduces the message with `operand` into `target`.
+        """Add to every rank a receive that writes the sum of message and `operand` to `target`.
 
-        `origin`: sender of each rank. The reduction takes `duration_ns`. The step starts after the
-        steps of the handles `after`. Returns its handle, the row of the step by rank.
+        `origin[r]`: sender of rank r. `duration_ns`: time of the reduction. The step starts after
+        the steps of the handles `after` on the same rank. Returns its handle, int64[ranks]: the row
+        of the step on each rank.
         """
         read = {"src_buffer": operand.buffer, "src_offset": operand.offset}
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
@@ -388,9 +400,10 @@ class RankSteps:
         return self._add_local(StepKind.REDUCE, source, target, after, on)
 
     def table(self, npus: Sequence[int], total: int) -> StepTable:
-        """Return the step table, in which the steps of rank r are on NPU `npus[r]` of `total`.
+        """Return all steps as a step table of `total` NPUs, with rank r on NPU `npus[r]`.
 
-        Peers are translated too; -1 (no peer) is kept.
+        The columns `rank` and `peer` contain NPUs; a peer of -1 (none) remains. Steps are in the
+        order in which they were added.
         """
         columns = {name: self._build_column(name) for name in COLUMN_DTYPES}
         npu_of_rank = np.asarray(npus, np.int64)
@@ -404,11 +417,11 @@ class RankSteps:
         self, kind: StepKind, source: Region, target: Region, after: Sequence[Int64Array],
         on: BoolArray | None,
     ) -> Int64Array:  # fmt: skip
-        """Add a local step (copy or reduction) of duration 0 from `source` to `target`.
+        """Add a local step (copy or reduction) that takes 0 ns; return its handle.
 
-        The size is that of `source`. The step starts after the steps of the handles `after`. `on`:
-        mask of the ranks; None for all. Returns the handle: the row by rank, -1 for ranks without
-        it.
+        It reads `source` and writes `target`; its size is that of `source`. It starts after the
+        steps of the handles `after` on the same rank. `on`: mask of the ranks; None for all. A
+        handle is int64[ranks]: the row of the step on each rank, -1 for ranks without it.
         """
         read = {"src_buffer": source.buffer, "src_offset": source.offset}
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
@@ -417,9 +430,12 @@ class RankSteps:
     def _add_step(
         self, kind: StepKind, after: Sequence[Int64Array], on: BoolArray | None, **values: Value
     ) -> Int64Array:
-        """Add a step with these column values to the ranks `on` (None: all); return its handle.
+        """Add one step to each rank of the mask `on` (None: all ranks); return its handle.
 
-        `after`: handles of its parents. Ranks without the parent get no dependency.
+        A handle is int64[ranks]: the row of the step on each rank, -1 for ranks without it.
+        `values`: columns of the step, each one number or an array by rank. `after`: handles of
+        steps that must finish before, on the same rank; ranks without such a step get no
+        dependency.
         """
         ranks = np.arange(self.num_ranks) if on is None else np.flatnonzero(on)
         self._added.append((ranks, {"kind": int(kind), **values}))
@@ -433,10 +449,10 @@ class RankSteps:
         return handle
 
     def _build_column(self, name: str) -> Int64Array:
-        """Return one column of all steps, in the order in which they were added.
+        """Return the column `name` of all added steps, int64[steps], in the order of addition.
 
-        A value is one number for all ranks of the step, or an array by rank. Missing values are
-        those of `COLUMN_DEFAULTS`, or 0.
+        A value of a step is one number for all its ranks, or an array by rank. Steps without a
+        value get that of `COLUMN_DEFAULTS`, or 0. The column `rank` is the rank of each step.
         """
         if name == "rank":
             return np.concatenate([ranks for ranks, _ in self._added])

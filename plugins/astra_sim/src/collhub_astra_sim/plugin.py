@@ -231,9 +231,10 @@ _WARM_BYTES = 64
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
-    """Compile and store the missing kernels if the option `warm` is set; the check always passes.
+    """Compile the missing simulation kernels and store them, if the option `warm` is set.
 
-    With `warm` its line contains the elapsed seconds; without it there is no line.
+    The check always passes. With `warm` its line contains the elapsed seconds; without it nothing
+    is compiled and there is no line.
     """
     if not options.warm:
         return CheckReport(True)

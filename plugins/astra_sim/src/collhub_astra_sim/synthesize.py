@@ -70,12 +70,13 @@ def _synthesize(
     request: SynthesisRequest,
     options: NativeAlgorithmOptions,
 ) -> SynthesisResult:
-    """Build the algorithm of a plan and simulate its time; it is 0 if the request needs none.
+    """Build one of ASTRA-sim's native algorithms for a request, and determine its time.
 
-    `name`: the algorithm's name in the statistics. If the request has no simulator, the time is
-    that of ASTRA-sim's model. Reductions take no time unless the options state a memory bandwidth.
-    Other NPUs than the request's do not take part. Raises `UsageError` for one rank (`one-rank`)
-    and for less than one byte per unit (`size-too-small`).
+    `plan_of` builds the plan; `name`: the algorithm in the statistics. The time is that of the
+    request's simulator, else of ASTRA-sim's model, and 0 if the request needs none. Reductions take
+    no time unless the option `memory_bandwidth` is given. NPUs outside of the request have no
+    steps. Raises `UsageError` for one rank (`one-rank`) and for less than one byte per unit
+    (`size-too-small`).
     """
     collective, size = request.collective, request.collective_bytes
     if collective.num_ranks == 1:
@@ -126,10 +127,10 @@ def _build_placed_plan(
     npus: tuple[int, ...],
     total: int,
 ) -> _PlacedPlan:
-    """Return the plan of a collective, with rank r on NPU `npus[r]` of `total`; cached.
+    """Return the plan of a collective with rank r on NPU `npus[r]` of `total` NPUs; cached.
 
-    `size` (bytes) affects only the duration of reductions: `_ACCESSES` accesses of the bytes at the
-    memory bandwidth, 0 without one.
+    `size` (bytes) affects only the duration of reductions: `_ACCESSES` times the bytes at the
+    memory bandwidth of the options, 0 without one.
     """
 
     def reduce_ns(size: int) -> int:
@@ -178,13 +179,13 @@ class _Tree(NamedTuple):
 
 
 def double_binary_tree(task: NativeTask) -> NativePlan:
-    """Build the plan of an all-reduce on one of the two trees between which ASTRA-sim alternates.
+    """Build the plan of an all-reduce on one of ASTRA-sim's two trees; messages are entire vectors.
 
-    With `task.is_lowest` the root is rank 0, else the last rank. Leaves send their data up, inner
-    ranks add the data of both children and send the sum on; the root has one child. The sum is then
-    sent down. Steps wait for the delay of the endpoint, and after a receive that is added also for
-    the reduction. Raises `InputError` (`no-implementation`) unless the number of ranks is a power
-    of two.
+    The root is rank 0 with `task.is_lowest`, else the last rank; it has one child. Leaves send
+    their data up, inner ranks add the data of both children and send the sum on; then the sum is
+    sent down. A leaf waits for the delay of the endpoint before it sends; every received message is
+    followed by it, at the other ranks with the time of a reduction. Raises `InputError`
+    (`no-implementation`) unless the number of ranks is a power of two.
     """
     ranks = task.num_ranks
     if ranks & (ranks - 1):
@@ -217,11 +218,12 @@ def double_binary_tree(task: NativeTask) -> NativePlan:
 
 
 def _build_tree(ranks: int, *, is_lowest: bool) -> _Tree:
-    """Compute the tree of all ranks; the root is rank 0 with `is_lowest`, else the last rank.
+    """Return parent, children and kind (leaf, root) of every rank in the tree of an all-reduce.
 
-    The number of a node in the tree is its rank, or without `is_lowest` its rank plus 1; odd
-    numbers are leaves. A node's number differs from those of its parent and children by powers of
-    two. The root has one child, at half of the number of ranks, which must be a power of two.
+    The number of ranks must be a power of two. The number of a node is its rank, or without
+    `is_lowest` its rank plus 1. Odd numbers are leaves, the root has the number 0 (modulo the
+    ranks) and one child, ranks / 2. Another node, with the lowest bit b, has the children number -
+    b / 2 and number + b / 2.
     """
     me = np.arange(ranks)
     number = me if is_lowest else me + 1

@@ -56,10 +56,11 @@ RECENT_TIMES = 1 << 10
 
 @compiled
 def push(world: EventQueue, time: Integer, item: Integer) -> None:
-    """Append an event to the bucket of its time (ns); create the bucket if necessary.
+    """Append an event at `time` (ns) to the queue of events with the same time (bucket).
 
-    The lowest two bits of `item` are the kind of the event. Buckets are found by their time modulo
-    `RECENT_TIMES`, so a time may have several buckets; their order is that of their events.
+    A bucket is created if `world.recent`, indexed by the time modulo `RECENT_TIMES`, has none of
+    this time; so a time may have several buckets, in the order of their events. The lowest two bits
+    of `item` are the kind of the event.
     """
     event = _take_event_record(world)
     world.event[event]["item"] = item
@@ -88,7 +89,7 @@ def push(world: EventQueue, time: Integer, item: Integer) -> None:
 def take_event(bucket_index: Integer, world: EventQueue) -> Integer:
     """Remove the first event of a bucket, which must not be empty, and return its item.
 
-    Its record is the first one that `push` reuses.
+    Its record is freed; it is the first one that `push` reuses.
     """
     index = world.bucket[bucket_index]["first"]
     event = world.event[index]
@@ -147,10 +148,10 @@ def _take_bucket_record(world: EventQueue) -> Integer:
 
 @compiled
 def insert(world: EventQueue, heap: Integer, time: Integer, item: Integer) -> None:
-    """Insert an item into a heap by `time`, after all entries of equal time.
+    """Insert an item into a heap, ordered by `time`, after all entries of equal time.
 
-    `heap`: number of the heap, whose range of `world.entry` must have space for one more entry;
-    this is not checked. The next sequence number of `world.counter` orders equal times.
+    `heap`: number of the heap. Its range of `world.entry` must have space for one more entry; this
+    is not checked. The entry gets the next number of `world.counter`, which orders equal times.
     """
     sequence = world.counter[0]
     world.counter[0] = sequence + 1

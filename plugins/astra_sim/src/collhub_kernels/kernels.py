@@ -81,27 +81,26 @@ class Kernel:
         self._native: dict[object, Callable[..., int] | None] = {}
 
     def __call__(self, *states: Any, events: int) -> int:
-        """Run the kernel on these states, which are modified in place, and return its result.
+        """Run the kernel in plain Python or machine code, with equal results; return its integer.
 
-        `events`: estimated number of events. The choice between plain Python and machine code
-        depends on numbers of events, not on time; the results are equal. Raises `InputError`
-        (`too-large`) if a number in plain Python needs more than 64 bits.
+        `states`: arguments, whose arrays are modified in place. `events`: estimated number of
+        events; their sum over all calls decides, because compilation takes long. Raises
+        `InputError` (`too-large`) if a number in plain Python needs more than 64 bits.
         """
         native = self._find_machine_code(states, events)
         return self._run_interpreted(states) if native is None else native(*states)
 
     def _find_machine_code(self, states: Sequence[Any], events: int) -> Callable[..., int] | None:
-        """Return the machine code for these states; None if plain Python is to be used.
+        """Return the machine code for states of these types; None if plain Python is to be used.
 
-        The estimated events of all calls are added up. The first rule that applies:
+        `events` are added to those of all earlier calls. The first rule that applies:
 
         - Up to `MAX_EVENTS_BEFORE_LOADING` events: None.
         - `NUMBA_DISABLE_JIT` is neither empty nor "0": None.
-        - Stored code for these types, if there is any.
+        - Code for these types that was loaded before, or is stored on disk.
         - Above `MAX_EVENTS_BEFORE_COMPILING` events the kernel is compiled, otherwise None.
 
-        With `compile_at_once` the numbers of events do not matter. The result is cached by the
-        types of the states.
+        In a `compile_at_once` block the number of events does not matter.
         """
         self._events += events
         if self._events <= MAX_EVENTS_BEFORE_LOADING and not _COMPILES_AT_ONCE.get():
@@ -202,10 +201,10 @@ class LazyRecords(dict[Any, dict[str, Any]]):
 def interpreted(value: Any, records: list[LazyRecords]) -> Any:
     """Convert an argument of a kernel for its execution in plain Python.
 
-    A structured array becomes a `LazyRecords` view, which is also appended to `records`, so that
-    the caller can write changes back. Any other array becomes a memoryview, through which the array
-    is modified. A named tuple is converted entry by entry, a numpy number becomes a Python number,
-    and other values are returned unchanged.
+    A structured array becomes a `LazyRecords` view, a copy of the records that are read; it is
+    appended to `records`, so that the caller can write changes back. Any other array becomes a
+    memoryview, which modifies the array. A named tuple is converted entry by entry, a numpy number
+    becomes a Python number, and other values are returned unchanged.
     """
     if isinstance(value, np.ndarray):
         if value.dtype.names is None:

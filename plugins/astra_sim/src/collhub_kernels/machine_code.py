@@ -112,11 +112,12 @@ def _describe(value: Any) -> str:
 
 
 def _build_entry(function: _Function, states: Sequence[Any]) -> tuple[_Function, Any]:
-    """Return (function that calls the kernel with addresses, lengths and numbers; its signature).
+    """Return a function that calls a kernel with addresses, lengths and numbers, and its signature.
 
-    States are flattened to parameters: an array becomes a pointer and its lengths as int64 (C order
-    is assumed), a named tuple its entries, a boolean an int64 (true if not 0), other numbers int64
-    or float64. The function assembles the states again and returns the kernel's result as int64.
+    Machine code has no Python objects, so `states` are flattened to parameters: an array becomes a
+    pointer and its lengths as int64 (C order is assumed), a named tuple its entries, a boolean an
+    int64 (true if not 0), other numbers int64 or float64. The function assembles the states again,
+    calls the kernel, and returns its result as int64.
     """
     import numba
     from numba.np import arrayobj
@@ -289,11 +290,12 @@ def _read_code(function: _Function, key: str) -> tuple[str, bytes] | None:
 
 
 def _write_code(function: _Function, key: str, stored: tuple[str, bytes]) -> None:
-    """Store the machine code of a kernel in the first writable folder; without one, do nothing.
+    """Store the machine code of a kernel in the first writable folder of `_list_folders`.
 
-    `stored`: (function name, object code). The file contains a line with the SHA-256 of the rest, a
-    line with the name, and the code; everyone can read it (mode 0644). It replaces an existing file
-    atomically. An incomplete file is deleted.
+    `stored`: (function name, object code). The file has a line with the SHA-256 of the rest, a line
+    with the name, and the code; everyone can read it (mode 0644). It replaces an existing file
+    atomically; an incomplete file is deleted. Without a writable folder nothing is stored, and no
+    error is raised.
     """
     rest = stored[0].encode() + b"\n" + stored[1]
     content = hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest

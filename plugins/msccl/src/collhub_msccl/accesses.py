@@ -225,10 +225,10 @@ class Clocks:
         return bool(self.start.any())
 
     def find_last_before(self, row: Int64Array, lane: Int64Array) -> Int64Array:
-        """Return, per query, the last row of thread block `lane` that precedes `row`, or -1.
+        """Return, per query, the last row of thread block `lane` that must precede `row`, or -1.
 
-        `row` and `lane` are int64 and equally long. The result is not valid for the thread block of
-        `row` itself, whose entry is not maintained.
+        `row` and `lane` are int64 and equally long; `lane` counts the thread blocks of the row's
+        rank. For the thread block of `row` itself the result has no meaning.
         """
         known: Int64Array = self.known[self.start[row] + lane]
         return known
@@ -294,14 +294,14 @@ def _fill_vectors(
     block: Int64Array,
     lane: npt.NDArray[np.int32],
 ) -> None:
-    """Fill in place the vectors of the waiting rows in `known`.
+    """Compute the vectors of all waiting rows, in place in `known`.
 
-    `waits`: (row, start, end, parents) of each waiting row, in topological order; the vector of the
-    row is `known[start:end]`. `block`, `lane`: thread block of every row, numbered uniquely across
-    all ranks and within the rank.
-
-    A vector is the element-wise maximum of: the previous vector of the same block, the vectors that
-    apply to the parents, and each parent itself in the entry of its lane.
+    The vector of a row has, for every thread block of its rank, the last row that must precede it.
+    `waits`: (row, start, end, parents) of each row that waits for another thread block, in
+    topological order; its vector is `known[start:end]`. `block`, `lane`: thread block of every row,
+    numbered across all ranks and within the rank. A vector is the element-wise maximum of the
+    previous vector of the same block, the vectors that apply to the parents, and each parent itself
+    in the entry of its lane.
     """
     past_of_block: dict[int, _Past] = {}
     for row, start, end, parents in waits:
@@ -329,11 +329,10 @@ def _find_vector_starts(
 ) -> Int64Array:
     """Return for every row the index in `Clocks.known` at which its vector begins: int64[rows].
 
-    The vector of a row is that of the last waiting row of its thread block up to and including the
-    row. If there is none, the index is 0, where the empty vector begins.
-
-    `block`: int64[rows], thread block of every row, not necessarily sorted. `waiting`: the rows
-    with a vector of their own. `starts`: start of the vector of each of these rows, above 0.
+    Only waiting rows (that wait for another thread block) store a vector. A row has the vector of
+    the last waiting row of its thread block, up to and including the row; without one the index is
+    0, where a vector of -1 begins. `block`: thread block of every row, not necessarily sorted.
+    `starts`: start of the vector of each of the rows `waiting`, above 0.
     """
     order = np.argsort(block, kind="stable")
     start_of_row = np.zeros(len(block), np.int64)

@@ -50,11 +50,11 @@ class FolderFiles:
 
     @classmethod
     def of(cls, source: Source) -> FolderFiles:
-        """Sort the files of a source into sets of traces: `PREFIX.<rank>.et`, by their prefixes.
+        """Group the files of a source: traces named `PREFIX.<rank>.et` become one set per prefix.
 
-        Names are relative to the deepest folder that contains all files. Sets are sorted by prefix;
-        the rank of a trace is the number in its name. All files, including the traces, are in
-        `files`. No content is read.
+        Sets are sorted by prefix; the rank of a trace is the number in its name. `files` has all
+        files, including the traces. Names and prefixes are relative to the deepest folder that
+        contains all files (`root`). No content is read.
         """
         folders = {os.path.dirname(part.name) for part in source.parts}
         root = os.path.commonpath(folders) if folders else ""
@@ -69,7 +69,11 @@ class FolderFiles:
 
     @property
     def chosen_prefix(self) -> str | None:
-        """Return the prefix of the traces that the user named; None if the user named a folder."""
+        """Return the prefix of the set of traces that the user named as input.
+
+        It is the name of the source, relative to the folder. None if no set has this prefix, for
+        example if the user named the folder.
+        """
         name = _make_relative(self.source.name, self.root)
         return name if name in self.sets else None
 
@@ -142,11 +146,12 @@ def _make_relative(name: str, root: str) -> str:
 
 
 def _find_match(path: str, names: list[str]) -> str | None:
-    """Return the name that matches the longest possible tail of a path; None without a match.
+    """Return the name that matches the longest possible tail of `path`; None without a match.
 
-    Tails are tried from the full path to its last part. The first tail with exactly one matching
-    name decides; of several matching names, one that equals the tail decides. Paths in
-    configurations are relative to the simulator's working directory, which is unknown.
+    Paths in configurations are relative to the simulator's working directory, which is unknown. So
+    tails of the path (its last parts) are tried from the full path down to the last part. A name
+    matches if it ends with the parts of the tail. A tail decides if one name matches, or if one of
+    several matching names equals the tail; otherwise the next shorter tail is tried.
     """
     parts = PurePath(os.path.normpath(path)).parts
     for first in range(len(parts)):
@@ -219,12 +224,13 @@ class AlgorithmUses:
     """
 
     def __init__(self, files: FolderFiles, *, are_natives_enough: bool = False) -> None:
-        """Find the system configuration and read its algorithms by collective kind and by node.
+        """Find the system configuration of a folder and read which custom algorithms it uses.
 
-        With `are_natives_enough` a system with native algorithms qualifies too; otherwise it must
-        have a custom one. Raises `InputError` if no configuration or several qualify, for values on
-        which ASTRA-sim aborts (an entry must be a list of exactly one prefix), and for missing
-        traces.
+        `by_kind` has the prefix of the traces by collective, `by_node` by the number of a workload
+        node. The system configuration is the JSON file with a key for custom algorithms; with
+        `are_natives_enough`, a key for native ones suffices. Raises `InputError` if there is none
+        or more than one, for an entry that is not a list of exactly one prefix (ASTRA-sim aborts on
+        it), for an invalid map of nodes, and for prefixes without traces in the folder.
         """
         self._files = files
         self._keys = {*COLLECTIVE_KEYS.values(), PER_NODE_KEY}
@@ -245,20 +251,22 @@ class AlgorithmUses:
             self.by_node = self._read_node_map(system[PER_NODE_KEY])
 
     def prefix_of(self, node: int, comm_type: object) -> str | None:
-        """Return the prefix of a workload node's custom algorithm; None for a native algorithm.
+        """Return the prefix of the custom algorithm of a workload node; None for a native one.
 
-        The entry of the node's identity takes precedence over that of its collective. `comm_type`:
-        number of the collective in `COMM_TYPES`.
+        `node`: number of the node. `comm_type`: its collective, a number of `COMM_TYPES`. An entry
+        for the node takes precedence over the one for its collective. An unknown `comm_type` has no
+        entry.
         """
         kinds = [kind for kind, number in COMM_TYPES.items() if number == comm_type]
         by_kind = self.by_kind.get(kinds[0]) if kinds else None
         return self.by_node.get(node, by_kind)
 
     def _find_system(self) -> tuple[str, dict[str, object]]:
-        """Return (file name, content) of the system configuration.
+        """Return the file name and the JSON object of the system configuration.
 
-        It is the only JSON object with a key of `_keys`; if several files have one, `system.json`.
-        Raises `InputError` if there is none, or several of other names.
+        Candidates are the JSON objects of the folder with at least one of `self._keys`, the keys
+        that name algorithms. Of several candidates `system.json` is chosen. Raises `InputError`
+        without a candidate, and for several of which none is `system.json`.
         """
         objects = self._files.objects()
         candidates = {name: value for name, value in objects if self._keys & value.keys()}
@@ -274,10 +282,11 @@ class AlgorithmUses:
         raise self._files.error(several if candidates else none, cure)
 
     def _read_node_map(self, path: object) -> dict[int, str]:
-        """Return the prefix of every workload node by its identity, from the YAML map in `path`.
+        """Read the YAML map from numbers of workload nodes to prefixes of traces.
 
-        Raises `InputError` if the file is missing, is no map from integers below 2^31 to prefixes,
-        or names traces that are not in the folder.
+        `path`: path of the map in the configuration. Prefixes are converted to those of the folder.
+        Raises `InputError` if the file is not in the folder, if it is empty or no map from decimal
+        numbers below 2^31 to scalars, and if the folder has no traces of a prefix.
         """
         part = self._files.part_at(path) if isinstance(path, str) else None
         if part is None:
@@ -296,9 +305,10 @@ class AlgorithmUses:
         return {int(node): self._find_set(prefix) for node, prefix in pairs.items()}
 
     def _find_set(self, path: str) -> str:
-        """Return the prefix of the set of traces at a path in a configuration.
+        """Return the prefix of the traces that a configuration names by `path`.
 
-        Raises `InputError` if no set matches, or if several match equally well.
+        The prefix is relative to the folder. Raises `InputError` if no set of traces matches, or if
+        several match equally well.
         """
         prefix = self._files.set_at(path)
         if prefix is None:
@@ -330,10 +340,12 @@ def _read_pairs(part: SourcePart) -> dict[str, str]:
 
 
 def read_configuration(files: FolderFiles, workload: str | None = None) -> FolderConfiguration:
-    """Read the algorithms of a folder, the groups that run them, and the number of NPUs.
+    """Read a folder: its custom algorithms with their uses, its groups, and the number of NPUs.
 
-    `workload`: prefix of the workload's traces; required only if several sets might be it. Raises
-    `InputError` for missing, contradictory or ambiguous files.
+    `workload`: prefix of the workload's traces; required only if several sets of traces might be
+    the workload. The number of NPUs is that of the workload's traces, 0 without a workload. All
+    nodes of the workload are read. Raises `InputError` for missing, contradictory, ambiguous or
+    invalid files.
     """
     uses = AlgorithmUses(files)
     prefixes = sorted({*uses.by_kind.values(), *uses.by_node.values()})
@@ -348,10 +360,12 @@ def read_configuration(files: FolderFiles, workload: str | None = None) -> Folde
 def find_workload_prefix(
     files: FolderFiles, algorithms: list[str], stated: str | None
 ) -> str | None:
-    """Return the prefix of the workload's traces; None if all traces belong to algorithms.
+    """Return the prefix of the workload's traces; None if all sets of traces belong to algorithms.
 
-    It is `stated`, the user's choice, else `workload`, else the only set that is not in
-    `algorithms`. Raises `InputError` if there are no traces `stated`, or if several sets remain.
+    `algorithms`: prefixes that belong to algorithms. `stated`: the user's choice, which may be one
+    of them. Without it, sets that do not belong to algorithms are considered: `workload` if it is
+    among them, otherwise the only one. Raises `InputError` if `stated` has no traces, or if several
+    remain.
     """
     candidates = [prefix for prefix in files.sets if prefix not in algorithms]
     if stated is not None and stated not in files.sets:
@@ -416,8 +430,9 @@ def _read_nodes(content: bytes, file: str) -> Iterator[_Node]:
 def read_groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
     """Return the NPUs of the communicator groups by name; {} if no file defines groups.
 
-    A groups file is a JSON object with integers as keys and lists of NPUs as values. Of several
-    such files `groups.json` is used. Raises `InputError` if several of other names remain.
+    A file defines groups if it is a JSON object that is not empty, all keys are decimal numbers and
+    all values are lists of integers of at least 0. Of several such files `groups.json` is used.
+    Raises `InputError` for several of which none is `groups.json`.
     """
     groups_by_file = {}
     for name, value in files.objects():

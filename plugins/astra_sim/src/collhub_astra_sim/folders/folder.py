@@ -88,11 +88,12 @@ def script(
     is_congestion_aware: bool,
     has_groups: bool,
 ) -> str:
-    """Return the POSIX shell script `run.sh` that runs ASTRA-sim on the folder.
+    """Return the text of `run.sh`, a POSIX shell script that runs ASTRA-sim on the folder.
 
-    `trace_prefixes`: sets of `num_ranks` traces whose files the script checks first.
-    `descriptions`: lines for its header. `npus`: number of NPUs that must finish; the script exits
-    with 0 only if all do, whereas the simulator also exits with 0 if ranks hang.
+    `npus`: number of NPUs that must finish. The script exits with 0 only if all do, whereas the
+    simulator also exits with 0 if ranks hang. `trace_prefixes`: the script first checks that each
+    has `num_ranks` traces. `descriptions`: one comment line each. `is_congestion_aware` selects the
+    binary; `has_groups` passes the groups file.
     """
     values = {
         "@WHAT@": "".join(f"# {line}.\n" for line in descriptions),
@@ -324,12 +325,13 @@ class WorldPlacement:
 def choose_placement(
     algorithm: Algorithm, topology: Topology | None, options: AstraFolderOptions
 ) -> WorldPlacement:
-    """Return the placement of an algorithm in the world of ASTRA-sim.
+    """Return the NPU of every rank and the number of NPUs in the world of ASTRA-sim.
 
-    The members are those of the option `group`, else the algorithm's own placement, else NPU r for
-    rank r. The world has the NPUs of the topology, else the option `npus`, else as many as the
-    highest member needs. Raises `UsageError` for a world that is too large, too small
-    (`topology-too-small`) or not that of the topology, and for NPUs that do not ascend.
+    Ranks are on the NPUs of the option `group`; without it, on those that the algorithm itself
+    specifies, else rank r on NPU r. The world has the NPUs of the topology; without it, the option
+    `npus`, else the highest NPU plus 1. Raises `UsageError` if `npus` differs from the topology,
+    for more than `_MOST_NPUS` NPUs, for a rank outside of the world (`topology-too-small`), and for
+    a group of another size or in an order that does not ascend.
     """
     default_npus = placement_of(algorithm)
     group = options.group or (
@@ -359,9 +361,11 @@ def choose_placement(
 
 
 def _parse_members(group: str | None, num_ranks: int) -> tuple[int, ...]:
-    """Return the NPU of every rank from the option `group`; NPU r for rank r without it.
+    """Return the NPU of every rank from the text of the option `group`, such as `0,2,5`.
 
-    Raises `UsageError` for NPUs that do not ascend, and if there are not `num_ranks` of them.
+    Without it (None or "") rank r is on NPU r. Raises `UsageError` for text that is no list of
+    NPUs, if there are not `num_ranks` of them, and if they do not ascend, because ASTRA-sim would
+    confuse ranks.
     """
     if not group:
         return tuple(range(num_ranks))

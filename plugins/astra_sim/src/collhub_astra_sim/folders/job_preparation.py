@@ -50,11 +50,14 @@ _MICRO_NS = 1000
 
 
 def apply_cures(workload: Workload) -> tuple[Workload, list[str]]:
-    """Adapt a workload to ASTRA-sim; return it with a description of each change.
+    """Change a workload so that ASTRA-sim can run it; return it with a description of each change.
 
-    Process groups get numbers, collectives of all ranks get a group if there are collectives of
-    smaller groups, and a computation of 1 ns is appended after host, memory and marker nodes. Times
-    change by at most 1 ns. Without changes the same object and [] are returned.
+    - Process groups without a number as name get one.
+    - If there are collectives of groups and of all ranks, the latter get a group of all ranks.
+    - On ranks with host computations, memory nodes or markers, a computation of 1 ns is appended.
+
+    Only the last change affects times, by 1 ns. Without changes the same object and [] are
+    returned.
     """
     notes = []
     cures: tuple[tuple[Callable[[Workload], Workload], str], ...] = (
@@ -100,11 +103,12 @@ def set_exact_times(workload: Workload) -> Workload:
 
 
 def carry_host_times(workload: Workload) -> Workload:
-    """Round the times of host nodes down to microseconds and carry each remainder to the next node.
+    """Round the times of host computations to whole microseconds, keeping the sum of each rank.
 
-    The next node is the one with the next higher ID on the rank, because the CPU slot executes
-    ready nodes in this order. The sum of a rank decreases by less than 1 us. Missing durations
-    count as 0.
+    On every rank, in the order of node identities (the order in which the CPU slot executes ready
+    nodes), the time of a node becomes floor(sum up to it) - floor(sum before it), in microseconds.
+    So a remainder is carried to the next node, and the sum of a rank decreases by less than 1 us.
+    Missing durations count as 0.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COMPUTE) & nodes.on_host)
@@ -133,9 +137,10 @@ def _is_number(name: str) -> bool:
 
 
 def _assign_numbers(workload: Workload) -> Workload:
-    """Rename groups without a numeric name to the smallest unused numbers from 1 on, in order.
+    """Rename process groups whose names are no numbers to unused numbers.
 
-    Numeric names are kept. Returns the same object if all names are numbers.
+    In the order of the groups, each gets the smallest unused number from 1 on, as text. Numeric
+    names are kept. Returns the same object if all names are numbers.
     """
     used_names = {group.name for group in workload.groups if _is_number(group.name)}
     free = (str(number) for number in count(1) if str(number) not in used_names)
@@ -149,11 +154,12 @@ def _assign_numbers(workload: Workload) -> Workload:
 
 
 def _add_group_of_all(workload: Workload) -> Workload:
-    """Assign collectives of all ranks to a new group of all ranks, if there are others in groups.
+    """Assign the collectives of all ranks to a new process group of all ranks.
 
-    Otherwise ASTRA-sim would number their streams together with those of groups, and messages would
-    not match. The name of the group is the highest number plus 1; all names must be numbers.
-    Returns the same object if nothing changes.
+    This is done only if the job has both collectives without a group and collectives with one:
+    ASTRA-sim would number their streams together, and messages would not match. Otherwise the same
+    object is returned. The new group is the last one; its name is the highest number of a group
+    plus 1, so all names must be numbers. The `extra` attributes of the changed nodes are removed.
     """
     nodes = workload.nodes
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
@@ -172,9 +178,9 @@ def _add_group_of_all(workload: Workload) -> Workload:
 def _add_last_computations(workload: Workload) -> Workload:
     """Append a computation of 1 ns to every rank with host computations, memory or marker nodes.
 
-    It depends on all nodes of the rank without successors, and its identity is the highest of the
-    job plus 1. Without it ASTRA-sim may abort at the end of the rank. Returns the same object if no
-    rank has such nodes.
+    Without it ASTRA-sim may abort at the end of such a rank. Memory nodes are loads and stores. The
+    new node depends on all nodes of its rank without successors. All new nodes have the same
+    identity: the highest one of the job plus 1. Returns the same object if no rank has such nodes.
     """
     nodes = workload.nodes
     is_risky = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER)
@@ -223,13 +229,14 @@ class CustomSets:
 
 
 def collect_custom_sets(workload: Workload) -> CustomSets:
-    """Return one set of traces per algorithm and size that nodes use, and the sets of the nodes.
+    """Collect the custom algorithms of a job: one set of traces for each algorithm and size in use.
 
-    Sets are named "kind-number", sorted by algorithm, then by size; the size of an all-gather is
-    the entire output. Nodes are renumbered if their numbers are ambiguous. A workload without
-    algorithms is unchanged. Raises `InputError` for a collective with counts but without an
-    algorithm (`no-algorithm`), and if an algorithm has another collective or number of ranks than
-    its node (`algorithm`).
+    Sets are named "kind-number", with numbers from 0 on by algorithm, then by size in bytes (of an
+    all-gather the entire output). `per_node` of the result maps the identity of a node to its set.
+    Nodes are renumbered if identities are ambiguous. Without algorithms the workload is unchanged
+    and there are no sets. Raises `InputError` for a collective with counts but no algorithm
+    (`no-algorithm`), and for an algorithm of another collective or number of ranks than its node
+    (`algorithm`).
     """
     nodes = workload.nodes
     is_open = (nodes.counts >= 0) & (nodes.algorithm < 0)
@@ -264,10 +271,11 @@ def collect_custom_sets(workload: Workload) -> CustomSets:
 
 
 def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None:
-    """Raise `InputError` (`algorithm`) for the first node with an unsuitable algorithm.
+    """Raise `InputError` (`algorithm`) for the first node whose algorithm does not fit it.
 
-    The numbers of ranks of all nodes are checked first, then the collectives. `rows`: nodes with an
-    algorithm; `ranks`: number of ranks of each.
+    An algorithm must have the number of ranks of the node's group, and its collective, apart from a
+    suffix "-v". `rows`: nodes with an algorithm; `ranks`: number of ranks of each. All nodes are
+    checked for their numbers of ranks first, then for their collectives.
     """
     nodes = workload.nodes
     # Positions in the group are ranks of the algorithm.
@@ -288,12 +296,13 @@ def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None
 def _make_numbers_unambiguous(
     workload: Workload, rows: Int64Array, key_of_row: Int64Array
 ) -> Workload:
-    """Renumber all nodes if ASTRA-sim's map from numbers to algorithms would be ambiguous.
+    """Renumber all nodes if their identities do not determine which algorithm ASTRA-sim runs.
 
-    That is so if a number is used for several algorithms, or both with and without one, or is at
-    least `NODE_LIMIT`. `key_of_row`: set of traces of each of the `rows`. The order of the numbers
-    within a rank, which determines the order of execution, is kept. Returns the same object if
-    nothing changes.
+    ASTRA-sim maps identities to algorithms on all ranks. `rows`: nodes with a custom algorithm;
+    `key_of_row`: number of the set of traces of each. Identities are changed if collectives with
+    the same one have different sets, or only some have a set, or if one in `rows` is at least
+    `NODE_LIMIT`. New identities are position * ranks + rank, with the position by old identity on
+    the rank, so the order within a rank is kept. Returns the same object if nothing changes.
     """
     nodes = workload.nodes
     choice = np.full(len(nodes), -1, np.int64)
@@ -315,12 +324,13 @@ def _make_numbers_unambiguous(
 def compute_written_losses(
     artifacts: Sequence[Artifact], workload: Workload, exact_ns: Int64Array | None, network: str
 ) -> tuple[Loss, ...]:
-    """Read a written folder back and return its losses: changed values, hazards, unfinished ranks.
+    """Read a written folder back and return its differences from the job, as losses.
 
-    `workload`: the job whose nodes were written. `exact_ns`: durations by node before rounding,
-    int64; None if the nodes became a custom algorithm, whose values are not compared. `network`:
-    backend that will run the folder. The job is simulated unless a hazard is an error. A folder
-    that cannot be read is a loss too.
+    Losses are changed values, hazards (inputs on which ASTRA-sim hangs or aborts) and ranks that do
+    not finish in a simulation, which is run unless a hazard is an error. `workload`: the written
+    job. `exact_ns`: duration of every node before rounding, int64; with None (the job became a
+    custom algorithm) values are not compared. `network`: backend that will run the folder. A folder
+    that cannot be read gives a single loss.
     """
     parts = [SourcePart(artifact.name, artifact.content) for artifact in artifacts]
     folder = Source("folder", tuple(parts), lambda finding: None)
@@ -353,11 +363,12 @@ def _read_system(workload: Workload) -> System:
 def _report_lost_values(
     written: Workload, workload: Workload, exact_ns: Int64Array
 ) -> Iterator[Loss]:
-    """Yield at most two losses: rounded durations, and roots of collectives, which are dropped.
+    """Yield a loss if durations were rounded, and a loss if roots of collectives were dropped.
 
-    `workload`: the job; `written`: the job of the folder, with the same rows. `exact_ns`: durations
-    of the nodes before rounding; negative ones count as 0. The first loss contains the rank whose
-    total duration changes most.
+    `written`: the job as read back from the folder, with the same rows as the job `workload`.
+    `exact_ns`: durations before rounding; negative (missing) ones count as 0. Only nodes that
+    ASTRA-sim times by their duration are compared. The first loss gives the number of rounded
+    nodes, and the rank whose total duration changes most.
     """
     is_timed = is_timed_by_duration(written, _read_system(written))
     # Without a duration, or with 0, a node takes 1 ns.
@@ -379,10 +390,10 @@ def _report_lost_values(
 
 
 def _report_unfinished_ranks(written: Workload, network: str) -> Iterator[Loss]:
-    """Simulate the written job; yield one loss if ranks do not finish or the job is refused.
+    """Simulate a job that was read back from its folder; yield a loss if some ranks do not finish.
 
-    `network`: the backend, such as `congestion-aware`. A `HubError` of the simulation becomes the
-    loss.
+    `network`: the backend, such as `congestion-aware`. If the simulation raises a `HubError`, the
+    loss contains its message instead. Nothing is yielded if all ranks finish.
     """
     try:
         times = simulate(WorkloadRequest(written), JobOptions(network=network))

@@ -86,14 +86,12 @@ class _JobFolder:
 def write(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Write a job as a folder for ASTRA-sim (writer `astra-sim` of jobs).
 
-    - With `form=custom` the job is one custom algorithm instead of a workload.
-    - A job that was read from such a folder gets its original configurations; then options may only
-      change the network.
-    - Marker nodes, which ASTRA-sim does not finish, are bridged.
-
-    The folder is read back and simulated. Rounded times, and reasons for which ASTRA-sim hangs or
-    aborts, are losses. Raises `UsageError` and `InputError` for a job that ASTRA-sim cannot
-    express.
+    Marker nodes, which ASTRA-sim never finishes, are first replaced by dependencies between their
+    neighbours. With the option `form=custom` the job becomes one custom algorithm. Otherwise a job
+    that was read from such a folder keeps its configurations, and options may only change the
+    network; other jobs get configurations from the options. The folder is read back and simulated:
+    rounded times and reasons for which ASTRA-sim hangs or aborts are losses. Raises `UsageError`
+    and `InputError` for a job that ASTRA-sim cannot express.
     """
     workload = bridge_markers(workload).workload
     folder = workload.extensions.get(EXTENSION)
@@ -110,8 +108,9 @@ def _write_original(
 ) -> WriteResult:
     """Write a job with the configurations of the folder from which it was read.
 
-    `folder`: the extension that the reader stored. Algorithms keep their prefixes. The network is
-    built anew if the option `topology` is given or the folder had none.
+    `folder`: these configurations, as the reader stored them in the job's extensions. Algorithms
+    keep the prefixes and sizes with which they were read. The network is built from the options if
+    the option `topology` is given or the folder had none.
     """
     # The paths in it were valid at the original location of the folder.
     system = json.loads(str(folder["system"]))
@@ -136,11 +135,13 @@ def _write_original(
 
 
 def _write_as_workload(workload: Workload, options: JobWriteOptions) -> WriteResult:
-    """Write the nodes of the job as nodes of the workload, with configurations from the options.
+    """Write a job as a workload of ASTRA-sim, with configurations from the options.
 
-    If durations of computations on devices are no whole microseconds, they are written as
-    operations, unless the options define a roofline. The notes of the result describe all changes
-    of the job.
+    Collectives with an algorithm become custom collectives. If durations of computations on devices
+    are no whole microseconds, they are written as numbers of operations, so that ns are exact,
+    unless the options define a roofline (memory bandwidth or peak TFLOPS). With `host_times=carry`
+    host times are rounded so that the sum of a rank is kept. The notes of the result describe the
+    changes of the job, without that of host times.
     """
     sets: CustomSets = collect_custom_sets(workload)
     workload, notes = apply_cures(sets.workload)
@@ -170,10 +171,11 @@ def _build_result(
     options: JobWriteOptions,
     exact_ns: Int64Array,
 ) -> WriteResult:
-    """Return the folder with its losses; adds the script to `texts` in place.
+    """Return a job's folder with its losses; add the script to `texts` in place.
 
-    `exact_ns`: durations by node before rounding. The script checks for as many traces per
-    algorithm as the largest one has ranks.
+    `programs`: algorithm and bytes by the prefix of its traces. `texts`: configurations by file
+    name. `exact_ns`: duration of every node before rounding, to which the written folder is
+    compared. The script requires of every prefix as many traces as the largest algorithm has ranks.
     """
     traces = trace_files(_remove_folder_data(workload), omitted=PRIVATE_ATTRIBUTES)
     # The script checks for the number of traces of the largest algorithm.
@@ -195,11 +197,12 @@ def _load_artifacts(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
 
 
 def _write_as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
-    """Write a job as one collective per rank whose custom algorithm is the job.
+    """Write a job as the custom algorithm of one collective, which is the workload of every rank.
 
-    The slots of a workload then do not apply. The workload of every rank is one all-reduce of 1
-    MiB; groups of the job are dropped. Raises `UsageError` for nodes other than computations, SEND
-    and RECV, and for durations above 1 ns that are no whole microseconds.
+    The workload is an all-reduce of 1 MiB, whose kind and size have no effect. The limits of a
+    workload on nodes at once (slots) then do not apply; groups of the job are dropped. Raises
+    `UsageError` for nodes other than computations, SEND and RECV, and for durations above 1 ns that
+    are no whole microseconds.
     """
     nodes = workload.nodes
     allowed = nodes.is_kind(NodeKind.COMPUTE, NodeKind.SEND, NodeKind.RECV)
@@ -239,10 +242,11 @@ def _write_as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteRe
 def _build_texts(
     workload: Workload, system: Mapping[str, object], network: str, per_node: Mapping[int, str]
 ) -> dict[str, str]:
-    """Return the texts of the configurations by file name, without the script.
+    """Return the texts of a job's configurations by file name, without the script.
 
-    `per_node`: prefix of the algorithm by identity of the node. The groups file and the map of
-    nodes exist only if the job has groups or such nodes.
+    `system`: content of the system configuration; `network`: text of network.yml. `per_node`:
+    prefix of the algorithm by node identity. The groups file exists only if the job has groups, the
+    map of nodes only if `per_node` is not empty.
     """
     texts = {SYSTEM: _format_json(system), NETWORK: network, MEMORY: _NO_MEMORY}
     if workload.groups:
@@ -273,12 +277,12 @@ def _build_script(
 
 
 def _write_network(workload: Workload, options: JobWriteOptions) -> str:
-    """Return the text of network.yml for the option `topology`.
+    """Return the text of network.yml for the network of the option `topology`.
 
-    Without the option it is a full mesh of `_DEFAULT_BANDWIDTH_BYTES_PER_S` and
-    `_DEFAULT_LATENCY_S`. The network must be equivalent for the pairs that communicate: any two
-    ranks if the job has collectives, else those of its SENDs. Raises `UsageError` if ASTRA-sim has
-    no such network.
+    Without the option it is a full mesh of all ranks with `_DEFAULT_BANDWIDTH_BYTES_PER_S` and
+    `_DEFAULT_LATENCY_S`. Otherwise ASTRA-sim's network must be equivalent for all pairs that may
+    communicate: any two ranks if the job has collectives, else sender and receiver of its SENDs.
+    Raises `UsageError` if ASTRA-sim has no such network.
     """
     if options.topology is None:
         bandwidth = _DEFAULT_BANDWIDTH_BYTES_PER_S
@@ -308,9 +312,9 @@ def _add_prefix(traces: Iterable[Artifact], prefix: str) -> Iterator[Artifact]:
 
 
 def _remove_folder_data(workload: Workload) -> Workload:
-    """Return the job without its algorithms and configurations, which are in other files.
+    """Return a copy of a job without its algorithms and the configurations of its folder.
 
-    Nodes refer to no algorithm any more. The argument is not changed.
+    These are written to other files. Nodes refer to no algorithm any more (-1).
     """
     extensions = {key: value for key, value in workload.extensions.items() if key != EXTENSION}
     # The map of nodes contains the algorithm of each node.

@@ -52,8 +52,10 @@ from hub_core.plugin_api import NoOptions, Source, SourcePart
 def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
     """Read an algorithm from a folder, placed on the NPUs of its group (format `astra-sim`).
 
-    If the user names traces that no configuration uses, only the traces are read. An algorithm with
-    sizes in chunks gets the bytes of its workload node. Raises `InputError` and `UsageError` for
+    The algorithm is the one of the option `algorithm`, else the one whose traces the user named,
+    else the only one. If the user names traces that no configuration uses, only the traces are
+    read. An algorithm with sizes in chunks gets the bytes of its workload node. A script for the
+    congestion-unaware backend is reported as a note. Raises `InputError` and `UsageError` for
     missing or ambiguous parts of the folder, and if the number of traces is not the number of NPUs.
     """
     files = FolderFiles.of(source)
@@ -173,11 +175,12 @@ def _select_members(
     used: FolderAlgorithm,
     option_group: str | None,
 ) -> tuple[int, ...] | None:
-    """Return the NPUs of the group that runs an algorithm; None for all NPUs.
+    """Return the NPUs that run an algorithm, one per rank; None for all NPUs.
 
-    `option_group`, the user's choice, takes precedence over the groups of the workload's nodes.
-    Raises `InputError` if several groups run it, if the group is not defined, or if its NPUs do not
-    ascend.
+    They are the members of `option_group`, the user's choice, else of the group of the workload's
+    nodes that run the algorithm. Without such nodes, or for nodes without a group, all NPUs run it.
+    Raises `InputError` if nodes of several groups run it, if no file defines the group, and if its
+    NPUs do not ascend.
     """
     groups = {option_group} if option_group is not None else used.groups
     if not groups or groups == {""}:
@@ -205,9 +208,11 @@ PRIVATE_ATTRIBUTES = frozenset({"duration_ns", "root", "collhub_algorithm", "col
 def read_job(source: Source, options: JobFolderOptions) -> Workload:
     """Read the job of a folder with its configurations (format `astra-sim-job`).
 
-    The extension `EXTENSION` contains the texts of the configurations, the backend of the script
-    and the prefixes of custom algorithms, so that the folder can be simulated and written again.
-    Raises `InputError` for missing, contradictory or ambiguous files.
+    The workload is the set of traces that the user named, else that of the option `workload`, else
+    the only one that is no algorithm. The extension `EXTENSION` of the job contains the texts of
+    the configurations, the backend of the script and the prefixes of custom algorithms, so that the
+    folder can be simulated and written again. Raises `InputError` for missing, contradictory or
+    ambiguous files.
     """
     files = FolderFiles.of(source)
     uses = AlgorithmUses(files, are_natives_enough=True)
@@ -242,10 +247,12 @@ def read_job(source: Source, options: JobFolderOptions) -> Workload:
 def _read_workload(
     files: FolderFiles, prefix: str, groups: Mapping[str, tuple[int, ...]]
 ) -> Workload:
-    """Read the workload from its traces; its groups get the NPUs from `groups`, unused ones last.
+    """Read the job of the traces with this prefix, with process groups from the groups file.
 
-    Notes of the reader are dropped. The hub's attribute `duration_ns` is ignored, because ASTRA-sim
-    reads `duration_micros`. Raises `InputError` if a node's group is not in `groups`.
+    `groups`: NPUs of each group by name. The groups that nodes use come first, then the unused
+    ones. The attribute `duration_ns` of nodes is ignored, because ASTRA-sim reads only
+    `duration_micros`. Findings of the reader are dropped. Raises `InputError` if a node's group is
+    not in `groups`.
     """
     source = replace(files.source_of(prefix), report=lambda found: None)
     # Ignore duration_ns, an attribute of the hub: ASTRA-sim reads duration_micros.
@@ -313,11 +320,11 @@ def claims(source: Source) -> bool:
 
 
 def _has_other_work(part: SourcePart, uses: AlgorithmUses) -> bool | None:
-    """Return whether a rank has other work than collectives with different custom algorithms.
+    """Return whether a rank's workload is more than collectives with custom algorithms.
 
-    True for nodes of other types, for a collective without a custom algorithm, and if two
-    collectives use the same one. None for an idle rank, whose only node is a computation without a
-    duration.
+    `part`: trace of the rank. True for nodes of other types, for a collective without a custom
+    algorithm, and if two collectives use the same algorithm. None for an idle rank, whose only node
+    is a computation without a duration. Otherwise False.
     """
     file, _ = open_rank_file(part.name, part.rank or 0, part.load())
     nodes = decode_nodes(Batch([file]), ShapeBook(["comm_type"], ()))

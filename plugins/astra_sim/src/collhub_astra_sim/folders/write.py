@@ -92,11 +92,13 @@ def build_folder(
 def build_folder_of_several(
     named: Sequence[NamedAlgorithm], topology: Topology | None, options: AstraFolderOptions
 ) -> AstraFolder:
-    """Return the folder for algorithms with equal numbers of ranks, which run in sequence.
+    """Return the folder for several algorithms, which ASTRA-sim runs one after the other.
 
-    The placement is that of the first one. The options `name` and `size` are ignored. Equal losses
-    are listed once. Raises `UsageError` if two algorithms need different networks, or if two in a
-    group have the same collective (the second would never run), and the errors of `write`.
+    All must have the same number of ranks; this is not checked. Their NPUs are those of the first
+    one. The options `name` and `size` are ignored, because each algorithm has its own. Equal losses
+    are listed once. Raises `UsageError` if two algorithms need different networks, or if only a
+    part of the NPUs takes part and two have the same collective (the second would never run), and
+    the errors of `write`.
     """
     placement = choose_placement(named[0].algorithm, topology, options)
     programs: list[FolderProgram] = []
@@ -162,11 +164,11 @@ def _build_program(
 
 
 def _compute_comm_size(algorithm: Algorithm, size: int, options: AstraFolderOptions) -> int:
-    """Return the bytes of the workload node: `size`, or the share of one rank for an all-gather.
+    """Return the bytes to write in the workload node of an algorithm of `size` bytes.
 
-    The share is at least 1, because ranks never finish an all-gather of 0 bytes. In the symbolic
-    dialect it is `size` for an all-gather as well. The number scales symbolic traces and does not
-    affect absolute ones.
+    It is `size`, but for an all-gather the part of one rank, because ASTRA-sim counts its input; at
+    least 1, because ranks never finish an all-gather of 0 bytes. In the symbolic dialect it is
+    `size` for all collectives. The number scales symbolic traces and does not affect absolute ones.
     """
     # An all-gather counts the input of one rank. But the only reader of symbolic sizes, a branch of
     # ASTRA-sim, divides this number by the units of the entire output, so it gets the total.
@@ -178,10 +180,11 @@ def _compute_comm_size(algorithm: Algorithm, size: int, options: AstraFolderOpti
 
 
 def _check_messages(nodes: NodeTable, algorithm: Algorithm) -> None:
-    """Raise `InputError` for messages on which the simulator aborts.
+    """Raise `InputError` for the first message on which ASTRA-sim aborts.
 
-    These are, in this order, messages of 0 bytes, messages of a rank to itself, and `_TAG_LIMIT` or
-    more messages between two ranks. The error contains the first such step.
+    `nodes`: trace nodes of the algorithm. Checked in this order: messages of 0 bytes, messages of a
+    rank to itself, and nodes with a tag of at least `_TAG_LIMIT`, which occur if two ranks exchange
+    too many messages. The error contains the step.
     """
     is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
     is_to_self = nodes.peer == group_of_entry(nodes.rank_indptr)
@@ -207,10 +210,11 @@ def _find_network(
     nodes: NodeTable,
     is_congestion_aware: bool,
 ) -> AstraNetwork:
-    """Return the network of the folder that is equivalent for the SENDs of the traces.
+    """Return ASTRA-sim's network on which the messages take the same times as on a topology.
 
-    Without a topology it is a full mesh of all NPUs with 50 GiB/s and 500 ns. Raises `UsageError`
-    if ASTRA-sim has no equivalent network, and for a mesh of fewer than two NPUs.
+    `nodes`: trace nodes, of which the SENDs count. Without a topology it is a full mesh of all NPUs
+    with 50 GiB/s and 500 ns. Raises `UsageError` if ASTRA-sim has no such network, and for a mesh
+    of fewer than two NPUs.
     """
     if topology is None:
         return make_full_mesh(
@@ -277,9 +281,10 @@ def _check_collective(algorithm: Algorithm) -> Loss | None:
 
 
 def _check_dialect(options: AstraFolderOptions) -> Loss | None:
-    """Return the loss if the options' simulator cannot read the sizes in the traces, else None.
+    """Return the loss if the chosen release of ASTRA-sim cannot read the sizes in the traces.
 
-    The public release reads bytes (absolute), the branch of pull request 343 chunks (symbolic).
+    The public release reads sizes in bytes (dialect `absolute`), the branch of pull request 343
+    sizes in chunks (`symbolic`). None if the option `dialect` has the readable one or `both`.
     """
     unread = {PUBLIC_RELEASE: "symbolic", SYMBOLIC_BRANCH: "absolute"}[options.simulator]
     if options.dialect != unread:
@@ -300,12 +305,12 @@ def _check_dialect(options: AstraFolderOptions) -> Loss | None:
 def _check_instant_messages(
     algorithm: Algorithm, nodes: NodeTable, network: AstraNetwork, is_congestion_aware: bool
 ) -> Loss | None:
-    """Return the loss of messages that start at time 0 and take less than 1 ns; None without any.
+    """Return the loss of messages that cause an event at time 0, on which ASTRA-sim aborts.
 
-    ASTRA-sim aborts on an event at time 0. Only SENDs without dependencies are considered. Their
-    first event is the release of the link with congestion, the arrival without, on the fastest
-    dimension. Latencies are rounded to 1e-6 ns. The loss contains the number of such messages and
-    the first step.
+    These are SENDs without dependencies whose first event takes less than 1 ns on the fastest
+    dimension of the network. The first event is the release of the link if the backend is
+    congestion-aware, else the arrival. Latencies are rounded to 1e-6 ns, as in the network file.
+    The loss contains the number of such messages and the first step; None without any.
     """
     # Data and control dependencies both delay a node.
     waits = np.diff(nodes.data_indptr) + np.diff(nodes.control_indptr)

@@ -103,10 +103,12 @@ class FatTree:
         return self.npus + sum(ports)
 
     def switches(self, number: int) -> int:
-        """Return the number of switches of tier `number`, rounded down if the numbers do not match.
+        """Return the number of switches of tier `number`; 0 is the lowest tier.
 
-        Tier 0 has one switch per `radix_down` NPUs. For higher tiers the number of uplinks follows
-        from the speeds and the oversubscription.
+        Tier 0 has one switch per `radix_down` NPUs. Going up a tier, the number of uplinks (first
+        the number of NPUs) is multiplied by the lower speed and divided by the higher speed and the
+        oversubscription; the tier has one switch per `radix_down` uplinks. Divisions are rounded
+        down.
         """
         if number == 0:
             return self.npus // self.tiers[0].radix_down
@@ -116,9 +118,12 @@ class FatTree:
         return uplinks // self.tiers[number].radix_down
 
     def _count_switches_above(self, number: int) -> int:
-        """Return the number of switches above to which one switch of tier `number` is connected.
+        """Return how many switches of tier `number` + 1 a switch of tier `number` is connected to.
 
-        Cables of a bundle lead to the same switch.
+        Parallel cables to a switch count once. With three tiers, a switch of tier 0 reaches all
+        switches of tier 1 in its pod, and one of tier 1 the number of top switches divided by the
+        number of switches of tier 1 in a pod. With two tiers, a switch of tier 0 reaches all top
+        switches.
         """
         # Switches below the second tier from the top belong to pods.
         if number + 2 == len(self.tiers):
@@ -155,10 +160,11 @@ class FatTree:
             first += count
 
     def _list_switches_above(self, number: int, switch: int) -> Iterator[int]:
-        """Yield the switches above a switch of tier `number`, by their numbers in their tier.
+        """Yield the switches of the next tier to which a switch of tier `number` is connected.
 
-        A switch of the lowest tier is connected to all switches of its pod. Switch g of a middle
-        tier, counted in a pod with a of them, is connected to g, g + a, g + 2 a, ...
+        Switches are numbered within their tier. A switch of tier 0 is connected to all switches of
+        tier 1 in its pod, or to all with two tiers. A switch of tier 1 that is number g of the a
+        switches in its pod is connected to g, g + a, g + 2 a, ...
         """
         reached = self._count_switches_above(number)
         if number:
@@ -171,9 +177,9 @@ class FatTree:
         yield from range(pod * reached, (pod + 1) * reached)
 
     def _make_cable(self, tier: int, low: int, high: int) -> Cable:
-        """Return the cable between the nodes `low` and `high` below tier `tier`.
+        """Return the cable from node `low` up to node `high`, which is a switch of tier `tier`.
 
-        It has the bandwidth (bytes/s) and latency (s) of the tier.
+        It has the bandwidth (bytes/s) and the latency (s) of this tier.
         """
         below = self.tiers[tier]
         return Cable(low, high, below.speed_gbps * _GBIT, below.latency_ns / _PER_SECOND)

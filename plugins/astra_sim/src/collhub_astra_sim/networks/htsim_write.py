@@ -17,9 +17,10 @@ from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 def write(topology: Topology, options: NoOptions) -> WriteResult:
     """Write the network as a topology file of htsim (format `htsim`).
 
-    It must be a fat tree of two or three tiers with equal links in a tier. Names of nodes are
-    losses. Reading the file may give switches other numbers. Raises `UsageError`
-    (`inexpressible-topology`) with the reason for all other networks.
+    It must be a fat tree of two or three tiers with equal links in a tier; NPUs of consecutive
+    numbers are connected to the same switch. Names of nodes are losses. Switches may have other
+    numbers when the file is read again. Raises `UsageError` (`inexpressible-topology`) with the
+    reason for all other networks.
     """
     del options
     try:
@@ -62,11 +63,12 @@ class _Levels:
     """A network by hops from the nearest NPU (level 0: the NPUs, 1: switches next to them)."""
 
     def __init__(self, topology: Topology) -> None:
-        """Divide the nodes into levels and collect the cables between them.
+        """Assign a level to every node, and count the cables between levels.
 
-        The level is 0 for NPUs, else the number of hops to the nearest NPU. Raises
-        `_NoFatTreeError` if a switch is not within three hops of an NPU, or if the levels of the
-        ends of a link do not differ by exactly one.
+        The level is 0 for NPUs, else the number of hops to the nearest NPU. Stored are the nodes of
+        each level, the number of cables from each node to each neighbour above and below, and the
+        (bandwidth, latency) pairs of cables by lower level. Raises `_NoFatTreeError` if a switch is
+        not within three hops of an NPU, or if a cable does not connect adjacent levels.
         """
         self._npus = topology.num_npus
         self._cables = cables_of(topology)
@@ -96,10 +98,12 @@ class _Levels:
             self._kinds[level[low]].add(cable[2:])
 
     def fat_tree(self) -> FatTree:
-        """Return the fat tree that equals this network.
+        """Return the htsim fat tree that equals this network.
 
-        It has two or three tiers of switches, each with cables of one rate and one latency. Raises
-        `_NoFatTreeError` with the first reason why there is none.
+        It has two or three tiers of switches; the cables below a tier have one bandwidth and
+        latency. Each switch of tier 0 must be connected to a block of consecutive NPUs, and pods
+        and top switches must be connected as htsim does. Raises `_NoFatTreeError` with the first
+        reason why there is none.
         """
         if self._count not in (2, 3):
             raise _NoFatTreeError(f"it has {self._count} tiers of switches, htsim 2 or 3")
@@ -118,10 +122,12 @@ class _Levels:
         return tree
 
     def _build_tier(self, number: int) -> Tier:
-        """Return the numbers of a tier, from the cables below and above its switches.
+        """Return the numbers of a tier of switches: ports, oversubscription, and cables below it.
 
-        The top tier has no ports above and is not oversubscribed. Raises `_NoFatTreeError` if the
-        switches or cables of the tier differ, and for bundles of cables to NPUs.
+        Speed, latency and bundle size (parallel cables between two nodes) are those of the cables
+        below. The top tier has no ports above and an oversubscription of 1. Raises
+        `_NoFatTreeError` if switches or cables of the tier differ, if the numbers are no integers,
+        and for bundles of cables to NPUs.
         """
         speed_gbps, latency_ns = self._get_speed(number)
         bundles = {count for node in self._nodes[number] for count in self._above[node].values()}
@@ -179,9 +185,10 @@ class _Levels:
         return share
 
     def _count_pods(self) -> int:
-        """Return the number of pods: 1 with two tiers, else the number of distinct switch sets.
+        """Return the number of pods of a fat tree.
 
-        A set is the switches above one switch of tier 0.
+        It is 1 with two tiers. With three, switches of tier 0 that are connected to the same
+        switches above form a pod.
         """
         if self._count == 2:
             return 1
@@ -204,9 +211,10 @@ class _Levels:
                 )
 
     def _check_cores(self) -> None:
-        """Raise `_NoFatTreeError` unless every pod has the same disjoint groups of top switches.
+        """Raise `_NoFatTreeError` unless all pods are connected to equal groups of top switches.
 
-        A group is the switches above one switch of tier 1. With two tiers nothing is checked.
+        A group is the set of top switches to which one switch of tier 1 is connected. All pods must
+        have the same groups, and groups must not overlap. With two tiers nothing is checked.
         """
         if self._count == 2:
             return

@@ -81,11 +81,11 @@ def _format_decimal(value: float) -> str:
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """Build the topology that a network YAML describes.
+    """Read the topology that a network YAML of ASTRA-sim describes.
 
-    The file contains bandwidths in GiB/s and latencies in ns, one entry per dimension; other keys
-    are ignored. Raises `InputError` with file and line for invalid entries and for files above 1
-    MiB.
+    The keys of `_KEYS` have one entry per dimension; bandwidths are in GiB/s, latencies in ns.
+    Other keys are ignored. Raises `InputError` (`invalid-network-yaml`), with the line if it is
+    known, for invalid entries, lists of different lengths and files above 1 MiB.
     """
     del options
     name, content = source.name, source.content()
@@ -117,11 +117,11 @@ def samples() -> Sequence[Source]:
 
 
 def _parse_plain_values(content: bytes) -> dict[str, list[_Scalar]] | None:
-    """Return the entries of a file with lines such as `topology: [ Ring, Switch ]` and comments.
+    """Parse a simple network YAML without a YAML library; None if it must parse the file.
 
-    None for any other content, for a repeated key, and if a key of `_KEYS` is missing: YAML's
-    parser then reads the file. This avoids its import, which takes longer (0.03 s) than all other
-    work on a small network.
+    The importing of the library takes 0.03 s. Simple are lines such as `topology: [ Ring, Switch ]`
+    or `key: value`, and lines without a key. Returns the entries by key, with the line of each.
+    None for any other line, a repeated key, and if a key of `_KEYS` is missing.
     """
     values: dict[str, list[_Scalar]] = {}
     lines = content.decode("ascii", "replace").removesuffix("\n").split("\n")
@@ -261,12 +261,13 @@ class AstraNetwork:
 def find_astra_network(
     topology: Topology, sources: Int64Array, destinations: Int64Array, *, is_congestion_aware: bool
 ) -> AstraNetwork:
-    """Return the network of ASTRA-sim for messages from `sources` to `destinations`.
+    """Return ASTRA-sim's network on which the messages take the same times as on a topology.
 
-    Both are NPUs, int64[messages]. Congestion-aware ASTRA-sim supports one dimension,
-    congestion-unaware any number; dimensions of one node are dropped. Another network with equal
-    links becomes FullyConnected, with a loss, if all messages are sent between neighbours. Raises
-    `UsageError` (`inexpressible-topology`) with the reason otherwise.
+    `sources`, `destinations`: NPUs of the messages, int64[messages]. A topology of rings, switches
+    and full meshes is kept without its dimensions of one node; the congestion-aware backend
+    supports only one dimension. Any other network with equal links becomes FullyConnected, with a
+    loss, if all messages go to direct neighbours. Otherwise raises `UsageError`
+    (`inexpressible-topology`) with the reason.
     """
     dimensions: tuple[Dimension, ...] = ()
     if not (topology.multicast or topology.reduction):
@@ -313,9 +314,10 @@ def make_full_mesh(npus: int, bandwidth_bytes_per_s: float, latency_s: float) ->
 
 
 def _as_astra(dimension: Dimension) -> Dimension:
-    """Return the dimension; a line or ring of two nodes becomes fully connected.
+    """Return a dimension as ASTRA-sim has it: lines and rings of two nodes are fully connected.
 
-    ASTRA-sim has no lines, and its rings need three nodes. Other lines are returned unchanged.
+    ASTRA-sim has no lines, and its rings need three nodes. Other dimensions are returned unchanged,
+    so the result may still be a line.
     """
     # ASTRA-sim has no lines, and its rings need three nodes.
     is_pair = dimension.size == 2 and dimension.kind in (DimensionKind.LINE, DimensionKind.RING)

@@ -89,10 +89,11 @@ class _Words:
         return topology_of(self._source.name, len(npus), header.nodes, cables)
 
     def _read_header(self) -> _Header:
-        """Read the header of ASTRA-sim or of SimAI.
+        """Read the numbers of nodes, switches and cables from the header of ASTRA-sim or of SimAI.
 
-        It is SimAI's if the fourth and fifth words are integers and the sixth does not start with a
-        digit (type of GPU). Raises `InputError` for invalid numbers, and if all nodes are switches.
+        It is SimAI's if the fourth and fifth words are integers and the sixth is a word that does
+        not start with a digit (the type of GPU); then NVSwitches count as switches. Raises
+        `InputError` for invalid numbers, and if all nodes are switches.
         """
         first = [self._read_integer("a number of nodes", MAX_NODES + 1)]
         first += [self._read_integer("a number of nodes", MAX_LINKS + 1) for _ in range(2)]
@@ -168,10 +169,10 @@ class _Words:
         return self._parse_number(next(self._words, ""), description, above)
 
     def _parse_number(self, word: str, description: str, above: int = MAX_LINKS + 1) -> int:
-        """Parse an integer in 0..above - 1 of decimal ASCII digits.
+        """Parse an integer of decimal ASCII digits, from 0 to `above` - 1.
 
-        `description` is used in the error. Raises `InputError` for other words; "" means the end of
-        the file.
+        Raises `InputError` for any other word; "" means the end of the file. `description` names
+        the number in the error.
         """
         is_number = word.isascii() and word.isdecimal() and len(word) <= len(str(above))
         if not is_number or int(word) >= above:
@@ -226,13 +227,13 @@ def _format_header(topology: Topology, cables: int, options: Ns3WriteOptions) ->
 
 
 def _format_simai_header(topology: Topology, cables: int, options: Ns3WriteOptions) -> list[str]:
-    """Return the first two lines of SimAI's form of a topology file.
+    """Return the first two lines of a topology file in SimAI's form.
 
-    The first line has the numbers of nodes, NPUs per server, NVSwitches, other switches and cables,
-    and the type of GPU. The second lists the switches, NVSwitches first. An NVSwitch is a switch
-    inside a server (`find_servers`); without any, every NPU is a server. Raises `UsageError`
-    (`uneven-servers`) for servers of different sizes or that do not start at a multiple of their
-    size.
+    The first line has the numbers of nodes, NPUs per server, NVSwitches, other switches and
+    `cables`, and the type of GPU from the options. The second lists the switches, NVSwitches first.
+    An NVSwitch is a switch that connects only the NPUs of one server (`find_servers`); without any,
+    a server has one NPU. Raises `UsageError` (`uneven-servers`) for servers of different sizes, or
+    that do not start at a multiple of their size.
     """
     npus, nodes = topology.num_npus, topology.num_nodes
     servers = find_servers(topology)
@@ -283,10 +284,9 @@ def report_name_losses(topology: Topology) -> Iterator[Loss]:
 
 
 def _report_rounding(cables: list[Cable]) -> Iterator[Loss]:
-    """Yield losses for bandwidths and latencies that change because the file has integers.
+    """Yield losses for bandwidths and latencies that the file rounds to whole bit/s and ns.
 
-    The units are bit/s and ns. There is at most one loss for each of the two, with the first
-    affected value.
+    At most one loss for each of the two, with the value of the first affected cable.
     """
     for cable in cables:
         bits = cable.bandwidth_bytes_per_s * 8
@@ -303,10 +303,10 @@ def _report_rounding(cables: list[Cable]) -> Iterator[Loss]:
 
 
 def _report_forwarding(topology: Topology) -> Iterator[Loss]:
-    """Yield one loss if some NPUs are connected only through NPUs, which do not forward in ns-3.
+    """Yield one loss if messages between some NPUs would have to pass another NPU.
 
-    It contains the number of such ordered pairs and the first one. Networks above `_MOST_JUDGED`
-    NPUs are not checked.
+    NPUs do not forward in ns-3. The loss has the number of ordered pairs of such NPUs and the first
+    one. Networks of more than `_MOST_JUDGED` NPUs are not checked.
     """
     if topology.num_npus > _MOST_JUDGED:
         return
@@ -339,10 +339,10 @@ def _find_reached(topology: Topology) -> BoolArray:
 
 
 def _find_islands(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return a number for every switch, equal for switches that are connected through switches.
+    """Return a number for every switch; switches connected through switches have the same one.
 
-    It is int64[switches], the smallest switch of the component, counted from 0. Links are assumed
-    to exist in both directions.
+    int64[switches]: the smallest switch of the connected component, counted from 0. Links are
+    assumed to exist in both directions.
     """
     npus = topology.num_npus
     island = np.arange(topology.num_nodes - npus)
@@ -370,12 +370,13 @@ class Servers:
 
 
 def find_servers(topology: Topology) -> Servers:
-    """Return the number of NPUs of a server and the switches inside servers.
+    """Return the number of NPUs of a server, and the switches that connect the NPUs of one server.
 
-    A switch is inside a server if it connects only consecutive NPUs that also have other links, and
-    not all NPUs unless there is no other such switch. Without any, every NPU is a server. Raises
-    `UsageError` (`uneven-servers`) for servers of different sizes, or that do not start at a
-    multiple of their size, because SimAI divides the number of an NPU by the size.
+    Such a switch connects at least two NPUs, of consecutive numbers, which all have other links
+    too, and no switch. A switch of all NPUs counts only if there is no other. Without such switches
+    a server has one NPU. Raises `UsageError` (`uneven-servers`) for servers of different sizes, or
+    that do not start at a multiple of their size, because SimAI divides the number of an NPU by the
+    size.
     """
     npus = topology.num_npus
     ends = np.unique(np.stack([topology.source, topology.destination]), axis=1)

@@ -120,10 +120,11 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
 def _remove_aborted_times(
     result: SimulationResult, topology: Topology, options: AnalyticalOptions
 ) -> SimulationResult:
-    """Return the result; if ASTRA-sim aborts on a folder of such traces, only the reasons.
+    """Replace the result by errors if ASTRA-sim aborts on these traces; otherwise return it.
 
-    Then all finish times are None and the diagnostics are errors. Networks of several dimensions
-    are never a reason, because ASTRA-sim cannot simulate them.
+    ASTRA-sim aborts if the result has a diagnostic of this kind, or because of the network (only
+    networks of one dimension, as ASTRA-sim cannot simulate others). Then all finish times are None
+    and the diagnostics are only the reasons, as errors.
     """
     from collhub_astra_sim.workloads.stopped_jobs import CODE, find_network_abort
 
@@ -155,13 +156,13 @@ def simulate_nodes(
     *,
     records_transfers: bool = False,
 ) -> NodeTimes:
-    """Simulate the nodes of a set of traces, without a check for aborts of ASTRA-sim.
+    """Simulate the nodes of the traces of all ranks; return the times of ranks and nodes.
 
     `duration_ns`: int64 by node, at least 1 for computations; None for the durations of the traces.
-    `locate`: returns the location of a node for messages; by default its rank and its position
-    there. `channel`: int64 by node, by default 0; used only on topologies of several planes.
-    `npus`: NPU of every rank, by default NPU r for rank r. `groups`: multicasts and sums in
-    switches. Raises the `InputError`s of `simulate`.
+    `locate`: returns the location of a node for messages; by default its rank and position.
+    `channel`: int64 by node, by default 0, selects the plane of a topology with several. `npus`:
+    NPU of every rank, by default NPU r. `groups`: multicasts and sums in switches. Transfers per
+    link are recorded only with `records_transfers`. Raises the `InputError`s of `simulate`.
     """
     from collhub_astra_sim.simulating.findings import report_findings
     from collhub_astra_sim.simulating.kernel import get_parents, run
@@ -196,10 +197,11 @@ def simulate_nodes(
 
 
 def _collect_transfers(world: SimulatedWorld) -> LinkTransfers:
-    """Return the recorded transmissions, one row per message and link, in order of time.
+    """Return the recorded transmissions of messages over links, one row each, in order of time.
 
-    `row` is the SEND node of the message. A message is ready for its first link when this node
-    starts, and for each later link when it arrives there. Times are in ns.
+    `row` is the SEND node of the message. Times are in ns. A message is ready for its first link
+    when this node starts, and for each later link when it arrives there; the ready time is at most
+    the start of the transmission.
     """
     records = world.transmission[: world.transmissions[0]]
     node, link, start = (records[name].copy() for name in ("node", "link", "start"))
@@ -214,9 +216,10 @@ def _collect_transfers(world: SimulatedWorld) -> LinkTransfers:
 
 
 def _find_step_location(algorithm: Algorithm, nodes: NodeTable, node: int) -> Location:
-    """Return the location, in the user's file, of the step to which a node belongs.
+    """Return the location, in the user's file, of the step to which a trace node belongs.
 
-    For a node without a step, it is the rank and the position in the rank's trace.
+    `node`: row of `nodes`. For a node without a step it is the rank, with the position of the node
+    in the rank's trace as the step.
     """
     row = int(nodes.step[node])
     # The node of a rank without steps belongs to no step.
@@ -252,9 +255,11 @@ def _find_channels(algorithm: Algorithm, nodes: NodeTable) -> Int64Array | None:
 def _compute_step_times(
     nodes: NodeTable, times: NodeTimes, steps: int
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the start of the first and the end of the last node of every step, in ns.
+    """Return the start and the end of every step in ns, both int64[steps].
 
-    Both are int64[steps]; -1 for a step that did not run.
+    A step may have several trace nodes, in order: its start is that of the first, its end that of
+    the last. -1 for a step without nodes or whose node did not start or end. `steps`: number of
+    steps.
     """
     start = np.full(steps, -1, np.int64)
     end = np.full(steps, -1, np.int64)
@@ -276,12 +281,12 @@ def simulate_rendezvous(
     options: AnalyticalOptions,
     npus: Sequence[int] | None,
 ) -> SimulationResult:
-    """Return ranks' finish times with the rendezvous protocol: messages wait for receivers.
+    """Simulate traces with the rendezvous protocol, in which messages wait for their receivers.
 
-    `nodes`: with the durations of all computations. `npus`: ascending NPUs of the ranks, None for
-    the first ones. A rank that never finishes has None; one diagnostic then reports all of them.
-    Raises `UsageError` for NPUs that do not ascend, networks of several planes, and link models
-    other than that of ASTRA-sim.
+    Returns the finish time of each rank in ns. `nodes`: with the durations of all computations.
+    `npus`: ascending NPUs of the ranks, None for the first ones. A rank that never finishes has
+    None, and one diagnostic reports all of these. Raises `UsageError` for NPUs that do not ascend,
+    networks of several planes, and an `occupancy` other than ASTRA-sim's.
     """
     # Imported here, because most algorithms are simulated without a job.
     from collhub_astra_sim.workloads.simulate import run_workload_layer
@@ -317,10 +322,10 @@ def simulate_rendezvous(
 
 
 def _build_job(members: Sequence[int], num_npus: int) -> Workload:
-    """Return a job with one all-reduce of the NPUs `members`, in whose place an algorithm runs.
+    """Return a job in which the NPUs `members` run one all-reduce, to be replaced by an algorithm.
 
-    It has `num_npus` ranks. The collective is in a group if there are other NPUs. Its bytes have no
-    effect.
+    It has `num_npus` ranks. If there are other NPUs, the collective has the process group `1` of
+    the members. Its bytes have no effect.
     """
     count = len(members)
     is_part = count < num_npus

@@ -30,10 +30,11 @@ def report_findings(
     model: TimingModel,
     locate: Locate,
 ) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of a finished simulation, in the order of the ranks.
+    """Return the diagnostics of a finished simulation.
 
-    They are errors and warnings about unfinished nodes, then a warning about an event at time 0 if
-    ASTRA-sim can simulate the network.
+    First, in the order of the ranks, those about nodes that did not end (errors and warnings).
+    Then, if `has_event_at_zero` and ASTRA-sim can simulate the network, a warning that ASTRA-sim
+    aborts on an event at time 0. `locate`: returns the location of a node.
     """
     diagnostics: list[Diagnostic] = []
     # The search for reasons takes longer than most runs, so it runs only if a node is stuck.
@@ -58,10 +59,10 @@ def _make_abort_warning() -> Diagnostic:
 
 
 def _is_astra_sim_network(topology: Topology, model: TimingModel) -> bool:
-    """Return whether ASTRA-sim can simulate this network.
+    """Return whether ASTRA-sim itself can simulate this network with this timing model.
 
-    The occupancy must be `serialization`, and all dimensions must be of the three kinds of
-    ASTRA-sim; with congestion there must be exactly one.
+    The occupancy must be `serialization`. The topology must have dimensions, all of the three kinds
+    of ASTRA-sim, and exactly one if the model is congestion-aware.
     """
     if model.occupancy is not Occupancy.SERIALIZATION:
         return False
@@ -91,11 +92,11 @@ class StuckNodes:
         self._blocker = _find_blockers(nodes, self._start, self._end)
 
     def findings_of(self, rank: int) -> Iterator[Diagnostic]:
-        """Yield at most one diagnostic about a rank that does not run all of its nodes.
+        """Yield at most one diagnostic about a rank with nodes that did not end.
 
-        If the rank finishes, the remaining nodes form a cycle, which is a warning. Otherwise it is
-        an error about the first node that started and did not end, or about the rank if there is
-        none.
+        Without such nodes nothing is yielded, unless the rank never finishes. If the rank finished,
+        its nodes that did not end form a cycle, which is a warning. If it did not, it is an error
+        about the first node that started and did not end, or about the rank if there is none.
         """
         first, end = self._get_rows(rank)
         unended = first + np.flatnonzero(self._end[first:end] < 0)
@@ -171,7 +172,10 @@ class StuckNodes:
         return NodeType(kind).name
 
     def _find_sender(self, receive: int) -> int | None:
-        """Return the first unstarted SEND that matches a RECV's message; None without one."""
+        """Return the first SEND for the message of a RECV that did not start; None without one.
+
+        It has the RECV's peer as sender, and the same key (ends, tag and size).
+        """
         sends = self._find_sends_to(receive)
         has_key = self._key[sends] == self._key[receive]
         is_waiting = self._start[sends] < 0
@@ -213,7 +217,10 @@ class StuckNodes:
         return f"{sender} never sends"
 
     def _find_cure(self, node: int) -> str:
-        """Return the advice for a RECV that no unstarted SEND matches; "" for all other nodes."""
+        """Return the advice for a RECV whose message no rank sends; "" for all other nodes.
+
+        No rank sends it if there is no SEND of the message that has not started.
+        """
         is_receive = self._nodes.type[node] == NodeType.COMM_RECV
         if not is_receive or self._find_sender(node) is not None:
             return ""
@@ -230,10 +237,12 @@ class StuckNodes:
 
 
 def _find_blockers(nodes: NodeTable, start: Int64Array, end: Int64Array) -> Int64Array:
-    """Return for every node that did not start the node that blocks it: int64[nodes].
+    """Return for every node the node because of which it did not start: int64[nodes].
 
-    It is a started node, directly or through other nodes, or a node of a cycle if there is none. A
-    started node has its own number. Cost: O(n log n).
+    The chain of parents that did not end is followed until a node that started (but did not end),
+    or around a cycle, of which some node results. Among several parents the last data parent is
+    followed, else the last control parent. A node that started has its own number. Cost: O(n log
+    n).
     """
     blocker = np.arange(len(nodes))
     # Data dependencies come last: if an element is assigned repeatedly, numpy uses the last value.

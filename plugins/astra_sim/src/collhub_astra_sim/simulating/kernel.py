@@ -220,9 +220,11 @@ def _simulate(world: SimulatedWorld, parents: NodeParents) -> bool:
 
 @compiled
 def _handle_event(kind: Integer, item: Integer, now: Integer, world: SimulatedWorld) -> Integer:
-    """Process one event at time `now` (ns); `kind` decides whether `item` is a node, link or rank.
+    """Process one event at time `now` (ns); write the nodes that end to `world.ended`.
 
-    Writes the nodes that end to `world.ended`, in order, and returns their number.
+    `kind` determines the event and the meaning of `item`: a message (SEND node) arrives at the end
+    of a link, a link becomes free, a RECV node ends, or computations of a rank end. Returns the
+    number of nodes that end.
     """
     if kind == _DELIVERY:
         return _handle_arrival(item, now, world)
@@ -271,10 +273,11 @@ def _start_node(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @compiled
 def _send_message(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Assign a slot to a message, if it has none, and put it on its first link.
+    """Start the message of a SEND: reserve its entry for matching, and put it on its first link.
 
-    The n-th SEND of a key that starts gets the n-th slot of the key, which matches it with the n-th
-    RECV.
+    The n-th SEND of a key (ends, tag and size) that starts gets the n-th slot of the key, as does
+    the n-th RECV, which matches them; a slot that was assigned before is kept. With multicasts or
+    sums in switches, a copy of a message is sent with the original.
     """
     node = world.node[row]
     if node["slot"] < 0:
@@ -289,10 +292,10 @@ def _send_message(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @outlined
 def _send_unless_sent(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Send a message, or the message of which it is a copy, unless that was already sent.
+    """Send the message of a SEND; a copy in a multicast sends the original, unless already sent.
 
-    All messages of a multicast start at the same time. The first one determines the position in the
-    queue of the link.
+    `row`: node of the SEND. All messages of a multicast start at the same time; the first one
+    determines the position in the queue of the link. Marks the original as sent.
     """
     leader = world.switched[row]["leader"]
     first = row if leader < 0 else leader
@@ -337,11 +340,11 @@ def _post_receive(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @compiled
 def _finish_computations(rank: Integer, now: Integer, world: SimulatedWorld) -> Integer:
-    """Collect all computations of a rank that end at `now`, in the order in which they started.
+    """Collect all computations of a rank that end at `now` (ns), in their starting order.
 
-    Writes them to `world.ended` and returns their number. The event of the first one finishes all
-    of them, and the events of the others find none, because ASTRA-sim has one callback per rank and
-    time.
+    Removes them from the rank's heap, writes them to `world.ended` and returns their number. The
+    event of the first one finishes all of them, and the events of the others find none (0), because
+    ASTRA-sim has one callback per rank and time.
     """
     running = world.heap[1 + rank]
     first = running["first"]
@@ -400,7 +403,7 @@ def _release_children(row: Integer, world: SimulatedWorld) -> Integer:
 
 @compiled
 def _put_on_link(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Send a message over the next link of its route at `now` (ns).
+    """Send the message of node `row` over the next link of its route at `now` (ns).
 
     If the link is busy, the message is appended to the queue of the link (first come, first
     served).
@@ -481,11 +484,12 @@ def _release_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @compiled
 def _handle_arrival(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
-    """Forward a message that has arrived at the end of a link, or deliver it.
+    """Forward the message of node `row`, which arrives at the end of a link, or deliver it.
 
-    At delivery the SEND ends, then the RECV if it is posted; a message that carries a sum ends the
-    posted RECVs of all its parts. Writes the nodes that end to `world.ended` and returns their
-    number.
+    `now`: time of arrival in ns. The message is forwarded over the next link of its route unless
+    this was the last. At delivery the SEND ends, then the RECV if it is posted; otherwise the slot
+    is marked as arrived. For a message that carries a sum formed in switches, the posted RECVs of
+    all its parts end. Writes the nodes that end to `world.ended` and returns their number.
     """
     node = world.node[row]
     if node["work"] & _LOW_BITS < node["work"] >> 32:
@@ -513,10 +517,11 @@ def _handle_arrival(row: Integer, now: Integer, world: SimulatedWorld) -> Intege
 
 @outlined
 def _forward_at_switch(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
-    """Forward a message at a switch: send its copies from there, or add it to a sum.
+    """Forward the message of node `row` at the switch that it has reached at `now` (ns).
 
-    Returns the number of nodes that end, written to `world.ended`: the SEND of a message that
-    enters its first sum.
+    If its sum is formed at this switch, the message is added to the sum instead, and its SEND ends
+    at its first sum. Copies of the message that leave the route here are sent too. Writes the SEND
+    that ends to `world.ended` and returns 1, else 0.
     """
     position = world.node[row]["work"] & _LOW_BITS
     switched = world.switched[row]
@@ -541,9 +546,10 @@ def _forward_at_switch(row: Integer, now: Integer, world: SimulatedWorld) -> Int
 
 @compiled
 def _add_to_sum(index: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Add a message to a sum; when none is missing, forward the message that carries the sum.
+    """Count one more arrived message of sum `index`; when the last arrives, forward the sum.
 
-    The next sum that the carrier enters, if any, is stored. All other messages end here.
+    One message, the carrier, continues with the sum; the others end here. The next sum that the
+    carrier enters, if any, is stored with it.
     """
     total = world.sum[index]
     total["missing"] -= 1
@@ -557,10 +563,10 @@ def _add_to_sum(index: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @outlined
 def _deliver_sum(row: Integer, world: SimulatedWorld) -> Integer:
-    """Deliver all messages of a sum at once.
+    """Deliver all messages whose sum arrives with message `row`.
 
-    Writes the posted RECVs to `world.ended`, in the order of the sum, and returns their number. The
-    slots of the other messages are marked as arrived.
+    Writes the posted RECVs of these messages to `world.ended`, starting with that of `row`, and
+    returns their number. The slots of messages without a posted RECV are marked as arrived.
     """
     ended = 0
     part = row
@@ -580,10 +586,11 @@ def _deliver_sum(row: Integer, world: SimulatedWorld) -> Integer:
 def _write_orders(
     world: SimulatedWorld, parents: NodeParents, roots: Int64Array, counts: Int64Array
 ) -> int:
-    """Write the children of all nodes to the world, and the roots of all ranks to `roots` (kernel).
+    """Determine the order in which ASTRA-sim starts nodes, without a simulation (kernel).
 
-    `roots` gets the roots rank by rank, and `counts` their number per rank. Returns the number of
-    all roots.
+    Stores the children of all nodes in the world. Writes the nodes without parents to `roots`, rank
+    by rank in starting order, and their number by rank to `counts`. Returns the number of all
+    roots.
     """
     link_children(world, parents)
     total = 0

@@ -47,11 +47,11 @@ EMPTY_SET = np.int64(1)
 
 @compiled
 def sort_as_set(rows: IntArray, count: Integer, buckets: Integer, world: SetState) -> Integer:
-    """Reorder the first `count` rows in place from insertion order to that of an unordered_set.
+    """Reorder the first `count` rows as libstdc++'s unordered_set iterates after their insertion.
 
-    The order is the iteration order of libstdc++; two rows are reversed. `buckets`: bucket count of
-    the set before (`EMPTY_SET` for a new set). Returns the bucket count afterwards, which never
-    decreases and is unchanged for no rows.
+    `rows`, changed in place: nodes in the order of insertion, hashed by their identities. Two rows
+    are always reversed. `buckets`: bucket count of the set before (`EMPTY_SET` for a new set).
+    Returns the bucket count afterwards, which never decreases and is unchanged without rows.
     """
     # Nearly all sets are this small. A new element is inserted at the front unless its bucket is
     # occupied; then it is inserted before the first element of the bucket, which here is also the
@@ -71,11 +71,12 @@ def _sort_large_set(
     element: Records,
     before: Int64Array,
 ) -> Integer:
-    """Reorder rows as `sort_as_set` does, with a linked list of positions as in libstdc++.
+    """Reorder rows in place as libstdc++'s unordered_set iterates, by simulating its linked list.
 
-    `before`: by bucket, the position before its first element, -1 if the bucket is empty; all are
-    -1 before and after the call. `element[len(rows)]` is the head of the list. Returns the new
-    bucket count.
+    `identity`: hash of each node. `element`: records of the list by position; `element[len(rows)]`
+    is its head. `before`: by bucket, the position before its first element, -1 for an empty bucket;
+    all are -1 before and after the call. `buckets`: bucket count before. Returns the new bucket
+    count.
     """
     head = len(rows)
     element[head]["after"] = -1
@@ -110,7 +111,7 @@ def _write_order(rows: IntArray, element: Records, before: Int64Array) -> None:
 def _insert_element(
     position: Integer, head: Integer, buckets: Integer, element: Records, before: Int64Array
 ) -> None:
-    """Insert an element in front of the elements of its bucket in the linked list of the set.
+    """Insert the element at `position` into the linked list of a set, at the front of its bucket.
 
     The bucket is the identity modulo `buckets`. If it is empty, the element becomes the first of
     the entire list. `head`: entry before the list. `before`: by bucket, the entry before its first
@@ -161,10 +162,11 @@ def _expand_buckets(
 
 @compiled
 def find_roots_in_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
-    """Write the nodes of a rank without parents to `world.freed` and return their number.
+    """Write the nodes of a rank without parents to `world.freed`, in ASTRA-sim's starting order.
 
-    Their order is the iteration order of the set that Chakra's feeder fills while it iterates over
-    the set of all nodes. The bucket count of the rank is set too.
+    Returns their number. The order is that of the set that Chakra's feeder fills while it iterates
+    over the set of all nodes. Also stores the bucket count of this set for the rank. The parents
+    must have been counted (`link_children`).
     """
     count = _collect_in_file_order(rank, world, parents)
     sort_as_set(world.freed, count, EMPTY_SET, world)
@@ -208,8 +210,8 @@ def _count_children(world: SimulatedWorld, parents: NodeParents) -> None:
 def _reserve_children(world: SimulatedWorld) -> None:
     """Assign every node a range of `world.child` with one entry per child, in row order.
 
-    Then `children` is set to 0 and `latest_child` to -1 for all nodes, because the children are
-    counted again when they are written.
+    Sets `first_child` from the counts in `children`. Then sets `children` to 0 and `latest_child`
+    to -1 for all nodes, because children are counted again when they are written.
     """
     total = 0
     for row in range(len(world.node)):
@@ -264,10 +266,10 @@ def _collect_parents(row: Integer, world: SimulatedWorld, parents: NodeParents) 
 
 @compiled
 def _add_parent(parent: Integer, row: Integer, count: Integer, world: SimulatedWorld) -> Integer:
-    """Append `parent` to `world.parents` unless already there for `row`; return the new count.
+    """Append `parent` to `world.parents` unless it is there already; return the new count.
 
-    `count`: number of parents written so far. `latest_child[parent] == row` marks a parent as
-    present and is set here, so all parents of a row must be added before those of the next row.
+    `row`: the child node; `count`: number of its parents so far. Parents are marked in
+    `world.latest_child`, so all parents of a row must be added before those of the next row.
     """
     if world.latest_child[parent] == row:
         return count
@@ -280,9 +282,9 @@ def _add_parent(parent: Integer, row: Integer, count: Integer, world: SimulatedW
 def _collect_in_file_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
     """Write a rank's nodes to `world.freed` in the order in which its file first refers to them.
 
-    A file refers to a node by its record, or earlier by a dependency of another record; the
-    dependencies of a record are in the iteration order of the feeder's set. Returns the number of
-    nodes.
+    A file refers to a node by its record, or earlier by a dependency of another record.
+    Dependencies of a record are taken in the iteration order of the feeder's set. Returns the
+    number of nodes.
     """
     first, end = world.rank[rank]["first"], world.rank[rank + 1]["first"]
     is_touched = world.is_touched[: end - first]

@@ -56,10 +56,12 @@ def build_network(
     model: TimingModel,
     channels: Int64Array | None = None,
 ) -> SimulatedNetwork:
-    """Route pairs of NPUs and compute the times of messages of `sizes` bytes on the used links.
+    """Route pairs of NPUs, and tabulate the times of messages on the links that the routes use.
 
-    `channels`: int64 by pair, by default 0; they select the plane. Raises `InputError` for a pair
-    without a path, and (`too-large`) if the table of times would be too large.
+    `sources`, `destinations`: the pairs; `sizes`: all sizes of messages in bytes. `channels`: int64
+    by pair, by default 0; they select the plane of the topology. A congestion-unaware model has a
+    private link per pair. Raises `InputError` for a pair without a path, and (`too-large`) if the
+    table of times would be too large.
     """
     is_shared = model.is_congestion_aware
     links = route_links(topology, sources, destinations, is_shared, channels)
@@ -73,10 +75,11 @@ def route_links(
     is_shared: bool,
     channels: Int64Array | None = None,
 ) -> tuple[Routes, Float64Array, Float64Array]:
-    """Return (routes of pairs of NPUs, bandwidth in bytes/s and latency in ns of every link).
+    """Return the routes of pairs of NPUs, and bandwidth (bytes/s) and latency (ns) of every link.
 
-    If `is_shared`, the links are those of the topology, otherwise one private link per pair. Raises
-    `InputError` for a pair without a path.
+    If `is_shared`, the links are those of the topology; otherwise pair i has its own link i, which
+    never is shared. `channels`: plane of each pair, None for the default. Raises `InputError` for a
+    pair without a path.
     """
     if is_shared:
         routes = _find_routes(topology, sources, destinations, channels)
@@ -94,8 +97,8 @@ def _find_routes(
 ) -> Routes:
     """Return the route of each pair (`sources[i]`, `destinations[i]`), as links of the topology.
 
-    `channels` select planes; None for the default. Results for at most `_MOST_KEPT` pairs are
-    cached; the returned arrays are writable copies.
+    `channels`: int64 by pair, selects the plane; None for the default. Results for at most
+    `_MOST_KEPT` pairs are cached; the returned arrays are writable copies.
     """
     if len(sources) > _MOST_KEPT:
         return topology.routes(sources, destinations, channels)
@@ -128,11 +131,12 @@ def _add_times(
     sizes: Int64Array,
     occupancy: Occupancy,
 ) -> SimulatedNetwork:
-    """Build the network of routes over links with these bandwidths (bytes/s) and latencies (ns).
+    """Compute how long messages occupy each link, and when they arrive, in ns.
 
-    Links with exactly equal bandwidth and latency form a class. Times are computed by message size
-    and class: how long the link is busy, and until arrival. Links on no route have class 0. Raises
-    `InputError` (`too-large`) if the table would have more than `_LARGEST_TABLE` entries.
+    `bandwidth` (bytes/s) and `latency_ns` are by link, `sizes` (bytes) by size class. Used links
+    with exactly equal bandwidth and latency form a class; the two tables of times are by size and
+    class. Links on no route have class 0. Raises `InputError` (`too-large`) if a table would have
+    more than `_LARGEST_TABLE` entries.
     """
     used = distinct(routes.links)
     # A complex number per link, so that pairs of doubles are sorted and compared exactly.
@@ -178,11 +182,12 @@ _HOPS_THROUGH_SWITCH = 2
 def find_private_links(
     topology: Topology, sources: Int64Array, destinations: Int64Array, channels: Int64Array | None
 ) -> tuple[Float64Array, Float64Array]:
-    """Return (bandwidth in bytes/s, latency in ns) by pair of NPUs, for messages that never wait.
+    """Return bandwidth (bytes/s) and latency (ns) by pair of NPUs, for messages that share no link.
 
-    In regular networks only the hops in the first dimension in which the pair differs count, as in
-    ASTRA-sim's congestion-unaware network. In other networks they are the minimum bandwidth and the
-    sum of latencies of the route. Raises `InputError` for a pair without a path.
+    In a topology with dimensions only the hops in the first dimension in which the NPUs differ
+    count, as in ASTRA-sim's congestion-unaware network. In other topologies they are the minimum
+    bandwidth and the sum of the latencies of the route; `channels` select its plane. Raises
+    `InputError` for a pair without a path.
     """
     if topology.dimensions:
         return _measure_first_dimension(topology.dimensions, sources, destinations)
@@ -201,10 +206,11 @@ def find_private_links(
 def _measure_first_dimension(
     dimensions: tuple[Dimension, ...], sources: Int64Array, destinations: Int64Array
 ) -> tuple[Float64Array, Float64Array]:
-    """Return (bandwidth in bytes/s, latency in ns) of the first dimension where each pair differs.
+    """Return bandwidth (bytes/s) and latency (ns) of each pair in the first dimension that differs.
 
-    The first dimension varies fastest in the numbers of NPUs. The latency is that of all hops. Both
-    are 0 for a pair of equal NPUs.
+    The position of an NPU in the first dimension varies fastest with its number. The latency is
+    that of all hops between both positions, each rounded to 1e-6 ns. Both values are 0 for a pair
+    of equal NPUs.
     """
     bandwidth = np.zeros(len(sources))
     latency_ns = np.zeros(len(sources))
@@ -224,9 +230,10 @@ def _measure_first_dimension(
 
 
 def _count_hops(dimension: Dimension, distance: Int64Array) -> Int64Array:
-    """Return the number of links between two positions of a dimension at a distance of at least 1.
+    """Return the number of links between two positions of a dimension, by pair.
 
-    A ring is crossed in the shorter direction. A switch counts as two links, a full mesh as one.
+    `distance`: absolute difference of both positions, at least 1. A ring is crossed in the shorter
+    direction, a line directly. A switch counts as `_HOPS_THROUGH_SWITCH` links, a full mesh as one.
     """
     if dimension.kind is DimensionKind.RING:
         return np.minimum(distance, dimension.size - distance)
@@ -272,10 +279,10 @@ def get_trace_durations_ns(nodes: NodeTable) -> Int64Array:
 def compute_durations_ns(
     algorithm: Algorithm, nodes: NodeTable, collective_bytes: int, model: TimingModel
 ) -> Int64Array:
-    """Return the durations of all nodes in ns, int64[nodes], at least 1.
+    """Return the durations of all trace nodes in ns, int64[nodes], at least 1.
 
-    A missing duration of a local step is computed from the bandwidths of the model; it is 1 without
-    a bandwidth.
+    They are those of the traces. A missing duration of a local step is computed from its bytes and
+    the reduction or copy bandwidth of the model; it is 1 without a bandwidth.
     """
     durations = get_trace_durations_ns(nodes)
     is_local = (nodes.type == NodeType.COMP) & (nodes.step >= 0)

@@ -68,13 +68,13 @@ def build_world(
     *,
     records_transmissions: bool = False,
 ) -> SimulatedWorld:
-    """Build the state of the simulation before the start.
+    """Build the state of the simulation at its start: nodes, routes, times and empty queues.
 
-    `duration_ns`: int64 by node. `npu_of_rank`: int64 by rank. `channel`: int64 by node, selects
-    the plane of a message. `groups`: multicasts and sums in switches, by steps. Ranks start in the
-    order of their numbers; this is the order of NPUs if these ascend, as ASTRA-sim requires for
-    groups. Raises `InputError` for traces that cannot be simulated, with the location that `locate`
-    returns.
+    `duration_ns`: int64 by node. `npu_of_rank`: int64 by rank. `channel`: int64 by node, by default
+    0, selects the plane of a message. `groups`: multicasts and sums in switches, by steps. With
+    `records_transmissions` there is room to record one transmission per message and link. Ranks
+    start in the order of their numbers. Raises `InputError` for traces that cannot be simulated,
+    with the location that `locate` returns.
     """
     rank = group_of_entry(nodes.rank_indptr)
     check_nodes(nodes, rank, topology, locate)
@@ -128,9 +128,10 @@ def estimate_events(world: SimulatedWorld) -> int:
 def _collect_pairs(
     nodes: NodeTable, rank: Int64Array, sends: Int64Array, planes: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (code of each distinct plane, source and destination; index of it by SEND).
+    """Return the distinct (plane, source rank, destination rank) of messages as codes, ascending.
 
-    Codes ascend, and the plane is their most significant part. Source and destination are ranks.
+    A code is (plane * ranks + source) * ranks + destination. The second result is the index in
+    these codes by SEND. `rank`: by node; `sends`: rows of the SENDs; `planes`: plane of each SEND.
     """
     pair = compute_pair_codes(rank[sends], nodes.peer[sends], nodes.num_ranks)
     codes = planes * nodes.num_ranks**2 + pair
@@ -148,10 +149,10 @@ def _build_pair_network(
     sizes: Int64Array,
     model: TimingModel,
 ) -> SimulatedNetwork:
-    """Build the routes and times of messages for the codes of `_collect_pairs`.
+    """Build the network of the pairs in `routed`: their routes, and the times of messages on them.
 
-    A code combines plane, source rank and destination rank. Raises `InputError` as `build_network`
-    does.
+    `routed`: codes (plane * ranks + source rank) * ranks + destination rank. `sizes`: sizes of
+    messages in bytes. Raises `InputError` as `build_network` does.
     """
     ranks = len(npu_of_rank)
     planes, pair = np.divmod(routed, ranks**2)
@@ -201,14 +202,13 @@ def _assemble_world(
     switches: tuple[Records, Records],
     recorded: int,
 ) -> SimulatedWorld:
-    """Assemble the initial state of the simulation from its parts and allocate the work arrays.
+    """Assemble the initial state of the simulation from its parts, and allocate the work arrays.
 
-    Links and buckets are empty, no rank has finished (-1), and no RECV occupies its slot. Pools
-    have the maximum size of a run: one pending event per node and per link, one running computation
-    per node, and work arrays for the rank with the most nodes. `first_slot`: first slot of every
-    message key, and the end. `switches`: the records of messages at switches, and of sums.
-    `recorded`: number of transmissions to record. Links are shared if the timing model is
-    congestion-aware.
+    Queues are empty, no rank has finished (-1), and no RECV is posted. Arrays have the maximum size
+    of a run: one pending event per node and per link, one running computation per node, and work
+    arrays for the rank with the most nodes. `first_slot`: first slot of every message key, and the
+    end. `switches`: actions of switches by message, and sums. `recorded`: maximum number of
+    transmissions to record. Links are shared if the model is congestion-aware.
     """
     count, ranks, links = len(nodes), nodes.num_ranks, len(network.link_class)
     largest = int(np.diff(nodes.rank_indptr).max(initial=2))

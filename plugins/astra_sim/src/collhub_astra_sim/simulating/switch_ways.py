@@ -67,11 +67,12 @@ def build_switched_records(
     node_of_row: Int64Array,
     route_of_node: Int64Array,
 ) -> tuple[Records, Records]:
-    """Return (actions of switches on each node's message, sums that switches compute).
+    """Plan which messages switches copy or add, instead of separate messages.
 
-    They are record arrays: `SWITCHED` by node, with -1 for no copy and no sum, and `SUM`.
-    `node_of_row`: SEND node of every step. `route_of_node`: index in `routes` of every SEND.
-    Messages of a group that switches cannot copy or add are sent separately.
+    Returns a record (`SWITCHED`) per node, with -1 for no copy and no sum, and the sums (`SUM`).
+    `groups`: steps of multicasts and sums. `node_of_row`: SEND node of every step. `route_of_node`:
+    index in `routes` of every SEND. Messages of a group that no switch can copy or add are sent
+    separately.
     """
     switched = np.zeros(len(route_of_node), SWITCHED)
     for name in ("first_copy", "next_copy", "leaves_at", "sum", "sum_at"):
@@ -110,9 +111,11 @@ class _Layout:
         self.sums: list[list[int]] = []
 
     def copy(self, nodes: Int64Array, routes: Int64Array) -> None:
-        """Record that switches copy the messages of a multicast, except those sent separately.
+        """Record which messages of a multicast switches copy, and from which message.
 
-        `nodes`: its SENDs; `routes`: their routes.
+        `nodes`: SENDs of the multicast; `routes`: number of the route of each. A copied message
+        gets the original sender's message as leader, the hop at which it leaves the other's route,
+        and the number of hops that it skips. The other messages are sent separately.
         """
         switched = self._switched
         for copied in self._shapes.copies(routes):
@@ -125,11 +128,11 @@ class _Layout:
             switched["first_copy"][source] = node
 
     def add(self, nodes: Int64Array, routes: Int64Array) -> None:
-        """Record which sums in switches the messages of a group enter, and which arrive together.
+        """Record which messages of a group enter which sums in switches, and which arrive together.
 
-        `nodes`: SENDs of the group; `routes`: route of each. Each sum is appended to `sums` with
-        its first member and its number of members. A member may enter several sums, one after the
-        other.
+        `nodes`: SENDs of the group; `routes`: number of the route of each. Each sum is appended to
+        `sums`: first member, number of members, and -1 for the next sum that it enters. A message
+        may enter several sums, one after the other.
         """
         group_sums = self._shapes.sums(routes)
         last: dict[int, int] = {}
@@ -144,9 +147,10 @@ class _Layout:
             self._join_arrivals(int(nodes[first]), nodes[parts])
 
     def _add_to_sum(self, node: int, before: int | None, index: int, position: int) -> None:
-        """Record that a message enters sum `index` at a hop (`position`) of its route.
+        """Record that the message of `node` enters sum `index` at hop `position` of its route.
 
-        It is the message's first sum if `before` is None, otherwise the one after sum `before`.
+        `before`: the sum that it entered before, whose record then refers to this one; None if this
+        is its first, which is recorded with the message.
         """
         if before is not None:
             self.sums[before][2:] = [index, position]
@@ -155,10 +159,10 @@ class _Layout:
         self._switched["sum_at"][node] = position
 
     def _join_arrivals(self, carrier: int, parts: Int64Array) -> None:
-        """Link the messages `parts` to the record of the message `carrier`, which delivers them.
+        """Record that the messages `parts` are delivered together with the message `carrier`.
 
-        `first_part` of the carrier is the first one, and `next_part` of each the following one.
-        Without parts nothing changes.
+        The carrier's field `first_part` refers to the first of them, and `next_part` of each to the
+        next one. Without parts nothing changes.
         """
         if not len(parts):
             return
@@ -176,9 +180,9 @@ class _Shapes:
         self._sums: dict[tuple[int, ...], _Sums] = {}
 
     def copies(self, routes: Int64Array) -> list[_Copy]:
-        """Return the members of a multicast that switches copy from earlier members.
+        """Return which members of a multicast are copied by switches from which earlier members.
 
-        `routes`: numbers of the members' routes, by which the result is cached. A member without an
+        `routes`: numbers of the members' routes; the result is cached by them. A member without an
         entry is sent separately.
         """
         shape = tuple(routes.tolist())
@@ -205,10 +209,11 @@ class _Shapes:
         return [tuple(self._routes.links[first:end].tolist()) for first, end in bounds]
 
     def _find_copies(self, routes: Sequence[_Route]) -> list[_Copy]:
-        """Find the members of a multicast that switches copy, in the order of the members.
+        """Find the members of a multicast that switches can copy, in the order of the members.
 
-        The message of a member is copied at the last multicasting switch up to which its route
-        equals that of an earlier member.
+        `routes`: links of each member's route. A member is copied at the last switch with multicast
+        up to which its route equals that of an earlier member. The result has this member, and the
+        number of hops up to the switch.
         """
         owner: dict[_Route, int] = {}
         copies = []
@@ -221,10 +226,11 @@ class _Shapes:
         return copies
 
     def _count_shared_hops(self, route: _Route, owner: Mapping[_Route, int]) -> int:
-        """Return the number of hops of a route's longest shared prefix that ends at a switch.
+        """Return after how many hops of `route` a message can be copied from an earlier one.
 
-        The switch must support multicast. A prefix is shared if it and all shorter ones are keys of
-        `owner`, the prefixes of earlier routes. 0 without such a switch.
+        `owner`: all prefixes of the earlier routes. The hops are the longest prefix of `route` that
+        is one of them and ends at a switch with multicast, before the end of the route. 0 without
+        such a switch.
         """
         hops = 0
         for end in range(1, len(route)):
@@ -235,10 +241,12 @@ class _Shapes:
         return hops
 
     def _find_sums(self, routes: Sequence[_Route]) -> _Sums:
-        """Find the sums of a group, and the members that are delivered together.
+        """Find the sums that switches can form of a group, and which messages arrive together.
 
-        Messages are added at a reducing switch if their routes to the receiver are equal from there
-        on. Switches farther from the receiver come first. The first member carries the sum.
+        `routes`: links of each member's route. Messages are added at a switch that supports
+        reduction if their routes are equal from there to the end. Switches farther from the
+        receiver come first. The first member of a sum carries it on, and represents all of them at
+        later switches.
         """
         ends: dict[_Route, list[int]] = {}
         for member, route in enumerate(routes):

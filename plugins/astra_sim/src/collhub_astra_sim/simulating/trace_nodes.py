@@ -29,11 +29,11 @@ _ROOM = 4
 def compute_message_keys(
     nodes: NodeTable, rank: Int64Array, size_class: IntArray
 ) -> tuple[npt.NDArray[np.int32], Int64Array]:
-    """Return (key of every node, -1 for local nodes; row pointer of the slots of all keys).
+    """Return the message key of every node, and the ranges of slots of all keys as a row pointer.
 
-    Messages with the same ends, size class and tag (modulo `TAG_MODULUS`) have the same key.
-    `rank`, `size_class`: by node. A slot matches one SEND with one RECV; a key has as many slots as
-    SENDs or RECVs, whichever are more.
+    Messages with the same sender, receiver, size class and tag (modulo `TAG_MODULUS`) have the same
+    key; local nodes have -1. `rank`, `size_class`: by node. A slot matches one SEND with one RECV;
+    a key has as many slots as SENDs or RECVs, whichever are more.
     """
     rows, is_send = _find_messages(nodes)
     rank_of_end, peer = rank[rows], nodes.peer[rows]
@@ -90,7 +90,7 @@ def _compute_joint_codes(columns: Sequence[IntArray]) -> Int64Array:
 
 
 def compute_dense_codes(codes: Int64Array, span: int) -> tuple[Int64Array, int]:
-    """Return (codes renumbered from 0 without gaps in ascending order, number of distinct codes).
+    """Renumber codes from 0 without gaps, in ascending order; also return the number of new codes.
 
     All codes must be at least 0 and below `span`. Cost: linear if the span is not much larger than
     the number of codes, else that of a sort.
@@ -152,9 +152,10 @@ def _check_messages(nodes: NodeTable, rank: Int64Array, locate: Locate) -> None:
 
 
 def _check_parents(rank: Int64Array, indptr: Int64Array, parents: Int64Array) -> None:
-    """Raise `InputError` (`dangling`) for a dependency on a missing node or a node of another rank.
+    """Raise `InputError` (`dangling`) if a node depends on a missing node or one of another rank.
 
-    `parents`: rows of the table; `indptr`: row pointer of the parents by node; `rank`: by node.
+    `rank`: by node. `parents`: rows of the nodes on which node i depends, from `indptr[i]` to
+    `indptr[i + 1]`.
     """
     parent_counts = np.diff(indptr)
     child_rank = np.repeat(rank, parent_counts)
@@ -168,8 +169,8 @@ def _check_parents(rank: Int64Array, indptr: Int64Array, parents: Int64Array) ->
 def check_longest_time(hops: Int64Array, slowest_ns: Int64Array, duration_ns: Int64Array) -> None:
     """Raise `InputError` (`too-long`) if simulated times could reach `LONGEST_NS` and overflow.
 
-    The upper bound is a fully serial execution. `hops`, `slowest_ns` (time on the slowest link): by
-    message. `duration_ns`: by node.
+    The upper bound of the time is the sum of all durations (`duration_ns` by node) and, for every
+    message, `hops` times `slowest_ns`, its time on the slowest link.
     """
     on_links = float(np.sum(hops * slowest_ns.astype(np.float64)))
     on_ranks = float(np.sum(duration_ns, dtype=np.float64))

@@ -88,10 +88,12 @@ class _Chooser:
         return self.workload.num_ranks
 
     def native(self, kind: int, group: int, mask: int) -> int:
-        """Add the plan of native collectives of a kind, group and dimension mask; return its index.
+        """Add the plan of a native collective; return its index in `plans`.
 
-        `group`: -1 for all ranks. A group smaller than the system ignores the mask. Raises
-        `InputError` if ASTRA-sim cannot run the collective.
+        `kind`: number of the collective; `group`: its process group, -1 for all ranks; `mask`: bits
+        of the network dimensions that it uses. A group with fewer ranks than the job ignores the
+        mask and has a single dimension. The pairs of ranks that communicate are added to `pairs`.
+        Raises `InputError` if ASTRA-sim cannot run the collective.
         """
         ranks = np.array(self.workload.members(group), np.int64)
         if len(ranks) < self.num_ranks:
@@ -106,10 +108,12 @@ class _Chooser:
         return len(self.plans) - 1
 
     def of_traces(self, prefix: str, group: int) -> int:
-        """Add a custom algorithm and return its choice, the number -2 - index.
+        """Add a custom algorithm that a group runs; return its choice, -2 minus its index.
 
-        Raises `InputError` if the algorithm is missing or has another number of ranks than the
-        group, if the ranks of the group do not ascend, and if the system has several splits.
+        `prefix`: that of its traces; equal prefixes share an index. The pairs of ranks that
+        communicate are added to `pairs`. Raises `InputError` if the algorithm is missing or has
+        another number of ranks than the group, if the ranks of the group do not ascend, and if the
+        system has several splits.
         """
         if prefix not in self.available:
             cure = "provide the traces that the system JSON names"
@@ -139,12 +143,13 @@ def choose_algorithms(
     per_node: Mapping[int, str],
     named: NamedAlgorithms | None = None,
 ) -> Choices:
-    """Choose the algorithm of each collective in the rows `is_running`.
+    """Choose the algorithm of each collective node in the rows `is_running`.
 
     `kind`: native type by node. `dimensions`: sizes of the network's dimensions. `algorithms`:
-    custom ones by prefix. `per_node`: prefixes by identity of nodes. `named`: prefixes by row,
-    which take precedence. Equal collectives share one plan. Raises `InputError` if a collective has
-    no algorithm, or if its group lacks its rank.
+    custom ones by prefix of their traces. `per_node`: prefixes by node identity. `named`: prefixes
+    by row. `named` takes precedence, then `per_node`, then the system's custom algorithm of the
+    type, then the native one. Equal collectives share one plan. Raises `InputError` if a collective
+    has no algorithm, or if its group lacks its rank.
     """
     nodes, rows = workload.nodes, is_running
     chooser = _Chooser(workload, system, dimensions, algorithms)
@@ -175,10 +180,11 @@ def choose_algorithms(
 def _group_combinations(
     columns: Sequence[npt.NDArray[np.integer[Any]]],
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (first row of each distinct combination of values; combination of every row).
+    """Number the distinct combinations of values of rows; return an example row of each.
 
-    Combinations are numbered from 0 in ascending order, where the first column is the most
-    significant. Without rows both are empty. Cost: linear, unless values are far apart.
+    `columns`: integers by row. Returns the first row of each combination, and the combination of
+    every row. Combinations are numbered from 0 in ascending order, where the first column is the
+    most significant. Without rows both are empty. Cost: linear, unless values are far apart.
     """
     rows = len(columns[0])
     combination_of_row, count = np.zeros(rows, np.int64), 1
@@ -202,10 +208,12 @@ def _find_prefixes(
     per_node: Mapping[int, str],
     named: NamedAlgorithms | None,
 ) -> NamedAlgorithms:
-    """Return every row's custom algorithm as an index in the sorted names; -1 for a native one.
+    """Determine the custom algorithm of each row, or that it has none.
 
-    An algorithm in `named` takes precedence over that of the node's identity (`per_node`), and that
-    over the one of the collective's type.
+    Returns the sorted names (prefixes) and an index in them by row, -1 for a native algorithm.
+    `kind`: native type by node; `rows`: collective nodes. An algorithm in `named` (by row) takes
+    precedence over that of the node's identity (`per_node`), and that over the system's one for the
+    type.
     """
     explicit_names = () if named is None else named.names
     names = tuple(sorted({*system.custom.values(), *per_node.values(), *explicit_names}))
@@ -230,12 +238,12 @@ def get_dimension_sizes(dimensions: Sequence[int], num_ranks: int) -> tuple[int,
 def _collect_members(
     workload: Workload, rows: Int64Array
 ) -> tuple[Int64Array, Records, Int64Array]:
-    """Return (member of every node, records of members, concatenated ranks of all groups).
+    """Collect the pairs of a process group and a rank that run its collectives.
 
-    A member is a pair of a group and a rank that has a node of the group in `rows`. Equal pairs
-    share one record of dtype `MEMBER`; records are sorted by group and rank. Nodes without a group,
-    and nodes outside of `rows`, have member -1. There is at least one record, with zeros if there
-    are no members. Raises `InputError` (`group`) if a node's group lacks its rank.
+    Returns the pair's index by node, the records of the pairs (`MEMBER`), and the ranks of all
+    groups, concatenated. Pairs are sorted by group, then rank. Nodes without a group, and nodes
+    outside of `rows`, have -1. There is at least one record, with zeros if there are no pairs.
+    Raises `InputError` (`group`) if a node's group lacks its rank.
     """
     nodes = workload.nodes
     groups = workload.groups
@@ -277,9 +285,9 @@ def _collect_members(
 
 
 def _list_rings(num_ranks: int, phase: Phase) -> Int64Array:
-    """Return the ranks of every line along a phase's dimension.
+    """Return the ranks along every line of a phase's dimension: int64[lines, `phase.size`].
 
-    int64[lines, size of the dimension], in order of positions.
+    A line consists of ranks that differ only in the position in this dimension, in its order.
     """
     ranks = np.arange(num_ranks)
     starts = ranks[ranks // phase.stride % phase.size == 0]
@@ -288,12 +296,12 @@ def _list_rings(num_ranks: int, phase: Phase) -> Int64Array:
 
 
 def _find_native_pairs(phase: Phase, members: Int64Array, num_ranks: int) -> Int64Array:
-    """Return the codes of the ordered pairs of ranks that may communicate in a native phase.
+    """Return the ordered pairs of ranks that may communicate in a native phase, as distinct codes.
 
-    `members`: ranks of each line of a dimension, int64[lines, size], in the order of positions. The
-    algorithm determines the distances of two positions, modulo the size: 1 for a ring; all for
-    direct; powers of two for halving-doubling; powers of two, and these minus one, for trees. Both
-    directions are included. A code is source * num_ranks + destination; codes are distinct.
+    A code is source * num_ranks + destination; both directions are included. `members`: ranks of
+    each line of a dimension, int64[lines, size]. The algorithm determines the distances of
+    communicating positions, modulo the size: 1 for a ring; all for direct; powers of two for
+    halving-doubling; powers of two, and these minus one, for trees.
     """
     codes = []
     for shift in _list_shifts(phase):
@@ -320,9 +328,10 @@ def _list_shifts(phase: Phase) -> Iterator[int]:
 
 
 def _find_custom_pairs(nodes: NodeTable, ranks: Int64Array, num_ranks: int) -> Int64Array:
-    """Return the distinct codes of the pairs that communicate in a custom algorithm, both ways.
+    """Return the ordered pairs of ranks that communicate in a custom algorithm, as distinct codes.
 
-    `ranks`: rank of the job by rank of the algorithm.
+    A code is source * num_ranks + destination; each message gives both directions. `ranks`: rank of
+    the job by rank of the algorithm.
     """
     rows = np.flatnonzero((nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV))
     rank_of_node = np.repeat(np.arange(nodes.num_ranks), np.diff(nodes.rank_indptr))[rows]

@@ -52,11 +52,12 @@ class Phase(NamedTuple):
 def build_system_phases(
     kind: int, system: System, sizes: Sequence[int], dimensions: int
 ) -> tuple[Phase, ...]:
-    """Return the phases of a collective of all ranks on a network with these dimensions.
+    """Return the phases of a native collective of all ranks: one algorithm per network dimension.
 
-    `sizes`: NPUs of each dimension. `dimensions`: bit d is set if dimension d takes part. A first
-    algorithm with the prefix `one` gives a single phase over all ranks. Raises `InputError` if
-    ASTRA-sim aborts or its behaviour is undefined.
+    `sizes`: NPUs of each dimension. `dimensions`: bit d is set if dimension d takes part.
+    Dimensions of one NPU have no phase. If the name of the system's first algorithm begins with
+    `one`, it runs in a single phase over all ranks. Raises `InputError` for more algorithms than
+    dimensions, and if ASTRA-sim aborts or its behaviour is undefined.
     """
     names = _get_algorithm_names(kind, system)
     if names[0].startswith("one"):
@@ -78,10 +79,11 @@ def build_system_phases(
 
 
 def build_group_phases(kind: int, system: System, size: int) -> tuple[Phase, ...]:
-    """Return the phases of a collective of a group that is smaller than the system.
+    """Return the phases of a native collective of a process group that is smaller than the system.
 
-    There is one phase with the algorithm of the system, or a ring if it names several; no phase for
-    one member. Raises `InputError` if ASTRA-sim crashes or has no such algorithm.
+    `size`: its number of ranks. There is one phase, with the system's algorithm, or a ring if the
+    system has several for its dimensions; none for one rank. Raises `InputError` for a double
+    binary tree, on which ASTRA-sim crashes, and without an algorithm.
     """
     names = _get_algorithm_names(kind, system)
     if size == 1:
@@ -118,11 +120,11 @@ def _compute_stride(sizes: Sequence[int], level: int) -> int:
 
 
 def _build_phase(kind: int, name: str, level: int, stride: int, size: int) -> Phase:
-    """Build the phase of an algorithm of the collective `kind` in dimension `level`.
+    """Return the phase of collective `kind` with algorithm `name` in network dimension `level`.
 
-    `name`: name in the configuration; its case and a prefix `one` are ignored. `direct4` is the
-    direct algorithm with at most 4 concurrent messages, `direct` without a limit. `stride`:
-    difference of neighbouring ranks; `size`: ranks. Raises `KeyError` for an unknown name.
+    The case of `name` and a prefix `one` are ignored. `direct4` is the direct algorithm with at
+    most 4 concurrent messages; `direct` has no limit (width -1). `stride`: difference between
+    neighbouring ranks; `size`: ranks in the dimension. Raises `KeyError` for an unknown name.
     """
     name = name.removeprefix("one").lower()
     direct = re.fullmatch(r"direct(\d*)", name)
@@ -138,11 +140,13 @@ def _is_split(kind: int, system: System) -> bool:
 
 
 def _order_phases(kind: int, parts: Sequence[Phase], system: System) -> Iterator[Phase]:
-    """Yield the phases in the order of execution, with the halves of queues that they use.
+    """Yield the phases of a collective in the order of execution, with the queues that they use.
 
-    An all-gather traverses the dimensions backwards. A divided all-reduce has reduce-scatters
-    forwards and all-gathers backwards, with an all-reduce in the last dimension in between. Raises
-    `InputError` for an all-reduce over several dimensions without `collective-optimization`.
+    `parts`: one phase per dimension. An all-gather traverses the dimensions backwards, others
+    forwards. An all-reduce that is split by the system becomes reduce-scatters forwards, an
+    all-reduce in the last dimension, and all-gathers backwards; the all-gathers use the last half
+    of the queues, the others the first half. Raises `InputError` for an all-reduce over several
+    dimensions if the system has no `collective-optimization`.
     """
     if kind == ALL_GATHER:
         yield from reversed(parts)
@@ -193,11 +197,11 @@ class CustomTables(NamedTuple):
 
 
 def build_custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
-    """Return the tables of these algorithms, concatenated.
+    """Return the tables of several custom algorithms, concatenated, for the simulation kernel.
 
     Indices of nodes, roots and children refer to the concatenation. `ranks` has the first rank of
-    every algorithm, and the total number at the end. Work arrays and the maximum number of nodes
-    per rank are those of the largest algorithm. Without algorithms the tables are empty.
+    every algorithm, and the total at the end. Work arrays, and the maximum number of nodes per
+    rank, are those of the largest algorithm. Without algorithms the tables are empty.
     """
     parts = [_build_tables(nodes) for nodes in algorithms]
     node_first = np.cumsum([0, *(len(part.custom) for part in parts)])
@@ -228,11 +232,11 @@ def build_custom_tables(algorithms: Sequence[NodeTable]) -> CustomTables:
 
 
 def _build_tables(nodes: NodeTable) -> CustomTables:
-    """Return the tables of one algorithm: its nodes, roots and children.
+    """Return the tables of one custom algorithm (nodes, roots, children) for the simulation kernel.
 
-    Roots and children are in the iteration order of ASTRA-sim's sets. The work of a message is its
-    bytes, that of another node its duration in ns. The record of a rank has its first node and
-    number of nodes, and the same for its roots.
+    Roots (nodes without parents) and children are in the order in which ASTRA-sim starts them. The
+    work of a message is its bytes, that of another node its duration in ns. A rank has its first
+    node and its number of nodes, likewise of roots.
     """
     # Imported here, because most jobs have no custom algorithms.
     from collhub_astra_sim.simulating.kernel import get_parents, write_orders

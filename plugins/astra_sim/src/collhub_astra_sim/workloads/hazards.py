@@ -37,10 +37,11 @@ _LAST_GROUP = 499
 
 
 def find_hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
-    """Return one diagnostic per hazard, with its first node and the number of nodes.
+    """Return the inputs on which ASTRA-sim hangs, aborts or computes wrong results, as diagnostics.
 
-    Hazards are in the order of the checks; those without affected nodes are left out. ASTRA-sim
-    aborts on those with codes in `ABORTS`.
+    There is one diagnostic per check with affected nodes, in the order of the checks. It is located
+    at the first such node, and has the number of nodes. ASTRA-sim aborts on those with codes in
+    `ABORTS`.
     """
     diagnostics = []
     for code, is_affected, message, severity, cure in _list_checks(workload, system):
@@ -183,9 +184,10 @@ def _list_network_checks(workload: Workload, system: System) -> Iterator[_Check]
 
 
 def _evaluate_extras(workload: Workload, is_true: Callable[[StatedFields], bool]) -> BoolArray:
-    """Return for which nodes a condition on their extra records is true: bool[nodes].
+    """Return for which nodes a condition on their extra attributes is true: bool[nodes].
 
-    False for nodes without a record. The condition is called once per distinct record.
+    Many nodes may share one record of extra attributes (`workload.extras`); `is_true` is called
+    once per record. False for nodes without a record, and for empty records.
     """
     values = [bool(extra) and is_true(stated_fields(extra)) for extra in workload.extras]
     mask: BoolArray = np.array([*values, False])[workload.nodes.extra]
@@ -193,10 +195,10 @@ def _evaluate_extras(workload: Workload, is_true: Callable[[StatedFields], bool]
 
 
 def _find_foreign_ends(workload: Workload) -> BoolArray:
-    """Return which messages declare another rank as their local end: bool[nodes].
+    """Return which messages declare another rank than their own as their local end: bool[nodes].
 
-    The local end is `comm_src` of a SEND and `comm_dst` of a RECV. Messages that do not declare it
-    are False.
+    The local end is the attribute `comm_src` of a SEND and `comm_dst` of a RECV. False for messages
+    without this attribute, and for all other nodes.
     """
     nodes = workload.nodes
     mask = np.zeros(len(nodes), np.bool_)
@@ -208,10 +210,11 @@ def _find_foreign_ends(workload: Workload) -> BoolArray:
 
 
 def _find_ranks_with_final_message(workload: Workload, system: System) -> BoolArray:
-    """Return the ranks with a message or custom algorithm that no other work follows: bool[ranks].
+    """Return the ranks on which a message or a custom algorithm may be the last work: bool[ranks].
 
+    It is last if no other node than markers depends on it, because markers end with their parents.
     A collective runs a custom algorithm if its kind has one in the system, or its identity in the
-    job's folder. Markers are no work, because they end with their parents.
+    job's folder (`per_node`).
     """
     nodes = workload.nodes
     is_last = np.ones(len(nodes), np.bool_)
@@ -232,9 +235,9 @@ def _find_ranks_with_final_message(workload: Workload, system: System) -> BoolAr
 
 
 def is_empty_work(workload: Workload, system: System) -> BoolArray:
-    """Return which nodes are device computations of 0 bytes under the roofline: bool[nodes].
+    """Return which nodes are computations of 0 bytes on a device, whose times a roofline computes.
 
-    All False for a system without a roofline, where durations are given.
+    bool[nodes]. All are False if the system has no roofline, because durations are given then.
     """
     nodes = workload.nodes
     is_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host
@@ -246,9 +249,9 @@ def is_empty_work(workload: Workload, system: System) -> BoolArray:
 
 
 def report_empty_work(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
-    """Return a warning (`h3`) about the first computation of 0 bytes and the number of all.
+    """Return a warning (`h3`) if a roofline times computations of 0 bytes; () without any.
 
-    () if there are none.
+    Such a computation takes no time in ASTRA-sim. The warning has the first one and their number.
     """
     rows = np.flatnonzero(is_empty_work(workload, system))
     if not len(rows):
@@ -261,10 +264,10 @@ def report_empty_work(workload: Workload, system: System) -> tuple[Diagnostic, .
 
 
 def _has_other_group(workload: Workload, system: System) -> BoolArray:
-    """Return which nodes are of a rank that runs the same collective in several small groups.
+    """Return which collectives are of a rank that runs their kind in several small groups.
 
-    The result is bool[nodes]. Small groups lack some ranks. Only collectives with exactly one
-    algorithm in the system count.
+    bool[nodes]. A small group lacks some rank of the job. Only types of collectives with exactly
+    one algorithm in the system, and nodes of small groups, count.
     """
     nodes = workload.nodes
     is_small = [len(group.ranks) < workload.num_ranks for group in workload.groups]

@@ -90,11 +90,11 @@ def _start(rank: Integer, machine: Machine) -> None:
 
 @compiled
 def _advance_stream(index: Integer, now: Integer, machine: Machine) -> None:
-    """Advance a stream whose phase has finished: start its next phase, or finish the stream.
+    """Advance a stream (part of a collective on a rank) whose phase has finished at `now` (ns).
 
-    The last stream of a collective finishes its node. The node finishes before the stream leaves
-    its queue, because this may start the next collective of the rank. The record of the stream is
-    freed.
+    Starts its next phase, if there is one. Otherwise the stream leaves its queue and its record is
+    freed. The last stream of a collective node finishes the node, before it leaves the queue,
+    because this may start the next collective of the rank.
     """
     stream = machine.stream[index]
     if stream["steps_left"] > 1:
@@ -111,12 +111,11 @@ def _advance_stream(index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _execute_code(code: Integer, now: Integer, machine: Machine) -> None:
-    """Perform the action of a code at `now` (ns); unknown kinds do nothing.
+    """Perform the action of a code at `now` (ns); unknown actions do nothing.
 
-    The lowest `CODE_BITS` bits of the code are the kind of the action, the other bits the index of
-    its object (stream, message, node, transfer). A packet to reduce becomes ready after the
-    reduction time of its stream. If the action completes the phase of a stream, the stream
-    advances.
+    The lowest `CODE_BITS` bits of the code are the action, the other bits the index of its object
+    (stream, message, node or transfer). A packet to reduce becomes ready after the reduction time
+    of its stream. If the action completes the phase of a stream, the stream advances.
     """
     kind, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
     stream: Integer = -1
@@ -146,12 +145,12 @@ def _execute_code(code: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _handle_event(event: Integer, now: Integer, machine: Machine) -> None:
-    """Process one event and perform all actions that it causes.
+    """Process one event at `now` (ns) and perform all actions that it causes.
 
-    The lowest two bits of `event` are its kind, the others its object. The release of a link causes
-    no action, a delivery up to two. A batch of delays causes any number, in the order of creation,
-    including those added meanwhile. Any other event causes the action with its object as code.
-    Negative codes are skipped.
+    The lowest two bits of `event` are its kind, the others its object. The release of a link only
+    serves the link. A delivery causes up to two actions, a batch of expired delays any number, in
+    the order of creation, including those added meanwhile. For other kinds the object is the code
+    of the action. Negative codes are skipped.
     """
     kind, item = event & 3, event >> 2
     if kind == LINK_FREE:
@@ -178,10 +177,11 @@ def _handle_event(event: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _has_room(machine: Machine) -> bool:
-    """Return whether the pools have space for the objects that one event can create.
+    """Return whether the pools have enough unused records for all objects of one event.
 
-    Messages, delays and streams need `machine.margin` fresh records; events and buckets need twice
-    as many. Records that were returned for reuse do not count. Other pools are not tested.
+    `machine.margin` is the maximum number. Messages, delays and streams need that many records;
+    events and buckets (events of one time) twice as many. Records that were returned for reuse do
+    not count.
     """
     margin = machine.margin
     store = machine.store
@@ -194,11 +194,12 @@ def _has_room(machine: Machine) -> bool:
 
 
 def _run(machine: Machine) -> int:
-    """Run until the event queue is empty (`DONE`) or pools have to grow (`NEEDS_ROOM`).
+    """Simulate the job until the event queue is empty (`DONE`), or until a call must intervene.
 
-    `OVERFLOWED`: one event needed more than the margin. `ABORTED`: there is an event at time 0,
-    which ASTRA-sim refuses; it remains in the queue, and `PASSES_ZERO` allows a later call to
-    continue.
+    `NEEDS_ROOM`: pools must be expanded. `OVERFLOWED`: one event needed more records than the
+    margin; the run is invalid. `ABORTED`: there is an event at time 0, on which ASTRA-sim aborts;
+    it remains in the queue, and a later call continues if `PASSES_ZERO` is set. Ranks that have not
+    started are started first. The state is kept in `machine`.
     """
     while machine.counter[STARTED] < len(machine.rank):
         if not _has_room(machine):
@@ -238,9 +239,10 @@ def _get_heap(rank: Integer, slot: Integer) -> Integer:
 
 @outlined
 def free(row: Integer, machine: Machine) -> None:
-    """Add node `row`, whose parents have finished, to the free nodes of its rank and slot.
+    """Add node `row` to the nodes of its rank that may start; it is not started here.
 
-    It is not started here. Nodes with lower rows are first.
+    All its parents must have finished. There is one heap of such nodes per rank and slot (kind of
+    node of which a rank runs one at a time), ordered by row.
     """
     node = machine.node[row]
     insert(machine, _get_heap(node["rank"], node["slot"]), row, row)
@@ -248,10 +250,11 @@ def free(row: Integer, machine: Machine) -> None:
 
 @outlined
 def start_free_nodes(rank: Integer, now: Integer, machine: Machine) -> None:
-    """Start the free nodes of a rank whose slots are empty, in ascending order of their IDs.
+    """Start the nodes of a rank that may start and whose slots are free, lowest row first.
 
-    Markers are skipped without a slot. With slots their children become free only at the end, so
-    that they start when another node of the rank finishes.
+    A slot is occupied while a node of its kind runs. Nodes to skip (markers) end at once and need
+    no slot. If the machine has slots, children of skipped nodes are not started by this call, but
+    when another node of the rank finishes.
     """
     deferred_count: Integer = 0
     while True:
@@ -269,9 +272,10 @@ def start_free_nodes(rank: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _take_next_free(rank: Integer, machine: Machine) -> Integer:
-    """Remove and return the free node with the lowest ID whose slot is empty; -1 without one.
+    """Remove and return the lowest row of a node that may start on a rank; -1 without one.
 
-    Only the first free node of every slot is considered. The slot is not occupied here.
+    The slot of the node (kind of which a rank runs one at a time) must be free; it is not occupied
+    here. Only the first node of every slot is considered.
     """
     best = -1
     best_row = _NO_ROW
@@ -291,10 +295,10 @@ def _take_next_free(rank: Integer, machine: Machine) -> Integer:
 
 @outlined
 def _skip_node(row: Integer, deferred_count: Integer, now: Integer, machine: Machine) -> Integer:
-    """Finish a node immediately, without a slot; return the new number of deferred nodes.
+    """End a node at `now` without running it; return the new number of deferred children.
 
-    With slots, children without unfinished parents are deferred (appended to `machine.freed`).
-    Without slots they become free at once.
+    Children without other unfinished parents are appended to `machine.freed` if the machine has
+    slots, after the `deferred_count` entries before; otherwise they may start at once.
     """
     node = machine.node[row]
     node["start"] = now
@@ -345,10 +349,10 @@ def _start_node(row: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def close_node(row: Integer, now: Integer, machine: Machine) -> None:
-    """Finish a node at `now` (ns), release its slot, and start free nodes of its rank.
+    """End a node at `now` (ns), release its slot, and start nodes of its rank that may start.
 
-    Children without other unfinished parents become free. The finish time of the rank is set if it
-    is done.
+    Children without other unfinished parents may then start. The finish time of the rank is set if
+    no node is running or may start.
     """
     node = machine.node[row]
     index = node["rank"]
@@ -387,10 +391,11 @@ def finish_if_done(index: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _start_transfer(row: Integer, now: Integer, machine: Machine) -> None:
-    """Start the memory transfer of a node at `now`, or queue it if the shared memory is busy.
+    """Start the remote-memory transfer of a node at `now` (ns), or queue it.
 
-    On a rank without shared memory, transfers are independent of each other. A shared memory serves
-    one transfer at a time, first come, first served.
+    A memory that several ranks share serves one transfer at a time, first come, first served. On a
+    rank without a shared memory, transfers do not wait for each other, and the node ends with its
+    transfer.
     """
     node = machine.node[row]
     queue_index = machine.memory_of[node["rank"]]

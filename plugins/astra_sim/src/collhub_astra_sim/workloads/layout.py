@@ -108,13 +108,13 @@ class Layout:
         has_slots: bool,
         max_transfers: int = 0,
     ) -> Machine:
-        """Return the machine: all records and tables of the simulation before the start.
+        """Return the machine: all records and tables of a simulated job before its start.
 
-        `queues`: number per level; the active chunks of the system are divided among them, rounded
-        up. `has_rendezvous`: messages wait for their receivers. `is_shared`: messages contend for
-        links. `has_slots`: a rank runs one node of each kind at a time. `max_transfers`: number of
-        messages on links to record. Pools of streams have 2 records per unit of the margin, those
-        of messages, batches, delays and events 4; they can be expanded.
+        `queues`: number of queues of streams per network dimension; the system's active chunks are
+        divided among them, rounded up. `has_rendezvous`: messages wait for their receivers.
+        `is_shared`: messages contend for links. `has_slots`: a rank runs one node of each kind at a
+        time. `max_transfers`: number of transmissions to record. Pools can be expanded; with the
+        margin m they have 2 m records for streams and 4 m for messages, batches, delays and events.
         """
         workload, system, chosen = self.workload, self.system, self.choices
         ranks, levels = workload.num_ranks, len(self.dimensions)
@@ -184,11 +184,11 @@ class Layout:
         )
 
     def estimate_events(self, machine: Machine) -> int:
-        """Return the estimated number of events of nodes, of messages and of their links.
+        """Estimate the number of events of a run: of nodes, of messages and of links.
 
-        Every message counts 1 for being ready and 2 per link, with the mean length of all routes,
-        rounded up. Messages are those of native collectives in all their streams, and SEND nodes.
-        Messages of custom algorithms count only as nodes.
+        A node counts 1, a message 1 and 2 per link of a route of mean length, rounded up. Messages
+        are those of native collectives in all streams (parts) of a node, and of SEND nodes. Custom
+        algorithms count only by the size of their progress table.
         """
         phase, plan = machine.phase, machine.plan
         triples = zip(
@@ -209,10 +209,10 @@ class Layout:
     def _compute_margin(self, node: Records, custom_nodes: int, has_slots: bool) -> int:
         """Return an upper bound for the messages, delays or streams that one event creates.
 
-        All of them belong to one rank. The bound grows with the nodes and streams of the largest
-        rank, with the nodes of a custom algorithm (`custom_nodes`), and with the number of active
-        streams times the size of the largest phase. Without slots all streams of a rank may be
-        active.
+        An event creates objects of one rank only. The bound grows with the nodes and streams of the
+        largest rank, with the nodes of a custom algorithm (`custom_nodes`), and with the number of
+        active streams times the ranks of the largest phase. Without slots all streams of a rank may
+        be active.
         """
         widths = self.choices.phase["size"].max(initial=1) + 4
         streams = node["streams"] * (node["choice"] != NO_CHOICE)
@@ -229,12 +229,13 @@ class Layout:
     def _build_routes(
         self, is_shared: bool
     ) -> tuple[Records, Int64Array, Int64Array, Int64Array, Int64Array]:
-        """Return (links, first route per source, destinations, first hop per route, hops).
+        """Return the links and the routes of all pairs of ranks that may communicate.
 
-        Routes exist for the pairs of collectives, and for both directions between the ends of every
-        SEND and RECV (not in a replay). They are sorted by source, then destination. Links have
-        bytes per ns and latency in ns. With `is_shared` routes use the links of the topology,
-        otherwise a private link per pair.
+        The tuple is (link records, first route of each source and the end, destination of each
+        route, first hop of each route and the end, link of each hop). Routes are sorted by source,
+        then destination. Pairs are those of collectives, and the ends of every SEND and RECV in
+        both directions (not in a replay). With `is_shared` the links are those of the topology,
+        otherwise one private link per pair.
         """
         nodes, ranks = self.workload.nodes, self.workload.num_ranks
         rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
@@ -265,9 +266,10 @@ def _create_records(dtype: np.dtype[np.void], count: int, **values: int) -> Reco
 def _build_node_records(
     nodes: NodeColumns, order: Int64Array, work: NodeWork, chosen: Choices
 ) -> Records:
-    """Return the records of all nodes in ascending order of IDs, without children.
+    """Return the records of all nodes, in the order of `order`, without their children.
 
-    `order`: rows of the job in that order. Starts and ends are -1.
+    `order`: rows of the job in ascending order of node IDs. `work`: action, slot and duration by
+    row; `chosen`: algorithms of collectives. Start and end times are -1.
     """
     node = _create_records(NODE, len(nodes), start=-1, end=-1)
     for name in ("rank", "peer", "tag"):
@@ -281,11 +283,12 @@ def _build_node_records(
 def _place_nodes(
     node: Records, lines: int, most_nodes: int, ranks: int, has_slots: bool
 ) -> tuple[Records, Records]:
-    """Set the queue and the progress record of every node in place; return both tables.
+    """Assign queues of streams and progress records to the nodes; return both tables.
 
-    `lines`: number of queues of an owner over all levels. `most_nodes`: nodes of the longest custom
-    algorithm. With `has_slots` the owner is a rank, which executes one custom algorithm at a time.
-    Otherwise each collective has separate queues, and each custom one separate progress records.
+    Writes the fields `queue` and `instance` of every node. With `has_slots` all nodes of a rank
+    share `lines` queues, and its custom algorithms share `most_nodes` progress records, as they run
+    one at a time. Otherwise each collective has its own queues, and each custom one its own
+    progress records.
     """
     custom_rows = np.flatnonzero(node["choice"] < NO_CHOICE)
     owners = _find_owners(node, has_slots)
@@ -314,11 +317,11 @@ def _find_owners(node: Records, has_slots: bool) -> Int64Array:
 
 
 def _set_children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64Array:
-    """Set the children of all nodes of `node` in place, and return the children of all nodes.
+    """Write the children of all nodes; return the array of children to which the records refer.
 
-    Nodes are numbered by their position in `order`. Dependencies are of data and control; two
-    between the same nodes count once. First child, number of children and number of unfinished
-    parents are set. The children of a node ascend.
+    `order`: rows of the job by position; nodes are numbered by position. Sets first child, number
+    of children and number of parents (`unmet`) in `node`. Data and control dependencies count
+    alike, two between the same nodes once. The children of a node ascend.
     """
     count = len(nodes)
     position = np.empty(count, np.int64)
@@ -333,11 +336,11 @@ def _set_children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64
 
 
 def _build_heaps(node: Records, ranks: int) -> tuple[Records, Records]:
-    """Build one heap of free nodes per rank and slot, filled with the nodes without parents.
+    """Return the heaps of the machine and their entries, with the nodes that may start at once.
 
-    Returns (heaps, entries). Heap 0 is the event queue, whose entries follow those of the nodes.
-    Heap 1 + rank * slots + slot has space for all nodes of its rank and slot, and is ordered by
-    row.
+    Heap 0 is the event queue, empty, with its entries after all others. Heap 1 + rank * `SLOTS` +
+    slot contains the nodes without parents of a rank and slot, ordered by row, and has space for
+    all its nodes.
     """
     code = node["rank"].astype(np.int64) * SLOTS + node["slot"]
     room = np.bincount(code, minlength=ranks * SLOTS)
@@ -358,9 +361,10 @@ def _build_heaps(node: Records, ranks: int) -> tuple[Records, Records]:
 
 
 def _build_memory_queues(memory: RemoteMemory, ranks: int) -> tuple[Int64Array, Records]:
-    """Return (queue of every rank for remote memory, -1 without one; the queues).
+    """Return the queue of every rank for remote memory (-1 without one), and the empty queues.
 
-    There is one queue per host, or one for all ranks of a pool. Other kinds of memory have none.
+    `PER_NODE` memory has one queue per `npus_per_node` consecutive ranks, a `POOL` one for all
+    ranks. Other kinds have none; then there is one unused queue.
     """
     line_of: npt.NDArray[np.int64] = np.full(ranks, -1, np.int64)
     if memory.kind is MemoryKind.PER_NODE:
@@ -373,9 +377,9 @@ def _build_memory_queues(memory: RemoteMemory, ranks: int) -> tuple[Int64Array, 
 
 
 def expand_pools(machine: Machine) -> Machine:
-    """Return a copy of the machine whose pools have twice the size.
+    """Return a copy of the machine in which all pools of records have twice the size.
 
-    Contents are kept, and new records are 0. All other arrays are shared with the original.
+    Contents are kept, and new records are 0. Arrays that are no pools are shared with the original.
     """
     fields = ("stream", "stream_queue", "message", "batch", "delay", "bucket", "event", "entry")
     larger = {}

@@ -299,11 +299,11 @@ DELIVERY, LINK_FREE, BATCH_ENDS, HAPPENS = 0, 1, 2, 3
 
 @compiled
 def take_record(pool: Records, kind: Integer, machine: Machine) -> Integer:
-    """Allocate a record of a pool and return its index: the one returned last, else a fresh one.
+    """Reserve a record of a pool and return its index: the one freed last, else an unused one.
 
     `kind`: number of the pool, `MESSAGES` to `STREAMS`. The fields are not reset. If the pool is
-    exhausted, `counter[1]` is set, so that the run stops after this event, and the index is used
-    twice.
+    exhausted, `counter[1]` is set, so that the run stops after this event, and the returned record
+    may be in use.
     """
     store = machine.store[kind]
     index: Integer = store["returned"]
@@ -335,9 +335,9 @@ def _compute_hash_slot(rank: Integer, time: Integer, machine: Machine) -> Intege
 def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: Machine) -> None:
     """Schedule the action `code` of a rank after `length` ns.
 
-    All delays of a rank that end at the same time form a batch, one event, in the order of
-    creation. A new delay is appended to an existing batch. Otherwise a batch is created, whose
-    event comes after all earlier events of that time.
+    All delays of a rank that end at the same time form a batch, which is one event and executes
+    them in the order of creation. A new delay is appended to such a batch. Without one a batch is
+    created, whose event comes after all earlier events of that time.
     """
     time = now + length
     entry = take_record(machine.delay, DELAYS, machine)

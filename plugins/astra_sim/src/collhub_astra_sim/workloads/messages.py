@@ -35,10 +35,11 @@ def send(
     source: Integer, destination: Integer, size: Integer, tag: Integer, sender: Integer,
     node: Integer, now: Integer, machine: Machine,
 ) -> None:  # fmt: skip
-    """Send a message of `size` bytes; at its arrival the action with code `sender` is performed.
+    """Send a message of `size` bytes at `now` (ns); its arrival causes the action `sender`.
 
-    A `sender` of -1 is no action. `node`: row of the sending node, for the record of transfers.
-    With rendezvous the message is sent when the clearance of its receiver has arrived.
+    A `sender` of -1 causes no action, another one is its code. `node`: row of the sending node, for
+    the record of transfers. With rendezvous the message waits until the receiver's clearance has
+    arrived.
     """
     index = _take_message(source, destination, size, tag, machine)
     message = machine.message[index]
@@ -58,10 +59,10 @@ def receive(
     source: Integer, destination: Integer, size: Integer, tag: Integer, receiver: Integer,
     now: Integer, machine: Machine,
 ) -> None:  # fmt: skip
-    """Wait for a message; when it has arrived, the action with the code `receiver` is performed.
+    """Wait for a message from `source`; its arrival causes the action with the code `receiver`.
 
-    With rendezvous a clearance is sent first, and the receive is posted when that has arrived at
-    the sender.
+    With rendezvous, the rank `destination` first sends a clearance to the source at `now` (ns), and
+    the receive is posted when this has arrived.
     """
     if not machine.has_rendezvous:
         _post_receive(source, destination, size, tag, receiver, now, machine)
@@ -90,10 +91,10 @@ def wait_for_cleared(index: Integer, now: Integer, machine: Machine) -> None:
 def _take_message(
     source: Integer, destination: Integer, size: Integer, tag: Integer, machine: Machine
 ) -> Integer:
-    """Allocate a record for a message or receive with these fields; return its index.
+    """Reserve a record for a message or a receive and return its index.
 
-    The record returned last is reused, else a fresh one. All other fields are reset. If the pool is
-    exhausted, `counter[1]` is set and the last record is used again.
+    The four given fields are set, all others reset. The record freed last is reused, else an unused
+    one. If the pool is exhausted, `counter[1]` is set and the returned record may be in use.
     """
     store = machine.store[MESSAGES]
     index: Integer = store["returned"]
@@ -128,10 +129,10 @@ def _return_message(index: Integer, machine: Machine) -> None:
 
 @outlined
 def start_message(index: Integer, now: Integer, machine: Machine) -> None:
-    """Match a message with its receive, if that is posted, and put it on its first link.
+    """Match a message with its receive, if that is posted, and put it on its first link at `now`.
 
-    Without a posted receive the message is sent nevertheless, and waits for one. It starts at `now`
-    (ns) if the link is free, otherwise it is queued.
+    Without a posted receive the message is sent nevertheless, and waits for one at the receiver. If
+    the link is busy, the message is queued.
     """
     message = machine.message[index]
     posted = _match_or_wait(index, True, machine)
@@ -149,10 +150,10 @@ def _post_receive(
     source: Integer, destination: Integer, size: Integer, tag: Integer, receiver: Integer,
     now: Integer, machine: Machine,
 ) -> None:  # fmt: skip
-    """Post a receive, matched with the oldest waiting message of equal ends, bytes and tag.
+    """Post a receive; it gets the oldest message with equal ends, bytes and tag that is unmatched.
 
-    Without such a message the receive waits. If the message has already arrived, the action
-    `receiver` is performed at the same time through the event queue, otherwise on arrival.
+    If this message has already arrived, the action `receiver` is performed at `now` through the
+    event queue, otherwise on arrival. Without such a message the receive waits for one.
     """
     index = _take_message(source, destination, size, tag, machine)
     machine.message[index]["receiver"] = receiver
@@ -170,11 +171,11 @@ def _post_receive(
 
 @outlined
 def _match_or_wait(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
-    """Remove the oldest waiting counterpart of a message or receive and return its index.
+    """Remove the oldest waiting counterpart of a message or receive from its queue.
 
-    `index`: the message or receive. `meets_receive`: whether the counterpart is a receive. It has
-    the same tag, ends and bytes; its record is not freed. Without a counterpart, `index` is
-    enqueued and the result is -1.
+    `index`: the message or receive. `meets_receive`: whether the counterpart is a receive (else a
+    message). It has the same tag, ends and bytes. Returns its index; its record is not freed.
+    Without a counterpart, `index` is appended to the queue and the result is -1.
     """
     side = machine.message[index]
     # The hash must not overflow, because overflow is undefined in compiled code.
@@ -312,11 +313,11 @@ def update_link(link_index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def handle_arrival(index: Integer, now: Integer, machine: Machine) -> Integer:
-    """Forward a message that has arrived at the end of a link, or deliver it.
+    """Forward a message that arrives at the end of a link at `now` (ns), or deliver it.
 
-    At delivery, the codes of the resulting actions are written to `machine.codes`, and their number
-    (0 to 2) is returned: first that of the sender, if it has one, then that of the receiver, if the
-    receive is posted. Otherwise the message is marked as arrived. 0 for a forwarded message.
+    A delivered message causes the action of its sender, if it has one, and then that of its
+    receive, if that is posted; otherwise it is marked as arrived. The codes of these actions are
+    written to `machine.codes`, and their number (0 to 2) is returned; 0 for a forwarded message.
     """
     message = machine.message[index]
     if message["hop"] < message["last_hop"]:

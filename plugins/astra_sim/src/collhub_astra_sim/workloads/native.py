@@ -56,11 +56,12 @@ def start_native(index: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _init_phase(index: Integer, machine: Machine) -> None:
-    """Reset a stream's fields for its current phase: counters, delay, position, messages.
+    """Reset the counters of a stream, and set its delay and position for its current phase.
 
-    A phase with stride 0 is that of a small group: its positions are those of the members, and its
-    delay is `SMALL_GROUP_NS` unless it runs a tree. All other phases have the delay of the endpoint
-    and the position rank // stride modulo size.
+    `index`: number of the stream, a part of a collective on one rank. A phase with stride 0 is that
+    of a group smaller than the job: the position is that in the group, and the delay
+    `SMALL_GROUP_NS` ns unless it runs a tree. All other phases have the delay of the endpoint and
+    the position rank // stride modulo size.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -116,10 +117,10 @@ def _compute_log2(size: Integer) -> Integer:
 
 @compiled
 def _count_packets_in_flight(index: Integer, machine: Machine) -> Integer:
-    """Return the maximum number of packets of a stream in flight.
+    """Return the maximum number of packets of a stream that may be in flight in its phase.
 
-    It is 1. For the direct algorithm it is the width (negative: unlimited), but at most the number
-    of peers.
+    For the direct algorithm it is its width (negative: unlimited), but at most the number of peers.
+    For all other algorithms it is 1.
     """
     phase = machine.phase[machine.stream[index]["phase"]]
     if phase["algorithm"] != DIRECT:
@@ -131,10 +132,11 @@ def _count_packets_in_flight(index: Integer, machine: Machine) -> Integer:
 
 @compiled
 def _count_reduced_packets(index: Integer, machine: Machine) -> Integer:
-    """Return the length of a run of packets with a reduction, between runs without one.
+    """Return after how many packets in a row a stream changes between reducing and not reducing.
 
-    It is the number of peers for the ring, the number of levels minus 1 for halving-doubling, and
-    the number of packets in flight for direct, times the number of peers in a small group.
+    It is the number of peers for the ring, and the number of levels minus 1 for halving-doubling.
+    For direct it is the maximum number of packets in flight, in a group smaller than the job times
+    the number of peers.
     """
     phase = machine.phase[machine.stream[index]["phase"]]
     peers: Integer = phase["size"] - 1
@@ -148,12 +150,12 @@ def _count_reduced_packets(index: Integer, machine: Machine) -> Integer:
 
 @outlined
 def make_packet(index: Integer, now: Integer, machine: Machine) -> None:
-    """Create the next packet of a phase, which is ready after the delay of the endpoint.
+    """Create the next packet of a phase; it is ready after the delay of the endpoint.
 
-    Runs of plain packets (`_count_packets_in_flight`) alternate with runs of
-    `_count_reduced_packets`. The latter also need the time of the reduction: all of them in a
-    reduce-scatter, every other run (starting with the first) in an all-reduce, none in other
-    phases.
+    A packet that is reduced also needs the time of the reduction. In turn, a stream creates
+    `_count_packets_in_flight` packets that are never reduced, then `_count_reduced_packets`
+    packets. The latter are reduced in a reduce-scatter, in the first and every second turn of an
+    all-reduce, and not in other phases.
     """
     stream = machine.stream[index]
     kind = machine.phase[stream["phase"]]["type"]
@@ -207,11 +209,12 @@ def handle_packet_arrival(index: Integer, now: Integer, machine: Machine) -> Non
 
 @outlined
 def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
-    """Send the messages that may be sent now; return whether the phase has finished.
+    """Send the messages of a stream that may be sent at `now`; return whether its phase is done.
 
-    It has if no message remains to be sent and all packets are ready. The second half of a direct
-    all-reduce starts, with as many packets as may be in flight, when the messages of all peers have
-    arrived. Otherwise a ready packet sends one message. Trees are handled by `_handle_tree_packet`.
+    Called when a packet of the stream `index` is ready; it then sends one message. Only in the
+    second half of a direct all-reduce, which begins when the messages of all peers have arrived,
+    are as many sent as may be in flight. The phase is done if no message remains to be sent and all
+    packets are ready. Trees are handled by `_handle_tree_packet`.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -234,10 +237,11 @@ def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
 
 @outlined
 def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
-    """Send the next packet, if one is ready and remains to be sent, and post the matching receive.
+    """Send the next packet of a stream at `now` (ns), and post the receive of the matching message.
 
-    The receive is from the position at the same distance on the other side; with halving-doubling
-    from the partner itself. Distances count positions in the group of the phase.
+    Nothing happens unless a packet is ready and a message remains to be sent. The receiver is at
+    some distance in positions of the phase, the sender of the receive at the same distance in the
+    opposite direction; with halving-doubling it is the receiver itself.
     """
     stream = machine.stream[index]
     if stream["sent"] == stream["made"] or stream["to_send"] == 0 or stream["free"] == 0:
@@ -283,14 +287,13 @@ def _compute_packet_bytes(index: Integer, number: Integer, machine: Machine) -> 
 
 @compiled
 def _compute_distance(index: Integer, number: Integer, machine: Machine) -> Integer:
-    """Return the distance in positions from the sender to the receiver of packet `number`.
+    """Return the distance in positions from the sender to the receiver of message `number`.
 
     - Ring: 1
     - Direct: 1 + number modulo (size - 1)
-    - Halving-doubling: a power of two, which doubles with the number in a reduce-scatter and halves
-      in an all-gather; first one, then the other in an all-reduce. It is negative for the upper
-      partner of a pair, and negated for a reversed stream, so that the direction of the stream has
-      no effect.
+    - Halving-doubling: 2^number; in an all-gather, and the second half of an all-reduce, the powers
+      descend to 1. It is negative for the upper partner of a pair, and negated for a reversed
+      stream, because `_send_packet` negates the distances of reversed streams once more.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -313,10 +316,10 @@ def _compute_distance(index: Integer, number: Integer, machine: Machine) -> Inte
 
 @compiled
 def _get_rank_at(index: Integer, position: Integer, machine: Machine) -> Integer:
-    """Return the rank at a position of the stream's dimension or group.
+    """Return the rank at a position of the dimension or group in which a stream's phase runs.
 
-    Positions wrap around at the size of the phase. With stride 0 it is the member of the group,
-    otherwise base + position * stride.
+    Positions wrap around at the size of the phase. In a group smaller than the job (stride 0) it is
+    the member of the group, otherwise base + position * stride.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -366,9 +369,10 @@ def _receive_from(
 
 @compiled
 def _get_number_in_tree(index: Integer, machine: Machine) -> Integer:
-    """Return the number in the tree of the stream's rank, counted from 1.
+    """Return the number of a stream's rank in the tree, which determines its parent and children.
 
-    For the root it is 0 or the number of ranks.
+    It is the position, or the position plus 1 if the highest position is the root. For the root it
+    is 0 or the number of ranks.
     """
     stream = machine.stream[index]
     number: Integer = stream["position"] if stream["is_lowest"] else stream["position"] + 1
@@ -428,9 +432,10 @@ def _get_parent_position(index: Integer, machine: Machine) -> Integer:
 
 @outlined
 def _start_tree(index: Integer, now: Integer, machine: Machine) -> None:
-    """Start a tree phase: leaves send after the endpoint's delay, other ranks wait for children.
+    """Start a tree phase of a stream at `now` (ns).
 
-    An inner rank posts the receives from two children, the root from one.
+    A leaf is ready to send to its parent after the delay of the endpoint. Other ranks post receives
+    from their children: an inner rank has two, the root one.
     """
     stream = machine.stream[index]
     size = stream["bytes"]
@@ -447,10 +452,12 @@ def _start_tree(index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _handle_tree_packet(index: Integer, now: Integer, machine: Machine) -> bool:
-    """Perform the next step of a rank in the tree; return whether the phase has finished.
+    """Perform the next step of a rank in a tree all-reduce; return whether its phase has finished.
 
-    Leaves, and inner ranks with the data of both children, send to their parent and post a receive.
-    Data from the parent are sent to all children. The root sends to its child and finishes.
+    Called at a leaf when its start delay has passed, and at all ranks when a received message has
+    been processed. The root sends the sum to its child and finishes. A leaf at its start, and an
+    inner rank with the data of both children, send to their parent and post a receive from it. When
+    the parent's message has arrived, the rank sends it to its children, if any, and finishes.
     """
     stream = machine.stream[index]
     size = stream["bytes"]

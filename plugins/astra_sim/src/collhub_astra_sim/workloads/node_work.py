@@ -42,7 +42,7 @@ class NodeWork(NamedTuple):
 
 
 def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeWork:
-    """Return the work of nodes: action, slot, work (ns, or bytes of messages), streams and type.
+    """Return action, slot, work (ns, or bytes of messages) and streams of every node of a job.
 
     - Nodes of the host use the host slot, other computations the compute slot, RECV nodes no slot,
       all others the communication slot.
@@ -94,10 +94,10 @@ def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) 
 
 
 def is_timed_by_duration(workload: Workload, system: System) -> BoolArray:
-    """Return which nodes take their time from `duration_micros` in ASTRA-sim: bool[nodes].
+    """Return which nodes take the duration that is given for them in ASTRA-sim: bool[nodes].
 
-    With replay-only these are all nodes. Otherwise they are broadcasts and computations, with a
-    roofline only those of the host.
+    With replay-only these are all nodes. Otherwise they are broadcasts and computations; with a
+    roofline computations only on the host.
     """
     nodes = workload.nodes
     if system.is_replay_only:
@@ -134,11 +134,13 @@ def _set_computations(
     action: npt.NDArray[np.uint8],
     work: Int64Array,
 ) -> None:
-    """Set the durations of device computations by the roofline model, in double precision.
+    """Set the durations of computations on devices in `work` (ns, in place), by the roofline model.
 
-    Modifies `action` and `work` in place. Computations of 0 bytes are skipped, those of 0
-    operations never end. Without a roofline nothing is changed. Raises `InputError`
-    (`no-operations`) for nodes without operations or bytes.
+    A duration is operations / min(memory bandwidth * operations / bytes, peak rate), rounded down.
+    In `action`, computations of 0 bytes are marked as skipped, those of 0 operations as never
+    ending. Without a roofline nothing is changed. Raises `InputError` (`no-operations`) for
+    computations whose operations or bytes are missing. `is_device`: mask of computations on
+    devices.
     """
     if not system.has_roofline or system.local_memory_gb_per_s is None:
         return
@@ -165,8 +167,9 @@ def _set_collectives(
 ) -> None:
     """Set action, work (bytes of a stream) and number of streams of collectives, in place.
 
-    Collectives of the host and of unknown kinds never end. Raises `InputError` (`h7`) for an
-    all-gather of fewer bytes than splits, which ASTRA-sim never stops.
+    `kind`: native type by node, -1 for none. A broadcast remains a timer. Collectives of the host
+    and of unknown kinds never end. Raises `InputError` (`h7`) for an all-gather of fewer bytes than
+    splits, which ASTRA-sim never stops.
     """
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
     # All other kinds throw, and the rank hangs; a broadcast is a timer.
@@ -186,10 +189,11 @@ def _set_collectives(
 
 
 def _compute_chunks(nodes: NodeColumns, splits: int) -> tuple[Int64Array, Int64Array, BoolArray]:
-    """Return (bytes of every collective, bytes of one stream, whether it is an all-gather).
+    """Return the total bytes and the bytes of one stream of every node, and which are all-gathers.
 
-    A stream has the bytes divided by `splits`, rounded down. Except for all-gathers it has at least
-    one byte per rank of the system, and the total is then increased accordingly.
+    A collective is divided into streams of its bytes / `splits`, rounded down. Except for
+    all-gathers, a stream has at least one byte per rank of the job; the total is then `splits`
+    times that. Missing bytes count as 0. Nodes of other kinds have values without meaning.
     """
     size = np.maximum(nodes.bytes, 0)
     chunk = size // splits

@@ -146,12 +146,12 @@ def _convert_transfers(layout: Layout, records: Records) -> LinkTransfers:
 def _run_machine(
     workload: Workload, layout: Layout, machine: Machine, *, stops_at_abort: bool
 ) -> tuple[Machine, tuple[Diagnostic, ...]]:
-    """Run the machine; return (the machine after its run, the reasons why ASTRA-sim aborts).
+    """Run the simulation; return the machine after it, and the reasons why ASTRA-sim aborts.
 
-    Exhausted pools are expanded, and the run continues. An event at time 0, on which ASTRA-sim
-    aborts, ends the run with `stops_at_abort`; otherwise the run continues. After a complete run
-    with `stops_at_abort`, the reasons are those at the start and those of the statistics. Raises
-    `UsageError` (`too-large`) if one event needs more memory than the margin.
+    Exhausted pools are expanded. At an event at time 0, on which ASTRA-sim aborts, the run ends
+    with `stops_at_abort`, otherwise it continues. After a complete run with `stops_at_abort` the
+    reasons are collectives without an algorithm at the start, and ranks whose statistics fail.
+    Raises `UsageError` (`too-large`) if one event needs more records than the margin.
     """
     from collhub_astra_sim.workloads.kernel import ABORTED, DONE, NEEDS_ROOM, PASSES_ZERO, run
     from collhub_astra_sim.workloads.layout import expand_pools
@@ -190,7 +190,7 @@ def make_unstarted_times(workload: Workload) -> tuple[Int64Array, Int64Array]:
 def add_marker_times(
     workload: Workload, simulated_rows: Int64Array, start_ns: Int64Array, end_ns: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (start, end) in ns of all nodes of a job, including markers.
+    """Return start and end of all nodes in ns, int64[nodes], given those of all nodes but markers.
 
     `simulated_rows`: rows of all nodes except markers, with the times `start_ns` and `end_ns`. A
     marker starts and ends when its last parent ends, at 0 without parents. It has -1 if a parent
@@ -219,9 +219,10 @@ def add_marker_times(
 
 
 def _get_rank_times(machine: Machine) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
-    """Return (finish, exposed) times of every rank in ns; None for a rank that never finishes.
+    """Return finish and exposed time of every rank in ns; None for ranks that never finish.
 
-    The exposed time is the finish minus the time of computations, modulo 2^64 as in ASTRA-sim.
+    The exposed time is the finish minus the total time of counted computations, modulo 2^64 as in
+    ASTRA-sim.
     """
     finish = [time if time >= 0 else None for time in machine.rank["finish"].tolist()]
     compute = machine.rank["compute_ns"].tolist()

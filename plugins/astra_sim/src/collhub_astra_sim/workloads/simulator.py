@@ -88,12 +88,12 @@ def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
 def _simulate_folder(
     request: WorkloadRequest, folder: Mapping[str, JsonValue], options: JobOptions
 ) -> WorkloadTimes:
-    """Return the times of a job of a folder for ASTRA-sim, or the reasons why ASTRA-sim aborts.
+    """Simulate a job that was read from a folder for ASTRA-sim, or report why ASTRA-sim aborts.
 
-    The backend is that of the option, else of the folder, else congestion-aware. If neither
-    declares one and congestion-aware ASTRA-sim cannot simulate the topology, it is
-    congestion-unaware, with a warning. If ASTRA-sim aborts, no node has a time, unless slots are
-    unlimited. Raises the errors of `simulate`.
+    `folder`: configurations of the folder. The backend is that of the options, else of the folder,
+    else congestion-aware; if neither has one and the congestion-aware backend cannot run the
+    topology, it is congestion-unaware, with a warning. If a hazard or the network makes ASTRA-sim
+    abort, no node has a time, unless slots are unlimited. Raises the errors of `simulate`.
     """
     workload = request.workload
     system, memory = _read_system(folder, options)
@@ -137,9 +137,9 @@ def _run_simulation(
 ) -> LayerTimes:
     """Simulate a job with the custom algorithms of its folder and of its nodes.
 
-    `folder`: {} without a folder; its `per_node` maps identities of nodes to prefixes of
-    algorithms. `memory`: remote memory of LOAD and STORE nodes. The simulation stops where
-    ASTRA-sim aborts only for a job of a folder with ASTRA-sim's slots.
+    `folder`: configurations of the folder, {} without one; its `per_node` maps node identities to
+    prefixes of algorithms. `memory`: remote memory of LOAD and STORE nodes. The simulation stops
+    where ASTRA-sim aborts only if there is a folder and slots are ASTRA-sim's.
     """
     algorithms = _read_algorithms(workload, folder, system)
     named = _add_named_algorithms(workload, algorithms)
@@ -208,10 +208,11 @@ def _read_system(
 def _read_algorithms(
     workload: Workload, folder: Mapping[str, JsonValue], system: System
 ) -> dict[str, NodeTable]:
-    """Return the nodes of custom algorithms by prefix; {} if the folder has none.
+    """Return the trace nodes of custom algorithms by prefix; {} if the folder has none.
 
-    The prefixes are those in the folder, and also those in the system, which are relative to the
-    working directory of the simulator.
+    Keys are the prefixes of the folder, and also those in the system configuration, which are
+    relative to the working directory of the simulator. `workload.algorithms` begins with those of
+    the folder.
     """
     prefixes, by_kind = folder.get("custom"), folder.get("by_kind")
     if not isinstance(prefixes, list) or not prefixes or not isinstance(by_kind, dict):
@@ -234,12 +235,13 @@ def _read_algorithms(
 def _add_named_algorithms(
     workload: Workload, algorithms: dict[str, NodeTable]
 ) -> NamedAlgorithms | None:
-    """Return the algorithms to which nodes refer; None if there are none.
+    """Return which algorithm each node refers to, and add their traces to `algorithms`.
 
-    The traces of each algorithm and size are added to `algorithms`, with the name "algorithm I for
-    S bytes". The size of an all-gather of equal parts is the input of a rank times the number of
-    members. The result has the names, and by node the index of its name, -1 for none. Raises
-    `InputError` (`no-algorithm`) for kinds without custom algorithms in ASTRA-sim.
+    None if no node refers to one. There is one set of traces for each algorithm and size, with the
+    name "algorithm I for S bytes". The result has these names, and by node the index of its name,
+    -1 for none. The size of an all-gather of equal parts is the input of a rank times the members.
+    Raises `InputError` (`no-algorithm`) for kinds of collectives for which ASTRA-sim has no
+    algorithms.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm >= 0))
@@ -274,12 +276,12 @@ MAX_FINDINGS = 8
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check the hazards of a workload that was read from a folder for ASTRA-sim.
+    """Check a workload that was read from a folder for ASTRA-sim for inputs on which it fails.
 
-    A thorough check also simulates the job on the network of the folder, if there is one and no
-    hazard is an error. Only then are collectives in an order that hangs, and messages that abort,
-    detected. The check fails if a finding is an error. It is not applicable to other workloads.
-    Raises `UsageError` without a workload.
+    All nodes are checked for hazards. A thorough check also simulates the job on the network of the
+    folder, if there is one and no hazard is an error; only this detects collectives in an order
+    that hangs, and messages that abort. The check fails if a finding is an error. It is not
+    applicable to other workloads. Raises `UsageError` without a workload.
     """
     if request.workload is None:
         raise UsageError("the check needs a workload")
@@ -300,11 +302,10 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _simulate_findings(workload: Workload) -> Iterator[Diagnostic]:
-    """Yield at most `MAX_FINDINGS` findings of a simulation with default options, sorted by rank.
+    """Simulate a job with default options; yield at most `MAX_FINDINGS` of its findings, by rank.
 
-    Of findings with equal messages only the first is yielded. If there are more, a last finding
-    contains their number. If the simulation fails, the diagnostics of the error are yielded
-    instead.
+    Of findings with equal messages only the first is yielded. If there are more findings, a last
+    one has their number. If the simulation raises an error, its diagnostics are yielded instead.
     """
     try:
         times = simulate(WorkloadRequest(workload), JobOptions())

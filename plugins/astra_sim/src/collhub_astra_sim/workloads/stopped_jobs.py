@@ -51,7 +51,8 @@ def report_waiting_ranks(
 ) -> tuple[Diagnostic, ...]:
     """Return the findings of all ranks that never finish, in the order of the ranks.
 
-    A rank has one finding for every running node, and one for its first free node.
+    A rank has one finding for every running node, and one for its first node that has not started
+    although its parents have finished.
     """
     job = _StoppedJob(workload, layout, machine)
     return tuple(
@@ -87,9 +88,9 @@ class _StoppedJob:
     def findings_of(self, rank: int) -> Iterator[Diagnostic]:
         """Yield the findings of a rank that never finishes.
 
-        There is one `unfinished-node` per running node, with its reason. If some node is free and
-        has not started, there is one more finding for the first such node: `slot-occupied` if a
-        node is running, else `never-issued`.
+        There is one `unfinished-node` per running node, with its reason. If some node has not
+        started although its parents have finished, the first one gets another finding:
+        `slot-occupied` if a node is running, else `never-issued`.
         """
         rows = self._layout.order[
             slice(*self._workload.nodes.rank_indptr[rank : rank + 2].tolist())
@@ -139,9 +140,9 @@ class _StoppedJob:
     def _explain(self, row: int) -> _Reason:
         """Return the reason why a running node does not finish, by its kind.
 
-        A RECV waits for a message that is never sent, a SEND for its peer. Other nodes may be of a
-        kind that ASTRA-sim never finishes. Collectives are explained by `_explain_collective`. For
-        all others no reason is known.
+        A RECV waits for a message that is never sent, a SEND for its peer. Then nodes of a kind
+        that ASTRA-sim never finishes. Other collectives are explained by `_explain_collective`. For
+        all others the text is "never finishes".
         """
         nodes = self._workload.nodes
         kind = NodeKind(int(nodes.kind[row]))
@@ -158,12 +159,12 @@ class _StoppedJob:
         )
 
     def _explain_collective(self, row: int) -> _Reason:
-        """Return the reason why a collective does not finish; the first one that applies.
+        """Return the reason why a running collective does not finish; the first one that applies.
 
-        - a group of one member
-        - members that have not started it; equal collectives have the same group, kind and bytes
-        - members that number its messages differently (only native ones of all ranks)
-        - other orders or algorithms
+        - Its group has one member.
+        - Some members are not running it: no running node of theirs has its group, kind and bytes.
+        - It is a native one of all ranks: its members may number its messages differently.
+        - Otherwise: orders or algorithms differ.
         """
         nodes = self._workload.nodes
         members = self._workload.members(int(nodes.group[row]))
@@ -185,10 +186,10 @@ class _StoppedJob:
         )
 
     def _describe_missing_members(self, prefix: str, missing: list[int]) -> _Reason:
-        """Describe members that have not started a collective, and where the first waits instead.
+        """Describe which members have not started a collective, and what the first of them runs.
 
         `prefix`: beginning of the sentence. `missing`: ranks, at least one; at most `_LISTED_RANKS`
-        are listed. If the first one runs no collective, the second part and the cure are missing.
+        are listed. If the first one runs no collective, the second part and the cure are left out.
         """
         listed = ", ".join(map(str, missing[:_LISTED_RANKS]))
         text = f"{prefix}: not begun by rank {listed}"
@@ -201,11 +202,12 @@ class _StoppedJob:
         return _Reason(text, _ORDER_CURE)
 
     def _describe_uneven_numbers(self, prefix: str, rows: Int64Array) -> _Reason:
-        """Describe the members that ran other numbers of streams before a collective of all ranks.
+        """Describe which members ran more streams than others before a collective of all ranks.
 
-        ASTRA-sim numbers the streams of such a collective, and so its messages, by all earlier
-        streams of the rank, including those of groups. If the numbers are equal, the text says only
-        that all members have started it. `rows`: nodes of the collective.
+        ASTRA-sim numbers the messages of such a collective by all earlier streams of the rank,
+        including those of groups, so messages do not match. If the numbers are equal, the text says
+        only that all members have started it. `prefix`: beginning of the sentence; `rows`: nodes of
+        the collective.
         """
         nodes, ranks = self._workload.nodes, self._workload.num_ranks
         is_past = (self._end >= 0) & (self._choice != NO_CHOICE)
@@ -225,11 +227,11 @@ class _StoppedJob:
         return _Reason(text, self._describe_cure())
 
     def _describe_cure(self) -> str:
-        """Return the advice by which collectives of all ranks get a separate numbering.
+        """Return the advice to run the collectives of all ranks in a process group of all ranks.
 
-        If a group of all ranks exists, its name is to be set in the nodes. Otherwise such a group
-        is to be added, with the highest numeric name plus 1. Its ranks are listed completely only
-        up to `_LISTED_RANKS`.
+        This separates the numbers of their messages from those of other groups. If such a group
+        exists, it is to be named in the nodes; otherwise one is to be added, named by the highest
+        number of a group plus 1. Its ranks are listed completely only up to `_LISTED_RANKS`.
         """
         groups, count = self._workload.groups, self._workload.num_ranks
         name = next((group.name for group in groups if len(group.ranks) == count), None)
@@ -255,10 +257,10 @@ _SMALLEST_RING = 3
 
 
 def find_network_abort(topology: Topology, backend: str) -> Diagnostic | None:
-    """Return the reason why the congestion-aware backend aborts on a network.
+    """Return the reason why ASTRA-sim's congestion-aware backend aborts on a topology.
 
-    None if it runs, for another backend, and for a topology without dimensions. The backend
-    supports exactly one dimension with two NPUs or more, a ring with `_SMALLEST_RING` or more.
+    It supports exactly one dimension, of at least two NPUs, for a ring at least `_SMALLEST_RING`.
+    None if it runs, for another backend, and for a topology without dimensions.
     """
     dimensions = topology.dimensions
     if backend != CONGESTION_AWARE or not dimensions:
@@ -295,14 +297,14 @@ def report_event_at_zero(workload: Workload, layout: Layout, machine: Machine) -
 def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) -> int:
     """Return the row of the workload's node to which an event at time 0 belongs.
 
-    `item`: index of the record of the event. The node depends on the kind of the event:
+    `item`: index of the object of the event. The node depends on the kind of the event:
 
-    - `BATCH_ENDS` (end of a batch of delays): the node of the first delay
-    - `DELIVERY` (arrival of a message): the node that sends the message
-    - `LINK_FREE` (release of link `item`): the node that sends the first message on this link
+    - `BATCH_ENDS` (delays expire): the node of the first delay
+    - `DELIVERY` (a message arrives): the node that sends it
+    - `LINK_FREE` (link `item` is released): the node that sends the first message on this link
 
-    A step of a custom algorithm belongs to the collective that runs it. A step of a native
-    collective belongs to the first collective that its rank started at time 0.
+    A step of a custom algorithm belongs to the collective that runs it, one of a native collective
+    to the first collective that its rank started at time 0.
     """
     rank, code = -1, -1
     if kind == BATCH_ENDS:
@@ -363,11 +365,11 @@ def report_unknown_at_start(
 def report_statistics_aborts(
     workload: Workload, layout: Layout, machine: Machine
 ) -> tuple[Diagnostic, ...]:
-    """Return errors about ranks with host, memory or marker nodes whose last event is a message.
+    """Return an error for each rank on whose statistics ASTRA-sim aborts, in the order of ranks.
 
-    They are in the order of the ranks. The statistics at the end of such a rank throw an exception.
-    ASTRA-sim survives it inside the event of a computation, a memory access or a native collective,
-    but not inside an event of the network.
+    These are ranks with host computations, memory or marker nodes that finish by a message: a SEND,
+    a RECV, or a custom algorithm whose last node is no computation. The statistics throw an
+    exception, which ASTRA-sim survives only outside of an event of the network.
     """
     nodes = workload.nodes
     is_risky = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER)

@@ -41,10 +41,10 @@ _TAG_MODULUS = 500_000_000
 
 @outlined
 def start_custom(index: Integer, now: Integer, machine: Machine) -> None:
-    """Start the root nodes of the custom algorithm of a stream, after resetting its progress.
+    """Start the custom algorithm of a stream at `now`: reset its progress and start its root nodes.
 
-    The position in the group (without a group the rank) selects the nodes of the algorithm. Roots
-    start in the order of the table.
+    The nodes are those of one rank of the algorithm: the position in the process group, without a
+    group the rank. Roots (nodes without parents) start in the order of the table.
     """
     stream = machine.stream[index]
     node = machine.node[stream["row"]]
@@ -104,10 +104,10 @@ def _get_peer(index: Integer, position: Integer, machine: Machine) -> Integer:
 
 @outlined
 def close_custom_node(progress_index: Integer, now: Integer, machine: Machine) -> bool:
-    """Finish a node of a custom algorithm and start the nodes for which it was the last parent.
+    """End a node of a custom algorithm; start the nodes that waited only for it.
 
-    They start in the iteration order of ASTRA-sim's set. Returns whether the algorithm has
-    finished: none of its nodes is running.
+    `progress_index`: progress record of the node. The nodes start in the iteration order of
+    ASTRA-sim's set. Returns whether the algorithm has finished: none of its nodes is running.
     """
     progress = machine.progress[progress_index]
     node = machine.node[machine.stream[progress["stream"]]["row"]]
@@ -138,12 +138,11 @@ _QUEUE_MASK, _REVERSE, _LOWEST = (1 << 16) - 1, 1 << 16, 1 << 17
 
 @outlined
 def start_collective(row: Integer, now: Integer, machine: Machine) -> None:
-    """Create the streams of a collective; each starts as soon as its queue has capacity.
+    """Create the streams of the collective in node `row`; each starts when its queue has capacity.
 
-    `row`: node of the collective, whose algorithm is chosen here. Every stream gets the bytes and
-    the next stream number, and starts with the first phase of the algorithm; a custom algorithm has
-    phase -1 and one step. A native algorithm without phases gets no streams, so that the collective
-    never finishes.
+    Every stream has the node's bytes per stream and the next stream number, and begins with the
+    first phase of the algorithm; a custom algorithm has phase -1 and one step. A native algorithm
+    without phases gets no streams, so that the collective never finishes.
     """
     node = machine.node[row]
     _choose_algorithm(row, machine)
@@ -172,9 +171,10 @@ def start_collective(row: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _choose_algorithm(row: Integer, machine: Machine) -> None:
-    """Set the algorithm of a collective to that of the first one of its group and type.
+    """Set the algorithm of a collective node to that of the first one of its group and type.
 
-    ASTRA-sim uses that algorithm for all later ones. Collectives without a group are not changed.
+    On a rank, ASTRA-sim uses the algorithm of the first collective of a process group for all later
+    ones of the same type. Collectives without a group are not changed.
     """
     node = machine.node[row]
     if node["member"] < 0:
@@ -187,10 +187,11 @@ def _choose_algorithm(row: Integer, machine: Machine) -> None:
 
 @compiled
 def _take_stream_number(row: Integer, machine: Machine) -> Integer:
-    """Return the number of a new stream and increase the counts.
+    """Return the number of a new stream of node `row`, and increase the counts.
 
-    Streams of a group are counted per member, from the base of the group. Streams without a group
-    have the count of all streams of the rank, including those of groups.
+    Without a group it is the number of all streams of the rank before, including those of groups.
+    With a group it is the base of the group plus the number of earlier streams of this rank in the
+    group.
     """
     node = machine.node[row]
     rank = machine.rank[node["rank"]]
@@ -205,10 +206,11 @@ def _take_stream_number(row: Integer, machine: Machine) -> Integer:
 
 @compiled
 def _choose_queues(index: Integer, machine: Machine) -> None:
-    """Assign queues to all phases of a stream, round robin by rank and dimension.
+    """Choose a queue for every phase of a stream, round robin by rank and dimension.
 
-    A custom algorithm uses the first queue. Each tree phase also gets one of the two trees,
-    alternately.
+    The queues are stored in `machine.stream_queue`. A custom algorithm uses the first queue. A
+    phase that runs on a tree also gets one of the two trees, alternately by rank, dimension and
+    type.
     """
     stream = machine.stream[index]
     if stream["phase"] < 0:
@@ -232,10 +234,11 @@ def _choose_queues(index: Integer, machine: Machine) -> None:
 
 @compiled
 def _take_next_queue(rank: Integer, level: Integer, half: Integer, machine: Machine) -> Integer:
-    """Return the next queue of a dimension with its direction bit, and advance the round robin.
+    """Return the next queue of a rank in dimension `level`, round robin, with its direction bit.
 
-    `half`: the half of the queues that the phase uses, or any. Queues of the second half run in
-    reverse, unless there is only one queue and any may be used.
+    `half`: whether the phase uses the first half of the queues, the last one, or all. Queues of the
+    second half run in reverse, unless there is only one queue and any may be used. The round robin
+    is counted by rank, level and half.
     """
     queues = machine.queues_per_level
     first, count = 0, queues
@@ -257,10 +260,10 @@ def _take_next_queue(rank: Integer, level: Integer, half: Integer, machine: Mach
 
 @outlined
 def add_to_queue(index: Integer, machine: Machine) -> Integer:
-    """Append a stream to the queue of its current phase and return the queue.
+    """Append a stream to the queue that was chosen for its current phase; return this queue.
 
-    The assignment for the current step also says whether the stream runs in reverse, and whether
-    the root of its tree is the lowest position. Queues are counted from the first one of the node.
+    Sets whether the stream runs in reverse, and whether the root of its tree is the lowest
+    position, as chosen with the queue.
     """
     stream = machine.stream[index]
     choice = machine.stream_queue[index, stream["step"]]
@@ -309,11 +312,11 @@ def stop_stream(number: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def start_next_phase(index: Integer, now: Integer, machine: Machine) -> None:
-    """Advance a stream to its next phase, and start waiting streams of both queues.
+    """Advance a stream to its next phase at `now` (ns), and start waiting streams of both queues.
 
-    The stream moves from the queue of its phase to that of the next one, which must exist. A
-    reduce-scatter divides the bytes of the stream by the size of the dimension, and an all-gather
-    multiplies them; other phases, and trees, do not change them. `now`: in ns.
+    The stream moves from the queue of its phase to that of the next one, which must exist. After a
+    reduce-scatter its bytes are divided by the size of the dimension, after an all-gather
+    multiplied; other phases, and trees, do not change them.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]

@@ -172,7 +172,7 @@ class _MscclLanguage:
         """Return an explanation of an exception that a program raised; "" if there is none.
 
         Only an `AttributeError` on None is explained, and only if the program has requested a
-        reference to an empty slot: it uses a chunk that was never written.
+        reference to an empty slot: the program then uses a chunk that was never written.
         """
         slot = self._recorder.empty_slot
         if isinstance(error, AttributeError) and "'NoneType'" in str(error) and slot:

@@ -48,17 +48,14 @@ def xml_text(algorithm: Algorithm) -> str:
 def compute_execution_order(
     operations: int, parents: Int64Array, children: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Order operations by the number of operations before and after them in dependency chains.
+    """Return the order in which to execute operations, and the depth of each: two int64 arrays.
 
-    `parents`, `children`: pairs of dependent operations, numbered in program order, each parent
-    below its child. Returns two int64 arrays: the operations in their new order, and the depth of
-    each operation in program order. The depth is the number of operations in the longest chain
-    before the operation.
-
-    The order is by depth, then by the longest chain after the operation (longest first), then by
-    program order, like the heap of MSCCLang's scheduler. It respects all dependencies and is the
-    same on both sides of every connection, so messages cannot deadlock. Cost: n log n in the number
-    of pairs.
+    The depth is the number of operations in the longest dependency chain before an operation, by
+    operation in program order. The order is by depth, then by the longest chain after the operation
+    (longest first), then by program order, like the heap of MSCCLang's scheduler. It respects all
+    dependencies and is the same on both sides of every connection, so messages cannot deadlock.
+    `parents`, `children`: pairs of dependent operations, each parent below its child. Cost: n log n
+    in the number of pairs.
     """
     depth = _compute_longest_chains(operations, parents, children)
     # In reverse order, children precede their parents.
@@ -237,9 +234,9 @@ def _build_rows(columns: Columns) -> tuple[Columns, Int64Array]:
 
 
 def _build_first_rows(columns: Columns, is_message: BoolArray) -> Columns:
-    """Build the columns of the steps on the source rank, one per operation in the given order.
+    """Build the step columns of the source rank of every operation, in the given order.
 
-    `is_message`: True for operations between different ranks. Such an operation becomes a send,
+    `is_message`: True for operations between different ranks; such an operation becomes a send,
     whose destination is UNKNOWN with offset 0. Another operation becomes a local copy or reduction
     with peer -1. The lane is the thread block that sends.
     """
@@ -258,11 +255,11 @@ def _build_first_rows(columns: Columns, is_message: BoolArray) -> Columns:
 
 
 def _build_second_rows(columns: Columns) -> Columns:
-    """Build the columns of the receives, one per operation in the given order.
+    """Build the step columns of the receiving rank of every operation, in the given order.
 
-    The rows of local operations have no meaning; the caller ignores them. A copy becomes a plain
-    receive without a source (UNKNOWN, offset 0). A reduction becomes a reducing receive whose local
-    operand is its destination. The lane is the thread block that receives.
+    A copy becomes a plain receive without a source (UNKNOWN, offset 0). A reduction becomes a
+    reducing receive whose local operand is its destination. The lane is the thread block that
+    receives. The rows of local operations have no meaning; the caller ignores them.
     """
     is_copy = columns["kind"] == COPY
     return {

@@ -27,15 +27,13 @@ RankBlock = tuple[int, int]
 
 
 def assign_blocks(columns: Columns, is_manual: bool, file: str) -> Columns:
-    """Return the columns with a channel for every operation and valid thread blocks.
+    """Return the columns of operations with a channel and valid thread blocks for each.
 
     If the program does not assign thread blocks (`is_manual` is False), all thread blocks are -1
-    and a missing channel becomes 0.
-
-    Otherwise, the operations of a rank that have no thread block share one further block. A thread
-    block has at most one send peer, one receive peer and one channel. A message without a channel
-    gets the channel of its thread blocks, or 0 if they have none. Raises `InputError` with the line
-    of an operation that its thread block cannot execute. The given columns are not changed.
+    and a missing channel becomes 0. Otherwise, operations of a rank without a thread block share
+    one further block. A thread block has at most one send peer, one receive peer and one channel. A
+    message without a channel gets that of its thread blocks, else 0. Raises `InputError` with the
+    line of an operation that its thread block cannot execute. The given columns are not changed.
     """
     if not is_manual:
         nowhere = np.full(len(columns["kind"]), -1, np.int64)
@@ -241,10 +239,10 @@ class Instances:
     ) -> Int64Array:
         """Return the offsets of chunks of instance `copy` in the hub's INPUT, OUTPUT or SCRATCH.
 
-        Each buffer of one instance is divided into cells. Cell k of instance `copy` becomes cell k
-        * `number` + `copy` of the buffer for all instances. `rank`, `buffer`, `index`: int64, one
-        entry per chunk; buffers are numbered as in the trace. All scratch buffers of a rank are
-        part of one SCRATCH.
+        `rank`, `buffer`, `index`: int64 by chunk, in the buffers of one instance, numbered as in
+        the trace. Such a buffer is divided into cells of equal size. Cell k of instance `copy`
+        becomes cell k * `number` + `copy` of the buffer for all instances. The scratch buffers of a
+        rank become one SCRATCH, one after the other.
         """
         cell = self._cell[rank, buffer]
         first_of_cell = (index // cell * self.number + copy) * cell
@@ -289,12 +287,12 @@ class Instances:
         return moved
 
     def _cut_operations(self, columns: Columns) -> Columns:
-        """Divide operations that cross the end of a cell on either side into parts of equal size.
+        """Divide operations that cross the end of a cell into equal parts that do not.
 
-        Chunks of a part are then contiguous in every instance. The size of a part is the greatest
-        common divisor of the operation's size, and of the cell and the index on each side that
-        crosses. An operation that crosses no cell border is not divided. Returns new columns, in
-        the order of the operations, the parts of each one consecutively.
+        A cell is the part of a buffer that stays contiguous in every instance. The size of a part
+        is the greatest common divisor of the operation's size, and of the cell and the index on
+        each side (source, destination) that crosses. Other operations are not divided. Returns new
+        columns, in the order of the operations, the parts of each one consecutively.
         """
         size = columns["size"]
         part_size = size.copy()
@@ -315,18 +313,17 @@ class Instances:
         return cut
 
     def _compute_cells(self) -> Int64Array:
-        """Compute the number of chunks per cell, int64[ranks, buffers].
+        """Compute the number of chunks per cell: int64[ranks, buffers].
 
-        The columns are input, output and the scratch buffers. The class explains cells. The rules,
-        in order:
+        A cell is the part of a buffer that stays contiguous in every instance. The columns are
+        input, output and the scratch buffers. The rules, in order:
 
-        - A cell is the full buffer. Empty or missing buffers have 1.
+        - A cell is the full buffer; it is 1 for empty or missing buffers.
         - Input and output have cells of `chunk_factor` chunks if the kind is all-gather,
           reduce-scatter or all-to-all, and `chunk_factor` is not 0.
-        - Two kinds of programs have the same cell for all inputs and outputs of all ranks:
-          interleaved programs, and custom in-place programs whose input and output sizes differ. It
-          is the greatest common divisor of the cells above and of the indices and sizes of all
-          references to input and output.
+        - Interleaved programs, and custom in-place programs whose input and output sizes differ,
+          have one cell for all inputs and outputs of all ranks: the greatest common divisor of the
+          cells above and of the indices and sizes of all references to input and output.
         """
         trace = self.trace
         # Chunks of every buffer; 1 for scratch buffers that a rank does not have.
