@@ -125,16 +125,16 @@ def find_accesses(
 
 
 def find_conflicts_within_blocks(accesses: UnitAccesses) -> Edges:
-    """Find the pairs (earlier row, later row) of a thread block that must keep their order.
+    """Find the pairs of rows of a thread block whose memory accesses must keep their order.
 
-    Returns two equally long arrays: the earlier rows and the later rows. Both are empty if there
-    are no conflicts. For every memory unit the pairs are:
+    Returns two equally long arrays, the earlier rows and the later rows, empty without pairs. For
+    every memory unit the pairs are:
 
     - the last write before a read, and this read
     - a read, and the next write after it
     - two consecutive writes without a read in between
 
-    All other conflicts of a thread block follow from these pairs.
+    The order of all other conflicting rows of a thread block follows from these pairs.
     """
     row = accesses.row
     last_write, next_write = accesses.find_last_writes(), accesses.find_next_writes()
@@ -280,9 +280,10 @@ class _Past:
     vectors: list[slice]
 
     def find_vector(self, row: int) -> slice | None:
-        """Return the position in `Clocks.known` of the vector of the last waiting row up to `row`.
+        """Return the range in `Clocks.known` of the vector that applies to a row of this block.
 
-        `row` itself counts. Returns None if no row of the block up to `row` waits.
+        It is the vector of the last waiting row (row that waits for another thread block) up to
+        `row`, including `row`. None if no row of the block up to `row` waits.
         """
         position = bisect_right(self.rows, row)
         return self.vectors[position - 1] if position else None

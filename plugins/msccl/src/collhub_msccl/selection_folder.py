@@ -95,7 +95,7 @@ class _Task:
         return self.window.sizes[len(self.window.sizes) // 2]
 
     def iterate_candidates(self) -> Iterator[str]:
-        """Yield the names of the algorithms to try for the window, in this order.
+        """Yield the names of the algorithms to try for a window of sizes, best first.
 
         First the algorithm that the selection chose, then the others that were measured at the
         sizes of the window, the fastest first.
@@ -188,12 +188,12 @@ def _choose_modes(selected: SelectedCollective, folder: _Folder) -> list[str | N
 
 
 def _add_window(folder: _Folder, task: _Task) -> None:
-    """Add files for all sizes of a window to the folder, the fastest writable algorithms first.
+    """Add files to the folder that serve all sizes of a window, by the fastest writable algorithms.
 
-    Candidates are tried in the order of `iterate_candidates`. If a file serves only the smaller
-    sizes, the next candidate begins at the first size that it does not serve. Candidates that
-    failed or were not sufficient become losses of `folder`, one for all with the same sizes and
-    reason. Sizes that no file serves become a loss too.
+    Algorithms are tried in the order of `iterate_candidates`. If a file serves only the smaller
+    sizes, the next algorithm begins at the first size that it does not serve. Algorithms that
+    cannot be written or do not serve all sizes become losses of `folder`, one for all with the same
+    sizes and reason. Sizes that no file serves become a loss too.
     """
     first: int | None = task.window.min_bytes
     refused: dict[tuple[str, str], list[str]] = {}

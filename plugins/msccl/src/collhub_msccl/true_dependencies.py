@@ -45,13 +45,14 @@ def find_conflicts_between_blocks(
     clocks: Clocks,
     table: StepTable,
 ) -> Edges | None:
-    """Find ordered conflicts between different thread blocks of a rank, as (earlier, later) rows.
+    """Find pairs of rows in different thread blocks whose memory accesses must keep their order.
 
-    Two rows conflict if they access the same unit and at least one writes; they are ordered if
-    `clocks` know it. For every access, this finds the latest write of every other block that
-    precedes it. For every read, it also finds the first write of every other block that follows it.
-    Pairs implied by other pairs or by conflicts within blocks are omitted. Returns None if there
-    are more than 2^23 combinations of an access and a block that accesses its unit.
+    Returns two arrays, the earlier rows and the later rows. Two rows of a rank conflict if they
+    access the same unit and at least one writes; only pairs that the vector clocks `clocks` order
+    are returned. For every access they are the latest write of every other block before it; for
+    every read also the first write of every other block after it. Pairs implied by other pairs or
+    by conflicts within blocks are omitted. None if there are more than 2^23 combinations of an
+    access and a block that accesses its unit.
     """
     queries = _find_queries(accesses, clocks, table)
     if queries is None:
@@ -133,11 +134,12 @@ def _find_edges_after_writes(
     queries: _Queries,
     clocks: Clocks,
 ) -> Edges:
-    """Return the pairs (write of another block, access that it precedes), as rows.
+    """Return pairs (write of another thread block, access that it precedes), as two arrays of rows.
 
-    For each query it is the latest write of the other block to the unit that precedes the access by
-    the clocks. No pair is returned if there is no such write, or if the last write of the access's
-    own block to the unit already follows it, because that order implies the pair.
+    There is at most one pair per query (access and another block): the latest write of this block
+    to the unit that precedes the access by the clocks. No pair without such a write, or if the
+    access's own block wrote the unit before the access and after that write, because that order
+    implies the pair.
     """
     writes = np.flatnonzero(accesses.is_write)
     width = int(accesses.row.max(initial=0)) + 2
@@ -161,11 +163,12 @@ def _find_edges_after_reads(
     queries: _Queries,
     rows: int,
 ) -> Edges:
-    """Return the pairs (read, first write of another block that follows it), as rows.
+    """Return pairs of rows (read, first write of another thread block that follows it).
 
-    `rows`: number of rows of the table. A pair is omitted if the read's block writes the unit after
-    the read and that write also precedes the other write, because the order of the two writes
-    implies the pair. Both arrays are empty if no write is ordered after a row of another block.
+    The result is two arrays. `rows`: number of rows of the table. A pair is omitted if the read's
+    block writes the unit after the read and that write also precedes the other write, because the
+    order of the two writes implies the pair. Both arrays are empty if no write is ordered after a
+    row of another block.
     """
     is_write = accesses.is_write[queries.access]
     by_write = np.flatnonzero(is_write & (queries.known >= 0))
@@ -189,13 +192,14 @@ def _find_first_knowing(
     by_write: Int64Array,
     rows: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return reads, and for each the query of the first write of the other block that follows it.
+    """Return reads, and for each the first write of another thread block that must follow it.
 
-    `by_read`, `by_write`: queries of reads, and queries of writes with a known row. `rows`: number
-    of rows of the table. Both results are equally long arrays; reads without such a write are
-    omitted. Method: later writes of a block know later rows of the other block, so a binary search
-    over the sorted keys (group, known row) finds the first write. A group is (block and unit of the
-    write, block and unit that it queries).
+    `by_read`, `by_write`: queries (access and another block) of reads, and of writes that must
+    follow some row of the other block. `rows`: number of rows of the table. The writes are returned
+    as queries; both results have equal lengths, and reads without such a write are omitted. Method:
+    later writes of a block must follow later rows of the other block, so a binary search over the
+    sorted keys (group, row) finds the first write. A group is (block and unit of the write, block
+    and unit that it queries).
     """
     pair = queries.pair[queries.access]
     pairs = int(queries.pair[-1]) + 1
@@ -267,12 +271,12 @@ def _find_conflicts(
     clocks: Clocks | None,
     block_indptr: Int64Array,
 ) -> list[Edges] | None:
-    """Find the conflicts of a table in one mode, as one or two lists of (earlier, later) rows.
+    """Find pairs of rows that access the same memory in one mode (in place or not).
 
-    `base`: int64[ranks, 3], first address of each buffer in this mode. The first list has the pairs
-    within thread blocks, the second one the pairs between blocks; it is missing if no block waits
-    for another. Returns None if `clocks` is None or there are too many accesses or queries to
-    analyse.
+    `base`: int64[ranks, 3], first address of each buffer in this mode. The result has one or two
+    lists of (earlier rows, later rows): the pairs within thread blocks, and the pairs between
+    blocks, which are missing if no block waits for another. None if `clocks` is None, or if there
+    are too many accesses or queries to analyse.
     """
     if clocks is None:
         return None

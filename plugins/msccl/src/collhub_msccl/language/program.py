@@ -402,10 +402,10 @@ class MSCCLProgram:
         self._operations.append((kind, *operands, source.size, *lanes, line))
 
     def _locate(self, reference: Ref) -> Iterable[int]:
-        """Return the rank, the buffer number and the index of a reference.
+        """Return the rank, the buffer number and the index of a reference, as stored in the trace.
 
-        Buffers are numbered per rank: input and output first, then scratch buffers in the order of
-        first use. A scratch buffer without a number gets the next one, which is stored.
+        Buffers are numbered per rank: input 0, output 1, then scratch buffers in the order of first
+        use. A scratch buffer without a number gets the next one, which is stored.
         """
         numbers = self._numbers[reference.rank]
         # Scratch buffers are numbered by first use.

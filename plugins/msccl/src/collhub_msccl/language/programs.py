@@ -115,12 +115,12 @@ def _send_through_equal_gpus(source: int, destination: int, gpus: int) -> None:
 
 
 def _send_through_one_gpu(source: int, destination: int, gpus: int) -> None:
-    """Send all data of host `source` for host `destination` in one message between two GPUs.
+    """Add the transfer of all data of host `source` for host `destination`, as one message.
 
-    `gpus`: GPUs per host. One GPU of the source host collects the data of its host, and one GPU of
-    the destination host distributes it to the outputs. The collecting GPU has the local number
-    `destination` modulo `gpus`, the distributing one `source` modulo `gpus`, so that pairs of hosts
-    are spread over the GPUs.
+    `gpus`: GPUs per host. GPU `destination` modulo `gpus` of the source host first collects the
+    data of its host in a scratch buffer, sorted by receiver. It sends them to GPU `source` modulo
+    `gpus` of the destination host, which copies each part to the output of its receiver. So pairs
+    of hosts are spread over the GPUs. Raises `ValueError` if a required slot is empty.
     """
     # The pairs of hosts are distributed over the GPUs.
     out = source * gpus + destination % gpus

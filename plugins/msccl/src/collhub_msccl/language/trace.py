@@ -295,13 +295,12 @@ def find_kind(collective: Collective) -> str:
 def build_contract(program: MSCCLProgram, initial: Sequence[RankBuffers]) -> TracedContract:
     """Build the contract of a collective that is defined only by its `check` method.
 
-    `initial`: buffers of every rank before the first operation. A rank counts as defined if its
-    input initially has any data.
-
-    If `check` accepts the final buffers of the program, their outputs are the required result: one
-    row (rank, index, source rank, source index) per chunk of a slot. If `check` returns None, the
-    required result is None (undefined). Raises `ValueError` if `check` returns another false value,
-    or if a slot outside of `Buffer.input` has data initially.
+    A contract has the ranks with input data, and the required result. `initial`: buffers of every
+    rank before the first operation; a rank counts if its input has any data then. If `check`
+    accepts the final buffers of the program, their outputs are the required result: one row (rank,
+    index, source rank, source index) per chunk in a slot. If `check` returns None, the result is
+    None (undefined). Raises `ValueError` if it returns another false value, or if a slot outside of
+    `Buffer.input` has data initially.
     """
     origins = _find_origins(program.collective, initial)
     defined = [any(value is not None for value in buffers[Buffer.input]) for buffers in initial]

@@ -52,10 +52,10 @@ class StepRun:
 def find_step_runs(content: bytes) -> Iterator[StepRun]:
     """Yield runs of at least 8 consecutive `step` elements that differ only in attribute values.
 
-    Runs are yielded in file order. Values have at most 8 bytes of printable ASCII without `&`.
-    Nothing is yielded for files below 64 KiB, or with apostrophes, CR or zero bytes. The elements
-    are not parsed: if a parser accepts the first step of a run as a complete element, all steps of
-    the run are elements with the same attribute names.
+    So a parser must read only the first step of a run, and runs are in file order. Values have at
+    most 8 bytes of printable ASCII without `&`. Nothing is yielded for files below 64 KiB, or with
+    apostrophes, CR or zero bytes. The elements are not parsed: if a parser accepts the first step
+    of a run as a complete element, all steps of the run are elements with the same attribute names.
     """
     if len(content) < _MIN_FILE_BYTES or any(byte in content for byte in _UNSUPPORTED_BYTES):
         return
@@ -121,11 +121,11 @@ def _find_byte(content: bytes, begin: int, end: int, byte: bytes) -> Int64Array:
 
 
 def _find_quotes(quotes: Int64Array, begins: Int64Array, stops: Int64Array) -> Int64Array:
-    """Return the offsets of the quotes of each step: int64[steps, quotes of the first step].
+    """Return the offsets of the quotes of each step: int64[steps, number of quotes of a step].
 
-    `quotes`: ascending offsets of all quotes. `begins`, `stops`: offsets of the begin and end of
-    each step. The width is rounded down to an even number, at least 2. The row of a step with
-    another number of quotes has only -1.
+    The number is that of the first step, rounded down to an even number, at least 2. The row of a
+    step with another number of quotes has only -1. `quotes`: ascending offsets of all quotes.
+    `begins`, `stops`: offsets of the begin and end of each step.
     """
     first = np.searchsorted(quotes, begins)
     counts = np.searchsorted(quotes, stops) - first

@@ -32,17 +32,15 @@ def resolve_dependencies(
     fusion: Fusion,
     findings: FileFindings,
 ) -> Edges:
-    """Convert the waits of a program to pairs (step that ends the wait, waiting step).
+    """Return the waits of a program as pairs (step that ends the wait, waiting step) without nops.
 
-    Returns two int64 arrays of steps, which contain no nops. A step with `depid` of 0 or more
-    waits. The wait ends after the first step of thread block `depid` that has `hasdep` and a flag
-    value of at least `deps`; if that value is greater, a warning is reported. Waits for an earlier
-    step of the same thread block are dropped.
-
-    The wait of a nop is transferred to the next step of its thread block that is neither a nop nor
-    fused to an earlier step. A wait for a nop becomes waits for the step before the nop and for the
-    steps that the nop waits for. Raises `InputError` for waits that never end and for cycles of
-    nops.
+    Returns two int64 arrays of steps. A step with `depid` of 0 or more waits until a step of thread
+    block `depid` with `hasdep` has a flag value (position) of at least `deps`; the first such step
+    ends the wait. If its value is greater than `deps`, a warning is reported. Waits for an earlier
+    step of the same thread block are dropped. The wait of a nop is transferred to the next step of
+    its thread block that is neither a nop nor fused to an earlier step. A wait for a nop becomes
+    waits for the step before it and for the steps that it waits for. Raises `InputError` for waits
+    that never end, and cycles of nops.
     """
     waiting = np.flatnonzero(program.depid >= 0)
     parent = find_first_flagged(program, fusion, waiting)
@@ -221,11 +219,10 @@ def _warn_of_unfinished_chains(
 
 
 def _find_delayed_steps(program: ThreadBlockProgram, passes_on: BoolArray) -> Int64Array:
-    """Return for every step the step that the wait of this step delays; int64, -1 if none.
+    """Return for every step which step a wait at this step delays; int64, -1 for none.
 
     It is the first step from this one on, in the same thread block, for which `passes_on` is False.
-    `passes_on`: bool per step, True for nops and for `re` steps that are fused to an earlier `re`.
-    A fused `re` has no wait itself, so only the waits of nops are transferred.
+    `passes_on`: bool per step, True for nops, and for `re` steps that are fused to an earlier `re`.
     """
     size = len(program)
     rows = np.arange(size, dtype=np.int64)

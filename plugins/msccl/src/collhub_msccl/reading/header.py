@@ -289,10 +289,11 @@ def _find_input_accesses(
     side: str,
     is_output_too: bool,
 ) -> set[tuple[int, int]]:
-    """Return (rank, first unit) of each step with a kind in `kinds` that accesses INPUT.
+    """Return (rank, first unit) of each step of some kinds that reads or writes the input buffer.
 
-    `side`: `src` or `dst`, the operand to consider. `is_output_too`: accesses to OUTPUT are
-    included, because it is the same buffer.
+    `kinds`: step kinds to consider. `side`: `src` for accesses of the source operand, `dst` for
+    those of the destination. With `is_output_too`, accesses of OUTPUT count too, because it is the
+    same buffer. Each pair occurs once.
     """
     buffers = [Buffer.INPUT, Buffer.OUTPUT] if is_output_too else [Buffer.INPUT]
     is_kind = np.isin(columns["kind"], kinds)
@@ -307,12 +308,11 @@ def _find_mother_vertices(
     target: list[int],
     num_ranks: int,
 ) -> set[int]:
-    """Return the ranks from which all ranks can be reached along edges source -> target.
+    """Return the ranks from which all ranks can be reached along the edges source[i] -> target[i].
 
-    Such a rank is a "mother vertex" of the directed graph; the set is empty if there is none.
-    Method: search from every rank that no earlier search has reached. If there is a mother vertex,
-    the start of the last search is one; the result is then all ranks from which that start can be
-    reached. Cost: three searches.
+    The set is empty if there is none. Method: search from every rank that no earlier search has
+    reached. If such a rank exists, the start of the last search is one; the result is then all
+    ranks from which that start can be reached. Cost: three searches.
     """
     forward: list[list[int]] = [[] for _ in range(num_ranks)]
     backward: list[list[int]] = [[] for _ in range(num_ranks)]

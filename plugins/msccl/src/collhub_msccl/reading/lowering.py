@@ -49,10 +49,10 @@ _TRAITS_OF_TYPE = {
 
 
 def _build_traits() -> _StepTraits:
-    """Return the properties of all step types as columns indexed by `StepType`.
+    """Return the properties of all step types as arrays indexed by `StepType`.
 
-    They are the columns of the table `_TRAITS_OF_TYPE`: number of rows and kind of the first row
-    (int64), and the remaining properties (bool).
+    For each step type they are, in the table `_TRAITS_OF_TYPE`, the number of plain rows it becomes
+    and the kind of the first one (int64), and the remaining properties (bool).
     """
     rows, kind, *facts = zip(*(_TRAITS_OF_TYPE[step_type] for step_type in StepType), strict=True)
     masks = [np.asarray(fact, np.bool_) for fact in facts]
@@ -94,28 +94,23 @@ def lower(
     is_dsl_reading: bool,
     findings: FileFindings,
 ) -> Lowered:
-    """Lower a checked thread-block program to the rows of a step table.
+    """Convert a checked thread-block program to the rows of a step table.
 
-    A nop becomes no row; a step that receives and sends becomes two rows, of which the
-    second sends what the first stored; every other step becomes one row. Rows keep the order
-    of the steps. An `rrs` step stores its value in scratch behind the declared scratch of
-    its rank. `re` steps that the runtimes execute as one chain all get the count of the
-    last one.
+    A nop becomes no row; a step that receives and sends becomes two rows, of which the second sends
+    what the first stored; every other step becomes one row. Rows keep the order of the steps. An
+    `rrs` step stores its value in scratch behind the declared scratch of its rank. `re` steps that
+    the runtimes execute as one chain all get the count of the last one.
 
-    The result has the columns, the data dependencies (the declared ones, and that of each
-    second row on its first row), the program order within thread blocks as pairs
-    (before, after), the first thread block of each rank, and the scratch units of each rank,
-    which include the places for `rrs`. A dependency on a nop becomes dependencies on the
-    steps before the nop and on those that the nop waits for.
+    The result has the columns, the data dependencies (the declared ones, and that of each second
+    row on its first row), the program order within thread blocks as pairs (before, after), the
+    first thread block of each rank, and the scratch units of each rank, including those for `rrs`.
+    A dependency on a nop becomes dependencies on the steps before the nop and on those that the nop
+    waits for. With `is_dsl_reading`, reductions of received data take their local operand from dst,
+    as in MSCCLang, otherwise from src. Warnings are added to `findings`.
 
-    If `is_dsl_reading` is true, reductions of received data take their local operand from
-    dst, as in MSCCLang, otherwise from src. Warnings are added to `findings`.
-
-    Raises `InputError` for a wait that never ends because no step with `hasdep` follows at
-    the awaited position of its thread block, for a wait for a later step of the same thread
-    block, and for a cycle of nops; other cycles are not checked here. Also raises it if a
-    step reaches beyond the declared scratch of a rank that needs places for `rrs`; such
-    steps in other ranks are left to verification.
+    Raises `InputError` for a wait that no step ends, for a wait for a later step of the same thread
+    block, and for a cycle of nops; other cycles are not checked here. Also if a step exceeds the
+    declared scratch of a rank with `rrs` steps; in other ranks the verification reports this.
     """
     fusion = fuse_reductions(program, findings)
     declared = resolve_dependencies(program, fusion, findings)

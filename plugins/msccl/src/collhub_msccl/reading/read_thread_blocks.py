@@ -342,7 +342,7 @@ def _parse_offset(text: str) -> int:
 def insert_copies(
     steps: StepTable, copies: Copies, collective: Collective, program: ThreadBlockProgram
 ) -> StepTable:
-    """Return the steps with the copies of every rank executed before all other steps of the rank.
+    """Add copies to the steps, so that they are executed before all other steps of their ranks.
 
     A copy moves one unit from INPUT to OUTPUT. Copies are appended after the rows of `steps`, each
     in a lane of its own above all existing lanes. Every step of a rank without predecessors gets a

@@ -67,7 +67,7 @@ def scan_xml(
 
 
 def _feed(scanner: _Scanner, content: bytes) -> None:
-    """Pass the file to the parser, which calls the handlers, and end the document.
+    """Pass the file to the parser of `scanner`, which calls the handlers, and end the document.
 
     For a run of steps that differ only in values, the parser gets only the first step. If it
     accepts that step, the other steps are added to the table directly; otherwise the parser gets

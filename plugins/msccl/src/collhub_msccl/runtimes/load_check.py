@@ -194,13 +194,12 @@ def _add_doubts_of_program(
     """Add warnings to `refusals` if the program is invalid or can deadlock for some of `calls`.
 
     If the reader refuses the file, or messages do not match, these errors are added as warnings,
-    and deadlocks are not checked.
-
-    A connection can hold only a limited number of transfers, given by the protocol.
-    `compute_fifo_safety` finds the smallest number of chunks per transfer without deadlock. If it
-    is 1, there is no warning. Otherwise the largest safe call size in bytes is the chunks of the
-    file times (slice bytes // that number), or 0 if no number is safe. A `fifo-deadlock` is added
-    if a call has no maximum size or one above this.
+    and deadlocks are not checked. A connection can hold only a limited number of transfers, given
+    by the protocol; a transfer moves at most `slice_bytes` of the runtime. `compute_fifo_safety`
+    finds the smallest number of chunks u per transfer without a deadlock. If it is 1, there is no
+    warning. Otherwise the largest safe call has the chunks of the file times (slice_bytes // u)
+    bytes, or 0 if no number is safe. A `fifo-deadlock` is added if a call has no maximum size or
+    one above this.
     """
     protocol, runtime = algo.attributes["proto"], refusals.runtime
     try:
@@ -277,12 +276,12 @@ class FifoSafety:
 
 
 def compute_fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
-    """Find the smallest number of units per transfer down to which no number causes a deadlock.
+    """Find how few units per transfer are possible without a deadlock on full connections.
 
-    `capacity`: transfers that a connection can hold. With u units per transfer, a step of c units
-    takes ceil(c / u) transfers. Distinct splits of all counts into transfers are tried from the
-    largest u down, until one deadlocks. The result is the u of the last safe split; None if the
-    first one deadlocks, and 1 if there are no messages. If the splits have more than
+    `capacity`: transfers that a connection can hold. With u units per transfer, a message of c
+    units takes ceil(c / u) transfers. Distinct splits of all counts into transfers are tried from
+    the largest u down, until one deadlocks; the result is the u of the last one that does not. It
+    is None if the first one deadlocks, and 1 without messages. If the splits have more than
     `MAX_TRANSFERS` transfers in total, the search stops after the last safe split, and `is_exact`
     is False. Raises `InputError` if the algorithm has unmatched messages.
     """
@@ -306,12 +305,12 @@ def compute_fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
 
 
 def _iterate_distinct_splits(counts: list[int]) -> Iterator[int]:
-    """Yield the distinct ways to split counts into transfers, as units per transfer, descending.
+    """Yield the numbers of units per transfer that give different numbers of transfers, descending.
 
     With u units per transfer, a count c is split into ceil(c / u) transfers. Of all u that give the
-    same numbers of transfers for all counts, only the smallest is yielded; the last is 1. `counts`:
-    distinct numbers, at least 1; nothing is yielded if it is empty. This is a generator because a
-    count near 2^62 has about 2^32 such numbers.
+    same numbers of transfers for all `counts`, only the smallest is yielded; the last is 1. Counts
+    are at least 1; without any, nothing is yielded. A generator, because a count near 2^62 has
+    about 2^32 such numbers.
     """
     latest = 0
     partitions = [_iterate_splits(count) for count in counts]

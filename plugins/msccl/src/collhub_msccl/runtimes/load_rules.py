@@ -378,13 +378,11 @@ def check_chains(
 ) -> None:
     """Refuse steps that must continue the wait of a nop but do not wait themselves.
 
-    After nops that wait, the next step that moves data must have a dependency itself. An `re` that
-    joins the previous `re` is skipped, and nops without a wait have no effect. An `re` joins if it
-    has the same destination and source buffer as the previous one and no dependency, unless the
-    previous one has `hasdep` or is the 16th `re` of the thread block.
-
-    Each violating step is refused as `unfinished-nop-chain`. `name`: name of the thread block for
-    messages.
+    After a nop that waits, the next step that is no nop must wait too (`depid`); nops without a
+    wait have no effect. An `re` that joins the previous `re` need not wait. It joins if it has the
+    same destination and source buffer and no wait, unless the previous one has `hasdep` or is the
+    16th `re` of the thread block. Each violating step is refused as `unfinished-nop-chain`. `name`:
+    name of the thread block for messages.
     """
     is_pending = False
     run: _ChainKey | None = None

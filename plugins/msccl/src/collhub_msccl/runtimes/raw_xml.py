@@ -323,8 +323,8 @@ class Refusals:
     ) -> None:
         """Record a finding; if an earlier one has the same code and cause, only count it.
 
-        If the cause is None, the finding is always separate. The first finding of a cause keeps its
-        text, line and severity.
+        `cause`: key of the defect. If it is None, the finding is always separate. The first finding
+        of a cause keeps its text, line and severity.
         """
         findings_by_cause = self._findings.setdefault(code, {})
         location = Location(self._file, line)

@@ -91,13 +91,13 @@ class _Assembly:
         self._restart(attempt.lanes)
 
     def build_program(self) -> ThreadBlockProgram:
-        """Build a program within the limits of the runtime.
+        """Build a program (thread blocks and their steps) within the limits of the runtime.
 
-        If thread blocks have too many steps, their lanes are cut into more blocks and another round
-        begins, up to `_MAX_ROUNDS` rounds. A round in which lanes must be separated to choose
-        channels counts, too. Raises `NoProgramError` with the reason: after the last round; if a
-        thread block is too long and `may_cut` is False; if another limit is exceeded; or if there
-        are not enough channels.
+        If thread blocks have too many steps, their lanes (sequences of steps) are cut into more
+        blocks and another round begins, up to `_MAX_ROUNDS` rounds. A round in which lanes must be
+        separated to choose channels counts, too. Raises `NoProgramError` with the reason: after the
+        last round; if a thread block is too long and `may_cut` is False; if another limit is
+        exceeded; or without enough channels.
         """
         reason = ""
         for _ in range(_MAX_ROUNDS):
@@ -126,9 +126,10 @@ class _Assembly:
         raise NoProgramError(reason)
 
     def _restart(self, lanes: Lanes) -> None:
-        """Replace the lanes by uncut ones and arrange the steps again; earlier cuts are lost.
+        """Replace the lanes (sequences of steps of a rank) and arrange the steps again, uncut.
 
-        Raises `NoProgramError` if there is no order of execution.
+        All cuts of lanes into thread blocks are lost. Raises `NoProgramError` if there is no order
+        of execution.
         """
         self._lanes = lanes
         self._cuts = Cuts.build_uncut(lanes)
@@ -163,11 +164,12 @@ class _Assembly:
         return blocks
 
     def _find_fusable(self) -> Edges:
-        """Return the pairs (row, row that may be fused into it) within lanes.
+        """Return the pairs of rows that may be fused into one step of the runtime, within lanes.
 
-        If the attempt decided the pairs (`joined`), these are returned, except pairs of different
-        lanes. Otherwise they are the chains of reductions (if merging is enabled) and the sends
-        that forward received data (if fusing is enabled).
+        The second row of a pair is fused into the first. If the attempt decided the pairs
+        (`joined`), these are returned, except pairs of different lanes. Otherwise they are the
+        chains of reductions (if merging is enabled) and the sends that forward received data (if
+        fusing is enabled).
         """
         if self._joined is not None:
             first, second = self._joined
@@ -201,10 +203,10 @@ class _Assembly:
         return channel
 
     def _cut_more(self, blocks: Blocks, length: Int64Array) -> None:
-        """Increase the cuts of the lanes that have a block with too many steps.
+        """Increase the number of thread blocks of every lane that has a block with too many steps.
 
         `length`: int64, steps per block. The steps of a lane are attributed to messages and to
-        local steps in proportion to their rows. The new cuts suffice for blocks with 2 steps less
+        local steps in proportion to their rows. The new numbers suffice for blocks of 2 steps less
         than the limit (at least 1), because cuts add waits. Only `self._cuts` changes; the next
         round applies it.
         """
@@ -235,12 +237,12 @@ def _increase_cuts(
     required: tuple[int, int],
     has_local: bool,
 ) -> tuple[int, int]:
-    """Return the increased numbers of blocks of a lane: (for messages, for local steps).
+    """Return the increased numbers of thread blocks of a lane: (for messages, for local steps).
 
-    Each is at least the required number. If the lane has been cut before, each is also increased by
-    at least a quarter of the larger present number (minimum 1), because the waits that cuts add
-    cannot be predicted and rounds are limited. The second number is 0 if the lane has no local
-    steps.
+    `present`, `required`: such numbers now, and needed. Each result is at least the required
+    number. If the lane has been cut before, each is also increased by at least a quarter of the
+    larger present number (minimum 1), because the waits that cuts add cannot be predicted and
+    rounds are limited. The second number is 0 if the lane has no local steps.
     """
     messages, local = present
     is_first = messages == 1 and local == 0

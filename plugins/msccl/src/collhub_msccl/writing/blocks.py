@@ -79,11 +79,12 @@ def cut_lanes(
     cuts: Cuts,
     position: Int64Array,
 ) -> Blocks:
-    """Build the thread blocks: every lane is cut into the parts given by `cuts`.
+    """Build the thread blocks: every lane (sequence of steps of a rank) is cut into parts.
 
-    `position`: int64 per row, the order in which local steps are distributed. A connection is cut
-    at the same messages on both sides. Each part becomes a separate connection part that later gets
-    its own channel, because a connection must have one owner on each side.
+    `cuts`: number of parts of each lane. `position`: int64 per row, the order in which local steps
+    are distributed. The messages of a connection are cut at the same places on both sides. Each
+    part of a connection later gets its own channel, because a connection must have one thread block
+    on each side.
     """
     connection, triples = draft.connections
     part = _divide_messages(draft, lanes, cuts, connection)
@@ -116,10 +117,11 @@ def _number_connection_parts(
     part: Int64Array,
     width: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Number the parts of connections; return the connection of each, and the part of every row.
+    """Number the parts into which connections are cut, over all connections.
 
     `connection`: connection of each row, -1 for local rows. `part`: part of each row within its
-    connection, below `width`. Both results are int64; the second is -1 for local rows.
+    connection, below `width`. Returns the connection of each part, and the number of the part of
+    every row, -1 for local rows; both int64.
     """
     is_message = connection >= 0
     keys = connection[is_message] * width + part[is_message]
@@ -135,10 +137,10 @@ def _collect_per_block(
     column: Int64Array,
     size: int,
 ) -> Int64Array:
-    """Return for each block the value of `column` in its rows on a side; -1 if it has no such row.
+    """Return for each thread block the value of `column` in its selected rows; -1 without any.
 
-    `of_row`: block of each row. `side`: mask of the rows to use; these rows must have the same
-    value within a block. `size`: number of blocks.
+    `of_row`: block of each row. `side`: mask of the selected rows, for example all sends; these
+    must have the same value within a block. `size`: number of blocks.
     """
     result = np.full(size, -1, np.int64)
     result[of_row[side]] = column[side]
@@ -151,11 +153,11 @@ def _divide_messages(
     cuts: Cuts,
     connection: Int64Array,
 ) -> Int64Array:
-    """Return the part of every message row within its connection; 0 for local rows.
+    """Divide the messages of each connection into parts; return the part of every row.
 
-    The messages of a connection are divided evenly, in the order of rows, into the larger number of
-    parts that `cuts` gives for its two lanes, but not into more parts than messages. Both sides are
-    divided at the same messages.
+    It is 0 for local rows. The messages of a connection are divided evenly, in the order of rows,
+    into the larger number of parts that `cuts` gives for its two lanes, but not into more parts
+    than messages. Both sides are divided at the same messages.
     """
     part = np.zeros(len(draft), np.int64)
     if not np.any(cuts.messages > 1):
@@ -185,13 +187,14 @@ def _divide_local_rows(
     part: Int64Array,
     position: Int64Array,
 ) -> Int64Array:
-    """Return `part` with the parts of local rows filled in; the argument is not changed.
+    """Assign the local rows of cut lanes to parts; return the part of every row.
 
-    If `cuts.local` gives a lane separate blocks for local steps, its local rows are divided evenly
-    among them in the order of `position`. There are at most as many as local rows, and they are
-    numbered after all parts of messages. In another lane, a local row belongs to the part of the
-    previous message of the lane in the order of `position`, or to part 0 before the first message.
-    Returns `part` itself if nothing is cut or there are no local rows.
+    `part`: part of every message row, which is kept; it is not changed. If `cuts.local` gives a
+    lane separate blocks for local steps, its local rows are divided evenly among them in the order
+    of `position`; there are at most as many as local rows, numbered after all parts of messages. In
+    another lane, a local row belongs to the part of the previous message of the lane in this order,
+    or to part 0 before the first message. Returns `part` itself if nothing is cut or there are no
+    local rows.
     """
     is_local = draft.partner < 0
     if not cuts.is_any or not is_local.any():
@@ -234,9 +237,11 @@ class _Group:
 
     @classmethod
     def from_part(cls, part: int, pair: Pair) -> _Group:
-        """Build the group of a single connection part with the given (source, destination) ranks.
+        """Build the group of a single connection part between two ranks.
 
-        The source counts one peer in direction "send", and the destination one in direction "recv".
+        A group contains parts of connections that must share a channel. `pair`: (source,
+        destination). The source counts one peer in direction "send", the destination one in
+        direction "recv".
         """
         source, destination = pair
         peer_counts = Counter({(source, "send"): 1, (destination, "recv"): 1})
@@ -296,12 +301,12 @@ class _ChannelUse:
 
 
 def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64Array]:
-    """Assign channels below `limit` to connection parts; also list lanes that must be separated.
+    """Assign channels below `limit` to connection parts; also find lanes that must be separated.
 
-    Each group of parts that share a channel gets the channel of the producer if it is below `limit`
-    and free, otherwise the lowest free one. The first result is int64 per part, or None if the
-    channels do not suffice. The second result, which is valid in both cases, lists the lanes with a
-    block that cannot use one channel for both directions.
+    The incoming and outgoing part of a thread block form a group, which shares a channel: that of
+    the producer if it is below `limit` and free, otherwise the lowest free one. The first result is
+    the channel of each part, int64, or None if the channels do not suffice. The second one, valid
+    in both cases, lists the lanes with a block that cannot use one channel for both directions.
     """
     groups, conflicting_blocks = _group_connections(blocks)
     # Reported even if channels do not suffice: separating comes first.
@@ -323,11 +328,11 @@ def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64A
 
 
 def _group_connections(blocks: Blocks) -> tuple[list[_Group], list[int]]:
-    """Return groups of connection parts that must share a channel, and the blocks in conflict.
+    """Return the groups of connection parts that must share a channel, and the blocks in conflict.
 
-    The incoming and the outgoing part of a block must share a channel, so their groups are merged.
-    If the two groups cannot share one (see `has_conflict`), they remain separate, and the block is
-    in conflict. Groups are in the order of their first member, members ascending.
+    The incoming and the outgoing part of a thread block must share a channel, so their groups are
+    merged. If the two groups cannot share one (see `has_conflict`), they remain separate, and the
+    block is in conflict. Groups are in the order of their first member, members ascending.
     """
     pairs = zip(blocks.source.tolist(), blocks.destination.tolist(), strict=True)
     group_of = [_Group.from_part(part, pair) for part, pair in enumerate(pairs)]

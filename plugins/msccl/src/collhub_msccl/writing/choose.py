@@ -76,11 +76,11 @@ class ChosenProgram:
 
         Its entries, in order:
 
-        - whether the program can deadlock at some size, or has more than 64 blocks on a rank
+        - whether the program can deadlock at some size, or has more than 64 thread blocks on a rank
         - whether it uses more channels than requested
         - the product of makespan, executed steps and both simulated link times
-        - the makespan
-        - the maximum number of blocks of a rank
+        - the makespan (time without contention, in units of data)
+        - the maximum number of thread blocks of a rank
 
         The product gives all factors equal weight, because no model has the cost of a step or of
         memory.
@@ -108,19 +108,16 @@ class WritingTask:
 
 
 def choose_program(task: WritingTask, *, is_first: bool = False) -> ChosenProgram:
-    """Choose the best program among all attempts.
+    """Choose the best program (assignment of steps to thread blocks) among all attempts.
 
     The first attempt with the producer's thread blocks that gives a program is returned. Otherwise
-    attempts with new thread blocks are made, and the program with the lowest cost wins; the first
-    of equal ones.
-
-    A program is safe if it cannot deadlock at any size and has at most 64 thread blocks on a rank.
-    If an attempt marked `limits_time` gives a safe program, programs with a longer makespan are
-    excluded. Once there is a safe program, the attempts end if `is_first` is True, if the attempt
-    is marked `is_enough`, or if the draft has more than 2^14 rows.
-
-    Raises `InputError` if no attempt gives a program: `fifo-deadlock` if one deadlocks at every
-    size, otherwise `runtime-limit` with the exceeded limit.
+    attempts with new thread blocks are made, and the program with the lowest `cost` wins; the first
+    of equal ones. A program is safe if it cannot deadlock at any size and has at most 64 thread
+    blocks on a rank. If an attempt marked `limits_time` gives a safe program, programs with a
+    longer makespan are excluded. Once there is a safe program, the attempts end if `is_first` is
+    True, if the attempt is marked `is_enough`, or if there are more than 2^14 steps. Raises
+    `InputError` if no attempt gives a program: `fifo-deadlock` if one deadlocks at every size,
+    otherwise `runtime-limit` with the exceeded limit.
     """
     full = cut_counts(build_draft(task.algorithm, with_control=True), MAX_COUNT)
     chooser = _Chooser(task)
@@ -232,12 +229,12 @@ def _list_fusing_options(task: WritingTask) -> tuple[bool, ...]:
 
 
 def _iterate_faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
-    """Yield attempts with the thread blocks of the producer, the most faithful one first.
+    """Yield attempts that keep the thread blocks of the producer, the most faithful one first.
 
-    Yields nothing if the producer's thread blocks are missing or not usable. The first half keeps
-    the program order; the second one may cut blocks and has only the data dependencies if these
-    suffice. Each half first merges chains of reductions, then does not. Within these, fusing varies
-    innermost, in the order of `_list_fusing_options`.
+    Nothing is yielded if the producer has no usable thread blocks. The first half keeps the program
+    order (`full`); the second half may cut blocks, and has only the data dependencies if these
+    suffice. Each half first merges chains of reductions, then does not. Within these, the kinds of
+    fusing of `_list_fusing_options` vary.
     """
     producer_lanes = find_given_lanes(full)
     if producer_lanes is None:
@@ -273,16 +270,15 @@ def _iterate_new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
 
 
 def _iterate_distributed(task: WritingTask, draft: StepDraft, capacity: int) -> Iterator[Attempt]:
-    """Yield attempts from list scheduling, up to two for each kind of fusion.
+    """Yield attempts with thread blocks from list scheduling, at most two for each kind of fusion.
 
-    `capacity`: transfers that a connection holds. The first attempt of a kind places steps for the
-    earliest finish, the second one with few new blocks. An attempt that the limits do not permit is
-    omitted. A rank gets at most 64 thread blocks, or the runtime's limit if that is lower. Channels
-    are chosen freely only if the task gives their number.
-
-    The kinds are tried in the order ALL, PROMPT, NONE; only NONE if the runtime has no fused steps.
-    The order is reversed if the steps of a rank fill more than half of its blocks. Kinds that fuse
-    the same pairs as an earlier kind are skipped.
+    `capacity`: transfers that a connection holds. The first attempt of a kind lets steps finish as
+    early as possible, the second one uses few new blocks. An attempt that the limits do not permit
+    is omitted. A rank gets at most 64 thread blocks, or the runtime's limit if that is lower.
+    Channels are chosen freely only if the task gives their number. The kinds are tried in the order
+    ALL, PROMPT, NONE, or reversed if the steps of a rank fill more than half of its blocks; only
+    NONE if the runtime has no fused steps. Kinds that fuse the same pairs as an earlier kind are
+    skipped.
     """
     limits = task.limits
     channels = limits.max_channels if task.channels is None else task.channels
@@ -316,12 +312,12 @@ def _iterate_distributed(task: WritingTask, draft: StepDraft, capacity: int) -> 
 
 
 def _build_public_compiler_attempt(task: WritingTask, draft: StepDraft) -> Attempt:
-    """Build the attempt with the thread blocks that MSCCLang's compiler would choose.
+    """Build the attempt with the thread blocks that MSCCLang's public compiler would choose.
 
-    There is one block for each side of a connection, or one for two sides if all received data is
-    only forwarded. It is marked `limits_time`: later candidates with a longer makespan are excluded
-    if it gives a safe program. The caller uses it only for declared channels, because MSCCLang's
-    assignment of channels is not reproduced.
+    There is one block for each side of a connection, or one for two sides if all received data are
+    only forwarded. It is marked `limits_time`: if it gives a safe program, candidates with a longer
+    makespan are excluded. MSCCLang's assignment of channels is not reproduced, so the channels must
+    be given.
     """
     fusing = Fusing.PROMPT if task.limits.has_fused_steps else Fusing.NONE
     first, second = find_fusable_pairs(draft, False, fusing, _compute_latency(task))
@@ -369,9 +365,9 @@ def _compute_latency(task: WritingTask) -> int:
 
 
 def _draft_without_reuse(algorithm: Algorithm) -> StepDraft | None:
-    """Build the draft with data dependencies only and separate scratch for every value.
+    """Return the steps with data dependencies only, and with separate scratch for every value.
 
-    Counts are cut to at most `MAX_COUNT` units. Returns None if values cannot be renamed, or if the
+    Steps are cut to at most `MAX_COUNT` units. None if values cannot be renamed, or if the
     algorithm or the result fails verification.
     """
     renamed = rename_scratch_values(algorithm)
@@ -381,11 +377,11 @@ def _draft_without_reuse(algorithm: Algorithm) -> StepDraft | None:
 
 
 def _draft_without_control(algorithm: Algorithm, full: StepDraft) -> StepDraft:
-    """Build the draft with data dependencies only, or return `full` if these do not suffice.
+    """Return the steps with data dependencies only, as a draft; `full` if these do not suffice.
 
-    Without program order, the verification must succeed; program order would cause unnecessary
-    waits between new thread blocks. `full` is also returned if there is no program order. Counts
-    are cut to at most `MAX_COUNT` units.
+    They suffice if the verification succeeds without program order, which would cause unnecessary
+    waits between new thread blocks. `full`, the draft with program order, is also returned if there
+    is no program order. Steps are cut to at most `MAX_COUNT` units.
     """
     steps = algorithm.steps
     if not len(steps.control_indices):

@@ -119,7 +119,7 @@ class StepDraft:
         """Return the pairs (receive, send) in which the send forwards the received data.
 
         The result is two equally long arrays of rows. The send must depend directly on the receive
-        and send the same region.
+        and send exactly the region that the receive writes.
         """
         is_pair = self.is_forwarding(self.parents, self.children)
         return self.parents[is_pair], self.children[is_pair]
@@ -177,12 +177,12 @@ def build_draft(algorithm: Algorithm, with_control: bool) -> StepDraft:
 
 
 def cut_counts(draft: StepDraft, max_count: int) -> StepDraft:
-    """Split steps into chunks of at most `max_count` units.
+    """Split the steps of more than `max_count` units; return the same draft if there are none.
 
-    Returns the same draft if no step is larger. The chunks of a step are consecutive rows, and all
-    but the last have `max_count` units. Chunk k of a send that forwards received data waits for
-    chunk k of its receive only, so that the two can be fused. All other steps wait for all chunks
-    of their predecessors.
+    The parts of a step are consecutive rows; all but the last have `max_count` units, and each
+    waits for the one before. Part k of a send that forwards received data waits for part k of its
+    receive only, so that the two can be fused. All other steps wait for all parts of their
+    predecessors.
     """
     chunk_counts = -(-draft.count // max_count)
     if not len(draft) or int(chunk_counts.max()) <= 1:
@@ -259,15 +259,13 @@ def arrange(
     children: Int64Array,
     fusable: Edges,
 ) -> Arrangement | None:
-    """Find an order of execution of all rows and decide which rows are fused.
+    """Find an order of execution of all rows, and decide which rows are fused into others.
 
-    Returns None if there is no order. The order respects dependencies, messages, the order of each
-    connection, and the pairs (`parents`, `children`). `fusable`: (row, row that may be fused into
-    it). A pair is fused unless that would close a cycle of waits.
-
-    Method: sort topologically with each fused pair as one node; if there is a cycle, stop fusing
-    the pairs that are in or between cycles, and repeat. Each round is linear in the pairs, and in
-    practice there are few rounds.
+    The order respects dependencies, messages, the order of each connection, and the pairs
+    (`parents`, `children`). `fusable`: (row, row that may be fused into it). A pair is fused unless
+    that would close a cycle of waits. Returns None if there is no order. Method: sort topologically
+    with each fused pair as one node; if there is a cycle, stop fusing the pairs that are in or
+    between cycles, and repeat. Each round is linear in the pairs.
     """
     sends = np.flatnonzero(draft.sends)
     receives = draft.partner[sends]
@@ -329,11 +327,11 @@ def _find_connection_order(draft: StepDraft) -> Edges:
 
 
 def find_forwarded_sums(draft: StepDraft, arrangement: Arrangement) -> BoolArray:
-    """Return which rows are reducing receives whose sum is used only by the fused send.
+    """Return which reducing receives need not store their sum, because only the fused send uses it.
 
-    The result is bool[rows]. The sum must be written to SCRATCH, and no other step may access its
-    units, except for other sums of this kind. A candidate whose units are accessed by another step
-    is removed; its units then count as accessed, so this is repeated until no candidate is removed.
+    bool[rows]. The sum must be written to SCRATCH, and no other step may access its units, except
+    for other sums of this kind. A candidate whose units are accessed by another step is removed;
+    its units then count as accessed, so this is repeated until no candidate is removed.
     """
     # Candidates: reducing receives into SCRATCH with a fused send.
     send = np.flatnonzero(arrangement.fused_into >= 0)

@@ -67,16 +67,14 @@ def emit(
     memory: Memory,
     has_fused_steps: bool,
 ) -> ThreadBlockProgram:
-    """Convert arranged rows to the program of a file.
+    """Convert rows to the steps of a file, in the order of execution within each thread block.
 
-    Within a thread block, steps are in the order of execution. A receive with a fused send becomes
-    `rcs`. A reducing receive with a fused send becomes `rrcs`, or `rrs` if only the send uses the
-    sum, which is then not stored. Without `has_fused_steps`, a reducing receive becomes several
-    steps. Later reductions of a chain follow the first. Waits become dependencies of steps, and
-    further waits nops.
-
-    If `memory.is_compact`, scratch is allocated again. Otherwise each rank has its declared
-    scratch, or what the steps use if that is more. The limits of the runtime are not checked.
+    A receive with a fused send becomes `rcs`. A reducing receive with a fused send becomes `rrcs`,
+    or `rrs` if only the send uses the sum, which is then not stored. Without `has_fused_steps`, a
+    reducing receive becomes several steps. Later reductions of a chain follow the first. Waits
+    become dependencies of steps, and further waits nops. With `memory.is_compact` scratch is
+    allocated again; otherwise each rank has its declared scratch, or what the steps use if that is
+    more. The limits of the runtime are not checked.
     """
     # Heads: the first row of every step. Within a thread block, document order is the order of
     # execution.
@@ -133,14 +131,13 @@ def _build_documented_sides(
     send_of_head: Int64Array,
     is_slot: BoolArray,
 ) -> dict[str, Int64Array]:
-    """Return source and destination (buffer, offset) of every step as they are written to the file.
+    """Return source and destination (buffer, offset) of every step, as the file shows them.
 
-    Returns four columns by name, one entry per step. The source of a receive and the destination of
-    a step that sends are taken from the matching step of the peer; no runtime reads them. If that
-    step is an `rrs`, the destination is its operand. All other sides are those of the step.
-
-    `heads`: first row of each step. `send_of_head`: row of the fused send, -1 if there is none.
-    `is_slot`: rows that become an `rrs`.
+    The result has four columns by name. The source of a receive and the destination of a step that
+    sends are taken from the matching step of the peer; no runtime reads them. If that step is an
+    `rrs`, the destination is its operand. All other sides are those of the step. `heads`: first row
+    of each step. `send_of_head`: row of the fused send, -1 without one. `is_slot`: rows that become
+    an `rrs`.
     """
     # The receive at the peer; for fused steps, the receive of their send.
     outgoing = draft.partner[np.where(send_of_head >= 0, send_of_head, heads)]
@@ -163,11 +160,11 @@ def _append_reductions(
     arrangement: Arrangement,
     step_of_row: Int64Array,
 ) -> Steps:
-    """Append the reductions after the first one of every chain as steps of their own.
+    """Append the later reductions of every chain (those fused into a first one) as separate steps.
 
-    They are appended after all given steps, chain by chain. They belong to the head of the first
-    reduction (key 1) and have the keys 2, 3, ..., which determine their order after it in the file.
-    `step_of_row`: step of every row of the draft. The arguments are not changed.
+    They follow all given steps, chain by chain. Their key is 2, 3, ..., after the key 1 of the
+    first reduction; keys determine the order of the steps of one row in the file. `step_of_row`:
+    step of every row of the draft. The arguments are not changed.
     """
     later = np.flatnonzero(draft.is_kind(StepKind.REDUCE) & (arrangement.fused_into >= 0))
     leader = arrangement.fused_into[later]
@@ -185,9 +182,10 @@ def _append_reductions(
 def _append_waits(steps: Steps, knowledge: Knowledge) -> Steps:
     """Add the waits of steps: a column `wait`, and a nop for each further wait of a step.
 
-    `wait` is the head for which the step waits, or -1, because a step has a single `depid`. The
-    step itself gets the wait with the highest parent; each other wait is on a nop before it. If a
-    head has several steps, the first one waits. The result is sorted by head, nops first.
+    A step of the file can wait for one step only. `wait` is the number of the step (before this
+    function) for which it waits, or -1. A step with several waits gets the one with the highest
+    parent; each other wait is on a nop before it. If a step became several, the first one waits.
+    The result is sorted by original step, nops first.
     """
     parents, children = knowledge.parents, knowledge.children
     # The last wait of a step precedes the first wait of the next step.

@@ -258,16 +258,13 @@ def find_waits(
     step_of_row: Int64Array,
     edges: Edges,
 ) -> Knowledge:
-    """Select the waits that the order within thread blocks and other waits do not imply.
+    """Find the waits that must be written, not implied by other waits or by the order in blocks.
 
     `block`, `ordinal`, `time`: for each step its thread block, its position in it, and its position
     in the order of execution. `step_of_row`: step of each row. `edges`: pairs of rows that must
-    keep their order.
-
-    Pairs within a block are dropped. A step waits for at most one step of each other block, the
-    last required one. The pairs of the result are sorted by waiting step, then by the step waited
-    for. The result also has, for every block, which steps of other blocks are known to be finished
-    at each step.
+    keep their order. A step waits for at most one step of each other block, the last required one.
+    The pairs of the result are sorted by waiting step, then by the other step. It also has, for
+    every block, which steps of other blocks are known to be finished at each step.
     """
     parents, children = step_of_row[edges[0]], step_of_row[edges[1]]
     # Order within a block needs no wait.

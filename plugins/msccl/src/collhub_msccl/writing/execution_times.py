@@ -105,7 +105,7 @@ def compute_block_figures(program: ThreadBlockProgram) -> BlockFigures:
 
 
 def compute_begin_times(duration: Int64Array, ends: Edges, messages: Edges) -> Int64Array:
-    """Return the earliest begin of each step, int64, in units of `duration`.
+    """Return the earliest time at which each step can begin, int64, in units of `duration`.
 
     `ends`: pairs (step, step that begins after its end). `messages`: pairs (sending step, receiving
     step); a receive begins no earlier than its send begins. A step without predecessors begins at

@@ -118,10 +118,10 @@ def place_chains(
 ) -> Placement | None:
     """Choose the thread block and the channel of every row; None if the limits do not permit it.
 
-    A chain is a message with the messages that forward it, and gets one channel; a local step is a
+    A chain is a message with all messages that forward it, and gets one channel; a local step is a
     chain of its own. Chains that begin earlier are placed first, and of those that begin at the
-    same time the one with the longest remaining work. `begin`: begin of each node if it had a
-    separate block but shared links. Local rows have channel 0.
+    same time the one with the longest remaining work. `begin`: for each node (step of the file) its
+    begin if it had a separate block but shared links. Local rows have channel 0.
     """
     placer = _Placer(graph, begin, limits)
     # Chains are placed in the order in which they begin; on a tie the longest remaining work first.
@@ -267,9 +267,9 @@ class _Placer:
     ) -> _Trial | None:
         """Try to place a chain on a channel; return the trial with its cost, or None.
 
-        None if a limit is exceeded, or if the chain would finish later than in the trial `best`.
-        `ready`: earliest begin of each node of the chain. In all cases the changes of the tables
-        remain in the ledger; the caller undoes or keeps them.
+        `ready`: earliest begin of each node of the chain. None if a limit is exceeded, or if the
+        chain would finish later than in the trial `best`. In all cases the changes of the tables
+        remain recorded in the ledger; the caller undoes or keeps them.
         """
         is_sparing = self._limits.is_sparing
         trial = _Trial(channel, is_sparing, self._deadline if is_sparing else 0)
@@ -335,15 +335,15 @@ class _Placer:
         return outgoing == NONE or (outgoing, _RECV) not in self._peer
 
     def _claim_block(self, trial: _Trial, node: int, block: int, sides: tuple[int, ...]) -> int:
-        """Return a block that owns the given sides of the node's connections.
+        """Return a thread block that sends or receives on the connections of a node.
 
-        `block`: the block to use. If it is NONE and the limits are tight, the block that becomes
-        free first is taken, among those of the rank that use this channel or none and have no peer
-        on these sides. If there is none, a new block is added and counted in `trial.new_blocks`.
-
-        Sides on which the node has no peer, or the block already has one, are skipped.
-        `trial.is_over` is set if the rank then has too many blocks, or more than 32 on one side of
-        the channel. All changes except those of the trial are made through the ledger.
+        `sides`: the directions, send and receive, that the block takes over; those in which the
+        node has no peer or the block already has one are skipped. `block`: the block to use, NONE
+        to choose one. If the limits are tight, that is the block that becomes free first among
+        those of the rank that use this channel or none and have no peer in these directions;
+        otherwise, or without such a block, a new one, counted in `trial.new_blocks`.
+        `trial.is_over` is set if the rank then has too many blocks, or more than 32 in one
+        direction of the channel. Changes of tables are recorded in the ledger.
         """
         rank = self._graph.rank[node]
         peers = {_RECV: self._graph.recv[node], _SEND: self._graph.send[node]}

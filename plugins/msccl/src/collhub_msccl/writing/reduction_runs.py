@@ -159,14 +159,14 @@ def unfuse_reducing_receives(
 ) -> tuple[Steps, Int64Array]:
     """Replace each `rrc` step (dst = received + src) by separate steps that need no `rrc`.
 
-    - src and dst disjoint in all modes: `r` to dst, `re` dst += src
+    - src and dst disjoint in all modes (in place or not): `r` to dst, `re` dst += src
     - src and dst the same location in all modes: `r` to a slot, `re` dst += slot
     - otherwise: `r` to a slot, `re` slot += src, `cpy` from the slot to dst
 
     A slot is additional scratch; one per thread block suffices, because a block executes one step
-    at a time. `block`: block of each head. `bases`: for each mode the first addresses of the
+    at a time. `block`: thread block by step. `bases`: for each mode the first addresses of the
     buffers. Returns the steps, where new ones are appended with the keys 2 and 3, and the scratch
-    units of every rank including slots.
+    units of every rank with slots.
     """
     reducing = np.flatnonzero(steps.columns["type"] == StepType.RECV_REDUCE_COPY)
     receive_columns = {name: column[reducing] for name, column in steps.columns.items()}

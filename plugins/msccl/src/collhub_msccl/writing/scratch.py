@@ -60,11 +60,12 @@ def allocate_scratch(
     dropped_dst: BoolArray,
     knowledge: Knowledge,
 ) -> tuple[StepDraft, Int64Array]:
-    """Move the segments of SCRATCH so that memory is reused.
+    """Move the contents of SCRATCH so that memory is reused after its last access.
 
-    Returns the draft with new offsets, and the SCRATCH units of every rank. `dropped_src`,
-    `dropped_dst`: masks of the rows whose source (or destination) the file does not access; these
-    stay unchanged.
+    Accesses that overlap form a segment, which moves as a unit (see `_place_segments`). Returns the
+    draft with new offsets, and the SCRATCH units of every rank. `dropped_src`, `dropped_dst`: masks
+    of the rows whose source (or destination) the file does not access; these stay unchanged.
+    `knowledge`: which steps are known to be finished at which others.
     """
     segments = _find_segments(draft, dropped_src, dropped_dst)
     new_start, total = _place_segments(segments, knowledge, draft.num_ranks)
@@ -142,11 +143,11 @@ def _place_segments(
     knowledge: Knowledge,
     num_ranks: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the first unit of each segment after placement, and the SCRATCH units of every rank.
+    """Return the new first unit of each segment of SCRATCH, and the SCRATCH units of every rank.
 
     Segments are placed in the order of their first access, at equal times in the order of their
-    numbers. Each takes an existing range of its rank that `_find_free_range` permits, otherwise a
-    new range after all others.
+    numbers. Each takes an existing range of its rank whose accesses have finished
+    (`_find_free_range`), otherwise a new range after all others.
     """
     lifetimes = _compute_lifetimes(segments, knowledge)
     total = [0] * num_ranks
@@ -303,11 +304,11 @@ def _find_accesses(columns: Columns) -> _ScratchAccesses:
 
 
 def _place_values(accesses: _ScratchAccesses, num_ranks: int) -> tuple[Int64Array, Int64Array]:
-    """Return the new first unit of every access, and the scratch units of every rank.
+    """Return the new first unit of every access to SCRATCH, and the scratch units of every rank.
 
-    Values get separate locations. Accesses that share a value, directly or transitively, form one
-    range and keep their relative positions. The ranges of a rank begin at 0 and are consecutive, in
-    the order of their first accesses.
+    Different values get separate locations. Accesses that share a value, directly or transitively,
+    form one range and keep their relative positions. The ranges of a rank begin at 0 and are
+    consecutive, in the order of their first accesses.
     """
     # Accesses that share a value, directly or transitively, are one group, numbered by its first
     # access.
@@ -366,11 +367,11 @@ def _number_values(accesses: _ScratchAccesses) -> tuple[Int64Array, Int64Array]:
 
 
 def _find_kept_dependencies(steps: StepTable, accesses: _ScratchAccesses) -> Int64Array:
-    """Return the data dependencies between steps that share no scratch location.
+    """Return the data dependencies between steps that do not access common units of SCRATCH.
 
-    Each is encoded as parent * rows + child, int64, in the order of the dependencies. Two steps
-    share a location if a range that one of them reads or writes in SCRATCH overlaps such a range of
-    the other.
+    Each is encoded as parent * rows + child, int64, in the order of the dependencies. Two steps are
+    left out if a range that one of them reads or writes in SCRATCH overlaps such a range of the
+    other.
     """
     parents, children = steps.data_indices, group_of_entry(steps.data_indptr)
     # A step reads and writes one range of scratch each, possibly empty.

@@ -36,11 +36,11 @@ def arrange_freely(draft: StepDraft, joined: Edges, is_free: bool) -> Arrangemen
 
 
 def compute_ideal_begins(graph: WorkGraph, is_free: bool) -> list[int]:
-    """Return the time at which every node begins if it has a separate thread block.
+    """Return the time at which every node (step) begins if it has a thread block of its own.
 
-    Links are shared. `is_free`: every message, together with the messages that forward it, also has
-    a separate channel. If the connections block each other, the times without contention are
-    returned.
+    Links are shared, and connections hold any number of messages. `is_free`: every message,
+    together with the messages that forward it, also has a separate channel. If the connections
+    block each other, the times without shared links (`graph.start`) are returned.
     """
     if is_free:
         # A separate channel for every message together with the steps that forward it.
@@ -139,15 +139,13 @@ class DistributionOptions:
 
 
 def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Distribution | None:
-    """Distribute the rows over channels and thread blocks by list scheduling.
+    """Choose channels and thread blocks for all rows, and their order, by list scheduling.
 
     Chains of steps are first placed on blocks whose two sides are related; if that exceeds the
     limits, unrelated sides may share a block. Returns None if this fails too, or if the pairs to
     fuse (`joined`) make the order of rows circular. Pairs whose rows are on different blocks are
-    not fused.
-
-    If the scheduler cannot finish because all connections are full (of `capacity` transfers), the
-    rows keep their order. The argument is not changed.
+    not fused. If the scheduler cannot finish because all connections are full (of `capacity`
+    transfers), the rows keep their order. The argument is not changed.
     """
     limits = distribution.limits
     ideal = arrange_freely(draft, distribution.joined, limits.is_free)

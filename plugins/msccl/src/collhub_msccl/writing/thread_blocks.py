@@ -56,7 +56,7 @@ class Lanes:
         """Return the pairs (first reduction, later reduction) of one lane that may be fused.
 
         `fused`: (receive, send) pairs that are one step. In lanes of the producer, only fusions
-        that delay no step are returned; if no order exists there, this is not checked.
+        that delay no step are returned; if the steps have no order, this is not checked.
         """
         times = self._compute_times(draft, fused) if self.is_given else None
         return find_reduction_chains(draft, *self._find_consecutive(draft), times)
@@ -107,10 +107,10 @@ class Lanes:
         return draft.parents[is_inside], draft.children[is_inside]
 
     def separate_sends(self, draft: StepDraft, lanes: Int64Array) -> Lanes:
-        """Return lanes in which the sends of the lanes with the given numbers have separate lanes.
+        """Return lanes in which the sends of some lanes are moved to new lanes.
 
-        Each new lane directly follows the lane from which it is separated; all lanes are
-        renumbered.
+        `lanes`: numbers of these lanes. Each new lane directly follows the lane from which it is
+        separated; all lanes are renumbered.
         """
         # Doubled numbers leave room for the separated sends directly after their lane.
         moves = draft.sends & np.isin(self.of_row, lanes)
@@ -118,10 +118,10 @@ class Lanes:
 
 
 def find_given_lanes(draft: StepDraft) -> Lanes | None:
-    """Return the lanes of the producer if they can be thread blocks, otherwise None.
+    """Return the lanes that the producer assigned if they can be thread blocks, otherwise None.
 
     Every row must have a lane. A lane may send on one connection, receive from one connection, and
-    use one channel. No two lanes of a rank may use the same side of a connection.
+    use one channel. No two lanes may use the same side of a connection.
     """
     if not len(draft) or int(draft.lane.min()) < 0:
         return None
@@ -144,16 +144,14 @@ def assign_lanes(
     is_merging: bool = True,
     forwarded: Edges | None = None,
 ) -> Lanes:
-    """Assign a lane to every row.
+    """Assign a lane (future thread block) to every row.
 
-    Each side of a connection is a lane. An incoming and an outgoing connection are joined to one
-    lane if messages of the first provide the data of the second. The pairs with most such messages
-    are joined first, and each connection at most once. `forwarded`: the (receive, send) pairs that
-    count for this; None means all.
-
-    `is_tight`: unrelated connections of a rank and channel are joined too, to have few lanes. Local
-    steps get the lane of a predecessor, otherwise of a successor. `is_merging`: reductions that can
-    be fused get the same lane.
+    Each side of a connection is a lane. An incoming and an outgoing connection of a rank are joined
+    to one lane if messages of the first provide the data of the second; those with most such
+    messages first, and each connection at most once. `forwarded`: the (receive, send) pairs that
+    count for this; None means all. `is_tight`: unrelated connections of a rank and channel are
+    joined too, to have few lanes. Local steps get the lane of a predecessor, otherwise of a
+    successor. `is_merging`: reductions that can be fused get the same lane.
     """
     connection, _ = draft.connections
     fed = draft.find_forwarding() if forwarded is None else forwarded

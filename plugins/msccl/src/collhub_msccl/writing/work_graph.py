@@ -156,10 +156,10 @@ def _collect_column(
     size: int,
     default: int,
 ) -> list[int]:
-    """Return for every node the value of its selected row, or `default` if it has none.
+    """Return for every node (step) the value of its selected row, or `default` without one.
 
-    If a node has several selected rows, the last one counts. `is_selected`: mask of rows. `size`:
-    number of nodes.
+    If a node has several selected rows, the last one counts. `values`, `is_selected`,
+    `node_of_row`: by row. `size`: number of nodes.
     """
     result = np.full(size, default, np.int64)
     rows = np.flatnonzero(is_selected)
@@ -237,12 +237,12 @@ class ListScheduler:
         self.begin = [0] * len(graph)
 
     def schedule(self) -> list[int] | None:
-        """Return the nodes in the order in which they begin, and store the times in `begin`.
+        """Order all nodes (steps) by list scheduling; return them in the order in which they begin.
 
-        Of the ready nodes, the one that can begin first is taken; at equal times by
-        `_get_priority`. A node blocked by its connections waits until a message is received on
-        them. Returns None if full connections block all remaining nodes. May be called once per
-        object.
+        Stores the times in `begin`. Of the nodes whose predecessors have finished, the one that can
+        begin first is taken; at equal times by `_get_priority`. A node blocked by its connections
+        waits until a message is received on them. Returns None if full connections block all
+        remaining nodes. May be called once per object.
 
         Nodes that wait for the same resource (a block, or a link into or out of a rank) are stored
         there by priority, and only the first of them is in the queue. Otherwise every use of a link
@@ -303,11 +303,11 @@ class ListScheduler:
             heapq.heappush(self._queue, (earliest, *parked[0], resource))
 
     def _get_free_time(self, resource: _Resource) -> int:
-        """Return the time from which a resource permits a waiting node to begin.
+        """Return the time from which a resource permits a waiting node (step) to begin.
 
-        A resource is (kind, number, receive time). The kind is a thread block, the link into a
-        rank, or the link out of a rank. A node needs the link out of a rank only after its receive
-        time, so it may begin that much earlier.
+        A resource is (kind, number, receive time): a thread block, the link into a rank, or the
+        link out of a rank. A node needs the link out of a rank only after its receive time, so it
+        may begin that much earlier than the link is free.
         """
         kind, number, receive_time = resource
         if kind == _BLOCK:

@@ -48,17 +48,15 @@ _MAX_UNITS = (1 << 31) - 1
 
 
 def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
-    """Write one file for the runtime of the options, with the losses of the conversion.
+    """Write an algorithm as one MSCCL-IR XML file for the runtime of the options, with its losses.
 
     The limits of steps and channels are those of the runtime, unless the options `max_steps` and
     `max_channels` replace them. The option `channels` gives the number of channels that may be
     chosen freely. Without it the channels of the algorithm are kept, unless its extension declares
     that they are not assigned. If counts or offsets are too large for the format, units are joined
-    to larger ones.
-
-    The notes have the figures of the program, and, if the option `runtime` is given, which versions
-    of the runtime use the file. Raises `InputError` with the exceeded limit if the runtime cannot
-    execute the algorithm, and `UsageError` for options that do not fit it.
+    to larger ones. The notes have the figures of the program, and, if the option `runtime` is
+    given, which versions of the runtime use the file. Raises `InputError` with the exceeded limit
+    if the runtime cannot execute the algorithm, and `UsageError` for options that do not fit it.
     """
     coarse = _convert_to_larger_units(algorithm)
     target, chosen = _choose(coarse, options)
@@ -98,7 +96,7 @@ def measure_fit(algorithm: Algorithm, options: WriteOptions) -> RuntimeFit:
 def _choose(
     coarse: Algorithm, options: WriteOptions, *, is_first: bool = False
 ) -> tuple[Target, ChosenProgram]:
-    """Choose the header and the program of a file for an algorithm in the units of the file.
+    """Choose the header and the program of the file for an algorithm whose units fit the format.
 
     The options `max_steps` and `max_channels` replace the limits of the runtime. With the option
     `channels`, or if the extension declares the channels as not assigned, channels are chosen
@@ -213,14 +211,17 @@ def find_losses(
 def _find_collective_losses(
     collective: Collective, coarse: Algorithm, target: Target
 ) -> Iterator[Loss]:
-    """Yield losses of modes, kind, contract, reduction operator and root, in this order.
+    """Yield the properties of a collective that the file cannot express, as losses.
 
-    - Mode: `collective` supports it and the written one does not.
+    `coarse`: the algorithm in the units of the file; `target`: the header of the file. In this
+    order:
+
+    - Mode: `collective` supports it and the file does not.
     - Kind: `coll` is neither the runtime's name of the kind nor the imported name.
     - Contract: it has an expected result or undefined inputs. A second loss: the declared buffer
       sizes differ from those of the collective.
     - Operator: it is not SUM.
-    - Root: the reader cannot infer it from the steps of `coarse`.
+    - Root: the reader cannot infer it from the steps.
     """
     written = target.collective
     where = f"a file for {target.runtime.title} or with -O mode serves one mode"
@@ -261,9 +262,12 @@ def _is_root_inferable(algorithm: Algorithm) -> bool:
 
 
 def _find_step_losses(algorithm: Algorithm, coarse: Algorithm) -> Iterator[Loss]:
-    """Yield losses of units, durations and the size in bytes, in this order.
+    """Yield the properties of steps and size that the file cannot express, as losses.
 
-    - Units: `coarse` is not the same object as `algorithm`, so it has larger units.
+    `coarse`: the algorithm in the units of the file, the same object if they are equal. In this
+    order:
+
+    - Units: `coarse` has larger units than `algorithm`.
     - Durations: some steps have one (0 ns or more); the loss has their number.
     - Size: the algorithm has `collective_bytes`.
     """

@@ -131,12 +131,13 @@ def prepare_plan(
     plan: Plan,
     findings: PlanFindings,
 ) -> PreparedPlan:
-    """Compute the memory layout and counters of a plan, and check the rules that need them.
+    """Check the rules of a plan that need its memory layout, and prepare its simulation.
 
-    Violations are added to `findings`; nothing is simulated. Raises `InputError` (`plan-size`) if
-    the plan is too large to simulate: its buffers are too large, its operations access more than
-    2^22 cells (counted once per range), or it has more than 8 192 actors (thread blocks, ranks, and
-    port channels whose puts may be late). Findings recorded before that are kept.
+    Computes the memory layout and the counters. Violations are added to `findings`; nothing is
+    simulated. Raises `InputError` (`plan-size`) if the plan is too large to simulate: its buffers
+    are too large, its operations access more than 2^22 cells (counted once per range), or it has
+    more than 8 192 actors (thread blocks, ranks, and port channels whose puts may be late).
+    Findings recorded before that are kept.
     """
     memory = plan_memory(plan)
     counters, ranges = counters_of(plan), ranges_of(plan, memory)
@@ -164,11 +165,11 @@ def prepare_plan(
 
 
 def launch_plan(prepared: PreparedPlan, launches: int) -> tuple[Execution, list[LaunchResult]]:
-    """Run consecutive launches up to the first that does not finish.
+    """Simulate consecutive launches of a plan, up to the first that does not finish.
 
     Returns the execution and the results of the launches. If thread blocks increment a counter
-    without an order, the count does not identify the signal. All launches are then repeated with
-    these counters marked, until no further ones are detected.
+    without an order, its count does not identify the signal that a wait receives. All launches are
+    then simulated again with these counters marked, until no further ones are detected.
     """
     late: frozenset[int] = frozenset()
     while True:

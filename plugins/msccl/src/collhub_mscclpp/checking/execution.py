@@ -78,12 +78,12 @@ class Execution:
         has_host: bool,
         late: frozenset[int] = frozenset(),
     ) -> None:
-        """Prepare the state of memory and counters before the first launch of a plan.
+        """Prepare the simulated memory and counters of a plan before its first launch.
 
-        `proxies`: number of port channels whose proxy may execute after its block continues.
-        `launches`: number of launches for which the tables have room. `has_host`: accesses of the
-        host to inputs and outputs are checked for races. `late`: counters that are known to be
-        incremented without an order.
+        `proxies`: number of port channels whose proxy may execute a request after its thread block
+        continues. `launches`: number of launches for which the tables have room. `has_host`:
+        accesses of the host to inputs and outputs are checked for races. `late`: counters that are
+        known to be incremented without an order.
         """
         self.memory = memory
         self.contents = contents

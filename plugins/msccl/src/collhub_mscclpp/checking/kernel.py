@@ -118,10 +118,10 @@ def _clocks_of(program: Any, operation: int) -> int:
 
 @part
 def _reads_of(program: Any, operation: int) -> int:
-    """Return the maximum number of entries in the pool of reads that an operation needs.
+    """Return the maximum number of reads that an operation records, as entries of the pool.
 
-    It is one per cell of each range that it reads, for the thread block and again for each target,
-    whose proxy may read separately.
+    Each cell of each range that it reads counts once for the thread block, and once more for each
+    target of the move, whose proxy may read separately.
     """
     total = 0
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
@@ -136,10 +136,10 @@ def _reads_of(program: Any, operation: int) -> int:
 def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> bool:
     """Execute an operation of a thread block unless it must wait; return whether it was executed.
 
-    It must wait for a missing count, for other blocks at a barrier, or for packets; contents are
-    then unchanged. The operation sets the block's own clock to its time: its position in the block
-    plus 1, plus the length of the block for each earlier launch. Signals of a data operation follow
-    its data. A flush orders the block after its proxies.
+    It must wait for a missing count of a counter, for other blocks at a barrier, or for packets;
+    contents are then unchanged. The operation sets the block's own entry of its vector clock to its
+    time: its position in the block plus 1, plus the length of the block for each earlier launch.
+    Signals of a data operation follow its data. A flush orders the block after its proxies.
     """
     role = program.role[operation]
     first = program.block_first[block]
@@ -176,12 +176,13 @@ def _await_proxies(program: Any, state: Any, block: int, operation: int) -> None
 
 @part
 def _take_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> bool:
-    """Take one count of every item of an operation, in order; return False if one is missing.
+    """Take one count of the counter of every item (channel or semaphore) that an operation awaits.
 
-    Counts taken so far are kept: the next call continues with the missing one. An item without a
-    counter (negative) waits forever. The clock of the block is joined with the clock of the signal
-    of each count. For a counter that is incremented without an order, it is joined with the clocks
-    of all its signals when the last count of the launch is taken.
+    Returns False if a count is missing; counts taken so far are kept, and the next call continues
+    with the missing one. An item without a counter (negative) waits forever. The clock of the block
+    is joined with the clock of the signal of each count. For a counter that is incremented without
+    an order, it is joined with the clocks of all its signals when the last count of the launch is
+    taken.
     """
     first, last = program.item_first[operation], program.item_first[operation + 1]
     while first + state.item_at[block] < last:
@@ -219,11 +220,11 @@ def _note_take(
 
 @part
 def _note_raise(state: Any, counter: int, block: int, time: int, raiser: int) -> None:
-    """Store `block` at `time` as the latest increment of a counter, and check its order.
+    """Record that `block` increments a counter at `time`, and check whether increments are ordered.
 
     If the clock of `block` does not include the previous increment, `state.is_late` of the counter
     changes from 0 to 2 (newly detected as unordered). If it is 1 (known to be unordered), the clock
-    of `raiser` is joined into `state.late` of the counter.
+    of the actor `raiser` is joined into `state.late` of the counter.
     """
     uses = state.uses[counter]
     if uses[0] >= 0 and state.clocks[block, uses[0]] < uses[1] and state.is_late[counter] == 0:
@@ -286,10 +287,10 @@ def _pass_barrier(program: Any, state: Any, block: int, operation: int, time: in
 def _has_packets(program: Any, state: Any, launch: int, operation: int) -> bool:
     """Return whether all packets that an operation reads were written in this launch.
 
-    `launch`: from 0. Every cell stores the launch (from 1) that last wrote it as a packet; 0 if
-    none did. True if the operation reads no packets. In odd launches `read_shift` is added to the
-    addresses of a range, because double scratch has one half for even and one for odd launches; it
-    is 0 for other ranges.
+    True if it reads no packets. `launch`: from 0. `state.packet` has for every cell the launch
+    (from 1) that last wrote it as a packet; 0 if none did. In odd launches `read_shift` is added to
+    the addresses of a range, because double scratch has one half for even and one for odd launches;
+    it is 0 for other ranges.
     """
     odd = launch % 2
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
@@ -305,7 +306,7 @@ def _has_packets(program: Any, state: Any, launch: int, operation: int) -> bool:
 
 @part
 def _move_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> None:
-    """Execute all moves of a data operation, including those of proxies.
+    """Execute all moves of a data operation: each reads sources and writes their sum to targets.
 
     The block is first ordered after the writers of all packets that it reads. In each move the
     block writes its own targets; then each target of a proxy is a request, which the proxy executes
@@ -426,11 +427,12 @@ def _await_packets(program: Any, state: Any, odd: int, block: int, move: int) ->
 
 @part
 def _read(state: Any, cell: int, actor: int, time: int, launch: int, operation: int) -> None:
-    """Record a read of a cell, and a race if the last write of the cell is not ordered before it.
+    """Record a read of a cell by `actor`, and a race if the last write is not ordered before it.
 
-    A write is ordered before it if the clock of `actor` has reached the time of the write. Recorded
-    reads that precede this one are dropped, because whatever is ordered after this read is ordered
-    after them too; their nodes return to the pool. The pool must have a free node.
+    A write is ordered before it if the clock of `actor` has reached the time of the write.
+    `operation`: of the actor, for the race. Recorded reads that precede this one are dropped,
+    because everything that is ordered after this read is ordered after them too; their entries
+    return to the pool. The pool must have a free entry.
     """
     clock = state.clocks[actor]
     writer = state.write_actor[cell]

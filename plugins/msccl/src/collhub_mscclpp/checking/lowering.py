@@ -74,13 +74,14 @@ class Proxies:
 
 
 def lagging_proxies(plan: Plan) -> Proxies:
-    """Number the port channels on which a thread block continues before its puts are complete.
+    """Number the port channels on which a thread block may continue before its puts are complete.
 
-    A channel (rank, id) does not lag if after every put on it the block flushes it before the block
-    ends or executes another kind of operation. Only further puts and signals on port channels and
-    nops may precede the flush. A flush operation waits for as many of its channels as it has
-    entries in dst_buff. Numbers are in the order in which channels are found to lag. Also returns
-    the number of every item.
+    Their proxies then read the sources late. A channel (rank, id) does not lag if after every put
+    on it the block flushes it before the block ends or executes another kind of operation. Only
+    further puts and signals on port channels and nops may precede the flush. A flush operation
+    waits for as many of its channels as it has entries in dst_buff. Numbers are in the order in
+    which channels are found to lag. Also returns the number of every item of an operation (-1 for
+    none).
     """
     table, items = plan.operations, plan.items
     if not (table.channel_type == _PORT).any():
