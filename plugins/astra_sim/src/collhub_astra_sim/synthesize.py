@@ -38,6 +38,8 @@ from hub_core.schedules import collective_among
 _NAME = "collhub-astra-sim"
 # A reduction reads two operands and writes one.
 _ACCESSES = 3
+# Every message is a send, a receive and a delay. More steps need many GB.
+_STEPS_OF_MESSAGE, _MAX_STEPS = 3, 20_000_000
 
 
 def astra_ring(request: SynthesisRequest, options: NativeAlgorithmOptions) -> SynthesisResult:
@@ -76,12 +78,13 @@ def _synthesize(
     request's simulator, else of ASTRA-sim's model, and 0 if the request needs none. Reductions take
     no time unless the option `memory_bandwidth` is given. NPUs outside of the request have no
     steps. Raises `UsageError` for one rank (`one-rank`) and for less than one byte per unit
-    (`size-too-small`).
+    (`size-too-small`), and `InputError` (`too-large`) for more than `_MAX_STEPS` steps.
     """
     collective, size = request.collective, request.collective_bytes
     if collective.num_ranks == 1:
         cure = "let at least two ranks take part"
         raise UsageError("one rank has no message to send", cure=cure, code="one-rank")
+    _check_step_count(plan_of, collective.kind, collective.num_ranks)
     total = request.topology.num_npus
     # The size affects only the time of reductions.
     reduced_bytes = 0 if options.memory_bandwidth is None else size
@@ -106,6 +109,31 @@ def _synthesize(
     if time_ns is None:
         time_ns = _simulate_time_ns(algorithm, request)
     return SynthesisResult(algorithm, time_ns, statistics={"algorithm": name})
+
+
+def _check_step_count(
+    plan_of: Callable[[NativeTask], NativePlan], kind: CollectiveKind, ranks: int
+) -> None:
+    """Raise `InputError` (`too-large`) if `ring` or `direct` has more than `_MAX_STEPS` steps.
+
+    Each rank sends n - 1 messages, twice as many in an all-reduce, and n (n - 1) / 2 in an
+    all-to-all on a ring, where data for distance d take d hops. The messages of trees and of
+    halving-doubling are few.
+    """
+    if plan_of not in (ring, direct):
+        return
+    messages = ranks - 1
+    if kind is CollectiveKind.ALL_REDUCE:
+        messages *= 2
+    elif kind is CollectiveKind.ALL_TO_ALL and plan_of is ring:
+        messages = ranks * messages // 2
+    steps = _STEPS_OF_MESSAGE * ranks * messages
+    if steps > _MAX_STEPS:
+        raise InputError(
+            f"{steps} steps are too many (limit {_MAX_STEPS})",
+            cure="choose fewer ranks, or an algorithm of fewer messages",
+            code="too-large",
+        )
 
 
 class _PlacedPlan(NamedTuple):

@@ -93,3 +93,21 @@ def test_ranks_run_on_the_npus_that_are_named() -> None:
     found = hub_core.synthesize(collective, topology, 64, name="astra-ring", npus=(3, 1))
     assert hub_core.verify(found.algorithm).ok
     assert set(found.algorithm.steps.rank.tolist()) == {1, 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "steps"),
+    [
+        # 3 steps for each of n (n - 1) / 2 messages of 256 ranks.
+        ("astra-ring", EXCHANGE, 3 * 256 * 256 * 255 // 2),
+        # 3 steps for each of 2 (n - 1) messages of 2048 ranks.
+        ("astra-direct", REDUCE, 3 * 2048 * 2 * 2047),
+    ],
+)
+def test_programs_of_too_many_steps_are_refused(
+    name: str, kind: CollectiveKind, steps: int
+) -> None:
+    ranks = 256 if kind is EXCHANGE else 2048
+    message = rf"{steps} steps are too many \(limit 20000000\)"
+    with pytest.raises(InputError, match=message):
+        made(name, kind, f"switch:{ranks}")
