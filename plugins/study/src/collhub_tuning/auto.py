@@ -50,6 +50,8 @@ NAME = "auto"
 _WITHIN = "within"
 # Maximum numbers of reasons, and of synthesizers per reason, in the error if none fits.
 _MAX_REASONS, _MAX_NAMES = 4, 3
+# Code of findings on requests beyond the limits of a synthesizer.
+_TOO_LARGE = "too-large"
 # Maximum number of candidates of equal time that are fitted to a runtime.
 _MAX_FITTED = 3
 # (NPU, link) pairs above which a synthesizer with the option `within` may take minutes.
@@ -95,15 +97,17 @@ class _Search:
     """State of the search, which tries the synthesizers one after another.
 
     `names`: all synthesizers in the order of the registry; `candidates`: their results; `failures`:
-    reasons of synthesizers that do not fit; `not_tried`: reasons of synthesizers that did not run;
-    `warnings`: findings of synthesizers that crashed. `fitted`: the candidate that wins on the
-    runtime of the request, None without a runtime.
+    reasons of synthesizers that do not fit; `too_large`: findings of those for which the request
+    is too large; `not_tried`: reasons of synthesizers that did not run; `warnings`: findings of
+    synthesizers that crashed. `fitted`: the candidate that wins on the runtime of the request, None
+    without a runtime.
     """
 
     names: list[str]
     budget: SearchBudget
     candidates: list[_Candidate] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    too_large: dict[str, Diagnostic] = field(default_factory=dict)
     not_tried: dict[str, str] = field(default_factory=dict)
     warnings: list[Diagnostic] = field(default_factory=list)
     is_interrupted: bool = False
@@ -142,8 +146,9 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
     far is returned; without any, Ctrl-C is raised. If the last candidates are all rejected or only
     one exists, it is returned with warnings (see `_select_best`).
 
-    Raises `InputError` if no synthesizer supports the request (`nothing-fits`) or none finishes
-    (`limit-reached`), and `UsageError` for unknown candidates.
+    Raises `InputError` if no synthesizer supports the request (`nothing-fits`), if it is too large
+    for one and no other one serves it (`too-large`), or if none finishes (`limit-reached`), and
+    `UsageError` for unknown candidates.
     """
     registry = request.hub or run_registry()
     search = _Search(
@@ -157,6 +162,8 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
         # The best result so far is returned, and the statistics report the interruption.
         search.is_interrupted = True
     if not search.candidates:
+        if search.too_large and not search.budget.reason:
+            raise _build_size_error(request, search)
         if search.not_tried:
             reason = next(iter(search.not_tried.values()))
             raise InputError(
@@ -348,7 +355,8 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
 
     Without a candidate, the limit of work does not end the search; the limit of time does. On large
     networks the search also ends near the lower bound, and synthesizers with a long search or an
-    unknown time are left out.
+    unknown time are left out; the long searches also if the request is too large for a fixed
+    pattern.
     """
     kind = request.collective.kind
     supporting = []
@@ -362,7 +370,10 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
     if _is_large(request.topology):
         size = request.collective_bytes
         bound_ns = lower_bound_ns(request.collective, request.topology, size, request.npus)
+    is_never_searched = _is_beyond_search(request.topology)
+    is_never_searched &= not _is_searched_if_far(request.topology)
     for index, name in enumerate(order):
+        adapts = registry.find(Synthesizer, name).offer.adapts
         reason = search.budget.reason
         best_ns = min((candidate.time_ns for candidate in search.candidates), default=None)
         if bound_ns is not None and best_ns is not None and best_ns <= _NEAR_BOUND * bound_ns:
@@ -370,12 +381,13 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
             reason = f"large network: the best time is {percent:.1f} % above the lower bound"
             search.not_tried |= dict.fromkeys(order[index:], reason)
             return
+        if search.too_large and best_ns is None and adapts and is_never_searched:
+            search.not_tried[name] = "large network: its search would take minutes"
+            continue
         if best_ns is not None and _is_beyond_search(request.topology):
             is_far = bound_ns is None or best_ns > _FAR_FROM_BOUND * bound_ns
             is_near = bound_ns is not None and best_ns <= _SEARCHED_FROM_RATIO * bound_ns
-            is_too_large = not _is_searched_if_far(request.topology)
-            adapts = registry.find(Synthesizer, name).offer.adapts
-            if adapts and (is_near or is_too_large or _has_within_option(name, registry)):
+            if adapts and (is_near or is_never_searched or _has_within_option(name, registry)):
                 search.not_tried[name] = "large network: its search would take minutes"
                 continue
             is_tried = is_far and _count_pairs(request.topology) <= _MAX_DIRECT_PAIRS
@@ -399,6 +411,27 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
             ]
         except HubError as error:
             search.failures[name] = _get_first_message(error)
+            if error.diagnostics and error.diagnostics[0].code == _TOO_LARGE:
+                search.too_large[name] = error.diagnostics[0]
+
+
+def _build_size_error(request: SynthesisRequest, search: _Search) -> InputError:
+    """Build the error (`too-large`) for a request that exceeds the limits of synthesizers.
+
+    It states the limit that most of `search.too_large` report, of equally frequent ones the first,
+    and its cure.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, finding in search.too_large.items():
+        groups.setdefault(finding.message, []).append(name)
+    message, names = max(groups.items(), key=lambda group: len(group[1]))
+    ranks = request.collective.num_ranks
+    return InputError(
+        f"{request.collective.kind} of {ranks} ranks is too large: {message} "
+        f"({', '.join(names[:_MAX_NAMES])})",
+        cure=search.too_large[names[0]].cure,
+        code=_TOO_LARGE,
+    )
 
 
 def _get_first_message(error: HubError) -> str:

@@ -108,6 +108,19 @@ def test_where_nothing_fits_every_reason_is_told() -> None:
         auto.synthesize(request_for(), AutoOptions(candidates="pairwise"))
 
 
+def test_a_request_beyond_the_limits_is_answered_with_the_limit_and_its_cure() -> None:
+    """10 240 ranks exchange 10 240 * 10 239 blocks."""
+    topology = hub_core.parse_topology("switch:10240")
+    collective = Collective(CollectiveKind.ALL_TO_ALL, 10240, 10240)
+    request = create_synthesis_request(collective, topology, 1 << 30)
+    with pytest.raises(HubError) as caught:
+        auto.synthesize(request, AutoOptions(candidates="ring,bruck,pairwise"))
+    assert str(caught.value) == (
+        "all-to-all of 10240 ranks is too large: 104847360 blocks in messages are too many "
+        "(limit 20000000) (bruck, pairwise); choose fewer ranks, or an algorithm of fewer messages"
+    )
+
+
 def test_a_synthesizer_at_work_ends_at_the_work_limit_with_its_best() -> None:
     """The group order of bruck would need a second simulation."""
     topology = hub_core.parse_topology("dgx-a100:2")

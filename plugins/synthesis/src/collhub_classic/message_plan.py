@@ -29,6 +29,8 @@ from hub_core.network import Topology
 from hub_core.plugin_api import UnitLimits
 
 MAX_ESTIMATE_MESSAGES = 2_000
+# Rounds of a pairwise exchange that are routed for an estimate.
+_MAX_ESTIMATE_ROUNDS = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -366,6 +368,32 @@ def compute_mean_link(topology: Topology, npus: Sequence[int]) -> tuple[float, f
 
 
 """Messages that are routed for a quick estimate, which takes some milliseconds."""
+
+
+def estimate_pairwise_ns(topology: Topology, npus: Sequence[int], collective_bytes: int) -> int:
+    """Estimate the time in ns of an all-to-all with a message from every rank to every other.
+
+    It is the time of the bytes on the busiest link plus the largest latency of a route, rounded up,
+    at least 1. In round k, rank r sends `collective_bytes` / n bytes to rank (r + k) mod n; at most
+    `_MAX_ESTIMATE_ROUNDS` evenly spaced rounds are routed, and their load is scaled to n - 1. No
+    plan is built, so that thousands of ranks take milliseconds. `npus`: NPU of each rank, at least
+    two.
+    """
+    npu_of = np.asarray(npus, np.int64)
+    ranks = len(npu_of)
+    rounds = min(ranks - 1, _MAX_ESTIMATE_ROUNDS)
+    shifts = np.linspace(1, ranks - 1, rounds).astype(np.int64)
+    loads = np.zeros(topology.num_links)
+    latency_s = 0.0
+    for shift in shifts.tolist():
+        routes = topology.routes(npu_of, np.roll(npu_of, -shift))
+        loads += np.bincount(routes.links, minlength=topology.num_links)
+        route = np.repeat(np.arange(ranks), np.diff(routes.indptr))
+        latencies = np.bincount(route, topology.latency_s[routes.links], ranks)
+        latency_s = max(latency_s, float(latencies.max()))
+    sent_bytes = collective_bytes / ranks * (ranks - 1) / rounds
+    busy_s = float((loads / topology.bandwidth_bytes_per_s).max()) * sent_bytes
+    return max(1, ceil((busy_s + latency_s) * 1e9))
 
 
 def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None = None) -> int:

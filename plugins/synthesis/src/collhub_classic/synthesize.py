@@ -24,6 +24,7 @@ from collhub_classic.message_plan import (
     RankOrder,
     compute_mean_link,
     estimate_ns,
+    estimate_pairwise_ns,
 )
 from collhub_classic.orders import find_group_orders, find_ring_order
 from collhub_classic.places import BlockPlaces
@@ -174,20 +175,22 @@ def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], i
     """Return a function (request, options) that estimates the time of the algorithm `name` in ns.
 
     The estimate is for the first rank order, from a sample of about `MAX_ESTIMATE_MESSAGES`
-    messages. It is None for uneven collectives and for more than `_MAX_ESTIMATED_RANKS` ranks. The
-    function raises the errors of `build_task`, of the planner and of the option `order`.
+    messages. It is None for uneven collectives. For more than `_MAX_ESTIMATED_RANKS` ranks, whose
+    plan would take seconds, it is `estimate_pairwise_ns` for `pairwise`, whose messages need no
+    plan, and None for other algorithms. The function raises the errors of `build_task`, of the
+    planner and of the option `order`, and (`too-large`) that of `_check_block_count`.
     """
 
     def estimate(request: SynthesisRequest, options: ClassicOptions) -> int | None:
-        """Estimate the time of the algorithm `name` in ns, for the first rank order.
-
-        None for uneven collectives, and for more than `_MAX_ESTIMATED_RANKS` ranks, whose plan
-        would take seconds. Raises the errors of `build_task`, of the planner and of the option
-        `order`.
-        """
-        is_uneven = request.collective.kind.traits.is_uneven
-        if is_uneven or request.collective.num_ranks > _MAX_ESTIMATED_RANKS:
+        """Estimate the time of the algorithm `name` in ns, as described by `build_estimator`."""
+        if request.collective.kind.traits.is_uneven:
             return None
+        if request.collective.num_ranks > _MAX_ESTIMATED_RANKS:
+            if name != "pairwise":
+                return None
+            task = build_task(name, request, options)
+            _check_block_count(compute_least_blocks(name, task))
+            return estimate_pairwise_ns(task.topology, task.npus, task.collective_bytes)
         task = build_task(name, request, options)
         plan = _get_plan(name, task).plan
         order = _find_orders(ALGORITHMS[name], task)[0]
