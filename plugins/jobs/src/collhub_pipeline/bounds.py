@@ -30,10 +30,14 @@ def bound(shape: Shape, name: str) -> Time:
 def compute_lower_bound(
     stages: int, micros: int, times: PassTimes, *, floating: bool, delayed: bool
 ) -> Time:
-    """Return a lower bound of the time of one step, in the unit of `times`.
+    """Return a lower bound of the time of one step of a pipeline, in the unit of `times`.
 
-    `delayed`: gradients are sent before weight gradients are computed. `floating`: weight gradients
-    may be delayed without limit.
+    There is one stage per device. With p stages and m microbatches it is m times all three passes,
+    plus (p - 1) times forward pass and transfer until the last stage can begin, plus (p - 1) times
+    the way back of the last gradient: a transfer and the input gradient, and the weight gradient
+    too unless `delayed` (gradients are sent before the weight gradient is computed). With
+    `floating` (weight gradients may be delayed without limit), the way back is hidden and does not
+    count.
     """
     work = micros * (times.forward + times.input_gradient + times.weight_gradient)
     ahead = (stages - 1) * (times.forward + times.transfer)

@@ -51,12 +51,13 @@ def v_min(devices: int, micros: int) -> Schedule:
 
 
 def _build_repeated(name: str, starts: list[tuple[int, int, int, int]], micros: int) -> Schedule:
-    """Repeat the passes of a microbatch for all microbatches, and improve warm-up and cool-down.
+    """Build a schedule from the slots of one microbatch, which are repeated for all microbatches.
 
     `starts`: per device the slots of the passes of microbatch 0: forward pass of the first chunk,
     forward pass of the second chunk, input gradient of the second chunk, input gradient of the
-    first chunk. Weight gradients fill free slots. Passes of warm-up and cool-down are moved to
-    earlier free slots, before and after idle slots have been removed.
+    first chunk. Each further microbatch follows `_PERIOD` slots later. Weight gradients fill free
+    slots. Passes at the beginning and the end of the step are then moved to earlier free slots
+    (`_move_forward`), once before and once after idle slots have been removed.
     """
     devices = len(starts)
     place = place_in_waves(devices, 2)
@@ -93,9 +94,11 @@ def _list_orders(name: str, place: tuple[int, ...], lines: Sequence[Slots]) -> S
 
 
 def _fill_weight_gradients(line: Slots) -> Slots:
-    """Add the weight gradients of a device, each in the next free slot after its input gradient.
+    """Return the slots of a device with one weight gradient per input gradient added.
 
-    The oldest pending weight gradient is placed first.
+    Slots are visited in order. An input gradient makes its weight gradient pending; each free slot
+    gets the weight gradient that is pending longest. Slots after the last pass are used as needed.
+    The argument is not changed.
     """
     at_slot = {slot: pass_ for pass_, slot in line.items()}
     pending: deque[Operation] = deque()
@@ -136,7 +139,11 @@ class _Device:
         return device
 
     def count(self, pass_: Operation, slot: int, sign: int) -> None:
-        """Add a pass to the counts of a slot (`sign` 1), or remove it (-1)."""
+        """Add a pass in a slot to the counts of the device (`sign` 1), or remove it (-1).
+
+        The counts by slot are whether it is occupied, its input gradients, and the change of stored
+        activations: +1 for a forward pass, -1 for a weight gradient.
+        """
         self.is_occupied[slot] += sign
         if pass_.kind is _I:
             self.gradients[slot] += sign
@@ -148,10 +155,10 @@ class _Device:
         return int(np.flatnonzero(self.gradients)[number])
 
     def find_peak(self) -> int:
-        """Return the largest number of stored activations of chunks over time.
+        """Return the largest number of activations of chunks that the device stores at any time.
 
-        If the device has no weight gradients yet, each one is assumed in the next free slot after
-        its input gradient.
+        A forward pass stores one, a weight gradient releases it. If the device has no weight
+        gradients yet, each one is assumed in the next free slot after its input gradient.
         """
         stored = np.cumsum(self.stored)
         if not self.has_weight_gradients:
@@ -163,12 +170,13 @@ class _Device:
 
 
 def _move_forward(lines: Sequence[Slots]) -> list[Slots]:
-    """Move passes of warm-up and cool-down to earlier free slots; return the slots by device.
+    """Move passes at the beginning and end of a step to earlier free slots; return slots by device.
 
-    The warm-up is before the first input gradient of the first stage, the cool-down after the last
-    forward pass of this stage. A pass moves to the first free slot after its inputs that does not
-    increase the peak of stored activations. Without weight gradients only the cool-down changes.
-    The arguments remain unchanged.
+    The beginning is all before the first input gradient of the first stage, the end all after the
+    last forward pass of this stage; other passes stay. In the order of slots, each pass moves to
+    the first free slot after the passes that it needs at which the peak of stored activations of
+    its device does not exceed the largest original peak of all devices. Without weight gradients in
+    the slots only the end changes. The arguments are not changed.
     """
     length = max(max(line.values()) for line in lines) + 1
     devices = [_Device.create(dict(line), length) for line in lines]
@@ -212,9 +220,11 @@ def _move_forward(lines: Sequence[Slots]) -> list[Slots]:
 
 
 def _number_weight_gradients(line: Slots) -> Slots:
-    """Assign the slots of weight gradients of a device in the order of its input gradients.
+    """Assign the slots of weight gradients on a device in the order of the input gradients.
 
-    It is called after moves, which change the order of the input gradients.
+    The microbatch and stage whose input gradient is first get the first of these slots, and so on.
+    This is needed after moves, which change the order of the input gradients. All other passes keep
+    their slots. Returns a new mapping.
     """
     result = {pass_: slot for pass_, slot in line.items() if pass_.kind is not _W}
     gradients = sorted((one for one in result if one.kind is _I), key=line.__getitem__)

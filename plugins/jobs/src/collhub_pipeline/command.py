@@ -139,11 +139,13 @@ def create_report(
     *,
     is_search: bool,
 ) -> PipelineReport:
-    """Create the report of a schedule.
+    """Create the report of a schedule: times in ns, bubble, bounds, and figures of each device.
 
-    `is_search`: the report has a lower bound for all placements, and compares the value with it
-    instead of the bound for the given placement. `cuts`: limits of the search that were reached;
-    `artifacts`: written files. Times are in ns.
+    The value is the time per step of many steps if the shape asks for it (`is_steady`), otherwise
+    the time of one step. The bubble is 1 - (most work of a device) / value. The schedule is optimal
+    if the value equals a lower bound: for searched schedules (`is_search`) the bound for all
+    placements, otherwise that of the given placement. `cuts`: limits of the search that were
+    reached; `artifacts`: written files.
     """
     from collhub_pipeline.pipeline_record import PipelineBounds, PipelineDevice, PipelineReport
     from collhub_pipeline.search import compute_search_bound

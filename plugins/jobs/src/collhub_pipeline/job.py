@@ -30,9 +30,10 @@ _MAX_PASSES = 10**6
 def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Workload:
     """Generate one training step of a pipeline on all ranks as a workload.
 
-    `budget`: limits of a search for the schedule. Each device has one program per member of its
-    mesh. Raises `UsageError` for invalid options, and (`too-large`) if 3 x stages x chunks x
-    microbatches x slices x widest mesh exceeds 10^6 passes.
+    `budget`: limits of the search, if the schedule is searched. Each rank of a replica has a
+    program of its own (the ranks of a stage differ in their messages), which is repeated for all
+    replicas. Raises `UsageError` for invalid options, and (`too-large`) if 3 x stages x chunks x
+    microbatches x slices x ranks of the widest stage exceeds 10^6.
     """
     shape, layout = shape_of(options), layout_of(options)
     widths = layout.ranks.widths
@@ -193,9 +194,10 @@ def _parse_numbers(text: str) -> list[int]:
 def _build_programs(
     schedule: Schedule, layout: Layout, options: PipelineOptions, position: tuple[int, int]
 ) -> RankPrograms:
-    """Build the program of one member of a device; `position`: (device, member).
+    """Build the program of one rank of each replica: passes, messages and collectives of a step.
 
-    The result is the program with the corresponding ranks of all replicas.
+    `position`: (device, member), where a device runs stages and has one member per rank. The result
+    has the program and the corresponding ranks of all replicas.
     """
     writer = _Writer(schedule, layout, options, position)
     for operation in schedule.orders[position[0]]:
@@ -299,10 +301,11 @@ class _Writer:
         return devices[at] if exists else None
 
     def _add_receives(self, operation: Operation) -> list[int]:
-        """Add the receives of a pass, and the forwarding to other ranks; return receive rows.
+        """Add the receives that bring the input of a pass; return their rows.
 
-        The order is: receives from the other device, sends of forwarded data, receives from ranks
-        that forward. Empty if the input of the pass is not on another device.
+        If the layout forwards data between the ranks of a device, the order is: receives from the
+        other device, sends of data to be forwarded, receives of forwarded data. Empty if the input
+        of the pass is on the same device, or the pass has no input from another stage.
         """
         device = self._find_neighbour(operation, -1)
         if device is None or device == self._position[0]:

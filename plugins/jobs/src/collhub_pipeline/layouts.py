@@ -88,11 +88,11 @@ class EvenSlices:
     activation: int
 
     def groups(self) -> dict[str, Int64Array]:
-        """Return the groups of ranks of the two roles in `ROLES` as tables, one group per row.
+        """Return the groups of ranks of both roles in `ROLES` as tables, one group per row.
 
-        The first table has the ranks of one device in one replica, padded with -1 to the widest
-        device, ordered by replica, then device. The second has the corresponding ranks of all
-        replicas, one row per rank of a replica.
+        Tensor: the ranks of one device in one replica, padded with -1 to the widest device, ordered
+        by replica, then device. Data: the ranks at the same position in all replicas, one row per
+        rank of a replica.
         """
         ranks, widths = self.ranks, self.ranks.widths
         rows = []
@@ -267,10 +267,12 @@ class MeshLayout:
         return int(np.prod(lengths)) * self.tensor.element_bytes
 
     def _resharded(self, sender: int, receiver: int) -> Iterator[Leg]:
-        """Yield the messages of a reshard: direct ones first, then forwarded ones.
+        """Yield the messages that bring the activations of one device to the tiles of another one.
 
-        Both parts are ordered by source and destination, with one message per pair of ranks, which
-        has the sum of its bytes. The last dimension of the receiver's mesh is one host.
+        First are all direct messages, then the messages between ranks of the receiver that forward
+        data. Both are ordered by source and destination, with one message per pair of ranks, which
+        has the sum of its bytes. The ranks along the last dimension of the receiver's mesh count as
+        one host, within which data are forwarded.
         """
         units = unit_tasks([Move(self.tensor, self.sides[sender], self.sides[receiver])])
         size = self.sides[receiver].mesh.shape[-1]
@@ -296,13 +298,15 @@ class MeshLayout:
     ) -> None:
         """Add the messages that bring a box of data to its receivers on one host.
 
-        - `send-recv`: every receiver gets the entire box from a holder.
+        `units`, `row`: the box, with the devices that hold it; `members`: the receivers.
+
+        - `hand_over` is `send-recv`: every receiver gets the entire box.
         - `broadcast`: the first receiver gets it and forwards it to the others.
         - otherwise: every receiver gets an equal part (up to one byte) and forwards it to the
           others.
 
-        The sender is the holder with the fewest bytes in `sent` so far; the first one if several
-        have equally many. Modifies `sent` (bytes by device) and `bytes_of_leg` (bytes by whether
+        Each direct message comes from the holder with the fewest bytes in `sent` so far, the first
+        one of equal ones. Adds to `sent` (bytes by device) and `bytes_of_leg` (bytes by whether
         forwarded, source and destination). Parts of 0 bytes are skipped.
         """
         total = int(units.bytes[row])

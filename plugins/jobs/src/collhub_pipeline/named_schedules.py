@@ -175,13 +175,13 @@ NAMED = ("gpipe", *_DELAYS, "1f1b", "eager-1f1b", *_LOOPS, *_V_SHAPES, "hanayo")
 
 
 def build_named(name: str, shape: Shape) -> Schedule:
-    """Build the schedule with a name; the memory limit only decides on recomputation.
+    """Build the schedule with this name for a shape, without a check of its memory.
 
-    Warm-ups and delayed weight gradients of the shape apply to 1F1B, eager 1F1B and GPipe only. V
-    shapes have 2 chunks per device, Hanayo any even number. With recomputation `auto`, all stages
-    recompute if the schedule does not fit the memory otherwise. Raises `UsageError` for numbers of
-    chunks, microbatches and slices that the schedule does not support, and `KeyError` for unknown
-    names.
+    With the recomputation `all`, all stages recompute their activations; with `auto` only if the
+    schedule does not fit the memory otherwise. Given warm-ups apply to 1F1B, eager 1F1B and GPipe
+    only, and so do delayed weight gradients. V-shaped schedules have 2 chunks per device, Hanayo
+    any even number. Raises `UsageError` for numbers of chunks, microbatches and slices that the
+    schedule does not support, and `KeyError` for an unknown name.
     """
     schedule = _build(name, shape)
     stages = range(len(schedule.device_of[0]))

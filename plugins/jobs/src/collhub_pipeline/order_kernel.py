@@ -35,11 +35,13 @@ def _run_orders(  # noqa: C901
     first_start: Int64Array,
     position: Int64Array,
 ) -> bool:
-    """Run all orders and compute their times; return False for a deadlock.
+    """Run the passes of all devices in their given orders; return False for a deadlock.
 
-    `ready`, `done`: [2, stages, units], first axis forward and backward. The last six arrays are
-    overwritten; afterwards `free` and `first_start` are the ends and the first starts of the
-    devices.
+    `orders`: [devices, positions], pass numbers, -1 after the last one. A pass starts when the
+    previous pass of its device and the passes that it needs have ended, and data from other devices
+    have arrived. `ready`, `done`: [2, stages, units], first axis forward and backward. The last six
+    arrays are overwritten; afterwards `free` and `first_start` are the ends and the first starts of
+    the devices.
     """
     devices, count = orders.shape
     stages = device_of.shape[0]
@@ -153,10 +155,12 @@ def _fits_memory(
 
 @part
 def _draw_move(state: int, lengths: Int64Array) -> tuple[int, int, int, int]:
-    """Draw a random move: next random state, device, source and target position.
+    """Draw a random move of a pass within the order of a device.
 
-    The target is negative if there is no such position. Source and target differ by at most
-    `_REACH`.
+    `state`: state of the random numbers; `lengths`: passes by device. Returns the next state, the
+    device, and the source and target positions, which differ by 1 to `_REACH`. The target is
+    negative if there is no such position, or the device has fewer than 2 passes: then nothing must
+    be moved.
     """
     state = (state * 1103515245 + 12345) & 0x7FFFFFFF
     device = (state >> 8) % lengths.shape[0]
@@ -172,11 +176,12 @@ def _draw_move(state: int, lengths: Int64Array) -> tuple[int, int, int, int]:
 
 @part
 def _measure(free: Int64Array, first_start: Int64Array, is_span: bool) -> tuple[int, int]:
-    """Return the value and the cost of orders that were run.
+    """Return value and cost of orders that were run; lower is better for both.
 
-    The value is the last end, or with `is_span` the longest span from first start to end of a
-    device. The cost compares values first, then the sum over all devices, because earlier ends of
-    other devices permit later improvements.
+    `free`, `first_start`: last end and first start of each device. The value is the last end of any
+    device, or with `is_span` the longest time from first start to end of a device. The cost orders
+    first by value, then by the sum over all devices, because earlier ends of other devices permit
+    later improvements.
     """
     devices = free.shape[0]
     value = 0

@@ -63,11 +63,13 @@ def interleaved_zero_bubble(devices: int, micros: int, chunks: int) -> Schedule:
 def _build_interleaved(
     name: str, devices: int, micros: int, chunks: int, *, is_split: bool
 ) -> Schedule:
-    """Build an interleaved schedule of several chunks per device.
+    """Build an interleaved schedule, in which each device has several chunks in loops.
 
-    `is_split`: weight gradients are separate, and run after later input gradients. Raises
-    `UsageError` (`micro-batches`) if the microbatches are no multiple of max(1, microbatches //
-    devices) rounds.
+    The microbatches are divided into max(1, microbatches // devices) rounds; in each round a device
+    runs one chunk after the other. After a warm-up of forward passes, forward and backward passes
+    alternate. `is_split`: input and weight gradients are separate, and device d runs a weight
+    gradient after d later input gradients. Raises `UsageError` (`micro-batches`) if the number of
+    rounds does not divide the microbatches.
     """
     rounds = max(1, micros // devices)
     if micros % rounds:
@@ -126,10 +128,11 @@ class _Counter:
         return self._next.get((kind, chunk), 0)
 
     def add(self, kind: Pass, chunk: int) -> Operation:
-        """Append the next pass of a kind in a chunk, and return it.
+        """Append the next pass of a kind in a chunk of this device to the order; return it.
 
-        An input gradient adds its weight gradient to the pending ones. A full backward pass counts
-        as both gradients.
+        The next pass is that of the next microbatch. An input gradient makes its weight gradient
+        pending, so that `add_pending` can append it later. A full backward pass counts as both
+        gradients.
         """
         parts = (_I, _W) if kind is _B else (kind,)
         operation = Operation(kind, 0, self._stages[chunk], self.count(parts[0], chunk))

@@ -132,9 +132,11 @@ class StageTimes:
         return self.at(operation.kind, operation.stage, operation.micro % len(self.slices))
 
     def at(self, kind: Pass, stage: int, slice_: int = 0) -> Time:
-        """Return the duration of a pass of one slice in a stage.
+        """Return the duration of a pass of one token slice in a stage.
 
-        A backward pass or gradient pass of a stage that recomputes includes a forward pass.
+        Every backward pass and input gradient of a stage that recomputes its activations includes a
+        forward pass. With several slices, the duration of the complete microbatch is multiplied by
+        the fraction of the slice.
         """
         whole = self.stages[stage].of(kind)
         if kind.is_backward and stage in self.recomputed:

@@ -110,12 +110,13 @@ def read_schedule(text: str, path: str) -> Schedule:
 
 
 def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
-    """Write a schedule as CSV in the format of PyTorch, with CRLF line ends.
+    """Write a schedule as CSV in the format of PyTorch, one row per device, with CRLF line ends.
 
-    With `has_messages` it is the format `compute_comms`: a send follows its pass, and the receive
-    is placed on the other rank at this moment of the execution; UNSHARD precedes the first pass of
-    a stage, REDUCE_GRAD and RESHARD follow its last one. Raises `InputError` (`pipeline-csv`) for
-    schedules in two directions and for token slices.
+    Without `has_messages`, a row has only the passes. With it, it has messages and actions on
+    parameters too: a send follows its pass, and the receive is appended to the row of the other
+    rank at this moment of the execution; UNSHARD of all its stages precedes the passes of a rank,
+    REDUCE_GRAD and RESHARD follow the last pass of a stage. Raises `InputError` (`pipeline-csv`)
+    for schedules in two directions and for token slices.
     """
     if len(schedule.device_of) > 1 or schedule.slices > 1:
         kind = "two directions" if len(schedule.device_of) > 1 else "token slices"
@@ -317,10 +318,12 @@ def _check_passes(rows: Sequence[Sequence[Action]], micros: int, path: str) -> N
 
 
 def _check_messages(rows: Sequence[Sequence[Action]], device_of: Sequence[int], path: str) -> None:
-    """Check that sends and receives are complete, next to their passes, and in equal order.
+    """Check that sends and receives are complete, after or before their passes, and in equal order.
 
-    The k-th receive of a rank from another one must be its k-th send, because NCCL has no tags.
-    Raises `InputError` with the row.
+    A pass whose input is on another rank needs its receive before it, and a send needs its pass
+    before it. The k-th receive of a rank from another one must be the k-th send of that rank,
+    because NCCL has no tags. Raises `InputError` with the row at the first violation, and for a
+    message that occurs twice or has no other rank.
     """
     sent: dict[tuple[int, int], list[str]] = defaultdict(list)
     received: dict[tuple[int, int], list[str]] = defaultdict(list)

@@ -55,10 +55,11 @@ class _Best:
     named: list[Schedule] = field(default_factory=list)
 
     def offer(self, schedule: Schedule) -> bool:
-        """Compare a schedule with the best one so far; return whether a limit ends the search.
+        """Compare a schedule with the best one so far; return whether the budget is used up.
 
-        A schedule that fits the memory is stored if its objective is lower, or equal with a lower
-        peak of memory. Its passes count in the budget.
+        A schedule that fits the memory becomes the best one if its objective is lower, or equal
+        with a lower peak of memory. Each offered schedule is counted, and its passes count in the
+        budget.
         """
         self.count += 1
         if self.shape.fits(schedule):
@@ -193,8 +194,9 @@ def _generate_recomputed(shape: Shape, device_of: tuple[int, ...]) -> Iterator[f
 def _generate_named(shape: Shape) -> Iterator[Schedule]:
     """Yield the named schedules that the shape permits, then variants of 1F1B.
 
-    With recomputation `auto`, each is built without recomputation and with that of all stages. The
-    variants need one token slice, and are left out if all stages recompute.
+    With recomputation `auto`, each schedule is built without recomputation, then with that of all
+    stages. Warm-ups and delayed weight gradients of the shape are ignored. The variants
+    (`_generate_variants`) need one token slice, and are left out if recomputation is `all`.
     """
     plain = replace(shape, warmups=(), delayed=False)
     modes = ("none", "all") if shape.recompute == "auto" else (shape.recompute,)
@@ -232,10 +234,11 @@ def _generate_variants(shape: Shape) -> Iterator[Schedule]:
 
 
 def _search_space(space: Space, shape: Shape, best: _Best, bound: Time) -> bool:
-    """Search the orders of a placement, starting also from the best named schedules with it.
+    """Search the orders of one placement; return whether the budget is used up.
 
-    Results are offered to `best`; the search ends at the objective `bound`. Returns whether a limit
-    of the budget ends the entire search.
+    Starts also from the `_SEEDS` best named schedules with this placement and the same recomputed
+    stages. Results are offered to `best`. The search of this placement ends at the objective
+    `bound`.
     """
     search = ListSearch(shape, space.device_of, space.recomputed, best.budget)
     known = [

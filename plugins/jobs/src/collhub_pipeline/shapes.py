@@ -158,10 +158,12 @@ class Shape:
         return self.timed(schedule).makespan
 
     def peaks(self, schedule: Schedule) -> list[Fraction]:
-        """Return the maximum memory of the activations of each device.
+        """Return the maximum memory of the activations on each device over the step.
 
-        An activation is stored from the start of the forward pass to the end of the weight
-        gradient; with recomputation, only the part `kept` until the input gradient starts.
+        An activation is stored from the forward pass to the end of the weight gradient or full
+        backward pass. With recomputation, only the fraction `kept` of it is stored until the input
+        gradient or backward pass. Unit: the activations of one microbatch on one device if the
+        model is divided equally.
         """
         sizes = self.stage_sizes(len(schedule.device_of[0]))
         peaks = []
@@ -213,12 +215,13 @@ class Shape:
         return minimum
 
     def compute_bounds(self, device_of: Sequence[int], recomputed: Collection[int] = ()) -> Bounds:
-        """Return lower bounds of the objective for all orders with this placement.
+        """Return three lower bounds of the objective for all orders of passes with this placement.
 
-        Weight gradients may be delayed without limit. The bounds are the critical path of one
-        microbatch, the work of the busiest device, and the memory times lifetime of activations
-        divided by the memory limit. For the time per step of many steps, no device waits for its
-        first pass, and the critical path is 0.
+        They are the critical path of one microbatch; the work of the busiest device; and, for the
+        device where it is largest, memory times lifetime of all activations divided by the memory
+        limit (0 without limits). The last two begin when the first microbatch can reach the device.
+        For the time per step of many steps, they begin at 0, and the critical path is 0. Weight
+        gradients may be delayed without limit.
         """
         times = self.stage_times(len(device_of), recomputed)
         transfers = [
@@ -247,10 +250,12 @@ class Shape:
         stages: Sequence[int],
         recomputed: Collection[int],
     ) -> Fraction:
-        """Return memory times minimum lifetime, summed over the activations of a microbatch.
+        """Return the minimum of memory times lifetime, summed over the activations of a microbatch.
 
-        `stages`: those of one device; `transfers`: time between each stage and the next;
-        `recomputed`: stages that recompute.
+        Only the activations of `stages`, those of one device, count. An activation lives from its
+        forward pass through the passes and transfers of all later stages to the end of its backward
+        pass; a stage in `recomputed` stores only the fraction `kept` until then. `transfers`: time
+        between each stage and the next.
         """
         sizes = self.stage_sizes(len(times.stages))
         total = Fraction(0)

@@ -171,12 +171,12 @@ class Run:
         return (kind.is_backward, direction, stage, unit + step) in self.finished
 
     def pass_on(self, operation: Operation, end: Time) -> Time:
-        """Send the result of a pass to the next stage; return when its device is free again.
+        """Send the result of a pass to the neighbour stage; return when the device is free again.
 
-        The pass is recorded as finished. Weight gradients, and passes at the ends of the pipeline,
-        send nothing. The channel between two devices transfers one result at a time; on the same
-        device the result arrives at `end`. The device is free at `end`, or with blocking
-        communication at the arrival.
+        The pass is recorded as finished, and the arrival of its result too. Weight gradients, and
+        passes at the ends of the pipeline, send nothing. The channel between two devices transfers
+        one result at a time; on the same device the result arrives at `end`. The device is free at
+        `end`, or with blocking communication at the arrival.
         """
         kind, direction, stage, micro = operation
         if kind is Pass.WEIGHT_GRADIENT:
@@ -209,10 +209,11 @@ def timed(schedule: Schedule, times: Durations) -> Timing:
 
 
 def execute(run: Run, free: list[Time]) -> tuple[list[list[Time]], list[list[Time]], list[Time]]:
-    """Run all passes of a schedule; return starts and ends per device, and `free`.
+    """Run all passes of a schedule as early as possible; return starts, ends, and `free`.
 
-    `free`: time at which each device can start; it is modified. Raises `UsageError` (`deadlock`) if
-    passes wait for each other.
+    Starts and ends are lists by device, in the order of its passes. `free`: time at which each
+    device can start; it is updated to the time at which it has ended. Raises `UsageError`
+    (`deadlock`) with the cycle if passes wait for each other.
     """
     schedule = run.schedule
     starts: list[list[Time]] = [[] for _ in schedule.orders]
@@ -369,10 +370,10 @@ def compute_period(schedule: Schedule, times: Durations) -> Time:
 
 
 def _find_cycle_mean(paths: Sequence[Sequence[Time]], far: int) -> Time:
-    """Return the maximum mean weight of a cycle in a graph, exactly.
+    """Return the maximum mean weight of a cycle in a graph, exactly (Karp's algorithm).
 
-    `paths`: weight of the edge from row to column; entries of at most `far` are no edges. Source:
-    Karp's algorithm.
+    `paths`: weight of the edge from row to column; entries of at most `far` are no edges. The mean
+    is the weight of a cycle divided by its edges. The graph must have a cycle.
     """
     nodes = range(len(paths))
     walks: list[list[Time | None]] = [[0 for _ in nodes]]
