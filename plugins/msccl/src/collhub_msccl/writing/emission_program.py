@@ -34,15 +34,13 @@ def build_program(
     knowledge: Knowledge,
     sizes: tuple[Int64Array, Int64Array, Int64Array],
 ) -> ThreadBlockProgram:
-    """Build the program of all ranks: number its steps and convert waits to attributes.
+    """Build the program of all ranks: number the steps, and convert waits to attributes.
 
-    `steps` has a column `wait`: the head for which a step waits, or -1. A wait becomes `depid` and
-    `deps` of the last step of that head, which gets `hasdep`. `hasdep` is also set where it
-    prevents a fusion of reductions that the runtimes would add. `sizes`: `i_chunks`, `o_chunks` and
-    `s_chunks` of every rank.
-
-    Thread blocks are numbered from 0 on each rank, and steps from 0 in each block. Lines are those
-    of the file that `format_xml` writes.
+    The column `wait` of `steps` has the row for whose last step a step waits, or -1. A wait becomes
+    `depid` and `deps` of that step, which gets `hasdep`. `hasdep` is also set where it prevents a
+    fusion of reductions that the runtimes would add. `sizes`: `i_chunks`, `o_chunks` and `s_chunks`
+    of every rank. Thread blocks are numbered from 0 on each rank, and steps from 0 in each block.
+    Lines are those of the file that `format_xml` writes.
     """
     block = knowledge.block[steps.row]
     position = np.arange(len(block)) - np.searchsorted(block, block)

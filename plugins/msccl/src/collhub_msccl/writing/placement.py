@@ -57,7 +57,10 @@ class _Ledger:
         self._changes: list[tuple[dict[Hashable, int], Hashable, int | None]] = []
 
     def set(self, table: dict[Hashable, int], key: Hashable, value: int) -> None:
-        """Set an entry of a table, and record its previous value (or its absence) for `undo`."""
+        """Set an entry of a table so that `undo` can restore it.
+
+        The previous value, or its absence, is recorded.
+        """
         self._changes.append((table, key, table.get(key)))
         table[key] = value
 
@@ -100,10 +103,10 @@ class _Trial:
 
     @property
     def cost(self) -> tuple[int, int, int, int, int]:
-        """Return the key by which trials are compared; a lower one is better.
+        """Return the key by which trials to place a chain of steps are compared; lower is better.
 
-        Its entries are: finish time, separated steps, delays, new blocks, channel. If `is_sparing`,
-        new blocks come before delays.
+        Its entries are: finish time, steps separated into two, delays by busy blocks, new thread
+        blocks, channel. If `is_sparing`, new blocks come before delays.
         """
         wishes = self.waits, self.new_blocks
         first, second = reversed(wishes) if self.is_sparing else wishes
@@ -281,13 +284,13 @@ class _Placer:
         return trial
 
     def _put_node(self, trial: _Trial, node: int, begin: int) -> int:
-        """Put the sides of a node on one block or on two blocks, and update the trial.
+        """Place a node (step) of a chain on one or two thread blocks; return when it sends.
 
         `begin`: earliest begin of the node. One block is used if `_is_one_block` permits it.
         Otherwise one block receives and stores the data, and another one then sends it; each takes
         the full duration of the node, and `trial.parted` increases by 1. Delays by busy blocks are
-        added to `trial.waits`. All changes of blocks are made through the ledger, so they can be
-        undone. Returns the begin of the step that sends (or of the only step).
+        added to `trial.waits`. Changes of blocks are recorded in the ledger, so they can be undone.
+        The result is the begin of the step that sends, or of the only step.
         """
         # Blocks that own the sides of the node's connections, NONE if there is none yet.
         graph, rank = self._graph, self._graph.rank[node]

@@ -104,10 +104,10 @@ def _is_disjoint(columns: Columns, row: Int64Array) -> BoolArray:
 def _list_pairs(
     start: int, following: dict[int, int], times: RunTimes | None
 ) -> list[tuple[int, int]]:
-    """List the pairs (first reduction of a chain, later member) for `start` and its successors.
+    """Divide a sequence of reductions into chains; return pairs (first, later member) of each.
 
-    `following`: the successor of each reduction. A chain ends and the next reduction begins a new
-    chain in these cases:
+    `following`: the successor of each reduction; the sequence begins at `start`. A chain ends, and
+    the next reduction begins a new one, in these cases:
 
     - The chain has 16 members (`MAX_OPERANDS`).
     - With `times`: the next reduction is ready only after the begin of the chain's first member, so
@@ -115,7 +115,7 @@ def _list_pairs(
     - With `times`: the next reduction ends after the first time at which another thread block needs
       the result of a member.
 
-    A chain of one reduction has no pair. The list is empty if `start` has no successor.
+    A chain of one reduction has no pair.
     """
     pairs: list[tuple[int, int]] = []
     run, row = [start], following.get(start)
@@ -217,7 +217,7 @@ def _allocate_slots(
     block_rank: Int64Array,
     scratch: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the first unit of the slot of each step, and the scratch units of each rank.
+    """Return the first unit of each step's slot (additional scratch), and scratch units by rank.
 
     All steps of a thread block share one slot, as large as its largest step with `is_needed`. The
     slots of a rank follow its existing scratch (`scratch`, in units). `block`: block of each step.

@@ -243,8 +243,8 @@ def rename_scratch_values(algorithm: Algorithm) -> Algorithm | None:
 
     The data dependencies are computed again: dependencies between steps that share no scratch
     location are kept, and conflicting steps are ordered by row. This is correct if the algorithm
-    orders all conflicting steps. Control dependencies are dropped. Returns None if there are too
-    many accesses to analyse.
+    orders all conflicting steps. Control dependencies are dropped. None if there are too many
+    accesses to analyse.
     """
     columns = {name: getattr(algorithm.steps, name) for name in COLUMN_DTYPES}
     accesses = _find_accesses(columns)

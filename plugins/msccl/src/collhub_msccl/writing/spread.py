@@ -24,10 +24,11 @@ _NO_ROWS = np.zeros(0, np.int64)
 
 
 def arrange_freely(draft: StepDraft, joined: Edges, is_free: bool) -> Arrangement | None:
-    """Arrange the rows and fuse the given pairs where possible; None if there is no order.
+    """Find an order of execution of the rows, and fuse the given pairs where possible.
 
     `joined`: (row, row that may be fused into it). `is_free`: channels are not assigned yet, so
-    every message counts as a separate connection, without an order relative to other messages.
+    every message counts as a separate connection, without an order relative to other messages. None
+    if there is no order.
     """
     if is_free:
         separate_channel = np.minimum(np.arange(len(draft)), draft.partner)

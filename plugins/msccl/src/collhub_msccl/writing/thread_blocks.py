@@ -45,8 +45,9 @@ class Lanes:
     def find_fusable(self, draft: StepDraft) -> Edges:
         """Return the pairs (receive, send) that may become one step, each row at most once.
 
-        Both rows must be in one lane, the send must forward exactly the received data, and they
-        must be adjacent in a lane of the producer, or dependent in a new lane.
+        Both rows must be in one lane (steps of one thread block), and the send must forward exactly
+        the received data. In a lane of the producer they must be adjacent, in a new lane the send
+        must depend on the receive.
         """
         first, second = self._find_consecutive(draft)
         is_pair = draft.is_forwarding(first, second)

@@ -291,13 +291,14 @@ def _describe_verdict(report: PlanReport) -> str:
 
 
 def _list_calls(plan: Plan) -> Iterator[LoadableCall]:
-    """Yield the call that the plan can serve; nothing if its range of sizes is empty.
+    """Yield the call of the collective that the plan can serve.
 
-    Sizes are in bytes: of the output for an all-gather, otherwise of the input. The maximum is the
-    lower one of the plan's maximum and of the size at which a pipeline on the smallest buffer has
-    the maximum number of slices (65 535); None is no limit. The conditions are that the input bytes
-    are divisible by `buffer_alignment` times the largest number of input chunks of a rank, and,
-    except for an all-gather, that the operator is sum.
+    Nothing is yielded if its range of sizes is empty. Sizes are in bytes: of the output for an
+    all-gather, otherwise of the input. The maximum is the lower one of the plan's maximum and of
+    the size at which a pipeline on the smallest buffer has the maximum number of slices (65 535);
+    None is no limit. The conditions are that the input bytes are divisible by `buffer_alignment`
+    times the largest number of input chunks of a rank, and, except for an all-gather, that the
+    operator is sum.
     """
     header = plan.header
     largest = None if header.max_bytes == MOST_BYTES else header.max_bytes

@@ -175,10 +175,11 @@ class Execution:
         self,
         time: int,
     ) -> None:
-        """Order the thread blocks and the host of each rank after each other, as a stream does.
+        """Order all thread blocks and the host of each rank after all their earlier accesses.
 
-        The vector clock of each becomes the element-wise maximum of all of them, with `time` as the
-        entry of the host.
+        This is the order of launches on a stream. For each rank, the vector clock of each block and
+        of the host becomes the element-wise maximum of all of them, with `time` as the entry of the
+        host.
         """
         clocks = self.state.clocks
         for rank in range(self._plan.num_ranks):
@@ -294,10 +295,10 @@ class Execution:
     ) -> tuple[int, int]:
         """Return (operation, launch) that an actor executed at a time of its own clock.
 
-        Launches count from 0. For a host, the operation is -1, and the times 2k + 1 and 2k + 2
-        belong to launch k. For a thread block, time t is its t-th operation over all launches, from
-        1. For a proxy, the result is the operation of the thread block that made its request number
-        `time`.
+        An actor is a thread block, a host or a proxy; launches count from 0. For a thread block,
+        time t is its t-th operation over all launches, from 1. For a host, the operation is -1, and
+        the times 2k + 1 and 2k + 2 belong to launch k. For a proxy, the result is the operation of
+        the thread block that made its request number `time`.
         """
         state = self.state
         if actor >= state.scalars[FIRST_PROXY]:

@@ -84,12 +84,12 @@ def check_habits(
 
 
 def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
-    """Warn of relaxed signals to a rank to whose memory the thread block has stored plain data.
+    """Warn of relaxed signals that may arrive before data which was stored before them.
 
-    A relaxed signal does not order stores, so the peer may see it before the data. A release
-    operation in between, such as a signal or barrier, orders all earlier stores. Packets are not
-    considered, because their flags order them, and neither are port channels. There is one
-    `relaxed-signal` per operation and peer.
+    A relaxed signal does not order the stores of its thread block. Affected are plain stores over
+    memory channels to the memory of the signalled rank, unless a release operation in between, such
+    as a signal or barrier, orders them. Packets are not considered, because their flags order them,
+    and neither are port channels. There is one `relaxed-signal` per operation and peer.
     """
     table, items = plan.operations, plan.items
     stored: dict[int, set[int]] = {}
@@ -163,9 +163,10 @@ def check_scratch(
     ranges: Ranges,
     findings: PlanFindings,
 ) -> None:
-    """Report packets outside scratch, packets without enough space, and mixed use of scratch.
+    """Report packets outside scratch or without space, and scratch used by packets and plain data.
 
-    A packet takes twice the space of its data. Findings, at most one per operation and code:
+    A packet takes twice the space of its data. Findings, at most one per operation for the first
+    two codes:
 
     - `packet-buffer`: packets in another buffer than scratch
     - `packet-room`: packets beyond the scratch of one launch, which is doubled in plans of protocol

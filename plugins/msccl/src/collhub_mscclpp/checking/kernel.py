@@ -461,12 +461,12 @@ def _read(state: Any, cell: int, actor: int, time: int, launch: int, operation: 
 
 @part
 def _write(state: Any, cell: int, actor: int, time: int, launch: int, operation: int) -> None:
-    """Record a write of a cell, and a race for each earlier access that is not ordered before it.
+    """Record a write of a cell by `actor`, and its races with earlier accesses.
 
-    An earlier access is ordered before it if the clock of `actor` has reached its time. Late reads
-    of proxies are skipped if the host writes (`operation` < 0), because `late_reads` records them.
-    All recorded reads of the cell are dropped and their nodes return to the pool. This write
-    becomes the last one of the cell.
+    There is a race for each earlier access that is not ordered before the write: the clock of
+    `actor` has not reached its time. Late reads of proxies are skipped if the host writes
+    (`operation` < 0), because `late_reads` records them. All recorded reads of the cell are dropped
+    and their entries return to the pool. This write becomes the last one of the cell.
     """
     clock = state.clocks[actor]
     writer = state.write_actor[cell]
@@ -492,10 +492,11 @@ def _write(state: Any, cell: int, actor: int, time: int, launch: int, operation:
 
 @part
 def _is_late(state: Any, clock: Clocks, reader: int, when: int) -> int:
-    """Return 1 if a reader is a proxy whose request is ordered before `clock`, otherwise 0.
+    """Return 1 if only the execution of a proxy's read may be late, not its request; otherwise 0.
 
-    Then only the execution of the request may be late. 0 for thread blocks and hosts. `when`: time
-    of the proxy, which is the number of its request from 1.
+    That is so if `reader` is a proxy and its request was made before `clock` (which has reached the
+    time of the block's request). 0 for thread blocks and hosts. `when`: time of the proxy, which is
+    the number of its request from 1.
     """
     channel = reader - state.scalars[FIRST_PROXY]
     if channel < 0:

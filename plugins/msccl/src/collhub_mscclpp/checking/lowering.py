@@ -148,13 +148,13 @@ def program_of(
     proxies: Proxies,
     ranges: Ranges,
 ) -> Program:
-    """Build the program of a plan for the kernel; all ranges must be inside their buffers.
+    """Build the arrays that the simulation kernel executes, from a plan and its cells.
 
-    A move is a group of ranges of an operation with equally many cells; the sources are added and
-    written to the destinations. Moves are numbered over all operations, consecutively within each.
-    Reads and writes are sorted by move, then in the order of the plan. An array `..._first` has one
-    entry more than there are groups: group k has the entries [k] to [k + 1] - 1. `flushes` is set
-    only for operations on port channels.
+    All ranges must be inside their buffers. A move is a group of ranges of an operation with
+    equally many cells: the sources are added and written to the destinations. Moves are numbered
+    over all operations, consecutively within each. Reads and writes are sorted by move, then in the
+    order of the plan. An array `..._first` has one entry more than there are groups: group k has
+    the entries [k] to [k + 1] - 1. `flushes` is set only for operations on port channels.
     """
     table = plan.operations
     rows = len(table)
@@ -240,7 +240,7 @@ def ranges_of(
     plan: Plan,
     memory: PlanMemory,
 ) -> Ranges:
-    """Translate all ranges to cells, with the addresses that the executor computes.
+    """Translate all ranges of a plan to cells of memory, at the addresses of the executor.
 
     The result has one row per range and rank: a range of a switch channel occurs once for every
     member of its group. If an operation is divided among thread blocks, its range is this block's
@@ -368,11 +368,12 @@ def _packets(plan: Plan) -> UInt8Array:
 
 
 def counters_of(plan: Plan) -> Counters:
-    """Pair the channels of all ranks, and number the counters that operations use.
+    """Number the counters that operations increment and await, by connection and semaphore.
 
     For each channel type, the j-th channel of rank a to rank b is paired with the j-th channel of
-    rank b to rank a. Counters are numbered in the order of their first use. An item has the counter
-    -1 if its operation uses none or its channel has no partner.
+    rank b to rank a. Counters are numbered in the order of their first use. An item (channel or
+    semaphore of an operation) has the counter -1 if its operation uses none or its channel has no
+    partner.
     """
     pairing = _Pairing(plan)
     table, items = plan.operations, plan.items
@@ -423,8 +424,9 @@ class _Pairing:
     ) -> int:
         """Return the number of the counter that an operation increments or awaits.
 
-        The counter is numbered at its first use. Returns -1 if the channel has no partner or
-        connects a rank to itself. `kind`: index of the channel type. `item`: channel or semaphore.
+        It is assigned at its first use. `rank`: that executes the operation; `role`: its role,
+        which determines the direction. `kind`: index of the channel type. `item`: channel or
+        semaphore. Returns -1 if the channel has no partner or connects a rank to itself.
         """
         if role in (Role.ACQUIRE, Role.RELEASE):
             initial = self._plan.gpus[rank].semaphores[item]

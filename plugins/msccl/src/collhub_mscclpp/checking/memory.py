@@ -90,10 +90,11 @@ def plan_memory(plan: Plan) -> PlanMemory:
 
 
 def cells_per_chunk(plan: Plan) -> int:
-    """Return the minimum number of cells per chunk for which every part of a range is whole cells.
+    """Return the cells per chunk so that all parts of divided ranges are whole cells.
 
-    It is the least common multiple of parts / gcd(parts, size) over all ranges. `parts` is the
-    number of thread blocks among which the operation is divided. It is 1 if no range is divided.
+    If an operation is divided among `parts` thread blocks, a range of `size` chunks needs parts /
+    gcd(parts, size) cells per chunk. The result is the least common multiple over all ranges; 1 if
+    none is divided.
     """
     operands = plan.operands
     parts = plan.operations.parts[operands.operation]
@@ -286,9 +287,9 @@ class Contents:
 def contents_of(memory: PlanMemory) -> Contents:
     """Choose a pseudo-random word for every input cell, and compute the expected outputs.
 
-    Words are uint64, ordered by rank and cell, and equal in every call (fixed seed). A sum of
-    inputs is the sum of their words modulo 2^64. If the collective has no expected result, there
-    are no outputs to compare.
+    Words are uint64, ordered by rank and cell, and equal in every call (fixed seed). The expected
+    word of an output is the sum of the words of its inputs, modulo 2^64. If the collective has no
+    expected result, there are no outputs to compare.
     """
     input_rank, inputs = buffer_cells(memory, Buffer.INPUT)
     words = np.random.default_rng(_SEED).integers(0, 2**64, len(inputs), np.uint64)

@@ -171,13 +171,13 @@ class Story:
         result: LaunchResult,
         number: int,
     ) -> None:
-        """Add the findings of launch `number` (from 0): deadlocks, races, wrong contents.
+        """Add the findings of one simulated launch: deadlocks, races, wrong contents.
 
-        Findings that an earlier launch already had are not repeated. Races are equal if they have
-        the same operations, distance between the launches and host. A put that a proxy may execute
-        after the launch gives one warning `unflushed-put` per operation. Wrong outputs give one
-        error per rank and chunk, with the first wrong part. Deadlocks are always added; contents
-        are not reported for a launch with a deadlock.
+        `number`: of the launch, from 0. Findings that an earlier launch already had are not
+        repeated. Races are equal if they have the same operations, distance between the launches
+        and host. A put that a proxy may execute after the launch gives one warning `unflushed-put`
+        per operation. Wrong outputs give one error per rank and chunk, with the first wrong part.
+        Deadlocks are always added; contents are not reported for a launch with a deadlock.
         """
         for row in result.blocked.tolist():
             message = f"waits for ever in launch {number + 1}"
@@ -246,7 +246,7 @@ class Story:
         self,
         cell: int,
     ) -> str:
-        """Return a text for a cell: its chunk, buffer and rank; or the name of a counter.
+        """Return a text for a cell, with its chunk, buffer and rank, or the name of a counter.
 
         `cell`: number of the cell; -1 - n stands for counter n. If buffers share memory, the lowest
         rank and buffer that contain the cell are named. Cells of packets and of the second half of

@@ -239,8 +239,8 @@ def check_halves(plan: Plan, findings: PlanFindings) -> bool:
 
     In every second launch a sender adds half of its own scratch to the remote address. Ranks that
     access the scratch of another rank form groups with it, directly or through further ranks. A
-    group with different sizes (in chunks) is one finding `scratch-halves`, which proposes the
-    largest size. Returns True if there is no such group or no double scratch.
+    group with different sizes (in chunks) gives one finding `scratch-halves`, which proposes the
+    largest size. Returns True if all groups have equal sizes, or without double scratch.
     """
     if not plan.header.double_scratch:
         return True
@@ -315,11 +315,11 @@ def _report_balance(
     row: int,
     findings: PlanFindings,
 ) -> None:
-    """Report a counter with unequal numbers of increments and takes, as at most one `unbalanced`.
+    """Report a counter whose increments and takes differ in a launch, as at most one `unbalanced`.
 
-    `of_unit`: increments minus takes, by kind of pipeline. `row`: first operation that uses the
-    counter. If the total is not 0, the difference is reported; otherwise it is reported if a kind
-    of pipeline is unbalanced.
+    `name`: of the counter. `of_unit`: increments minus takes, by kind of pipeline (bytes and chunks
+    of a slice). `row`: first operation that uses the counter. If the total is not 0, the difference
+    is reported; otherwise it is reported if a kind of pipeline is unbalanced.
     """
     total = sum(of_unit.values())
     if total:

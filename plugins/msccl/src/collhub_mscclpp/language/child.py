@@ -111,9 +111,9 @@ class _PlanLanguage:
     def _watch(self, kind: Any) -> None:
         """Replace two methods of the class `kind` so that its programs and plans are recorded.
 
-        `__enter__` then records the program and the line of its `with` statement. `to_json` then
-        records the returned text as the plan of the program; the last text counts. Both return the
-        results of the original methods.
+        `kind`: class of programs. Its `__enter__` then records the program and the line of its
+        `with` statement; its `to_json` records the returned text as the plan of the program; the
+        last text counts. Both return the results of the original methods.
         """
         enter, to_json = kind.__enter__, kind.to_json
 
@@ -136,13 +136,14 @@ class _PlanLanguage:
         return self._programs != []
 
     def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
-        """Return the report of the chosen program: its plan, its line, and defects of the package.
+        """Return the report of the chosen program: plan, line, and defects of the package's plan.
 
         `chosen`: name or number; None if there is only one program. An error report
         `several-programs` is returned if it does not select exactly one program. If the file has
-        not created the plan, it is created here. `package`: whether the package made the plan.
-        `defects`: what the package would do wrong with this program; empty if the package is used,
-        because the check of the plan detects the defects.
+        not created the plan, it is created here. `package` of the report: whether the package made
+        the plan. `defects`: what the package would do wrong with this program; empty if the package
+        is used, because the check of the plan detects the defects. `namespace` and `end` are
+        ignored.
         """
         del namespace, end
         names = [str(program.name) for program in self._programs]
@@ -215,11 +216,11 @@ def _count_barriers(program: CollectiveProgram) -> int:
 def _find_block_defects(
     program: CollectiveProgram, recorded: Sequence[Recorded]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (kind of defect, text) for the operations of a thread block, then of its pipelines.
+    """Yield (kind of defect, text) about the plan that the package would make of a thread block.
 
-    Compares the operations as recorded, after the package's fusion (only with `instr_fusion`), and
-    with the barriers that the package inserts (barriers for data only with `auto_sync`). Pipelines
-    inside pipelines are not examined.
+    The operations are examined as recorded, after the package's fusion (only with `instr_fusion`),
+    and with the barriers that the package inserts (barriers for data only with `auto_sync`): first
+    those of the block, then those of its pipelines. Pipelines inside pipelines are not examined.
     """
     fused = fuse_as_package(recorded) if program.instr_fusion else list(recorded)
     lowered = insert_requested_barriers(fused)
@@ -243,7 +244,7 @@ def _find_list_defects(
     fused: Sequence[Recorded],
     lowered: Sequence[Recorded],
 ) -> Iterator[tuple[str, str]]:
-    """Yield (kind of defect, text) for one list of operations.
+    """Yield (kind of defect, text) for one list of operations: a thread block or a pipeline.
 
     `recorded`, `fused`, `lowered`: the operations as recorded, after fusion, and with barriers. The
     defects, in this order:

@@ -89,11 +89,11 @@ def _fuse_all(recorded: Iterable[Recorded], join: _Join) -> list[Recorded]:
 
 
 def _drop_second_barrier(first: Recorded, second: Recorded) -> tuple[Recorded, Recorded]:
-    """Return two adjacent operations with only one barrier between them.
+    """Return two adjacent operations of a thread block with at most one barrier between them.
 
-    If the first one ends and the second one begins with a barrier, a synchronisation gives up its
-    own: the first operation if it is one, otherwise the second. If neither is a synchronisation, or
-    there is at most one barrier, both are returned unchanged.
+    If the first one ends and the second one begins with a barrier, a synchronisation (such as a
+    signal or wait) gives up its own: the first operation if it is one, otherwise the second. If
+    neither is a synchronisation, or there is at most one barrier, both are returned unchanged.
     """
     if first.is_synchronisation and second.starts_with_barrier:
         return replace(first, sync=first.sync & ~SyncType.after), second
@@ -134,7 +134,7 @@ def _join_safely(first: Recorded, second: Recorded) -> Recorded | None:
 def reads_sum(first: Recorded, second: Recorded) -> bool:
     """Return whether the second of two sums reads data that the first one writes.
 
-    `second` has the same destination as `first`. Its first operand does not count if it is this
+    The two have the same destination. The first operand of `second` does not count if it is this
     destination, because both sums accumulate into it. Remote ranges, and the packets of `repkt`, do
     not count either. An overlap of one chunk suffices.
     """
@@ -209,9 +209,9 @@ def _join_sums(first: Recorded, second: Recorded) -> Recorded | None:
 def _send_sum(name: str) -> _Join:
     """Return the rule that fuses a sum with a put of its result over a memory channel.
 
-    The fused operation has the name `name`, and the destinations and channels of both, those of the
-    sum first. The rule returns None if the put uses another channel type, or if its source is not
-    the first destination of the sum.
+    A rule takes two adjacent operations and returns the fused one, or None. Here it has the name
+    `name`, and the destinations and channels of both, those of the sum first. None if the put uses
+    another channel type, or if its source is not the first destination of the sum.
     """
 
     def rule(first: Recorded, second: Recorded) -> Recorded | None:

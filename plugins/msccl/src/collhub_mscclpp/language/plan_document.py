@@ -57,12 +57,12 @@ class _Gpu:
         self._remote = {key: number for number, key in enumerate(program.remote[rank])}
 
     def build(self) -> dict[str, Any]:
-        """Build the JSON object of the rank, with `copies` instances of each thread block.
+        """Build the JSON object of a rank, with `copies` instances of each thread block.
 
-        Instance c of thread block t has the id t * copies + c. Numbers below the largest that the
-        program does not use become blocks without operations, because ids are positions. Chunk
-        counts are multiplied by `copies`, and every semaphore occurs once per instance with the
-        same initial value.
+        `copies` is the number of instances of the program. Instance c of thread block t has the id
+        t * copies + c. Numbers below the largest that the program does not use become blocks
+        without operations, because ids are positions. Chunk counts are multiplied by `copies`, and
+        every semaphore occurs once per instance with the same initial value.
         """
         program, copies = self.program, self.copies
         recorded = program.blocks[self._rank]
@@ -240,11 +240,12 @@ class _Block:
         return known.setdefault(self._to_instance_number(ordinal), len(known))
 
     def _build_range(self, chunk: Chunk, operation: Recorded) -> dict[str, Any]:
-        """Build the JSON object of a range of this instance: local, remote, or of a switch channel.
+        """Build the JSON object of a range of chunks for this instance of the program.
 
-        A remote range refers to the position of its buffer in the block's list for the channel
-        type, to which it is added at its first use. A local range of an operation on a switch also
-        names its rank. A switch range refers to the first channel of the operation.
+        A local range has its buffer, in an operation on a switch also its rank. A remote range has
+        the position of its buffer in the block's list for the channel type, to which it is added at
+        its first use. A range of a switch has the first channel of the operation. All have index
+        and size in chunks.
         """
         position = {"index": self._compute_index(chunk), "size": chunk.size}
         if isinstance(chunk, SwitchRange):
@@ -307,11 +308,11 @@ def insert_data_barriers(operations: Iterable[Recorded], locate: Locate) -> list
 
 
 def insert_data_barriers_as_package(operations: Iterable[Recorded]) -> list[Recorded]:
-    """Insert nops as the package does, which misses some dependencies.
+    """Insert nops as the package does, which misses some dependencies; return a new list.
 
-    The package stores only the last access to each chunk. At a conflict it deletes all accesses,
-    including earlier ones of the current operation. It ignores the plain operand of a sum of
-    packets, and all operations of switches. Returns a new list.
+    A nop is a barrier of the block's threads. The package stores only the last access to each
+    chunk. At a conflict it deletes all accesses, including earlier ones of the current operation.
+    It ignores the plain operand of a sum of packets, and all operations of switches.
     """
     inserted: list[Recorded] = []
     last_access: dict[tuple[BufferType, int], tuple[int, bool]] = {}
@@ -363,10 +364,10 @@ def are_dependent(first: Recorded, second: Recorded, locate: Locate) -> bool:
 
 
 def _list_accesses(operation: Recorded) -> Iterator[tuple[Chunk, bool]]:
-    """Yield (range, is written) for the accesses of an operation to local plain data.
+    """Yield (range, is written) for the accesses of an operation to plain data of its own rank.
 
-    The operations in the body of a pipeline are included. Packets are omitted, because their flags
-    order reads after writes.
+    For a pipeline these are the accesses of its operations. Packets are omitted, because their
+    flags order reads after writes.
     """
     for inner in operation.body:
         yield from _list_accesses(inner)

@@ -274,11 +274,11 @@ class CollectiveProgram:
         return known.setdefault(blocks, len(known))
 
     def record(self, tb: int, operation: Recorded) -> None:
-        """Append an operation to a thread block, or to the block's part of the current pipeline.
+        """Append an operation to a thread block, or to its part of the current pipeline.
 
         `tb`: number of the thread block on the rank of the operation; it is created if it is new.
-        The first operation of a block in a pipeline appends a pipeline operation to the block. The
-        channel type with which the operation accesses each remote buffer is recorded too, each once
+        The first operation of a block in a pipeline appends a pipeline operation to the block. For
+        each remote buffer that the operation accesses, its channel type is recorded too, each once
         in the order of first use.
         """
         known = self.remote[operation.rank]

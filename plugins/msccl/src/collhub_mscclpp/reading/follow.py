@@ -27,9 +27,9 @@ class PlanFollower:
     ) -> None:
         """Prepare to translate a launch: no operation is translated, and no step exists.
 
-        `lines`: source line of each operation, -1 if unknown. `places`: location of each range in
-        the buffers. The initial counts of semaphores can be taken immediately, and do not make the
-        taker wait for a step.
+        `counters`: of channels and semaphores. `ranges`: cells of all ranges; `places`: their
+        locations in the buffers. `lines`: source line of each operation, -1 if unknown. The initial
+        counts of semaphores can be taken immediately, and do not make the taker wait for a step.
         """
         self._lines = lines
         self.steps = StepList(plan.num_ranks, memory.layout.total)
@@ -120,11 +120,12 @@ class PlanFollower:
             self._follow_signal(operation, block)
 
     def _follow_signal(self, operation: int, block: int) -> None:
-        """Announce steps of the thread block through each counter that the operation increments.
+        """Announce steps of a thread block through each counter that an operation increments.
 
-        If the waiting rank is the block's own, all earlier steps of the block are announced.
-        Otherwise it is the messages that the block sent to that rank and has not announced yet. A
-        signal without steps is announced too. Negative counters have no partner and are skipped.
+        A wait for the counter later makes its block depend on the announced steps. If the waiting
+        rank is the block's own, all earlier steps of the block are announced, otherwise the
+        messages that the block sent to that rank and has not announced yet; also if there are none.
+        Negative counters have no partner and are skipped.
         """
         rank = self._rank_of_block[block]
         for counter in self._items.get(operation, ()):
@@ -139,7 +140,7 @@ class PlanFollower:
             self._announced[counter].append(steps)
 
     def _list_predecessors(self, block: int) -> list[int]:
-        """Return the steps after which the next step of a thread block must be executed.
+        """Return the steps on which the next step of a thread block depends.
 
         These are the steps for which the block has waited since its last step, then its last step,
         if any.
@@ -242,9 +243,10 @@ _Moves = dict[int, list[tuple[int, list[int], list[int]]]]
 def _collect_moves(plan: Plan, ranges: Ranges) -> _Moves:
     """Return the moves of every data operation as (cells, source rows, destination rows).
 
-    A move is one group of ranges of equal size. An operation that pairs sources with destinations
-    has one move per pair, in the order of the ranges; others have one. Rows are rows of `ranges`.
-    Operations without ranges are not in the result.
+    A move is one group of ranges of equal size: sources, and destinations of their sum. An
+    operation that pairs sources with destinations has one move per pair, in the order of the
+    ranges; others have one. Rows are rows of `ranges`. Operations without ranges are not in the
+    result.
     """
     entries: dict[tuple[int, int], tuple[int, list[int], list[int]]] = {}
     operation = plan.operands.operation[ranges.operand].tolist()

@@ -272,7 +272,7 @@ def _read_items(
 ) -> list[int]:
     """Return the semaphores or the channels of an operation, as numbers of the rank.
 
-    The order is that of the file, with repetitions. Channel ids of the file are positions in the
+    The order is that of the file, with repetitions. Channel ids in the file are positions in the
     list of the thread block, which are converted. Data operations have channels only if they use
     port channels; other operations without synchronisation have none. Raises `InputError` for ids
     that do not exist.

@@ -118,11 +118,11 @@ class StepList:
         lanes: tuple[int, int],
         operand: Place | None = None,
     ) -> tuple[int, int]:
-        """Add a send and its receive of `cells` cells, and return both rows.
+        """Add a send and its receive of `cells` cells; return the rows of both.
 
-        `operand`: a range of the receiving rank to which the data is added, giving the sum in
-        `target`; if None, the data is stored in `target`. `lanes`: thread block of the send and of
-        the receive, -1 for none.
+        `source`, `target`: ranges on the sending and the receiving rank. `operand`: a range of the
+        receiving rank to which the data is added, giving the sum in `target`; if None, the data is
+        stored in `target`. `lanes`: thread block of the send and of the receive, -1 for none.
         """
         sent = self._add(
             StepKind.SEND,
@@ -174,10 +174,10 @@ class StepList:
     def _find_dependencies(self, columns: dict[str, Int64Array]) -> tuple[Int64Array, Int64Array]:
         """Find the pairs of steps that access the same memory, at least one of them writing.
 
-        Returns two int64 arrays of equal length: earlier steps and later steps. Pairs may occur
-        repeatedly. `columns`: the step columns, of which `count` is used. The arrays first have
-        room for 4 pairs per step; if that does not suffice, the search is repeated with sufficient
-        room.
+        Returns two int64 arrays of equal length: earlier steps and later steps. Only the last write
+        and the reads since then count for each cell. Pairs may occur repeatedly. `columns`: the
+        step columns, of which `count` is used. The arrays first have room for 4 pairs per step; if
+        that does not suffice, the search is repeated.
         """
         # Imported here: it loads numba, which takes a second.
         from collhub_mscclpp.reading.true_dependencies import dependencies

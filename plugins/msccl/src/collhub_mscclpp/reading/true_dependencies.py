@@ -23,13 +23,13 @@ def dependencies(
     parents: Int64Array,
     children: Int64Array,
 ) -> int:
-    """Store pairs (parent, child) of conflicting steps, and return their number.
+    """Store the pairs (parent, child) of steps that access the same memory; return their number.
 
     For each cell, a step that reads or writes it depends on the last write, and a step that writes
     it also on all reads since then. `read_base`, `write_base`: int64[steps], first cell that a step
-    reads or writes, -1 if none. `cells`: number of cells of each step. `total`: cells of the
-    memory. Pairs for which `parents` and `children` have no room are only counted. A pair may occur
-    repeatedly.
+    reads or writes, -1 for none. `cells`: number of cells of each step. `total`: cells of the
+    memory. Pairs for which the arrays `parents` and `children` have no room are only counted. A
+    pair may occur repeatedly.
     """
     writer = np.full(total, -1, np.int64)
     # Newest reader of each cell since the last write, and the reader before each of them.

@@ -85,13 +85,13 @@ def read(source: Source) -> Sequence[ServedCalls]:
 def _list_served_calls(
     source: Source, registration: Registration, plans: Mapping[str, Plan]
 ) -> Iterator[ServedCalls]:
-    """Yield one record per window without defects.
+    """Yield one record for each window of sizes whose calls all get a correct answer.
 
-    A window is a run of adjacent rows with equal collective, mode and maximum size; its plans are
-    tried in the order of the rows. Each different defect of a window is reported to `source` as an
-    error `call`. Windows with defects or a collective unknown to the hub yield nothing. `min_bytes`
-    and `byte_multiple` of the record are the minima of its rows. At the end a note gives the number
-    of calls that were tried, and how many of them get a plan.
+    A window is a run of adjacent rows of the table with equal collective, mode and maximum size;
+    its plans are tried in the order of the rows. Each different defect of a window is reported to
+    `source` as an error `call`. Windows with defects, or with a collective that the hub does not
+    know, yield nothing. `min_bytes` and `byte_multiple` of the record are the minima of its rows.
+    At the end a note gives the number of calls that were tried, and how many of them get a plan.
     """
     tally: Counter[bool] = Counter()
 

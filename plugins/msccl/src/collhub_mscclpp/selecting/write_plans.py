@@ -220,11 +220,12 @@ def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
 
 
 def _add_window(folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode) -> None:
-    """Add a plan for a window to the folder, and if needed a second one for the remaining sizes.
+    """Add a plan for a window of sizes to the folder, and if needed a second one for other sizes.
 
-    The candidates of `_list_candidates` are tried in order, with their steps for the middle
-    measured size; the first that can be written is used. A second plan serves the sizes that the
-    first does not. Each candidate that cannot be written, and a window without any plan, is a loss.
+    The algorithms of `_list_candidates` are tried in order, with their steps for the middle
+    measured size; the first that can be written is used. A second plan serves the sizes of the
+    window that the first does not, because its chunks do not divide them. Each algorithm that
+    cannot be written, and a window without any plan, is a loss.
     """
     size = window_mode.window.sizes[len(window_mode.window.sizes) // 2]
     for name in _list_candidates(selected, window_mode.window):
@@ -288,11 +289,11 @@ def _add_plan(
 def _add_minimum_chunks_plan(
     folder: _Folder, window_mode: _WindowMode, plan: RegisteredPlan
 ) -> None:
-    """Add a plan with the minimum number of chunks, unless `plan` serves all sizes of the window.
+    """Add a second plan with few chunks, unless `plan` serves all sizes of the window.
 
     `plan` serves all sizes if it serves all multiples of 16 bytes per part, from the minimum of the
-    window on. The added plan is a direct exchange. If it cannot be written, a loss is added
-    instead.
+    window on. The added plan is a direct exchange, in a file with the suffix "-any". If it cannot
+    be written, a loss is added instead.
     """
     parts = window_mode.kind.traits.parts(folder.num_ranks)
     if plan.divisor == ALIGNMENT * parts and plan.min_bytes == window_mode.window.min_bytes:

@@ -66,9 +66,11 @@ class BlockWriter:
         self.has_waited = self.has_moved = False
 
     def greet(self, channel_type: str, channel: int) -> None:
-        """Let the block begin with a signal that tells the sender on a channel to start a launch.
+        """Let the thread block begin with a signal that tells a sender to start its launch.
 
-        Begins a new segment if the last one has no room.
+        `channel`: of this type, to the sender. The signal is added at the beginning of the current
+        segment (thread block of the plan); a new segment is begun first if it has no room for the
+        channel.
         """
         self._make_room(channel_type, [channel])
         self._last.channel(channel_type, channel)
@@ -124,13 +126,12 @@ class BlockWriter:
         channel_type: str = "",
         channels: Sequence[int] = (),
     ) -> None:
-        """Add an operation that moves data.
+        """Add an operation that moves data; the caller adds a barrier before it if it needs one.
 
         `name`: name of the operation. `channels`: one per destination, for operations that list
         them. A range with `rank` of at least 0 is remote, one with `group` of at least 0 is on a
-        switch, others are local. If the segment has no room for the operation, its channels or its
-        remote buffers, a new segment is begun. No barrier is added; the caller calls `add_barrier`
-        if it needs one.
+        switch, others are local. If the current segment (thread block of the plan) has no room for
+        the operation, its channels or its remote buffers, a new segment is begun.
         """
         remote = [
             self._find_remote(operand, channel_type)
@@ -238,10 +239,11 @@ class BlockWriter:
             self._begin_segment()
 
     def _begin_segment(self) -> None:
-        """Begin another thread block that continues this one after a semaphore.
+        """Continue this thread block in a further thread block of the plan, after a semaphore.
 
-        The current block ends with a barrier (if needed) and releases a new semaphore of the rank.
-        The new block acquires it and adds a barrier. Further operations are added to the new block.
+        The current segment (part in one thread block of the plan) ends with a barrier (if needed)
+        and releases a new semaphore of the rank. The new segment acquires it and adds a barrier.
+        Further operations are added to the new segment.
         """
         self.add_barrier()
         number = self.tables.add_semaphore()

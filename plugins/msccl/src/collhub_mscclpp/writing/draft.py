@@ -57,7 +57,7 @@ def assign_semaphores(work: PlanWork, block: Int64Array) -> Semaphores:
     `block`: int64[rows], block of each step within its rank. A dependency needs no semaphore if the
     waiting block already waits, at this or an earlier step, for the same or a later step of the
     other block. Dependencies are handled in the order of the waiting steps, for each step those on
-    the latest steps first. A step can release and acquire several semaphores. They are numbered
+    the latest steps first. A step can release and acquire several semaphores, which are numbered
     from 0 on each rank.
     """
     steps, position = work.steps, work.position
@@ -138,13 +138,14 @@ def _group_steps(work: PlanWork) -> Int64Array:
 
 
 def _group_connections(work: PlanWork) -> Int64Array:
-    """Group the receives (2 c) and the sends (2 c + 1) of every connection c: an int64 array.
+    """Choose which sides of connections are executed by one thread block; return their groups.
 
-    The result has 2 entries per connection. Two rules join groups; only steps without a lane count.
-    First, receives that are added to the same sum (equal destination and count, one dependent on
-    the other), so that one operation can add several messages. Second, the receives of a connection
-    with the sends of one connection that depend on them, so that a ring needs no semaphores: pairs
-    with the most such steps first, each side at most once.
+    The result is int64[2 * connections]: the receives of connection c have entry 2 c, its sends 2 c
+    + 1; equal numbers are one group. Only steps without a lane count. Receives that are added to
+    the same sum (equal destination and count, one dependent on the other) are joined, so that one
+    operation can add several messages. Then the receives of a connection are joined with the sends
+    of one connection that depend on them, so that a ring needs no semaphores: pairs with the most
+    such steps first, each side at most once.
     """
     steps, connection = work.steps, work.connection
     group = np.arange(2 * len(work.source), dtype=np.int64)
@@ -194,7 +195,7 @@ class Draft:
 
     @classmethod
     def of(cls, work: PlanWork, network: PlanNetwork, options: PlanWriteOptions) -> Draft:
-        """Choose the thread blocks, channels, landing ranges and semaphores of a plan.
+        """Choose the thread blocks, channels, arrival ranges of messages and semaphores of a plan.
 
         Raises `UsageError` for packets (protocol LL) if a message crosses memory domains. Messages
         are pulled by receivers only with the option `pull`, and never as packets. Operations of
@@ -334,10 +335,11 @@ class Draft:
         return Range(self.stores.groups[group][0], index, size, group=group)
 
     def split_range(self, full_range: Range) -> list[Range]:
-        """Return the chunks of a range as separate ranges if several blocks share the work.
+        """Return the chunks of a range as separate ranges if several thread blocks share the work.
 
-        Otherwise returns a list with the range itself. Part k of a range is not the union of the
-        parts k of its chunks, so all operations that share work must use single chunks.
+        Otherwise returns a list with the range itself. If each block processes a part of every
+        range, part k of a range is not the union of the parts k of its chunks, so all operations
+        that share work use single chunks.
         """
         if self.parts == 1:
             return [full_range]

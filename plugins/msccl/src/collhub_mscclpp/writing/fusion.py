@@ -91,12 +91,12 @@ def _uses_switch(draft: Draft, group: StepGroup) -> bool:
 
 
 def _is_term(draft: Draft, group: StepGroup, row: int) -> bool:
-    """Return whether a step adds another message to the sum of the previous group.
+    """Return whether a step adds another message to the sum that the previous group computes.
 
-    All of these must hold: no switch is used; the group has no sends; both steps are reducing
-    receives; the range that they write is the same and is also the operand of the new step; both
-    messages are pulled or both are not; no semaphore is acquired by the step or released by the
-    group; the operation has room for the channel.
+    All of these must hold: no switch is used; the group has no sends; the step and the first step
+    of the group are reducing receives; they write the same range, which is also the operand of the
+    new step; both messages are pulled or both are not; no semaphore is acquired by the step or
+    released by the group; the operation has room for the channel.
     """
     if _uses_switch(draft, group) or draft.work.switches.total[row] >= 0:
         return False
@@ -141,10 +141,11 @@ def _is_joined_send(draft: Draft, group: StepGroup, row: int) -> bool:
 
 
 def _has_room(draft: Draft, rows: Sequence[int], row: int) -> bool:
-    """Return whether an operation of these messages has room for the channel of another message.
+    """Return whether an operation on these messages can also use the channel of message `row`.
 
-    `rows`: its messages. An operation has each channel at most once, and one entry is needed for
-    the local operand or destination.
+    `rows`: its messages. An operation has each channel at most once, and at most
+    `MOST_CHANNELS_OF_OPERATION` - 1, because one entry is needed for the local operand or
+    destination.
     """
     connection = draft.work.connection
     used = {int(connection[message]) for message in rows}

@@ -41,7 +41,7 @@ def choose_landing(work: PlanWork, is_pulled: BoolArray) -> Landing:
     initial data and no other writer in any mode, and the sender computes the right address. Ranges
     in scratch follow the algorithm's own scratch. `is_pulled`: bool[rows], messages that the
     receiver reads from the sender's memory; their range is the source of the send. The ranges of
-    multicasts are chosen later. Offsets are in chunks.
+    multicasts are chosen later. Offsets are in chunks. Both rows of a message have the range.
     """
     steps, unit = work.steps, work.unit
     send, receive = work.messages.send, work.messages.receive
@@ -133,10 +133,10 @@ def find_coarse_regions(work: PlanWork) -> Iterator[Regions]:
 
 
 def _is_untouched(work: PlanWork, layout: MemoryLayout, regions: Regions) -> BoolArray:
-    """Return a mask of the rows that write only chunks without initial data and other writers.
+    """Return which rows write only chunks without initial data and without other writers.
 
-    The result is bool[rows], False for rows that write nothing. All defined inputs count as initial
-    data. Chunks are those of `layout`, in which buffers may share memory.
+    bool[rows], False for rows that write nothing. All defined inputs count as initial data. Chunks
+    are those of `layout`, in which buffers may share memory; `regions`: ranges of each row in it.
     """
     uses = np.zeros(layout.total + 1, np.int64)
     ranks = np.flatnonzero(work.algorithm.collective.defined_inputs())
@@ -153,15 +153,14 @@ def _is_untouched(work: PlanWork, layout: MemoryLayout, regions: Regions) -> Boo
 
 
 def find_pulled(work: PlanWork, block: Int64Array, types: Sequence[str]) -> BoolArray:
-    """Return a mask of the sends and receives whose message the receiver may pull: bool[rows].
+    """Return which sends and receives carry a message that the receiver may pull: bool[rows].
 
-    The receive must be a reducing receive over a memory channel, the send must not be a multicast,
-    and the receiver must compute the right address. The source must not change before it is read:
-    no later step may write it, except one that waits for a message that the reading block sends
-    afterwards.
-
-    `block`: int64[rows], thread block within the rank. `types`: channel type of every connection.
-    Cost: O(n log n) in the chunks that steps write and send.
+    To pull means to add the data directly from the sender's memory. The receive must be a reducing
+    receive over a memory channel, the send must not be a multicast, and the receiver must compute
+    the right address. The source must not change before it is read: no later step may write it,
+    except one that waits for a message that the reading block sends afterwards. `block`:
+    int64[rows], thread block within the rank. `types`: channel type of every connection. Cost: O(n
+    log n) in the chunks that steps write and send.
     """
     send, receive = work.messages.send, work.messages.receive
     is_memory = np.array(types) == MEMORY
@@ -231,11 +230,11 @@ def _are_unchanged(
 def _is_answer(
     work: PlanWork, block: Int64Array, writer: Int64Array, reader: Int64Array
 ) -> BoolArray:
-    """Return whether each writer receives a message that the reader's rank sends after its read.
+    """Return whether each write waits for a message that the reader's rank sends after its read.
 
-    The result is bool[pairs]. The send of that message must be a step of the reader's thread block
-    at or after the read, or depend directly on such a step. `writer`: row of a write, or -1 for
-    none, which gives False. `reader`: row of the read. `block`: block of every row.
+    bool[pairs]. `writer`: row of the write, -1 for none (False); `reader`: row of the read. The
+    writer must receive a message whose send is a step of the reader's thread block at or after the
+    read, or depends directly on such a step. `block`: thread block of every row.
     """
     steps, position = work.steps, work.position
     sent_by = np.full(len(steps) + 1, -1, np.int64)

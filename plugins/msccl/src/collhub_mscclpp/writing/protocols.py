@@ -97,12 +97,12 @@ def _put(
 
 
 def begin_launch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Write the handshake that begins the launch on the channels of a group, once per channel.
+    """Write the handshakes with which a launch begins on the channels of a group, once per channel.
 
     A receiver signals its sender that it has begun the launch, because it may still read data of
     the last one; a sender waits for this signal. Both happen at the first message of a channel in
-    the thread block. For pulled messages the channel is recorded, and `BlockWriter.finish` does the
-    handshake.
+    the thread block. For messages that receivers pull, the channel is only recorded, and
+    `BlockWriter.finish` writes the handshake.
     """
     steps = draft.work.steps
     for row in group.rows:
@@ -188,10 +188,10 @@ def add_messages(
 
 
 def _signal_messages(draft: Draft, writer: BlockWriter, sends: Sequence[int]) -> None:
-    """Write signals for sends: their data has arrived or may be pulled; none without sends.
+    """Write signals that the data of sends has arrived, or may be pulled by the receiver.
 
-    All channels are memory channels. The channels of pulled messages are recorded, so that the
-    block waits at its end until the data has been read.
+    Nothing is written without sends. All channels are memory channels. The channels of pulled
+    messages are recorded, so that the block waits at its end until the data has been read.
     """
     channels = [draft.channel(row, writer.part) for row in sends]
     for row, channel in zip(sends, channels, strict=True):

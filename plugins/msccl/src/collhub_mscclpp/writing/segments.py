@@ -67,10 +67,11 @@ class RankTables:
 
 
 def build_tables(work: PlanWork, types: list[str], copies: int) -> list[RankTables]:
-    """Build the tables of all ranks, with `copies` channels per connection.
+    """Build the tables of channels of all ranks, with `copies` channels per connection.
 
-    Channel c * `copies` + k is copy k of connection c. Both ranks of a connection list their
-    channels in the order of connections, so that the executor pairs the right ones.
+    Channel c * `copies` + k is copy k of connection c. `types`: channel type of each connection.
+    Both ranks of a connection list their channels in the order of connections, so that the executor
+    pairs the right ones.
     """
     tables = [RankTables() for _ in range(work.steps.num_ranks)]
     pairs = zip(work.source.tolist(), work.destination.tolist(), strict=True)
@@ -162,10 +163,11 @@ def has_port_offset(work: PlanWork, rank: int, buffer: int) -> bool:
 
 
 def find_containing_range(work: PlanWork, rank: int, buffer: int, index: int) -> tuple[int, int]:
-    """Return the (buffer, index) of a chunk in the buffer at the start of its allocation.
+    """Return where a chunk is in the buffer that begins at the start of its memory allocation.
 
-    The arguments are returned unchanged if the buffer has no offset, or if the algorithm supports
-    both modes.
+    In place, the smaller of input and output is a part of the larger one. The result is (buffer,
+    index). The arguments are returned unchanged if the buffer has no offset, or if the algorithm
+    supports both modes.
     """
     layouts = list(memory_layouts(work))
     if len(layouts) != 1 or not has_port_offset(work, rank, buffer):
@@ -207,11 +209,11 @@ class Segment:
         return len(self.ops) + self.in_pipelines + sum(greeting_counts)
 
     def has_room(self, channel_type: str, channels: Sequence[int], buffers: Sequence[int]) -> bool:
-        """Return whether the block has room for one more operation.
+        """Return whether a thread block of the plan has room for one more operation.
 
-        Room for a greeting and for the end of the block is reserved. `channels`, `buffers`:
-        channels and remote buffers of the operation; those that the block already lists need no
-        room.
+        Room for a signal at the begin and for the end of the block is reserved. `channels`,
+        `buffers`: channels and remote buffers of the operation; those that the block already lists
+        need no room.
         """
         if self.count_operations() + 2 + _ENDING > MOST_OPERATIONS:
             return False

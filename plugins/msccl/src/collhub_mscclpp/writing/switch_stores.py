@@ -53,15 +53,14 @@ class SwitchStores:
 def place_switch_stores(
     work: PlanWork, landing: Landing, *, is_packets: bool
 ) -> tuple[Landing, SwitchStores]:
-    """Choose the ranges of all multicasts and sums of switches, where their messages arrive.
+    """Choose the ranges that multicasts and sums of switches write on all their members.
 
     A multicast stores at the destination of its receives if that is the same range on all members,
     it is free there in every mode, the receives only store, and no packets are used. Otherwise it
     stores in new scratch. The result of a sum is stored where the multicast of the sum stores,
-    otherwise in new scratch. If scratch is used, all ranks get equally much.
-
-    Sums whose messages are not all pulled are removed from `work.switches`. Returns a new landing
-    and the ranges; the landing itself if no operation of a switch remains.
+    otherwise in new scratch. If scratch is used, all ranks get equally much. Sums whose messages
+    are not all pulled are removed from `work.switches`. Returns new arrival ranges of messages and
+    the chosen ranges; the given ones if no operation of a switch remains.
     """
     stores = SwitchStores()
     switches, steps = work.switches, work.steps
@@ -176,9 +175,10 @@ class _Mode:
         )
 
     def _is_free_at_receiver(self, number: int, receive: int) -> bool:
-        """Return whether only the receive writes its range, and no step reads the range before it.
+        """Return whether a multicast may be stored at the destination of one of its receives.
 
-        One exception: if the multicast sends a sum, the sends of this rank to that sum may read the
+        Only this receive may write the range, and no step may read the range before it. One
+        exception: if the multicast sends a sum, the sends of this rank to that sum may read the
         range before.
         """
         work, regions = self._work, self._regions

@@ -70,10 +70,10 @@ class SwitchSteps:
         self.total[rows] = number
 
     def remove_cycle(self, rows: list[int]) -> bool:
-        """Remove switch operations or copies from a cycle of waits; return whether any was removed.
+        """Remove switch operations or copies that wait in a cycle; return whether any was removed.
 
-        `rows`: rows of the cycle. If early copies are among them, these are removed; otherwise all
-        multicasts and sums that contain one of the rows.
+        `rows`: rows of the cycle. If early copies (that a multicast must wait for) are among them,
+        these are removed; otherwise all multicasts and sums that contain one of the rows.
         """
         early = sorted(number for number in self.early_copies if self.copies[number] in {*rows})
         self._remove_copies(early)
@@ -111,10 +111,10 @@ class SwitchSteps:
                 self.joined.pop(total, None)
 
     def clusters(self, rows: int) -> Int64Array:
-        """Number the steps so that steps of one switch operation have the same number: int64[rows].
+        """Return a number for each step, equal for the steps of one switch operation: int64[rows].
 
-        The number is the first row of the operation. A sum and the multicast that sends it have the
-        number of the sum. Any other step has its own row as number. `rows`: number of steps.
+        It is the first row of the operation. A sum and the multicast that sends it have the number
+        of the sum. Any other step has its own row as number. `rows`: number of steps.
         """
         cluster = np.arange(rows, dtype=np.int64)
         for members in [*self.multicasts.values(), *self.totals.values()]:
@@ -170,11 +170,9 @@ def find_switch_steps(
     All ranks of an operation must be linked with one switch that the topology declares to multicast
     or to reduce, and be in one memory domain. A multicast uses the switch with the most linked
     receivers, at least 2; other receivers get single messages. A sum needs all its messages at one
-    switch, and equal source ranges on all ranks.
-
-    `has_sums`: whether sums are permitted. `is_sliced`: messages are sent in slices, so an
-    operation has at most `_MAX_MESSAGES_OF_PIPELINE` messages. The result is empty if there is no
-    such switch.
+    switch, and equal source ranges on all ranks. `has_sums`: whether sums are permitted.
+    `is_sliced`: messages are sent in slices, so an operation has at most
+    `_MAX_MESSAGES_OF_PIPELINE` messages. The result is empty without such a switch.
     """
     steps, topology = algorithm.steps, network.topology
     switches = SwitchSteps.empty(len(steps))
@@ -297,11 +295,11 @@ def _find_copies(
     parents: dict[int, set[int]],
     switches: SwitchSteps,
 ) -> None:
-    """Record copies on the sender of a multicast with the same source and destination range.
+    """Record for each multicast the copy of its data on the sender, if the algorithm has one.
 
-    If there are several, the last one is recorded. Multicasts that send a sum have none. A copy
-    that does not depend directly on a send of the multicast is recorded as early too. Changes
-    `switches`.
+    The copy has the source of the sends and the destination range of the receives; the last such
+    copy counts. Multicasts that send a sum have none. A copy that does not depend directly on a
+    send of the multicast is recorded as early too. Changes `switches`.
     """
     copies = {
         (

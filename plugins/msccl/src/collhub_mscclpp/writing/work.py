@@ -72,15 +72,13 @@ def order_work(
     has_switch_sums: bool = False,
     is_sliced: bool = False,
 ) -> PlanWork:
-    """Match the messages of an algorithm and order the steps of all ranks.
+    """Match the messages of an algorithm, and find an order of execution of all steps.
 
     `network`: if None, no operations of switches are used. `has_switch_sums`: whether switches may
     add. `is_sliced`: whether messages are sent in slices. If operations of switches would wait in a
-    cycle, they are removed until there is no cycle.
-
-    Raises `InputError` if no plan can express the algorithm: steps without contents, operators
-    other than sum, compute steps, unmatched messages, regions outside their buffers, or a cycle of
-    waits.
+    cycle, they are removed until there is no cycle. Raises `InputError` if no plan can express the
+    algorithm: steps without contents, operators other than sum, compute steps, unmatched messages,
+    regions outside their buffers, or a cycle of waits.
     """
     steps = algorithm.steps
     if not algorithm.has_contents:
@@ -173,7 +171,7 @@ def _describe_refusal(algorithm: Algorithm, reason: str, cure: str) -> InputErro
 def _assign_connections(
     steps: StepTable, messages: Messages, lane: Int64Array, switches: SwitchSteps
 ) -> tuple[Int64Array, Int64Array]:
-    """Assign a connection to every message.
+    """Assign a connection to every message, for which the plan has one channel.
 
     Messages share a connection if the ranks, the channel and the lanes of both ends are equal, and
     if both or none are of a multicast of a switch. Returns the connection of every row (-1 for

@@ -255,11 +255,11 @@ def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
 
 
 def _find_max_bytes(draft: Draft, counts: Int64Array) -> int:
-    """Return the largest message size of the plan in bytes.
+    """Return the largest message size that the plan serves, in bytes.
 
     It is the option `max_size`, or the executor's default. With slices it is limited to the size at
     which the executor can count the slices of every pipeline. Raises `UsageError` if `max_size` is
-    above that.
+    above that. `counts`: result of `count_chunks`.
     """
     work, options = draft.work, draft.options
     requested = _MOST_BYTES if options.max_size is None else options.max_size
@@ -300,7 +300,7 @@ def _count_message_chunks(draft: Draft, counts: Int64Array) -> int:
 
 
 def count_chunks(draft: Draft) -> Int64Array:
-    """Return the chunks of input, output and scratch: int64[ranks, 3].
+    """Return the chunks of input, output and scratch of every rank: int64[ranks, 3].
 
     Inputs and outputs are at least 1, because the executor divides by both. Scratch can be 0.
     """
