@@ -224,7 +224,7 @@ def apply_bandwidths(
         message = f"{link.title}: {format_bandwidth(rate)} by option"
         if link.bandwidth_bytes_per_s is not None:
             message += f" instead of {format_bandwidth(link.bandwidth_bytes_per_s)}"
-        findings.note(f"bandwidth-of-{link.title}", Location(file), message)
+        findings.note("supplied-bandwidth", Location(file), message, subject=link.title)
         updated_links.append(replace(link, bandwidth_bytes_per_s=rate, flaw=""))
     return tuple(updated_links)
 

@@ -155,7 +155,7 @@ _RULES = (
     (
         "supplied-bandwidth",
         "Bandwidths are those of the option.",
-        "The document lacks them.",
+        "The document lacks them, or the option replaces them.",
         "No action is needed.",
         "`FILE?bandwidth=50GB/s`",
     ),

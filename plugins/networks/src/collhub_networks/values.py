@@ -210,37 +210,43 @@ class Value:
 
 
 class NetworkFindings:
-    """Warnings and notes by code, in order of their first occurrence.
+    """Warnings and notes by code and subject, in order of their first occurrence.
 
     A network repeats its devices, so missing data is missing in many places: the user gets the
     first place and the number of places.
     """
 
     def __init__(self) -> None:
-        self._by_code: dict[str, tuple[Diagnostic, int]] = {}
+        self._by_subject: dict[tuple[str, str], tuple[Diagnostic, int]] = {}
 
     def warn(self, code: str, place: Location, message: str, cure: str = "") -> None:
         """Record a warning at a place; the first one of a code gives the message."""
         self._add(Diagnostic(code, message, Severity.WARNING, place, cure))
 
-    def note(self, code: str, place: Location, message: str, cure: str = "") -> None:
-        """Record a note, for example about supplied values; otherwise as `warn`."""
-        self._add(Diagnostic(code, message, Severity.NOTE, place, cure))
+    def note(
+        self, code: str, place: Location, message: str, cure: str = "", *, subject: str = ""
+    ) -> None:
+        """Record a note, for example about supplied values.
+
+        The first note of a code and a subject gives the message; notes of one code on different
+        subjects, such as names of links, are separate.
+        """
+        self._add(Diagnostic(code, message, Severity.NOTE, place, cure), subject)
 
     def tell(self, report: Callable[[Diagnostic], None]) -> None:
-        """Report the first finding of every code, in the order of their first occurrence.
+        """Report the first finding of every code and subject, in order of first occurrence.
 
-        If there are more of a code, their number is appended to the message.
+        If there are more of the same, their number is appended to the message.
         """
-        for first, count in self._by_code.values():
+        for first, count in self._by_subject.values():
             # Hundreds of equal lines would hide the remaining ones.
             more = f" (and {count - 1} more such places)" if count > 1 else ""
             report(replace(first, message=first.message + more))
 
-    def _add(self, new: Diagnostic) -> None:
-        """Count a finding under its code; only the first one of a code is stored."""
-        first, count = self._by_code.get(new.code, (new, 0))
-        self._by_code[new.code] = (first, count + 1)
+    def _add(self, new: Diagnostic, subject: str = "") -> None:
+        """Count a finding under its code and subject; only the first one of them is stored."""
+        first, count = self._by_subject.get((new.code, subject), (new, 0))
+        self._by_subject[new.code, subject] = (first, count + 1)
 
 
 _MAX_FILE_BYTES = 1 << 26

@@ -92,6 +92,19 @@ def test_replaced_bandwidth_is_said() -> None:
     assert "host/l: 1 GB/s by option instead of 50 GB/s" in {found.message for found in findings}
 
 
+def test_every_link_of_the_option_is_noted_under_one_rule() -> None:
+    links = [
+        {"name": name, "physical": {"bandwidth": {"choice": "gigabytes_per_second"}}}
+        for name in ("l", "m")
+    ]
+    value = document([edge("xpu", "sw"), edge("xpu", "sw", link="m")], links)
+    _, findings = network(value, bandwidth="l=1GB/s\nm=2GB/s\n")
+    assert {(found.code, found.message) for found in findings} >= {
+        ("supplied-bandwidth", "host/l: 1 GB/s by option"),
+        ("supplied-bandwidth", "host/m: 2 GB/s by option"),
+    }
+
+
 def test_option_for_a_link_that_does_not_exist_is_refused() -> None:
     with pytest.raises(
         UsageError, match=r"option bandwidth\.nv: net.yaml has no link of this name"
