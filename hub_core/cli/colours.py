@@ -13,6 +13,7 @@ COLOUR_VARIABLES = (_OFF, _ON)
 """Environment variables that decide for `auto`; any text but an empty one counts."""
 
 _RED, _GREEN, _YELLOW, _CYAN = "31", "32", "33", "36"
+_DIM = "2"
 _END = "\x1b[0m"
 _VERDICTS = {
     "ok": _GREEN,
@@ -90,6 +91,11 @@ def coloured_line(line: str, stream: TextIO) -> str:
         colour = _RED if match[1].startswith("not") else _GREEN
         return line[: match.start()] + _paint(match[1], colour)
     return line
+
+
+def dimmed(text: str, stream: TextIO) -> str:
+    """Return a text in dim characters; unchanged on a stream without colours."""
+    return _paint(text, _DIM) if has_colours(stream) else text
 
 
 def _paint(text: str, colour: str) -> str:

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TextIO
 
-from hub_core.cli.colours import coloured_cell, coloured_line
-from hub_core.model import Diagnostic, Severity, format_ranks
+from hub_core.cli.colours import coloured_cell, coloured_line, dimmed
+from hub_core.model import Diagnostic, Severity, UsageError, format_ranks
 
 PROGRESS_DELAY_S = 1.0
 _GAP = "  "
@@ -128,8 +128,17 @@ def _print_pairs(pairs: Sequence[tuple[str, str]], room: int | None) -> None:
 
 
 def print_diagnostic(diagnostic: Diagnostic) -> None:
-    """Print a finding as one line on stderr: `error: FILE:LINE: message; cure`."""
-    print_note(f"{diagnostic.severity}: {diagnostic}")
+    """Print a finding as one line on stderr: `error: FILE:LINE: message; cure [RULE]`.
+
+    RULE is the identifier of the finding's rule, its `code`, of which `collhub explain RULE` prints
+    the page; it is dim if standard error has colours. The identifier `usage` is omitted with its
+    brackets, because it stands for all requests without a rule of their own.
+    """
+    line = f"{diagnostic.severity}: {diagnostic}"
+    if diagnostic.code == UsageError.default_code:
+        print_note(line)
+    else:
+        _print_message(line, f"[{diagnostic.code}]")
 
 
 def print_error(message: str) -> None:
@@ -139,9 +148,17 @@ def print_error(message: str) -> None:
 
 def print_note(message: str) -> None:
     """Print a message as one line on stderr, after all data printed so far."""
+    _print_message(message)
+
+
+def _print_message(message: str, rule: str = "") -> None:
+    """Print a message as one line on stderr, followed by a space and `rule`, dim, unless empty."""
     # Flushed first, so that a terminal shows both streams in order.
     sys.stdout.flush()
-    print(coloured_line(one_line(message), sys.stderr), file=sys.stderr)
+    line = coloured_line(one_line(message), sys.stderr)
+    if rule:
+        line += f" {dimmed(one_line(rule), sys.stderr)}"
+    print(line, file=sys.stderr)
 
 
 def print_traceback(error: BaseException) -> None:

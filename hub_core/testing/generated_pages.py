@@ -42,9 +42,25 @@ Scripts use the commands with `--json`, or [the Python API](reference/hub_core.m
 standard output is one JSON object whose member `schema` names its schema: `collhub/NAME-1` is the
 file `NAME-1.json` in `hub_core/schemas` of the installed package (`schemas/` of the repository).
 A schema gets further members under the same number; a member that is removed or changes its meaning
-gets a schema with the next number. All other messages are on standard error. `collhub explain CODE
---json` explains a finding by its `code`. This page is generated:
-`python -m hub_core.testing.generated_pages commands > docs/scripts.md`.
+gets a schema with the next number. All other messages are on standard error. This page is
+generated: `python -m hub_core.testing.generated_pages commands > docs/scripts.md`.
+
+## Messages
+
+An error, a warning or a note is one line on standard error; an unknown part is omitted:
+
+```text
+SEVERITY: FILE:LINE: rank RANK, step STEP: MESSAGE; CURE [RULE]
+error: bad.xml:1: the file ends before its first element; get the complete file [truncated]
+```
+
+SEVERITY is `error`, `warning` or `note`. RULE is the identifier of the rule, the member `code` of a
+finding in JSON and `ruleId` in SARIF: `collhub explain RULE` prints its page, with `--json` as an
+object. The severity at the start, the identifier in brackets at the end, and the identifier of a
+rule are stable; the text in between may change. Lines have no identifier if they report a request
+without a rule of its own (`usage` in JSON), options that the command does not have, an error of the
+operating system, an interrupt or a bug, and if they are no findings, such as `wrote ring.json`. On
+a terminal with colours the identifier is dim.
 
 ## Exit codes
 

@@ -257,7 +257,7 @@ def test_a_topology_that_is_too_small_is_refused(collhub, simulator: None, ring:
     run = collhub("simulate", ring, "--topology", "ring:2", "--size", "1MiB")
     assert run.code == 2
     assert run.error_lines == [
-        "error: topology ring:2 has 2 NPUs, the algorithm 4 ranks; choose a topology with at least one NPU per rank"
+        "error: topology ring:2 has 2 NPUs, the algorithm 4 ranks; choose a topology with at least one NPU per rank [topology-too-small]"
     ]
 
 

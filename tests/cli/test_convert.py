@@ -173,7 +173,8 @@ def test_the_input_is_not_overwritten_unless_forced(collhub, ring: Path) -> None
     run = collhub("convert", ring, "-o", ring)
     assert (run.code, ring.read_bytes()) == (2, before)
     assert run.err == (
-        f"error: {ring} is the input itself; choose another place, or overwrite with --force\n"
+        f"error: {ring} is the input itself; choose another place, or overwrite with --force "
+        "[output-is-input]\n"
     )
     link = ring.with_name("link.json")
     link.symlink_to(ring)

@@ -42,7 +42,7 @@ def test_a_misspelt_name_gets_the_closest(collhub) -> None:
         2,
         [
             "error: there is no format, picture, synthesizer, generator, pass, simulator, executor, "
-            "engine or check 'jsno'; did you mean 'json'?"
+            "engine or check 'jsno'; did you mean 'json'? [unknown-name]"
         ],
     )
 

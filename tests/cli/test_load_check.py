@@ -94,7 +94,9 @@ def test_versions_from_the_removal_on_are_an_error(collhub, rccl_xml: Path, vers
     (error,) = run.error_lines
     assert "MSCCL was removed" in error
     assert "CHANGELOG.md, 2026-" in error
-    assert error.endswith("use ROCm 5.5 to 7.12 (--runtime rccl@7.12) or another runtime")
+    assert error.endswith(
+        "use ROCm 5.5 to 7.12 (--runtime rccl@7.12) or another runtime [not-used-by-version]"
+    )
 
 
 def test_without_a_version_the_newest_one_that_cannot_use_it_is_a_warning(

@@ -150,7 +150,7 @@ def test_a_misspelt_command_names_the_closest(collhub) -> None:
     assert (run.code, run.out, run.err) == (
         2,
         "",
-        "error: there is no command 'covert'; did you mean 'convert'?\n",
+        "error: there is no command 'covert'; did you mean 'convert'? [unknown-command]\n",
     )
 
 
@@ -198,17 +198,24 @@ def raise_from_command(collhub, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
-    [(InputError("x"), 1), (UsageError("x"), 2), (PluginError("x"), 3), (LossyError("x"), 4)],
+    ("error", "code", "rule"),
+    [
+        (InputError("x"), 1, " [invalid-input]"),
+        # The page of `usage` says no more than that the request is wrong.
+        (UsageError("x"), 2, ""),
+        (UsageError("x", code="unknown-option"), 2, " [unknown-option]"),
+        (PluginError("x"), 3, " [plugin]"),
+        (LossyError("x"), 4, " [lossy]"),
+    ],
 )
-def test_a_foreseen_error_is_one_line_with_its_exit_code(
-    raise_from_command, error: Exception, code: int
+def test_a_foreseen_error_is_one_line_with_its_rule_and_exit_code(
+    raise_from_command, error: Exception, code: int, rule: str
 ) -> None:
     run = raise_from_command(error)
-    assert (run.code, run.out, run.err) == (code, "", "error: x\n")
+    assert (run.code, run.out, run.err) == (code, "", f"error: x{rule}\n")
 
 
-def test_every_diagnostic_of_an_error_is_a_line_with_severity_place_and_cure(
+def test_every_diagnostic_of_an_error_is_a_line_with_severity_place_cure_and_rule(
     raise_from_command,
 ) -> None:
     place = Location("a.xml", 3, rank=1)
@@ -218,13 +225,15 @@ def test_every_diagnostic_of_an_error_is_a_line_with_severity_place_and_cure(
             Diagnostic("b", "odd", Severity.WARNING),
         ]
     )
-    assert raise_from_command(error).err == "error: a.xml:3: rank 1: bad; mend it\nwarning: odd\n"
+    assert raise_from_command(error).err.splitlines() == [
+        "error: a.xml:3: rank 1: bad; mend it [a]",
+        "warning: odd [b]",
+    ]
 
 
 def test_what_could_break_a_line_or_a_terminal_is_escaped(raise_from_command) -> None:
-    assert (
-        raise_from_command(InputError("a\nb\x1b[31m\udcff")).err == "error: a b\\x1b[31m\\udcff\n"
-    )
+    error = InputError("a\nb\x1b[31m\udcff", code="c\nd")
+    assert raise_from_command(error).err == "error: a b\\x1b[31m\\udcff [c d]\n"
 
 
 def test_an_unforeseen_error_is_one_line_and_exit_70(raise_from_command) -> None:

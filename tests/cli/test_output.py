@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from hub_core.cli import output
+from hub_core.model import Diagnostic, Location
 
 OnNarrow = Callable[[Callable[[], None]], str]
 
@@ -232,6 +233,14 @@ def test_findings_are_coloured_on_terminals(
     assert stream.getvalue() == (
         plain.replace("error:", "\x1b[31merror:\x1b[0m", 1) if is_coloured else plain
     )
+
+
+def test_the_rule_of_a_finding_is_dim_on_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    output.print_diagnostic(Diagnostic("race", "two writes", location=Location("a.xml", 3)))
+    assert terminal.getvalue() == "\x1b[31merror:\x1b[0m a.xml:3: two writes \x1b[2m[race]\x1b[0m\n"
 
 
 def test_verdicts_in_tables_are_coloured_and_stay_aligned(

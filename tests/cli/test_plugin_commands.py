@@ -244,7 +244,7 @@ def test_misspelt_command_names_the_closest(collhub: Collhub) -> None:
     code, _, err = collhub("plugins", "chek", "x")
     assert (code, err) == (
         ExitCode.USAGE,
-        "error: there is no command 'plugins chek'; did you mean 'check'?\n",
+        "error: there is no command 'plugins chek'; did you mean 'check'? [unknown-command]\n",
     )
 
 

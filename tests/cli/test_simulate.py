@@ -56,7 +56,7 @@ def test_a_size_is_needed_where_the_source_states_none(collhub, ring: Path) -> N
     run = collhub("simulate", ring, "--topology", RING)
     assert (run.code, run.error_lines) == (
         2,
-        [f"error: {ring} states no size; give one, for example --size 1MiB"],
+        [f"error: {ring} states no size; give one, for example --size 1MiB [no-size]"],
     )
 
 
@@ -195,7 +195,9 @@ def test_a_topology_is_needed_where_the_source_states_none(collhub, ring: Path) 
     run = collhub("simulate", ring, "--size", "1MiB")
     assert (run.code, run.error_lines) == (
         2,
-        [f"error: {ring} contains no network; give one, for example --topology ring:8"],
+        [
+            f"error: {ring} contains no network; give one, for example --topology ring:8 [no-topology]"
+        ],
     )
 
 

@@ -298,5 +298,5 @@ def test_unknown_synthesizer_names_the_closest(
     assert main(["synthesize", "round", *GOOD]) == 2
     assert (
         capsys.readouterr().err
-        == "error: there is no synthesizer 'round'; did you mean 'rounds'?\n"
+        == "error: there is no synthesizer 'round'; did you mean 'rounds'? [unknown-name]\n"
     )

@@ -62,6 +62,6 @@ def test_a_future_document_is_refused_with_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: future.json:")
     assert f"the schema is 'collhub/{name}-9', this version reads 'collhub/{name}-1'" in line
-    assert line.endswith("upgrade collhub")
+    assert "; upgrade collhub [" in line
     assert code == 1
     assert [path.name for path in tmp_path.iterdir()] == ["future.json"]

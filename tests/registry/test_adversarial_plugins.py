@@ -159,7 +159,7 @@ def test_hanging_plugin_is_named_at_ctrl_c_and_skipped_from_then_on(
         status, out, err = program.run(*LIST)
         assert status == 0
         cure = "'collhub plugins enable subject' lets it in again"
-        warning = f"warning: {WHO} is skipped: {reason}; {cure}"
+        warning = f"warning: {WHO} is skipped: {reason}; {cure} [skipped-plugin]"
         assert err.splitlines() == [*expected_notes, warning]
         assert _status(out) == f"subject is broken: skipped, since {reason}; {cure}"
 

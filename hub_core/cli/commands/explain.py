@@ -34,8 +34,8 @@ def _complete_rules(
 def explain(session: Session, /, rule: str | None, as_json: bool) -> None:
     """Print meaning, cause, cure and an example of RULE, or list all rules.
 
-    RULE is the identifier of a finding: `code` in --json, `ruleId` in SARIF. Different checks may
-    use one identifier; each has its own page.
+    RULE is the identifier of a finding: in brackets at the end of its line, `code` in --json,
+    `ruleId` in SARIF. Different checks may use one identifier; each has its own page.
     """
     # Imported here: the help of the command needs no plugins.
     from hub_core.pipeline.core_rules import collect_rules

@@ -73,7 +73,7 @@ def test_errors_of_the_command_name_its_options(collhub, tmp_path: Path) -> None
     file.write_text(json.dumps(profile_of(0, step_events(100), 4)))
     run = collhub("profile", file)
     assert run.code == 1
-    assert run.error_lines[0].endswith("or give --ranks-missing assume-same")
+    assert run.error_lines[0].endswith("or give --ranks-missing assume-same [missing-ranks]")
     inspected = collhub("inspect", file)
     assert inspected.code == 1
     assert "-O ranks_missing=assume-same" in inspected.error_lines[-1]

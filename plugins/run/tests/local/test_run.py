@@ -146,7 +146,7 @@ def test_a_size_that_does_not_divide_is_rounded_down_and_said(
     assert (run.code, run.report()["ok"], run.report()["collective_bytes"]) == (0, True, 992)
     (line,) = run.err.splitlines()
     assert line.startswith("note: 1001 bytes are not a whole number of float32 elements")
-    assert line.endswith("992 bytes are run")
+    assert line.endswith("992 bytes are run [size-rounded]")
 
 
 def test_a_race_is_refused_with_its_steps(collhub, racy: Path) -> None:

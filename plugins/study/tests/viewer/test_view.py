@@ -135,7 +135,9 @@ def test_an_existing_page_is_replaced_only_on_request(collhub, tmp_path: Path) -
     run = collhub("view", "ring:4", "-o", out)
     assert run.code == 2
     (line,) = run.error_lines
-    assert line == f"error: {out} exists already; name another file, or add --force"
+    assert line == (
+        f"error: {out} exists already; name another file, or add --force [output-exists]"
+    )
     assert collhub("view", "ring:4", "-o", out, "--force").code == 0
     assert [node["kind"] for node in Page(out).index["runs"][0]["topology"]["nodes"]] == ["npu"] * 4
 

@@ -25,7 +25,9 @@ def test_a_simulation_shows_the_selected_ranks(collhub, save, tmp_path: Path) ->
     assert set(page.steps()["rank"]) == {2}
     again = collhub(*asked)
     (line,) = again.error_lines
-    assert line == f"error: --view {out} exists already; name another file, or remove it"
+    assert line == (
+        f"error: --view {out} exists already; name another file, or remove it [output-exists]"
+    )
 
 
 def test_a_selection_without_a_file_to_show_is_refused(collhub, save, tmp_path: Path) -> None:
