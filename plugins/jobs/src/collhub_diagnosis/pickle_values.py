@@ -443,9 +443,10 @@ class _Walker:
         """Check that the container `target` may contain `values`, and record its nesting depth.
 
         The caller adds the values. The depth is one more than that of the deepest container in
-        `values`, and never decreases. A container of plain values has depth 0 and is not recorded.
-        Raises `InputError` if `target` is no tuple and was fetched from the memo before, because it
-        could become part of itself, and if the depth would exceed `MAX_DEPTH`.
+        `values`, and never decreases; a container of plain values has depth 0, which is not
+        recorded. Raises `InputError` if the depth would exceed `MAX_DEPTH`. Raises it also if
+        `target` is no tuple and was fetched from the memo before, because it could become part of
+        itself.
         """
         if id(target) in self.fetched and type(target) is not tuple:
             self.refuse("a container contains itself, or is changed after a reference to it")

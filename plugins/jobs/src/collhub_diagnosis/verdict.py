@@ -118,10 +118,11 @@ class _Diagnosis:
                 self.awaiting_rows.setdefault(rank, []).append(row)
 
     def list_awaited(self) -> Iterator[tuple[int, set[int]]]:
-        """Yield each operation in which ranks wait, as (one row of it, ranks that it waits for).
+        """Yield each operation in which ranks wait, as (one row of it, ranks for which it waits).
 
-        The row is the first one of the operation in the order of the ranks' fronts, the oldest
-        incomplete operations of each rank. Operations that wait for no rank are left out.
+        A row is an operation of one rank; that of the first rank which waits in the operation is
+        yielded, where ranks are in the order of the graph. Ranks wait in their oldest incomplete
+        operations. Operations that wait for no rank are left out.
         """
         seen: set[int] = set()
         for front in self.graph.fronts.values():
@@ -281,14 +282,14 @@ class _Diagnosis:
         return tuple(rank for rank in ranks if fronts[rank] != common)
 
     def find_late_ranks(self) -> list[Finding]:
-        """Find ranks that wait for no rank, and lack an operation in which others wait.
+        """Find ranks that wait for no rank, but lack an operation in which others wait.
 
-        `stuck` operations of a rank are overdue; `skewed` ones were completed by other ranks while
-        the dumps were written. A rank with stuck operations, or with skewed ones for which a rank
-        has waited long, gives a finding `device` of its own, at the first stuck operation, else the
-        first skewed one. A rank with skewed operations is skipped if no rank has waited long. All
-        other ranks are `late`: one finding per operation that they have not issued, after the
-        others, ordered by row.
+        A rank is of the kind `device` if it has issued that operation but not completed it although
+        others have. Then there is one finding for the rank, at its first overdue (`stuck`)
+        operation, else at the first one that others completed while the dumps were written
+        (`skewed`). A rank with skewed operations is skipped if no rank has waited for it long. All
+        other ranks are `late`: one finding per operation that they have not issued, which lists
+        these ranks. Late findings come last, ordered by row.
         """
         by_row: dict[int, list[int]] = {}
         findings = []

@@ -72,12 +72,12 @@ def read_call(
     devices: Devices,
     file: str,
 ) -> Call:
-    """Read the bytes, dtype, groups, channel and reduction of a collective or message.
+    """Read a collective or message of an HLO module: bytes, dtype, groups, channel, reduction.
 
-    `name`: its opcode without `-start`. The bytes are those of all operands; of the first operand
-    only for sends and ragged all-to-alls; of the received value for `recv`. Different dtypes are
-    joined by `+`. A missing channel is 0. Raises `InputError` with the line for invalid groups
-    (`group`), and for a result whose size does not fit them (`size`).
+    `name`: its opcode without `-start`; `operands`: their shapes. The bytes are those of all
+    operands; of the first operand only for sends and ragged all-to-alls; of the received value for
+    `recv`. Different dtypes are joined by `+`. A missing channel is 0. Raises `InputError` with the
+    line for invalid groups (`group`), and for a result whose size does not fit them (`size`).
     """
     shapes = list(operands)
     if name in ("ragged-all-to-all", "send"):
@@ -119,9 +119,10 @@ def _groups(instruction: Instruction, name: str, devices: Devices) -> Groups:
 def _result(instruction: Instruction, operands: Sequence[Shape]) -> Shape:
     """Return the shape of the arrays that a collective produces.
 
-    The shape of a `-start` is (operands, results, contexts) if it begins with the shapes of its
-    operands; then the results are returned. Otherwise, as for an all-reduce and in older dumps, the
-    entire shape is the result.
+    An opcode with `-start` often has a tuple as shape: first the shapes of its operands, then those
+    of the results, then contexts. If the shape begins with those of the operands, only the results
+    are returned. Otherwise, as for an all-reduce, for other opcodes and in older dumps, the entire
+    shape is the result.
     """
     leaves = instruction.shape.leaves
     inputs = tuple(leaf for operand in operands for leaf in operand.leaves)

@@ -69,11 +69,11 @@ class Devices:
 def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) -> Groups:
     """Return the groups of ranks of a collective, each in the order of its ids.
 
-    `channel_id` and `use_global_device_ids` decide whether ids are ranks, partitions or replicas
-    (see `_mode`). Groups of partitions are repeated for each replica. Groups of replicas are
-    repeated for each partition, or contain all partitions if there is a channel. Missing groups
-    mean one group of all ids. Raises `ValueError` with the reason for groups that the verifier of
-    XLA refuses.
+    The ids in `replica_groups` are ranks, partitions or replicas, as `channel_id`,
+    `use_global_device_ids` and the opcode decide (`_mode`). Groups of partitions are repeated for
+    each replica. Groups of replicas are repeated for each partition; with a channel they contain
+    all partitions of their replicas instead. Missing groups mean one group of all ids. Raises
+    `ValueError` with the reason for groups that the verifier of XLA refuses.
     """
     is_flat, columns = _mode(opcode, attributes, devices)
     text = attributes.get("replica_groups", "{}")
@@ -98,11 +98,12 @@ def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) ->
 
 
 def find_pairs(text: str, opcode: str, attributes: Mapping[str, str], devices: Devices) -> Groups:
-    """Return the (source, target) ranks of a permutation.
+    """Return the (source, target) ranks of a permutation or message.
 
-    `text`: the source_target_pairs. Ids are partitions if the instruction has a channel, otherwise
-    replicas; the pairs are repeated for each value of the other coordinate. An id sends at most
-    once and receives at most once. Raises `ValueError` with the reason for other text or ids.
+    `text`: the `source_target_pairs`, such as `{{0,1},{1,0}}`. Their ids are partitions if the
+    instruction has a channel, otherwise replicas; the pairs are repeated for every replica or
+    partition, respectively. An id sends at most once and receives at most once. Raises `ValueError`
+    with the reason for other text or ids.
     """
     pairs = [(int(source), int(target)) for source, target in _PAIRS.findall(text)]
     if re.sub(r"[\s,{}]", "", _PAIRS.sub("", text)):
@@ -146,11 +147,13 @@ def parse_groups(text: str, count: int) -> Groups:
 
 
 def _mode(opcode: str, attributes: Mapping[str, str], devices: Devices) -> tuple[bool, Int64Array]:
-    """Return whether ids are ranks, and the table of ranks by id (first axis) and other coordinate.
+    """Return the meaning of the ids in groups: whether they are ranks, and the ranks of each id.
 
-    Without a channel (absent, 0 or negative), ids are replicas. With a channel, ids are partitions
-    for `_PARTITION_OPERATIONS`, ranks with `use_global_device_ids`, and replicas otherwise. Raises
-    `ValueError` for `use_global_device_ids` without a channel.
+    The table of ranks is int64[ids, others]: an id that is a partition has one rank per replica, a
+    replica one per partition, a rank only itself. Without a channel (absent, 0 or negative), ids
+    are replicas. With a channel, ids are partitions for `_PARTITION_OPERATIONS`, ranks with
+    `use_global_device_ids`, and replicas otherwise. Raises `ValueError` for `use_global_device_ids`
+    without a channel.
     """
     has_channel = to_integer(attributes.get("channel_id", "0")) > 0
     is_global = attributes.get("use_global_device_ids") == "true"
@@ -188,11 +191,11 @@ def _check_ids(groups: Groups, count: int, noun: str = "id", *, is_partial: bool
 
 
 def expand_iota(dimensions: str, order: str | None, count: int) -> Int64Array:
-    """Return the ids 0 to count - 1 in the order of an iota: reshaped, transposed and flattened.
+    """Return the ids 0 to count - 1 in the order of an iota: reshaped, transposed, flattened.
 
-    `dimensions`: text of the sizes, such as `2,4`; `order`: text of the permutation, None for none.
-    Raises `ValueError` if the dimensions do not have `count` elements, or if `order` is no
-    permutation of them.
+    `dimensions`: text of the sizes to which the ids are reshaped, such as `2,4`; `order`: text of
+    the permutation of the dimensions, None for none. Raises `ValueError` if the sizes do not have
+    the product `count`, or if `order` is no permutation of the dimensions.
     """
     sizes = parse_integers(dimensions)
     if _product(sizes) != count:

@@ -224,12 +224,12 @@ class ModuleBuilder:
         self._current, self._is_entry = Computation(name, line), is_entry
 
     def add(self, instruction: Instruction) -> None:
-        """Append an instruction, and add its work to the totals of its computation.
+        """Append an instruction to the current computation, and add its work to the totals.
 
-        The instructions of a fused computation without communication are dropped, unless the module
-        is read completely; the bytes that it accesses are stored instead. Raises `InputError` if
-        the name of the instruction is used, if an operand or called computation is not defined
-        before it, and if its work cannot be computed.
+        If the instruction is a fusion and the module is not read completely, the instructions of
+        the fused computation are dropped, unless it communicates; the bytes that it accesses are
+        stored instead. Raises `InputError` if the name of the instruction is used, if an operand or
+        called computation is not defined before it, and if its work cannot be computed.
         """
         assert self.module
         assert self._current
@@ -452,10 +452,10 @@ def _state_index(instruction: Instruction) -> str | None:
 
 
 def _element(computation: Computation, state: Instruction | None, index: str) -> Instruction | None:
-    """Return the instruction that computes an element of a tuple; copies are skipped.
+    """Return the instruction that computes element `index` of a tuple; copies are skipped.
 
-    `state`: the instruction that creates the tuple; `index`: decimal text. None if `state` is no
-    tuple, or too short.
+    `state`: the instruction that creates the tuple; `index`: the number as decimal text. None if
+    `state` is None or no tuple, or if the tuple is too short.
     """
     if state is None or state.opcode != "tuple" or int(index[:9]) >= len(state.operands):
         return None

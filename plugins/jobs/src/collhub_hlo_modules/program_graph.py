@@ -159,10 +159,12 @@ class _GraphBuilder:
         )
 
     def _place_inputs(self) -> dict[str, int]:
-        """Replace the shardings of all inputs by placements; return the axes of the mesh.
+        """Replace the HLO sharding of each input by a placement, such as `S(0)`; return the mesh.
 
-        The axes are sizes by name; empty if the module has at most one partition into groups.
-        Modifies `self._inputs`. Raises `InputError` for groups that form no mesh.
+        The mesh is the ranks by axis name. It is derived from the groups of the collectives, and
+        empty if the collectives use at most one partition of the devices into groups; then
+        placements refer to the ranks of the first group, or to all devices. Modifies
+        `self._inputs`. Raises `InputError` for groups that form no mesh.
         """
         mesh: dict[str, int] = {}
         count = self._module.devices.count
@@ -260,11 +262,11 @@ class _GraphBuilder:
     # Instructions
 
     def _evaluate(self, computation: Computation, arguments: Sequence[Value]) -> Value:
-        """Add the nodes of a computation, and return the value of its root.
+        """Add the nodes of a computation to the graph, and return the value of its root.
 
-        `arguments`: values of the parameters by number. Raises `InputError` above `_MAX_DEPTH`
-        nested calls, above `_MAX_EVALUATIONS` instructions in total, and for a parameter without an
-        argument.
+        `arguments`: values of its parameters by number. Called computations are evaluated in place.
+        Raises `InputError` above `_MAX_DEPTH` nested calls, above `_MAX_EVALUATIONS` instructions
+        in total, and for a parameter without an argument.
         """
         self._depth += 1
         values: dict[str, Value] = {}
@@ -292,11 +294,13 @@ class _GraphBuilder:
     def _convert(
         self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
     ) -> Value:
-        """Add the nodes of an instruction, and return its value.
+        """Add the nodes of an instruction to the graph, and return its value.
 
-        `operands` and `shapes`: values and shapes of the operands. An instruction without a
-        corresponding aten operator becomes a node about which nothing is assumed. A value is None
-        for tokens. Raises `InputError` for instructions that a graph cannot contain.
+        `operands` and `shapes`: values and shapes of the operands. A value is the name of a tensor,
+        a number, a broadcast that is not yet added, a tuple of values, or None for tokens. Some
+        instructions add no node. One without a corresponding aten operator becomes a node
+        `hlo.OPCODE` about which nothing is assumed. Raises `InputError` for instructions that a
+        graph cannot contain.
         """
         opcode = instruction.opcode
         if collective_of(opcode) is not None:
@@ -381,9 +385,10 @@ class _GraphBuilder:
         return names if instruction.shape.is_tuple else names[0]
 
     def _to_argument(self, value: Value, instruction: Instruction) -> ArgumentValue:
-        """Convert a value to an argument: a number, or a reference to a tensor.
+        """Convert a value to an argument of a node: a number, or a reference to a tensor.
 
-        A broadcast becomes a reference to its source, a tuple None.
+        A broadcast becomes a reference to its source, without the expansion. A tuple and None
+        become None.
         """
         if isinstance(value, _Spread):
             return Reference(value.source)
@@ -555,11 +560,12 @@ class _GraphBuilder:
     def _to_operands(
         self, operands: Sequence[Value], shapes: Sequence[Shape], instruction: Instruction
     ) -> list[ArgumentValue]:
-        """Return the operands of an elementwise operator as arguments.
+        """Return the operands of an elementwise operator as arguments: references or numbers.
 
-        Numbers, and tensors that are broadcast along leading dimensions only, remain as they are if
-        another operand has the complete shape. All other operands become tensors of their own
-        shape, by additional nodes if necessary.
+        If some operand is a tensor with the shape of the result, aten broadcasts the others:
+        numbers stay numbers, and a broadcast along leading dimensions only becomes a reference to
+        its source. All other operands become tensors of their own shape, for which nodes are added
+        if necessary.
         """
         sizes = instruction.shape.leaves[0][1]
         is_complete = any(
@@ -584,11 +590,11 @@ class _GraphBuilder:
     def _reinterpret(
         self, name: str, order: tuple[int, ...] | None, instruction: Instruction
     ) -> str | None:
-        """Add a bitcast as permutations and a reshape, and return the name of its result.
+        """Add a bitcast as a permutation, a reshape and a permutation; return the result's name.
 
-        Operand and result have the same sequence of elements in memory, in different orders of
-        dimensions. `order`: order of the operand's dimensions, as in `Shape`. None, without nodes,
-        if a layout has tiles.
+        A bitcast keeps the sequence of elements in memory, but result and operand may have other
+        shapes and other orders of dimensions in memory. `order`: that of the operand, see `Shape`.
+        None, without nodes, if a layout has tiles or is unknown.
         """
         sizes, result = instruction.shape.leaves[0][1], instruction.shape.order
         if order is None or result is None:
@@ -603,10 +609,11 @@ class _GraphBuilder:
     def _add_structural(
         self, instruction: Instruction, operands: Sequence[Value], shapes: Sequence[Shape]
     ) -> Value:
-        """Add a broadcast, iota, concatenation, reshape, permutation, slice, reduction or product.
+        """Add an instruction that moves, reduces or multiplies; return its value.
 
-        Returns the value, or None if the instruction is none of these or cannot be expressed by
-        aten operators.
+        These are broadcasts, iotas, concatenations, reshapes, bitcasts, permutations, slices and
+        their updates, reductions and dot products. None if the instruction is none of these, or if
+        aten operators cannot express it.
         """
         opcode, attributes = instruction.opcode, instruction.attributes
         sizes = instruction.shape.leaves[0][1]
@@ -864,9 +871,10 @@ class _GraphBuilder:
     ) -> str:
         """Add a collective with one operand, and return the name of its result.
 
-        `dimension`: gathered or scattered dimension, which is permuted to the front and back if it
-        is not 0; `size`: ranks of the group. A broadcast is from the first rank of the group.
-        Raises `InputError` for a dimension that does not exist.
+        `dimension`: the dimension that is gathered, scattered or exchanged; if it is not 0, it is
+        permuted to the front before and back afterwards. `size`: ranks of the group. A broadcast
+        comes from the first rank of the group. Raises `InputError` for a dimension that does not
+        exist.
         """
         tensor = self._tensors[name]
         shape_of_operand = Shape(((_DTYPES[tensor.element], tensor.shape),))
@@ -929,11 +937,12 @@ class _GraphBuilder:
         return tuple(cuts)
 
     def _name_group(self, groups: Sequence[tuple[int, ...]], instruction: Instruction) -> str:
-        """Return the name of a partition of the devices, and record the ranks of its first group.
+        """Return the name of a partition of the devices into groups; record its first group.
 
-        The name is `all` for a single group, otherwise the text of the groups, cut to 200
-        characters. A partition whose groups are not shifted copies of each other is recorded as
-        irregular.
+        The name is `all` for a single group, otherwise the text of the groups, such as `0,1|2,3`;
+        text above 200 characters is cut and gets a number. Equal partitions have equal names. If
+        the groups are not shifted copies of each other, the partition is recorded as irregular,
+        with the instruction that used it first.
         """
         first = groups[0]
         offsets = {tuple(rank - one[0] for rank in one) for one in groups if one}

@@ -203,11 +203,12 @@ class StatementReader:
         return _COMMENT.sub("", joined) if "/*" in joined else joined
 
     def _is_complete(self, parts: list[str], end: str) -> bool:
-        """Check whether a statement with balanced brackets ends with its last line.
+        """Check whether a statement whose brackets are balanced ends with its last line.
 
-        `end`: text with which it must end, `""` for none. A statement does not end with `,` or `=`.
-        Otherwise an instruction ends if the next line begins another statement, is empty, or does
-        not exist; this line is read in advance.
+        `parts`: its lines so far; `end`: text with which the last line must end, `""` for none.
+        Without `end`, a statement does not end with `,` or `=`; otherwise the head of a module
+        ends, and an instruction ends if the next line begins another statement, is empty, or does
+        not exist. This line is read in advance, and returned by the next call of `_take_line`.
         """
         if end:
             return parts[-1].endswith(end)
@@ -312,11 +313,12 @@ class InstructionParser:
 
 
 def parse_shape(text: str) -> Shape:
-    """Parse a shape: element type and dimensions of each array, and the order of dimensions.
+    """Parse an HLO shape: element type and dimensions of each array, and the order of dimensions.
 
-    It is a tuple if the text begins with `(`; nested tuples are flattened. The order is () for the
-    default layout; None for tiles, and for several arrays with other layouts. Memory spaces are
-    ignored. Raises `ValueError` for unknown element types and invalid dimensions.
+    It is a tuple if the text begins with `(`; nested tuples are flattened. The order has the
+    dimensions from the slowest to the fastest in memory. It is () for the default order, and None
+    with tiles, and for several arrays of which one has another order. Memory spaces are ignored.
+    Raises `ValueError` for unknown element types and invalid dimensions.
     """
     leaves = []
     for dtype, inside in _LEAF.findall(text):

@@ -127,11 +127,11 @@ def _read_bytes(
 ) -> int:
     """Return the bytes of a parameter that a fused computation reads.
 
-    `users`: (instruction, position of the operand) by name. Instructions in `_PASSED_ON` are
-    followed while they are the only user. Slices of it read what they return, a
-    `dynamic-update-slice` of it reads nothing; the sum is at most the entire parameter. With any
-    other user, also as a further operand of these, it is read entirely. A parameter without users
-    reads 0 bytes.
+    `users`: (instruction, position of the operand) by name of the operand. A bitcast or similar
+    instruction (`_PASSED_ON`) that is the only user is replaced by its own users. Slices of the
+    parameter read the bytes of their results; a `dynamic-update-slice` of it reads nothing. The sum
+    is at most the bytes of the parameter. With any other use, the parameter is read entirely. A
+    parameter without users reads 0 bytes.
     """
     name, total = parameter.name, 0
     while len(users.get(name, ())) == 1 and users[name][0][0].opcode in _PASSED_ON:
@@ -181,10 +181,10 @@ def _contracted_size(instruction: Instruction, operands: list[Shape]) -> int:
 
 
 def _elements_per_output(instruction: Instruction, operands: list[Shape]) -> int:
-    """Return the number of kernel elements that one output element of a convolution needs.
+    """Return how many kernel elements contribute to one output element of a convolution.
 
-    It is the product of the kernel's dimensions, without that of output features (label `o`).
-    Without `dim_labels`, all dimensions count.
+    It is the product of the kernel's dimensions, without that of the output features (label `o` in
+    `dim_labels`). Without `dim_labels`, all dimensions count; without a kernel it is 1.
     """
     kernel = _dimensions(operands[1]) if len(operands) > 1 else ()
     labels = _DIM_LABELS.match(instruction.attributes.get("dim_labels", ""))

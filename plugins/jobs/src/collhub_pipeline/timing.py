@@ -139,11 +139,13 @@ class Run:
     origin: Time = 0
 
     def ready(self, operation: Operation) -> Time | None:
-        """Return the time from which a pass has its input; None if another pass must run first.
+        """Return the time from which a pass has its input; None if it waits for another pass.
 
-        A forward pass or gradient needs the result of the neighbour stage (with its arrival time),
-        the previous slice, and for gradients the forward pass. A weight gradient needs its input
-        gradient.
+        A forward pass needs the result of the previous stage, an input gradient or backward pass
+        that of the next stage and its own forward pass; a result from another device is available
+        at its arrival. Both also need the neighbour slice of the microbatch. A weight gradient
+        needs its input gradient. The start of the run, `origin`, is returned if there is no
+        neighbour stage.
         """
         kind, direction, stage, micro = operation
         if kind is Pass.WEIGHT_GRADIENT:
