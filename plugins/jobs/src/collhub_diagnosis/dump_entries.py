@@ -162,12 +162,13 @@ class _DumpParser:
                 self.operations[row] = operation._replace(state=State.COMPLETED)
 
     def parse_groups(self) -> dict[str, tuple[tuple[int, ...], str, int]]:
-        """Return ranks, description and ordinal by group name; groups without ranks are left out.
+        """Return ranks, description and ordinal of each process group in the dump, by its name.
 
-        The ordinal counts groups with the same set of ranks and description from 0, in the order of
-        names (numbers by value, before texts). A list is numbered as names; a missing description
-        is `undefined`. Gloo writes one entry with an empty name, which each group overwrites: it is
-        ignored. Raises `InputError` for other types, and more than 2^21 ranks in total.
+        The ordinal numbers the groups with the same set of ranks and the same description, from 0,
+        in the order of names (numbers by value, before texts). If the groups are a list, their
+        positions are their names; a missing description is `undefined`. Groups without ranks and
+        without a name are left out. Raises `InputError` for other types, and for more than 2^21
+        ranks in total.
         """
         config = self.root.get("pg_config") or {}
         if isinstance(config, list):

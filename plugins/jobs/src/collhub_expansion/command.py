@@ -153,12 +153,12 @@ def _expanded(
     choices: _Choices,
     options: Mapping[str, str],
 ) -> Expanded:
-    """Expand the workload, after a simulation with these options if slots are frozen.
+    """Replace the collectives of a workload by the messages of algorithms; return the result.
 
-    Shows progress. Only if `choices["slots"]` is `frozen`, the
-    workload is simulated by the chosen backend first; its times then fix the order of collectives.
-    Synthesizers judge their candidates by the times of `timing`. Algorithms that rules
-    name as files are read by the context. Raises `HubError` for invalid queue options and rules.
+    If `choices["slots"]` is `frozen`, the workload is simulated by the chosen backend first, with
+    `options`, and its times fix the order of collectives. Synthesizers compare their candidates by
+    the times of `timing`. Algorithms that rules name as files are read by the context. Shows
+    progress. Raises `HubError` for invalid options of queues and for invalid rules.
     """
     # Lazy imports: `--help` must not import numpy.
     from collhub_expansion.expand import expand_workload

@@ -67,12 +67,12 @@ class _Steps:
         return first
 
     def add(self, rank: Int64Array, columns: Columns, edges: Int64Array) -> None:
-        """Add steps that run after all previous steps of their rank.
+        """Add steps that run after all previous steps of their rank, and a barrier after them.
 
-        `rank`: rank of each new step; `columns`: further columns by name. `edges`: dependencies
+        `rank`: rank of each new step; `columns`: further columns by name; `edges`: dependencies
         among the new steps, numbered from 0, as (parents, children) of shape [2, edges]. Each step
-        waits for the current barrier of its rank, if there is one. A computation of 0 ns per rank
-        is then added as the new barrier, which waits for the new steps of the rank.
+        waits for the current barrier of its rank, if there is one. The new barrier is a computation
+        of 0 ns on every rank, which waits for the new steps of the rank.
         """
         new = np.arange(len(rank)) + self.rows
         self.columns.append({**columns, "rank": rank})
@@ -133,12 +133,13 @@ def _column(columns: Columns, name: str) -> npt.NDArray[np.generic]:
 
 
 def composed(kind: CollectiveKind, phases: Sequence[PhaseSteps]) -> Algorithm:
-    """Compose the algorithms of phases to one collective on a grid of ranks.
+    """Compose the algorithms of phases to one collective of all ranks on a grid.
 
-    Each phase runs in one dimension (`level`) of the grid; ranks are numbered with the lowest
-    dimension fastest. Phases run one after the other. Copies are added where the next phase needs
-    another order of the data. The collective has as many units as ranks; at the end its output is
-    copied from the scratch buffer. The result is not verified here.
+    Each phase runs in one dimension (`level`) of the grid, in all groups of ranks along it; ranks
+    are numbered with the lowest dimension fastest. Phases run one after the other, each on the
+    output of the previous one. Local copies are added where a phase needs another order of the
+    data. The collective has as many units as ranks; at the end its result is copied from the
+    scratch buffer to OUTPUT. The result is not verified here.
     """
     sizes = {phase.level: len(phase.npus) for phase in phases}
     levels = sorted(sizes, reverse=True)
@@ -180,11 +181,11 @@ def _reorder_axes(
     first: Sequence[int],
     sizes: dict[int, int],
 ) -> tuple[Buffer, int]:
-    """Reorder the axes of a buffer so that those in `first` are the slowest; return its location.
+    """Reorder the axes of the data so that those in `first` are the slowest; return the location.
 
-    The other axes follow in their order. If the order changes, steps are added that copy the data
-    to a new region of the scratch buffer; otherwise the given location is returned. `location`:
-    (buffer, first unit); `axes`: dimensions of the data, slowest first; `sizes`: ranks by
+    A location is (buffer, first unit). The other axes follow in their order. If the order changes,
+    steps are added that copy the data to a new region of the scratch buffer, which is returned;
+    otherwise `location`. `axes`: dimensions of the data, slowest first; `sizes`: ranks by
     dimension.
     """
     target_axes = [*first, *(level for level in axes if level not in first)]
@@ -205,14 +206,13 @@ def _run(
     stride: int,
     units: int,
 ) -> tuple[Buffer, int]:
-    """Add the steps of a phase on all ranks, and return the location of its output.
+    """Add the steps of a phase on all ranks; return the location of its output.
 
     `location`: (buffer, first unit) of the input, which has `units` units. The groups of the phase
-    are ranks `stride` apart. Output and scratch memory are allocated in the scratch buffer. The
-    output has `units` units, multiplied by the size of the group for an all-gather, divided by it
-    for a reduce-scatter. The units of the algorithm are scaled to these; a remainder is not
-    checked. Channels are multiplied by `_MAX_PHASES` and increased by `phase_index`, so that
-    messages of different phases do not match.
+    have ranks `stride` apart. The output, in the scratch buffer, has `units` units, times the size
+    of the group for an all-gather, divided by it for a reduce-scatter. The units of the algorithm
+    are scaled to these; a remainder is not checked. Channels are multiplied by `_MAX_PHASES` and
+    increased by `phase_index`, so that messages of different phases do not match.
     """
     algorithm, table = phase.algorithm, phase.algorithm.steps
     positions = len(phase.npus)

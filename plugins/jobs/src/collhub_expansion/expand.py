@@ -229,12 +229,13 @@ def _parts(
     request: CollectiveRequest,
     num_ranks: int,
 ) -> tuple[list[int], int]:
-    """Return (bytes of every piece, number of pieces that may run at once).
+    """Divide a collective into pieces: (bytes of every piece, number that may run at once).
 
-    Without `splits`, native algorithms are divided as ASTRA-sim does if the job specifies its
-    system, with the system's limit on active pieces. Otherwise there are `splits` pieces (1 for
-    None, at most one per byte, at least one). Their sizes differ by at most one byte and all may
-    run at once. An uneven collective (with counts) is not divided.
+    Without `splits`, a native algorithm is divided as ASTRA-sim does, with the system's limit of
+    active pieces, if the job specifies its system and no custom algorithm for the kind. Otherwise
+    there are `splits` pieces (1 if None), but at least one and at most one per byte; their sizes
+    differ by at most one byte, and all may run at once. An uneven collective (with counts) is never
+    divided.
     """
     is_native = rule.algorithm == NATIVE and request.kind not in system.custom
     is_native &= request.counts is None

@@ -201,10 +201,11 @@ class Maker:
     def _phase(self, phase: NativePhase, job_request: CollectiveRequest) -> Phase:
         """Return template number, dimension and estimated time in ns of a native phase.
 
-        The algorithm is synthesized and verified for the first group of the phase (ranks 0, stride,
-        2 x stride, ...), and copied to all groups of `job_request.members`. Equal phases share a
-        template. Choices that alternate use the two trees in turn: each call advances the counter
-        of the collective and dimension, also if the template exists already.
+        A template has the nodes of an algorithm. The algorithm is synthesized and verified for the
+        first group of the phase (ranks 0, stride, 2 x stride, ...), and copied to all groups of
+        `job_request.members`. Equal phases share a template. If the choice alternates, the two
+        trees are used in turn: each call advances the counter of the collective and dimension, also
+        if the template exists already.
         """
         members = tuple(rank * phase.stride for rank in range(phase.ranks))
         request = CollectiveRequest(phase.kind, phase.size, members, -1, 0)

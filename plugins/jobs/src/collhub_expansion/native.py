@@ -150,14 +150,14 @@ class NativePhase:
 def native_phases(
     system: NativeSystem, kind: CollectiveKind, size: int, sizes: Sequence[int], mask: int
 ) -> list[NativePhase]:
-    """Return the phases, one after the other, of a stream of all ranks in ASTRA-sim.
+    """Return the phases that ASTRA-sim runs one after the other in a stream of all ranks.
 
-    Source: `generate_collective`. `size`: bytes; `sizes`: ranks of each dimension; `mask`: bit d
-    selects dimension d. Dimensions of size 1 or without an algorithm are left out. A reduce-scatter
-    divides the bytes of later phases by its dimension (rounded down), an all-gather multiplies
-    them. A first algorithm whose name begins with `one` covers all dimensions as one. Raises
-    `InputError` for configurations with which ASTRA-sim aborts, never ends, or has an undefined
-    order.
+    Source: `generate_collective`. `size`: bytes of the stream; `sizes`: ranks of each dimension;
+    `mask`: bit d selects dimension d. Dimensions of size 1 or without a configured algorithm are
+    left out. A reduce-scatter divides the bytes of later phases by the size of its dimension
+    (rounded down), an all-gather multiplies them. If the first algorithm begins with `one`, all
+    dimensions count as one. Raises `InputError` for configurations with which ASTRA-sim aborts,
+    never ends, or has an undefined order.
     """
     names = _configured_names(system, kind)
     if names[0].startswith("one"):

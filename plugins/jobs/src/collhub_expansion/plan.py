@@ -51,11 +51,12 @@ class Catalogue:
 
 
 def catalogue(nodes: int, templates: list[Template]) -> Catalogue:
-    """Build the catalogue of what can replace a node: the nodes themselves, and the templates.
+    """Build the catalogue of entries that can replace a node: nodes themselves, and templates.
 
-    First there is one entry per node, with one row that is its own start and end. Then there is one
-    entry per template and position in its group. Rows of templates are numbered after the nodes,
-    one template after the other.
+    First there is one entry for each of `nodes` nodes, with one row that is its own start and end.
+    Then there is one entry per template and position (rank) in its group, with the nodes of the
+    template at this position. Rows of templates are numbered after the nodes, one template after
+    the other.
     """
     positions = [len(template.first) - 1 for template in templates]
     node = nodes + row_pointer([len(template) for template in templates])
@@ -124,9 +125,10 @@ class Blocks:
         return nodes, np.repeat(np.arange(len(length)), length)
 
     def lists(self, listed: Lists) -> Lists:
-        """Convert lists of catalogue rows per entry to lists of new nodes per block, as CSR.
+        """Return for each block the new nodes at its start (or end), as (row pointer, nodes).
 
-        `listed`: (row pointer, rows), the start or end rows of each catalogue entry.
+        A block is a copy of a catalogue entry. `listed`: (row pointer, rows), the start (or end)
+        rows of each entry; they are shifted to the numbers of the new nodes.
         """
         pointer, values = listed
         counts = np.diff(pointer)[self.entry]
@@ -134,9 +136,10 @@ class Blocks:
         return row_pointer(counts), taken + np.repeat(self.shift, counts)
 
     def inner(self, edges: tuple[Int64Array, Int64Array, Int64Array]) -> Edges:
-        """Return the dependencies within blocks as (parents, children), block by block.
+        """Return the dependencies within all blocks as (parents, children), numbers of new nodes.
 
-        `edges`: row pointer by catalogue entry, parents and children in rows of the catalogue.
+        A block is a copy of a catalogue entry. `edges`: row pointer by entry, parents and children
+        as rows of the catalogue. The result is ordered by block.
         """
         pointer, parents, children = edges
         counts = np.diff(pointer)[self.entry]
@@ -164,10 +167,11 @@ def joined(edges: Edges, last_nodes: Lists, first_nodes: Lists) -> Edges:
 
 
 def spread(template: Template, members: Sequence[int], stride: int) -> Template:
-    """Copy a template of one group to all groups of ranks at distance `stride`.
+    """Copy a template of one group to all groups of ranks; return one template for all of them.
 
-    Rank r has position r // stride modulo the number of positions. The result is one template for
-    all ranks in `members`, indexed by the position in `members`.
+    `stride`: distance between the ranks of a group. Rank r has the position r // stride modulo the
+    number of positions of the template. The positions of the result are those in `members`, the
+    ranks for which nodes are created.
     """
     positions = len(template.first) - 1
     rank = np.asarray(members, np.int64)
@@ -337,12 +341,13 @@ class _Parts:
 
 
 def plan_blocks(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catalogue) -> Plan:
-    """Plan the blocks of the expanded job: catalogue entry, piece and dependencies of each.
+    """Plan the blocks of nodes that replace the nodes of a job: entry, piece and dependencies.
 
-    The last template in `entries` is a MARKER. It is added before (or after) a collective whose
-    pieces have many starts (or ends), to reduce the number of dependencies. Blocks are ordered by
-    rank, then by the id of the old node, because the smallest ready id is issued first. A marker
-    before a collective precedes its pieces.
+    A block is a copy of a catalogue entry: a node that stays, or a piece of a collective on one
+    rank. If the pieces of a call have many starts (or ends), a MARKER block is added before (or
+    after) them, to reduce the number of dependencies; the last template in `entries` is this
+    MARKER. Blocks are ordered by rank, then by the id of the old node, because the smallest ready
+    id is issued first; then the marker before, pieces, and the marker after.
     """
     called = np.zeros(len(nodes), np.bool_)
     called[calls.row] = True
@@ -429,11 +434,12 @@ class _Doors:
     inner: Int64Array
 
     def lists(self, is_outer: BoolArray, marked: Int64Array, marker: Int64Array) -> Lists:
-        """List the blocks at the start (or end) of every old node, as CSR by row.
+        """List the blocks at the start (or end) of every old node, as (row pointer, blocks) by row.
 
-        `is_outer`: bool per part, whether it is at this side of its call; `marked`: calls with a
-        marker at this side; `marker`: blocks of these markers. The list of a call with a marker is
-        the marker, that of another call its outer parts, and that of any other node its block.
+        For a node that stays it is its block; for a call with a marker at this side the marker; for
+        any other call its pieces at this side. `is_outer`: bool by piece, whether it is at this
+        side of its call; `marked`: calls with a marker at this side; `marker`: blocks of these
+        markers.
         """
         has_marker = np.zeros(len(self.row_of), np.bool_)
         has_marker[marked] = True

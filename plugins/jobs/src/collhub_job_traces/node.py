@@ -270,12 +270,12 @@ _TYPE_TAG, _ATTRIBUTE_TAG = TYPE << 3, ATTRIBUTE << 3 | BYTES
 
 
 def _find_head_end(record: bytes) -> tuple[int, int]:
-    """Return (node type, offset of the first attribute) of a record in canonical form.
+    """Find where the attributes of a record begin: (node type, offset of the first attribute).
 
-    (0, -1) if the record is not canonical: other fields before the attributes, a field that ends
-    after the record, a node type above 127, or a length of more than two bytes. Only tags and
-    lengths are read, not values. Without an attribute, the offset is the length of the record. The
-    node type is 0 if it is absent, and the last one of several.
+    Only tags and lengths are read, not values. Without an attribute, the offset is the length of
+    the record. The node type is 0 if it is absent, and the last one of several. (0, -1) if the
+    record is not in canonical form: unknown fields before the attributes, a field that ends after
+    the record, a node type above 127, or a length of more than two bytes.
     """
     at, end, node_type = 0, len(record), 0
     try:

@@ -103,10 +103,10 @@ def _edges(
 ) -> _Edges:
     """Return the dependencies of all nodes as (parent rows, child rows), ordered by child row.
 
-    `parents`: ids of the parents per distinct record, in the order that the edges of a child keep.
-    `index`: record of every row; `identities`: id of every row; `file_rows`: first row per file,
-    and the number of rows at the end. Ids are looked up within the file of the child only. Every id
-    must be present there: a missing one is not detected.
+    Nodes refer to records, which many nodes share. `parents`: ids of the parents by record; the
+    edges of a child keep this order. `index`: record of every row; `identities`: id of every row;
+    `file_rows`: first row of each file, then the number of rows. An id refers to a node of the same
+    file, and must be present there: a missing one is not detected.
     """
     indptr = row_pointer([len(ids) for ids in parents])
     ids = np.asarray([identity for node_parents in parents for identity in node_parents], np.uint64)

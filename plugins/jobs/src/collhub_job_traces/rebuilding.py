@@ -214,14 +214,14 @@ class BucketPlanner:
             self._sequences.append([(of_rank, depth[of_rank]) for of_rank in by_rank])
 
     def plan(self, limit_bytes: int) -> Int64Array:
-        """Assign collectives to buckets; return the row of each node's bucket, int64[nodes].
+        """Assign collectives to buckets of at most `limit_bytes`; return the bucket of each node.
 
-        A node that is not joined has its own row; the row of a bucket is that of its last member.
-        For each group and rank, buckets are filled with the candidates in the order of their ids. A
-        bucket ends before a candidate with which it would exceed `limit_bytes`, and before one with
-        another dependency depth (number of candidates on the longest path to it), so that no member
-        waits for another. A candidate larger than the limit is not joined. A group whose ranks
-        would get different buckets remains unchanged.
+        A bucket is identified by the row of its last member: int64[nodes], with the own row for a
+        node that is not joined. For each group and rank, buckets are filled with the candidates in
+        the order of their ids. A bucket ends before a candidate with which it would exceed the
+        limit, and before one with another dependency depth (number of candidates on the longest
+        path to it), so that no member waits for another. A candidate larger than the limit is not
+        joined. A group whose ranks would get different buckets remains unchanged.
         """
         sizes = self.workload.nodes.bytes
         target = np.arange(len(self.workload.nodes))
@@ -236,12 +236,13 @@ class BucketPlanner:
 
 
 def join_collectives(workload: Workload, target: Int64Array) -> JoinedJob:
-    """Replace collectives by the buckets that `BucketPlanner.plan` assigned.
+    """Replace collectives by buckets: each bucket becomes one collective with all their bytes.
 
-    `target`: row of the bucket of every node, the node's own row if it is not joined. The row of a
-    bucket gets the sum of the bytes of its members and all of their dependencies, without
-    duplicates; the other members are removed. Other rows remain in order. `joined_count` of the
-    result is the number of collectives in buckets, including the last members.
+    `target`: row of the bucket of every node (`BucketPlanner.plan`), the node's own row if it is
+    not joined. The node at that row gets the sum of the bytes and the dependencies of all members,
+    each once; the other members are removed. The remaining rows keep their order. The result also
+    has the new row of every old node, the number of collectives in buckets (the kept ones
+    included), and the number of buckets.
     """
     nodes = workload.nodes
     joined = target != np.arange(len(nodes))

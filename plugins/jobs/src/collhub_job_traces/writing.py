@@ -76,10 +76,11 @@ def trace_files(
 ) -> Iterator[Artifact]:
     """Yield the trace file of each rank; its name suffix is `.RANK.et`.
 
-    `profile`: metadata of the hub; with `""`, the traces are for a simulator: without algorithms,
-    and with new metadata. `omitted`: names of attributes that are not written. If `duration_ns` is
-    omitted, durations are written as `duration_micros`, rounded down. Original metadata are reused
-    if the job has no algorithms and no counts.
+    `profile`: text in the metadata that identifies traces of the hub. With `""` the traces are for
+    a simulator: they have no algorithms, and new metadata. Otherwise the metadata with which the
+    job was read are written again, if it has no algorithms and no counts. `omitted`: names of
+    attributes that are not written; if `duration_ns` is one, durations are written in microseconds,
+    rounded down.
     """
     # Traces for a simulator contain no algorithms; their folder selects them.
     embedded = embedded_traces(workload.algorithms) if profile else ()
@@ -194,10 +195,11 @@ class _RankColumns:
     def record(self, row: int) -> tuple[str, dict[str, int | list[int] | bytes]]:
         """Return the tokens of the record of a row, and the values that they name.
 
-        A row that was read from a trace has the original tokens, without omitted attributes. For
-        another row they are created from the columns, followed by further preserved attributes. A
-        complete preserved record (`!`) needs no values. `id` is added if the original record has
-        none and the node has an id other than 0.
+        A token names a field or attribute, or has its bytes in hexadecimal. A row that was read
+        from a trace has the original tokens; for any other row they are created from the columns,
+        followed by attributes that another format added. Omitted attributes are removed. A complete
+        preserved record (`!`) needs no values. The token `id` is added to original tokens if they
+        have none and the node has an id other than 0.
         """
         at = {name: column[row - self._first] for name, column in self._columns.items()}
         extra = at["extra"]
