@@ -51,17 +51,15 @@ class _Plan:
 
 
 def synthesize(request: SynthesisRequest, options: NcclSynthesisOptions) -> SynthesisResult:
-    """Build NCCL's ring, tree or NVLS for a collective on a topology.
+    """Build NCCL's ring, tree or NVLS algorithm for a collective on a topology.
 
     On a machine with a known GPU, algorithm, channels and chunks are those NCCL chooses for the
     size, unless options give them. `auto` builds the cheapest of ring, tree and, if possible, NVLS.
     So another algorithm may be built than NCCL's choice, which the result names too. NVLS needs all
     ranks on one node whose switches multicast and add up. The time is that of the simulator if
-    there is one, else an estimate.
-
-    Raises `UsageError` for fewer than 2 ranks, trees of another collective than all-reduce, NVLS
-    that is not possible, and a size with fewer bytes than parts; `InputError` (`too-large`) for too
-    many messages.
+    there is one, else an estimate. Raises `UsageError` for fewer than 2 ranks, trees of another
+    collective than all-reduce, NVLS that is not possible, and a size with fewer bytes than parts;
+    `InputError` (`too-large`) for too many messages.
     """
     kind = request.collective.kind
     if request.collective.num_ranks < 2:
@@ -165,15 +163,16 @@ def _group_ranks_by_node(topology: Topology, npus: Sequence[int]) -> list[list[i
 def _choose_plan(
     request: SynthesisRequest, options: NcclSynthesisOptions, nodes: Sequence[Sequence[int]]
 ) -> _Plan:
-    """Return algorithm, channels, chunks and facts: from the options, completed by NCCL's choice.
+    """Choose algorithm, channels and chunks: from the options, otherwise as NCCL does.
 
-    - Without a known GPU: ring, 1 channel, 1 chunk and no facts are the defaults.
+    - Without a known GPU the defaults are ring, 1 channel, 1 chunk, and there are no facts.
     - Otherwise the algorithm is that of the options; for `auto`, it is the cheapest by NCCL's model
       among those that can be built. Channels and the size of a chunk are those NCCL would use.
     - The number of chunks is the data per channel (per rank, for a ring without root), divided by
       the size of a chunk and rounded up, from 1 to `_MAX_CHUNKS`. It is 1 for NVLS.
 
-    Facts are the version of NCCL, NCCL's own choice and its channels, and the protocol.
+    Facts, for the result, are the version of NCCL, NCCL's own choice and its channels, and the
+    protocol.
     """
     communicator = communicator_of_topology(
         request.topology,

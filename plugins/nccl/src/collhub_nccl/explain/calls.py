@@ -84,12 +84,13 @@ NO_SETTINGS = NcclSettings({})
 
 
 def parse_settings(assignments: Sequence[str]) -> NcclSettings:
-    """Parse assignments such as `NCCL_ALGO=allreduce:^tree`; a later one overrides an earlier one.
+    """Parse assignments of NCCL's variables, such as `NCCL_ALGO=allreduce:^tree`, in order.
 
-    Only the variables in `VARIABLES` are known. Spaces around name and value are ignored.
+    A later assignment overrides an earlier one. Only the variables in `VARIABLES` are known. Spaces
+    around name and value are ignored.
 
-    - NCCL_ALGO and NCCL_PROTO: what a list excludes is kept in `excluded`, by collective and word,
-      with the assignment that excludes it. A list overrides only the collectives it names.
+    - NCCL_ALGO and NCCL_PROTO: `excluded` has the algorithms and protocols that a list excludes, by
+      collective and word, with the assignment. A list overrides only the collectives it names.
     - NCCL_NVLS_ENABLE: see `_parse_nvls`.
     - Counts of channels: a whole number from 1 to 64. It becomes the maximum or the minimum.
 
@@ -259,13 +260,9 @@ def explain_call(request: CallRequest) -> ExplainedCall:
 def count_chunks(request: CallRequest, choice: Choice) -> int:
     """Return the number of chunks that one channel sends for one part of the vector, at least 1.
 
-    The vector has this many parts:
-
-    - one for a broadcast or reduce, and for a tree;
-    - one per GPU of a node for `nvls` and `nvls_tree`;
-    - one per rank for all others: the blocks of a ring, the peers of an all-to-all.
-
-    The last chunk may be incomplete.
+    The vector is divided into parts: one for a broadcast or reduce, and for a tree; one per GPU of
+    a node for `nvls` and `nvls_tree`; one per rank for all others (blocks of a ring, peers of an
+    all-to-all). A part is divided evenly among the channels. The last chunk may be incomplete.
     """
     communicator = request.communicator
     parts = {
@@ -298,9 +295,9 @@ def _cost_alternatives(request: CallRequest) -> list[CostedAlternative]:
 def _decide(
     request: CallRequest, costed: Sequence[CostedAlternative]
 ) -> tuple[Choice | None, float | None, str, list[str]]:
-    """Return the choice, its time in us, the rule that decided, and notes.
+    """Return NCCL's choice, its time in us, the rule that decides (as text), and notes.
 
-    `costed` is sorted by cost, with last resorts behind all others. Alternatives without a time are
+    `costed` is sorted by cost, with last resorts after all others. Alternatives without a time are
     not allowed.
 
     - If none is allowed, `_decide_without_alternatives` answers.
@@ -392,12 +389,11 @@ def _find_matching_rule(
 def _decide_without_alternatives(
     request: CallRequest, excluding: str
 ) -> tuple[Choice | None, float | None, str, list[str]]:
-    """Return choice, time in us, deciding rule and notes if settings exclude all alternatives.
+    """Return choice, time in us, deciding rule and notes if the settings exclude all alternatives.
 
-    From the release `_REFUSING_VERSION` (2.24) on, NCCL reports an error: no choice and no time,
-    "refused". Earlier ones fall back to the cheapest ring, as if no setting excluded rings.
-    `excluding` names the settings in the notes. Raises `UsageError` if the settings exclude the
-    protocols of all rings.
+    `excluding`: these settings, for the notes. From NCCL 2.24 on, NCCL reports an error: no choice,
+    no time, and the rule "refused". Earlier releases fall back to the cheapest ring, as if no
+    setting excluded rings. Raises `UsageError` if the settings exclude the protocols of all rings.
     """
     if version_numbers(request.communicator.version) >= _REFUSING_VERSION:
         note = f"NCCL reports an error: {excluding} leaves no algorithm for {request.collective}"

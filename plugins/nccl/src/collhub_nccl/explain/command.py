@@ -271,8 +271,9 @@ class _Machine:
     def __init__(self, context: CommandContext, request: _Request) -> None:
         """Read the machine of `--machine` or `--topology`, and apply `--search` to its GPU.
 
-        `profile` and `topology` stay None unless reading the machine sets them. Raises `UsageError`
-        or `InputError` if the machine is unknown or an option is invalid.
+        `profile` is the profile of a known machine, `topology` that of `--topology`; each is None
+        without. Raises `UsageError` or `InputError` if the machine is unknown or an option is
+        invalid.
         """
         self.profile: MachineProfile | None = None
         self.topology: Topology | None = None

@@ -114,11 +114,12 @@ def check_log(
 
 
 def _infer_ranks(log: TuningLog, version: str) -> int | None:
-    """Return the number of ranks on one node from a logged latency of ring LL, or None.
+    """Return the number of ranks on one node that explains a logged latency of ring LL, or None.
 
-    The rows for all-reduce, all-gather and reduce-scatter are tried in the order of the log, with
-    the base and hop latencies of an H100. The first row wins that gives a whole number of ranks
-    (within 0.1) from 2 to 16.
+    The latency is base + steps * hop, with the constants of an H100, and steps = 2 (ranks - 1) for
+    an all-reduce, ranks - 1 for an all-gather and a reduce-scatter. The rows of these collectives
+    are tried in the order of the log; the first wins that gives a whole number of ranks (within
+    0.1) from 2 to 16.
     """
     for cost in log.costs:
         if (cost.algorithm, cost.protocol) == ("ring", "ll") and cost.collective in {
@@ -207,11 +208,12 @@ def _explain_cost(
 ) -> str:
     """Return a text that explains why a logged cost differs from that of the model.
 
-    The first hypothesis of `_list_hypotheses` that gives the logged cost is returned. Without one,
-    the text lists what differs by more than `_ROUNDING`:
+    `cost`: latency and bandwidth in the log; `row`: those of the model. The first hypothesis of
+    `_list_hypotheses` that gives the logged cost is returned. Without one, the text lists what
+    differs by more than `_ROUNDING`:
 
-    - the latency: as the time of a hop in us for ring and tree on one node, else as a whole in us;
-    - the bandwidth: as a factor of that of the model.
+    - the latency: as the time of a hop in us for ring and tree on one node, else as a whole in us
+    - the bandwidth: as a factor of that of the model
 
     It is "" if neither differs.
     """
@@ -241,10 +243,10 @@ def _explain_cost(
 def _list_hypotheses(
     cost: LoggedCost, log: TuningLog, communicator: Communicator
 ) -> Iterator[tuple[str, Communicator]]:
-    """Yield (description, communicator) for communicators that differ from this one in one way.
+    """Yield (description, communicator) for communicators that differ in one property.
 
-    - On one node: the bandwidth of the search that follows from the cost of ring Simple, for the
-      same collective on the same line, if it differs by more than 0.1 % from channels x speed.
+    - On one node: another bandwidth (channels * speed) of NCCL's search, as the cost of ring Simple
+      implies for the same collective on the same line, if it differs by more than 0.1 %.
     - Each version of NCCL in `_VERSIONS` whose constants differ.
     - On one node: each other number of ranks, from 2 to the GPUs of a node.
     """
@@ -274,8 +276,8 @@ def _check_threads(log: TuningLog) -> Iterator[LogFinding]:
     """Yield a finding for every logged maximum number of threads of ring and tree.
 
     Expected are 512 threads for ll and simple, and 640 for ll128. Other algorithms and protocols
-    are ignored. A difference is explained by NCCL_NTHREADS or NCCL_LL128_NTHREADS. 256 threads of
-    ring simple are explained by slow links: channels x speed of at most 12 GB/s.
+    are ignored. A finding that does not agree names NCCL_NTHREADS or NCCL_LL128_NTHREADS as
+    explanation, but for 256 threads of ring simple slow links: channels x speed of at most 12 GB/s.
     """
     usual = {"ll": 512, "ll128": 640, "simple": 512}
     for row in log.threads:

@@ -106,10 +106,11 @@ def _check_point(
 
 
 def _explain(point: Measurement, call: ExplainedCall, profile: MachineProfile) -> str:
-    """Return a text with what would give the measured time: another choice, a constant, or both.
+    """Return a text that explains a measured time which the profile does not predict.
 
-    The choice is given with its time in us, the constant with the needed and the usual value. Both
-    are joined by " or ". If neither is found, the text says that no single constant explains it.
+    It names another choice whose expected time is near the measured one, with this time in us, and
+    the constant of the profile that would give it, with the needed and the usual value; both joined
+    by " or ". Without either, the text says that no single constant explains it.
     """
     parts = []
     fitting = _find_other_choice(point, call, profile)
@@ -155,13 +156,12 @@ def _find_other_choice(
 def _find_constant(
     point: Measurement, call: ExplainedCall, profile: MachineProfile
 ) -> tuple[str, float, float] | None:
-    """Return the constant that explains a time: its name, the needed value, the usual value.
+    """Return the constant that explains a measured time: name, needed value, usual value.
 
-    Constants are tried from the most influential down. The influence of a constant is the relative
-    change of the modelled time when the constant grows by 1 %. Those below `_MIN_INFLUENCE` are not
-    tried. The first one wins for which `_solve_factor` finds a value that gives the measured time.
-    The result is None if there is none, if the call has no choice, and if the profile has no model
-    of the GPU.
+    Constants are tried from the most influential down. The influence is the relative change of the
+    modelled time when the constant grows by 1 %; those below `_MIN_INFLUENCE` are not tried. The
+    first one wins for which `_solve_factor` finds a value that gives the measured time. None if
+    there is none, if the call has no choice, and if the profile has no model of the GPU.
     """
     choice = call.choice
     communicator = call.request.communicator

@@ -89,13 +89,13 @@ _Hops = tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, Int64Ar
 
 
 def _build_hops(kind: CollectiveKind, ring: Ring, channel: int, root: int | None) -> _Hops:
-    """Return the columns (block, source, target, round, reduces, channel) of one ring's messages.
+    """Return the messages of one ring as columns (block, source, target, round, reduces, channel).
 
-    Without a root, each rank sends one message per round to the next rank of the ring. Rounds 0 to
-    n - 2 reduce (reduce-scatter) or gather (all-gather). An all-reduce does both, in rounds 0 to 2n
-    - 3. With a root, block 0 passes along n - 1 hops, one per round: from the root for a broadcast,
-    or from the rank after the root to the root for a reduce, which reduces on the way. `channel` is
-    repeated in every row. Raises `KeyError` for other collectives without a root.
+    Without a root, each rank sends one message per round to the next rank of the ring. A
+    reduce-scatter reduces, an all-gather gathers, in rounds 0 to n - 2; an all-reduce does both, in
+    rounds 0 to 2n - 3. With a root, block 0 passes along n - 1 hops, one per round: from the root
+    for a broadcast, or from the rank after the root to the root for a reduce, which reduces on the
+    way. `channel` is repeated in every row. Raises `KeyError` for other collectives without a root.
     """
     order, ranks = np.asarray(ring, np.int64), len(ring)
     if root is None:
@@ -231,16 +231,13 @@ def nvls_algorithm(
 ) -> Algorithm:
     """Build the algorithm of NVLS, where switches add up the block of every rank and multicast it.
 
-    Every rank is the head of one block. Each channel carries an equal share of it.
-
-    - Sum: all other ranks send their share to the head.
-    - Multicast: the head sends its share to all other ranks.
-
-    A reduce-scatter sums, an all-gather multicasts, an all-reduce sums and then multicasts. Other
-    collectives raise `KeyError`. A channel sends `chunks` equal parts one after the other. A switch
-    that can add up or multicast carries each as one message; other switches carry the message of
-    every rank. `npus[r]` is the NPU of rank r, by default r, among `num_npus` NPUs. Source:
-    src/device/all_reduce.h of NCCL.
+    The block of a rank is summed at this rank, its head, and multicast from it. Each channel
+    carries an equal share of it. Sum: all other ranks send their share to the head. Multicast: the
+    head sends its share to all other ranks. A reduce-scatter sums, an all-gather multicasts, an
+    all-reduce sums and then multicasts; other collectives raise `KeyError`. A channel sends
+    `chunks` equal parts one after the other. A switch that can add up or multicast carries each as
+    one message; other switches carry the message of every rank. `npus[r]` is the NPU of rank r, by
+    default r, among `num_npus` NPUs. Source: src/device/all_reduce.h of NCCL.
     """
     phases = {
         CollectiveKind.REDUCE_SCATTER: [True],

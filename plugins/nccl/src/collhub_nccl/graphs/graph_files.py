@@ -140,7 +140,7 @@ def _apply_options(graph: RingGraph, options: NcclRingOptions) -> RingGraph:
 
 
 def _find_losses(algorithm: Algorithm, graph: RingGraph) -> Iterator[Loss]:
-    """Yield what reading the file would not restore of the algorithm.
+    """Yield the properties of an algorithm that reading its graph file would not restore.
 
     Reading gives an all-reduce on the channels of the graph. The provenance is not compared. Each
     feature in `_CONSEQUENCES` that differs is one loss, in that order. All other differences, such

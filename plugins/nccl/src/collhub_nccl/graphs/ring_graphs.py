@@ -100,14 +100,14 @@ class RingGraph:
         yield from (f'      <net dev="{net:x}"/>' for net in nets[1:])
 
     def as_json(self) -> dict[str, JsonValue]:
-        """Return the parts of the graph that the rings do not determine; {} if there are none.
+        """Return the properties of the graph that do not follow from its rings and shares.
 
-        - `channels`: if they differ from `derived_channels`.
-        - `devices`: if they are not 0, 1, 2 and so on.
-        - `ranks` and `nets`: if there are any.
-        - `attributes`: those that differ from `DEFAULT_ATTRIBUTES`.
+        - `channels`: if they differ from `derived_channels`
+        - `devices`: if they are not 0, 1, 2 and so on
+        - `ranks` and `nets`: if there are any
+        - `attributes`: those that differ from `DEFAULT_ATTRIBUTES`
 
-        `restored_graph` is the inverse.
+        It is {} without any. `restored_graph` is the inverse.
         """
         derived = derived_channels(Counter(map(from_first_gpu, self.channels)))
         parts: dict[str, JsonValue] = {}
@@ -130,15 +130,16 @@ class RingGraph:
 
 
 def restored_graph(rings: Mapping[Ring, int], extension: JsonValue) -> RingGraph:
-    """Return the graph of rings and shares, with the parts that `as_json` kept, if they still fit.
+    """Build the graph of some rings, with the properties that `as_json` returned if they still fit.
 
-    `extension` may come from any document. A part of another form, or for other rings, is ignored,
-    because NCCL would misread it. These fit:
+    `rings`: share of the data by ring. `extension`: the result of `as_json`, from any document. A
+    property of another form, or for other rings, is ignored, because NCCL would misread it. These
+    fit:
 
-    - channels that are the same rings with the same shares;
-    - devices and ranks: distinct numbers, one per GPU;
-    - network devices: one pair per channel;
-    - attributes with a valid value.
+    - channels that are the same rings with the same shares
+    - devices and ranks: distinct numbers, one per GPU
+    - network devices: one pair per channel
+    - attributes with a valid value
 
     Defaults replace the others: derived channels, devices 0, 1, 2 and so on, no ranks, no network
     devices, `DEFAULT_ATTRIBUTES`.
@@ -232,17 +233,15 @@ _NOTHING = -1
 
 
 def rings_of(algorithm: Algorithm) -> dict[Ring, int]:
-    """Return the rings of an algorithm, each with the number of equal parts of the data it carries.
+    """Return the rings over which an algorithm sends, with the number of equal parts on each.
 
     The parts are the blocks of `levelled_program`. Each is followed through all messages. A ring
     lists the ranks in the order in which data passes them, from rank 0 on. Rings are in the order
-    of their first part.
-
-    A part must pass all n ranks along one path, with n - 1 messages. In an all-reduce it passes
-    twice, with 2 (n - 1) messages, both times over links of the same cycle. Raises `InputError`
-    (`not-rings`) at the first part that does not. It is also raised for fewer than 2 ranks, if no
-    rank sends anything, and for collectives other than all-reduce, all-gather, reduce-scatter,
-    broadcast and reduce. Raises the `InputError` of `levelled_program` for other faults.
+    of their first part. A part must pass all n ranks along one path, with n - 1 messages; in an
+    all-reduce twice, with 2 (n - 1) messages, both times over links of the same cycle. Raises
+    `InputError` (`not-rings`) at the first part that does not, for fewer than 2 ranks, if no rank
+    sends anything, and for collectives other than all-reduce, all-gather, reduce-scatter, broadcast
+    and reduce; and the `InputError` of `levelled_program`.
     """
     kind, n = algorithm.collective.kind, algorithm.num_ranks
     if kind not in _PASSES or n < 2:
@@ -337,10 +336,11 @@ class _Passages:
 
 
 def _record_passages(collective: Collective, program: LevelledProgram) -> _Passages:
-    """Execute the program, and return the passages of all parts: (part, source, target) columns.
+    """Execute a program on numbers of parts, and return which part each message carries.
 
-    There is one entry per block of each message, in the order of execution. Raises `InputError`
-    (`not-rings`) if no rank sends anything.
+    The result has the columns part, source rank and target rank, with one entry per block of each
+    message, in the order of execution. Raises `InputError` (`not-rings`) if no rank sends anything,
+    and if a rank reduces different parts together.
     """
     moved = list(_execute_messages(collective, program))
     if not moved:
@@ -401,10 +401,11 @@ def _get_addresses(program: LevelledProgram) -> tuple[Sequence[int], Sequence[in
 
 
 def _build_initial_memory(collective: Collective, program: LevelledProgram) -> Int64Array:
-    """Return which part is in each block of memory before the program runs, as int64.
+    """Return which part of the full buffer is in each block of memory before the program runs.
 
-    Blocks without input are `_NOTHING`. In INPUT, block i is part i. In an all-gather, whose full
-    buffer is the output, the shares of the ranks before are added to i.
+    The result is int64, `_NOTHING` for blocks without input. Block i of an INPUT is part i; in an
+    all-gather, whose full buffer is the output, it is part i of the rank's share, after the shares
+    of lower ranks.
     """
     layout = program.layout
     memory = np.full(layout.total, _NOTHING, np.int64)

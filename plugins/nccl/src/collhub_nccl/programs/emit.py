@@ -212,7 +212,7 @@ def _text(name: str, content: Callable[[], str]) -> Artifact:
 
 
 def _losses(algorithm: Algorithm) -> Iterator[Loss]:
-    """Yield what the program does not represent of the algorithm, as losses.
+    """Yield the properties of an algorithm that the program does not have, as losses.
 
     In this order: properties of the collective, columns of steps that differ from their default,
     dependencies (always, because levels replace them), and extensions.
@@ -233,7 +233,7 @@ def _losses(algorithm: Algorithm) -> Iterator[Loss]:
 
 
 def _losses_of_collective(algorithm: Algorithm) -> Iterator[Loss]:
-    """Yield what the program does not represent of the collective and its steps, as losses.
+    """Yield the properties of a collective and its steps that the program does not have, as losses.
 
     - Steps of kind COMPUTE, which are left out.
     - A custom collective without an expected result: the program cannot check its output.

@@ -31,7 +31,7 @@ class Lanes:
 
     @classmethod
     def single(cls, program: LevelledProgram) -> Lanes:
-        """Return the assignment of all records to one lane, 0, which changes no offset."""
+        """Return the assignment of all records to lane 0, with the offsets of the program."""
         scratch = program.layout.size[:, Buffer.SCRATCH]
         nothing = np.zeros(len(program), np.int64)
         return cls(nothing, program.src_offset, program.dst_offset, scratch)
@@ -40,10 +40,11 @@ class Lanes:
 def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int) -> Lanes:
     """Assign the channels of an algorithm to at most `max_lanes` lanes, which run concurrently.
 
-    Two channels share a lane if both access one block of memory and at least one writes it, or if
-    they are the two sides of a message. This joins channels to groups. Groups get lanes round
-    robin. Records of level 0 run before all messages and belong to lane 0. There is one lane if
-    `max_lanes` is 1, with one channel, and if there are more than `_MAX_ADDRESSES` accesses.
+    Two channels must share a lane if both access one block of memory and at least one writes it, or
+    if they are the two sides of a message. Channels joined by such conditions form a group; groups
+    get lanes round robin. Records of level 0 run before all messages and belong to lane 0. There is
+    one lane if `max_lanes` is 1, with one channel, and if there are more than `_MAX_ADDRESSES`
+    accesses.
     """
     channels, channel = np.unique(algorithm.steps.channel[program.row], return_inverse=True)
     algorithm_blocks = algorithm.scratch_units // program.block_units
@@ -73,11 +74,11 @@ def _number_groups(root: Int64Array, is_counted: BoolArray) -> Int64Array:
 def _find_accesses(
     program: LevelledProgram, algorithm_blocks: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
-    """Return the accesses to blocks of memory: (record, address, 1 if it writes), or None.
+    """Return the accesses of records to blocks of memory: (record, address, 1 for a write).
 
     There is one entry per block on each side of a record; addresses are in the memory of all ranks.
-    Records of level 0 and slots of levelling, which serve a single step, are left out. The result
-    is None if twice the blocks of all records are more than `_MAX_ADDRESSES`.
+    Left out are records of level 0, and the additional blocks of SCRATCH (slots) that levelling
+    uses for a single step. None if twice the blocks of all records are more than `_MAX_ADDRESSES`.
     """
     if 2 * int(program.count.sum()) > _MAX_ADDRESSES:
         return None
@@ -98,7 +99,8 @@ def _find_slot_uses(
 ) -> tuple[BoolArray, BoolArray]:
     """Return masks of the records whose source, and whose destination, is a slot of levelling.
 
-    `algorithm_blocks` has the SCRATCH blocks of the algorithm itself, by rank. Slots follow them.
+    Slots are blocks of SCRATCH that levelling adds after those of the algorithm itself, whose
+    number by rank is `algorithm_blocks`.
     """
     first = algorithm_blocks[program.rank]
     source = (program.src_buffer == Buffer.SCRATCH) & (program.src_offset >= first)
@@ -126,11 +128,12 @@ def _find_neighbours(
 def _separate_slots(
     program: LevelledProgram, lane: Int64Array, algorithm_blocks: Int64Array
 ) -> Lanes:
-    """Return lanes whose slots of levelling do not overlap, with the SCRATCH blocks of each rank.
+    """Return the lanes of all records, with separate SCRATCH slots for each lane.
 
-    On each rank, the slots of a lane are moved behind those of the lanes before it. The slots of
-    lane 0 follow the blocks of the algorithm itself (`algorithm_blocks`, by rank). Offsets that are
-    not in slots stay. Records of level 0 run before all messages, and belong to lane 0.
+    Slots are blocks of SCRATCH that levelling added. On each rank, the slots of a lane are moved
+    behind those of the lanes before it; those of lane 0 follow the blocks of the algorithm itself
+    (`algorithm_blocks`, by rank). Other offsets are kept. Records of level 0, which run before all
+    messages, belong to lane 0. The result also has the SCRATCH blocks of each rank.
     """
     num_lanes = int(lane.max(initial=0)) + 1
     group = program.rank * num_lanes + lane

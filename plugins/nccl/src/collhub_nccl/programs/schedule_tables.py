@@ -106,12 +106,12 @@ class Tables:
 
 
 def build_tables(algorithm: Algorithm, program: LevelledProgram, most_lanes: int = 1) -> Tables:
-    """Build the tables of an algorithm from its levelled program.
+    """Build the tables of the emitted program from an algorithm and its levelled program.
 
-    `most_lanes` is the maximum number of concurrent lanes. The promises, which are the required
-    contents of OUTPUT, follow from the collective, in blocks of the program. A custom collective
-    keeps its own units, which are not divided. Raises `InputError` (`too-large`) above the limits
-    of the tables.
+    `most_lanes` is the maximum number of concurrent lanes. The required contents of OUTPUT
+    (promises) follow from the collective, in blocks of the program. A custom collective keeps its
+    own units, which are not divided. Raises `InputError` (`too-large`) above the limits of the
+    tables.
     """
     collective = algorithm.collective
     # The contract of a custom collective is defined per unit, and the program does not divide
@@ -161,7 +161,7 @@ def _build_records(program: LevelledProgram, lanes: Lanes) -> Int64Array:
 
 
 def _build_promises(collective: Collective) -> tuple[Int64Array, Int64Array]:
-    """Return the required contents of OUTPUT as runs of blocks, with a row pointer by rank.
+    """Return the required contents of OUTPUT as runs of blocks, and the first run of each rank.
 
     A run is (offset, source rank, source unit, count): blocks that are adjacent in OUTPUT and in
     the INPUT of the source rank. Runs are sorted by rank, then by source. Without a defined result

@@ -239,11 +239,13 @@ def _add_tree(
 
 
 def _add_levels(machine: Machine, devices: Sequence[_SmiDevice], rate: float) -> None:
-    """Add a node for every PCI switch or CPU that several devices share, nearest relation first.
+    """Add a node for every PCI switch or CPU above several devices, the nearest relation first.
 
-    Links to it have `rate` GB/s. For the last relation in `_SHARED`, the CPUs, every device gets a
-    node above it, shared or not. The matrix does not show the PCI relation of GPUs with NVLinks;
-    their relations to other devices and their NUMA nodes may.
+    The matrix gives the relation of every two devices, such as a common PCI switch. Devices with
+    the relation form a group with a node above it; a group of one gets a node only for the last
+    relation in `_SHARED`, the CPUs. Links to the nodes have `rate` GB/s. The matrix does not show
+    the PCI relation of GPUs with NVLinks; their relations to other devices and their NUMA nodes
+    may.
     """
     # Topmost node above every device so far, and the lowest device in its group.
     top = list(range(len(devices)))

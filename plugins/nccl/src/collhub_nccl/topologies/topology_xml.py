@@ -83,11 +83,11 @@ def _draft(root: Element, options: MachineXmlOptions, fabric: Fabric) -> XmlMach
 
 
 def _facts(root: Element, options: MachineXmlOptions, fabric: Fabric) -> FileFacts:
-    """Return the facts that apply to all of a file.
+    """Determine the facts that apply to all of a topology file.
 
-    The file is from RCCL if its version is 2; NCCL writes version 1. It has GPUs if it contains a
-    <gpu> or the option `gpus` names some. It has ranks if any GPU has one. The network bandwidth is
-    that of the options, in GB/s.
+    It is from RCCL if its version is 2; NCCL writes version 1. It has GPUs if it contains a <gpu>
+    or the option `gpus` names some. It has ranks if any GPU has one. The network bandwidth is that
+    of `fabric`, in GB/s.
     """
     gpus = [element for element in root.walk() if element.name == "gpu"]
     named = options.gpus or ""

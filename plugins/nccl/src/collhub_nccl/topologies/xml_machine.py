@@ -175,7 +175,7 @@ def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
 
 
 def _pci(element: Element, above: _Above, draft: XmlMachine) -> None:
-    """Add a PCI device, as what it is, and the devices below it to `draft`.
+    """Add a PCI device to `draft`, as GPU, network card or switch, with the devices below it.
 
     It is a GPU if the option `gpus` names its bus address, or if it contains a `gpu` element.
     Otherwise its class decides between GPU and network card. Devices of all other classes are
