@@ -45,16 +45,21 @@ class RegionSide:
     kinds: tuple[StepKind, ...]
 
     def regions(self, steps: StepTable) -> BufferRegions:
-        """Return (rows, buffers, offsets) of the steps whose kind uses this side, ascending."""
+        """Return (rows, buffers, offsets) of all regions that steps access as this operand.
+
+        An operand is the source or the destination of a step; only steps of a kind that has this
+        operand are listed, by ascending row.
+        """
         rows = np.flatnonzero(steps.is_kind(*self.kinds))
         buffer = getattr(steps, self.buffer)
         offset = getattr(steps, self.offset)
         return rows, buffer[rows], offset[rows]
 
     def outer_regions(self, steps: StepTable) -> BufferRegions:
-        """Return (rows, buffers, offsets) of steps with a region of this side in INPUT or OUTPUT.
+        """Return (rows, buffers, offsets) of the regions in INPUT or OUTPUT of this operand.
 
-        Regions in SCRATCH are omitted. Rows are ascending.
+        An operand is the source or the destination of a step. Regions in SCRATCH are omitted. Rows
+        are ascending.
         """
         rows, buffer, offset = self.regions(steps)
         is_outer = buffer <= Buffer.OUTPUT
@@ -93,19 +98,20 @@ class Relocation:
         )
 
     def move(self, old: Buffer, where: BoolArray, new: Buffer, shift: Int64Array) -> None:
-        """Move buffer `old` of the selected ranks to unit `shift[rank]` of buffer `new`.
+        """Let a buffer of some ranks start at unit `shift[rank]` of another buffer.
 
-        `where`: bool[num_ranks], the selected ranks. `shift`: int64[num_ranks]. This relocation is
-        changed.
+        `old`: the buffer to move. `where`: bool[num_ranks], the ranks on which it is moved. `new`:
+        the buffer that then contains it. `shift`: int64[num_ranks]. This relocation is changed;
+        steps change only by `apply`.
         """
         self.buffer[where, old] = new
         self.shift[where, old] = shift[where]
 
     def apply(self, steps: StepTable) -> StepTable:
-        """Return a copy of the steps with relocated regions; everything else is unchanged.
+        """Return a copy of the steps in which every region is moved as this relocation says.
 
-        A region of a rank and buffer is moved to the buffer, and by the shift in units, that this
-        relocation has for them.
+        The rank and the buffer of a region determine its new buffer and by how many units its
+        offset increases. Everything else is unchanged.
         """
         moved = {}
         for side in SIDES:
@@ -135,10 +141,11 @@ class BlockMoves:
     place: Int64Array
 
     def apply(self, steps: StepTable) -> StepTable:
-        """Return the steps with the regions in INPUT and OUTPUT moved; others are unchanged.
+        """Return the steps with all regions in INPUT and OUTPUT moved with their blocks.
 
-        The new offset is that of the first unit of the region, so no region may be torn (see
-        `find_torn_rows`).
+        A region starts at the new position of its first unit and keeps its length. So it must
+        remain contiguous (`find_torn_rows` is False for its step). Regions in SCRATCH are
+        unchanged.
         """
         moved = {}
         for side in SIDES:
@@ -151,10 +158,11 @@ class BlockMoves:
     def move_units(
         self, buffer: npt.NDArray[np.integer[Any]] | int, offset: Int64Array
     ) -> Int64Array:
-        """Return the new positions of units of INPUT or OUTPUT: int64.
+        """Return the offsets of units of INPUT or OUTPUT after the moves of their blocks.
 
-        `buffer`: buffer of every unit, or one buffer for all. `offset`: old positions. Raises
-        `InputError` for a position outside all blocks, which an incorrect contract can contain.
+        `offset`: old offsets. `buffer`: buffer of every unit, or one buffer for all. The result is
+        int64, one per offset. Raises `InputError` for an offset outside all blocks, which an
+        incorrect contract can contain.
         """
         block, offset_in_block = np.divmod(offset, self.size)
         outside = np.flatnonzero((block < 0) | (block >= self.place.shape[1]))
@@ -167,10 +175,10 @@ class BlockMoves:
         return new
 
     def find_torn_rows(self, steps: StepTable) -> BoolArray:
-        """Return a mask of the rows with a region that is not contiguous after the move.
+        """Return which steps these moves would tear: bool[rows].
 
-        The result is bool[rows]. Such a region is torn: two of its adjacent blocks are not adjacent
-        in the same order afterwards. Only regions in INPUT and OUTPUT are considered.
+        A step is torn if one of its regions in INPUT or OUTPUT spans two blocks that follow each
+        other before the moves but not afterwards, so that the region is no longer contiguous.
         """
         # A region is torn if there is a gap between two of its blocks: then the numbers of gaps
         # before its first and its last block differ.
@@ -193,12 +201,12 @@ StepPairs = tuple[Int64Array, Int64Array]
 
 
 def divide_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -> StepTable:
-    """Divide the rows that `moves` would tear, and the other sides of their messages, into pieces.
+    """Divide the steps whose regions `moves` would not keep contiguous into pieces that it keeps.
 
-    All pieces have the same size: the largest for which no piece crosses a block border. The pieces
-    of a step are executed one after another, and steps that waited for the step wait for its last
-    piece. Returns the same table if nothing is torn. Raises `InputError` if the result has more
-    than 2^28 steps.
+    If a send or a receive is divided, its partner is too. All pieces have one size: the largest for
+    which no piece crosses the border of a block. The pieces of a step are executed one after
+    another. Steps that waited for the step wait for its last piece. Returns the same table if no
+    step is torn. Raises `InputError` if the result has more than 2^28 steps.
     """
     torn = moves.find_torn_rows(steps)
     torn[messages.receive] |= torn[messages.send]
@@ -228,10 +236,10 @@ def divide_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -
 
 
 def _find_piece_size(steps: StepTable, torn: BoolArray, size: int) -> int:
-    """Return the largest piece size, in units, for which no piece crosses the border of a block.
+    """Return the largest size, in units, of pieces of torn steps that cross no border of a block.
 
-    It is the greatest common divisor of the block size `size`, the counts of the torn rows, and
-    their offsets in INPUT and OUTPUT.
+    It is the greatest common divisor of the block size `size`, of the counts of the steps in
+    `torn`, and of their offsets in INPUT and OUTPUT. `torn`: bool[rows].
     """
     multiples = [np.asarray([size]), steps.count[torn]]
     for side in SIDES:
@@ -255,11 +263,12 @@ def _check_piece_count(pieces: int) -> None:
 def _build_piece_columns(
     steps: StepTable, torn: BoolArray, pieces: Int64Array, piece: int
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Build the columns of a table with `pieces[step]` rows for every step.
+    """Build the columns of a step table in which torn steps are replaced by their pieces.
 
-    The pieces of a torn step have `piece` units each, at increasing offsets on the sides that the
-    step uses. Other steps have one row and are unchanged. A known duration is divided by the number
-    of pieces and rounded up. Dependencies are not part of the columns.
+    `torn`: bool[rows]. `pieces`: number of rows that replace each step, 1 if it is not torn.
+    `piece`: units of a piece. The pieces of a step have ascending offsets in the regions that it
+    uses. A known duration is divided by the number of pieces and rounded up. Steps that are not
+    torn are unchanged. Dependencies are not part of the columns.
     """
     row = np.repeat(np.arange(len(steps)), pieces)
     piece_number = counted_positions(pieces)
@@ -279,10 +288,11 @@ def _build_piece_columns(
 def _renumber_edges(
     indptr: Int64Array, indices: Int64Array, first: Int64Array, last: Int64Array
 ) -> StepPairs:
-    """Return the dependencies between pieces as (parents, children).
+    """Convert dependencies between steps to dependencies between pieces: (parent rows, child rows).
 
-    The first piece of a step waits for the last piece of each step on which it depends. `first`,
-    `last`: first and last row of the pieces of each step.
+    The first piece of a step waits for the last piece of each step on which it depends. `indptr`,
+    `indices`: the old dependencies. `first`, `last`: first and last new row of the pieces of each
+    step.
     """
     children = group_of_entry(indptr)
     return last[indices], first[children]
@@ -307,10 +317,11 @@ class BufferUsage:
 
 
 def build_contract(collective: Collective) -> CustomContract:
-    """Build the contract of a collective as a table; a custom collective has its own contract.
+    """Build the contract (buffer sizes, ranks with data, expected results) of any collective.
 
-    `expected` is None only if a custom collective has no expected results. Raises `InputError`
-    (`too-large`) if ranks times units exceed `MAX_UNITS_IN_TABLE`.
+    A custom collective has one already, which is returned. `expected` is None only if that contract
+    has no expected results. Raises `InputError` (`too-large`) if ranks times units exceed
+    `MAX_UNITS_IN_TABLE`.
     """
     if collective.contract is not None:
         return collective.contract
@@ -331,12 +342,12 @@ def build_contract(collective: Collective) -> CustomContract:
 
 
 def measure_usage(algorithm: Algorithm, contract: CustomContract) -> BufferUsage:
-    """Measure the used part of INPUT and OUTPUT of every rank, in units.
+    """Measure how many units of INPUT and OUTPUT each rank of an algorithm uses, from unit 0 on.
 
-    `contract`: contract of the algorithm's collective. On ranks with a defined input, the used
-    INPUT is that of the contract; on all other ranks it ends at the last unit that a step accesses.
-    The used OUTPUT ends at the last unit that a step accesses or a result requires. The result also
-    contains the ends of the accesses of both buffers.
+    `contract`: contract of the algorithm's collective. INPUT is used as far as the contract says on
+    ranks with data, and up to the last unit that a step accesses on other ranks. OUTPUT is used up
+    to the last unit that a step accesses or that has an expected result. `reached_input` and
+    `reached_output` of the result count only the accesses of steps.
     """
     inputs = _find_touched_ends(algorithm.steps, Buffer.INPUT)
     outputs = _find_touched_ends(algorithm.steps, Buffer.OUTPUT)
@@ -346,10 +357,10 @@ def measure_usage(algorithm: Algorithm, contract: CustomContract) -> BufferUsage
 
 
 def count_required_units(contract: CustomContract) -> Int64Array:
-    """Return the end of the last required result in OUTPUT of each rank: int64[num_ranks].
+    """Return how many units of OUTPUT each rank needs for its expected results, from unit 0 on.
 
-    It is 0 for ranks without results. If the contract has no expected results, it is the size of
-    OUTPUT.
+    It is the offset of the last result plus 1, and 0 on ranks without results. If the contract has
+    no expected results (None), it is the size of OUTPUT. The result is int64[num_ranks].
     """
     expected = contract.expected
     if expected is None:

@@ -126,10 +126,10 @@ def compose(
 
 
 def _check_request(sources: Sequence[str], composition: _Composition) -> None:
-    """Raise `UsageError` for requests without effect, and if standard input is named repeatedly.
+    """Raise `UsageError` if a request would change nothing, or names standard input more than once.
 
-    Requests without effect are `--interleaved` with a single instance, and a single algorithm
-    without instances, ranks or embedding.
+    A request changes nothing if `--interleaved` is given for one instance, or if a single algorithm
+    is given with one instance and neither ranks nor an embedding.
     """
     if sources.count("-") > 1:
         raise UsageError("standard input is named more than once", cure="name files, or - once")
@@ -168,11 +168,11 @@ def _read_parts(
 
 
 def _compose(parts: Sequence[Algorithm], composition: _Composition) -> Algorithm:
-    """Compose the parts in sequence, then apply the options.
+    """Compose algorithms in sequence, and apply the options of the command to the result.
 
-    First come the instances (interleaved or not). Then the algorithm is embedded in `embed` ranks,
-    by default at ranks 0, 1, 2, ..., or, without `embed`, renumbered if `ranks` is given. Raises
-    the errors of these operations.
+    First the result is copied `instances` times (interleaved or not). With `embed`, it then runs on
+    the given `ranks` of that many ranks, by default on ranks 0, 1, 2, ... Without `embed`, its
+    ranks are renumbered if `ranks` is given. Raises the errors of these operations.
     """
     # Imported here, since the help of a command needs no numpy.
     from collhub_compose.ranks import embed, relabel

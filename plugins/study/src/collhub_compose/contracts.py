@@ -23,10 +23,11 @@ _MAX_ROWS = 1 << 24
 
 
 def substitute(first: Contributions, second: Contributions, num_ranks: int) -> Contributions:
-    """Replace every contribution of `second` by the contributions of `first` to its source unit.
+    """Combine the contributions of two algorithms that run in sequence into those of the whole.
 
-    This is a join on (rank, unit). A contribution for which `first` has none disappears, and
-    repeated rows multiply. The order is that of `second`, then of `first`. Raises `InputError` for
+    Each row of `second`, which reads a unit of its INPUT, is replaced by all rows of `first` whose
+    result is that unit of that rank. A row of `second` for which `first` has none disappears.
+    Repeated rows multiply. The order is that of `second`, then of `first`. Raises `InputError` for
     more than 2^24 rows.
     """
     second = expand_all_ranks(second, num_ranks)
@@ -78,11 +79,11 @@ def are_equal(first: Contributions, second: Contributions) -> bool:
 
 
 def to_canonical(rows: Contributions, num_ranks: int) -> Contributions:
-    """Convert a relation to its canonical form, in which equal relations have equal rows.
+    """Convert contributions to a canonical form, in which equal relations have equal rows.
 
     Rows are sorted by (rank, offset, source unit, source rank). Where all ranks contribute the same
-    unit, `ALL_RANKS` replaces them, as often as the set of ranks is complete. Repeated rows are
-    kept.
+    source unit to a result, one row with the source `ALL_RANKS` replaces their rows; if all ranks
+    contribute it n times, n such rows. Further repetitions are kept.
     """
     table = np.stack([rows.rank, rows.offset, rows.source_unit, rows.source_rank])
     table, times = _count_distinct(table, np.ones(len(rows), np.int64))
@@ -105,11 +106,11 @@ def to_canonical(rows: Contributions, num_ranks: int) -> Contributions:
 def _count_complete_sets(
     source_rank: Int64Array, times: Int64Array, group: Int64Array, num_ranks: int
 ) -> Int64Array:
-    """Return for each group how often all ranks occur in it: int64.
+    """Return for each group of rows how often every rank occurs in it as the source: int64.
 
-    It is the minimum over the ranks of their number. `times`: how often each row occurs; the rows
-    themselves are distinct. `group`: group of each row, from 0. Rows with the source `ALL_RANKS` do
-    not count.
+    This is the number of the rarest rank, 0 if a rank is missing. The rows are distinct pairs of
+    group and source rank; `times` says how often each one occurs. `group`: group of each row, from
+    0. Rows with the source `ALL_RANKS` do not count.
     """
     is_named = source_rank != ALL_RANKS
     groups = group.max(initial=-1) + 1
@@ -184,12 +185,12 @@ def compose_contracts(first: CustomContract, second: CustomContract) -> CustomCo
 
 
 def find_collective(contract: CustomContract, usage: BufferUsage, op: ReduceOp) -> Collective:
-    """Find the collective that has this contract.
+    """Return a collective with the given contract: a standard one if possible, else a custom one.
 
-    It is a standard collective if one has an equal contract, otherwise a custom one. The size of an
-    INPUT without data, or of an OUTPUT without results, need only be large enough for the steps
-    (`usage`). A custom collective gets the smallest possible sizes. The result supports
-    out-of-place calls only; the caller sets the modes.
+    The sizes of an INPUT without data and of units of OUTPUT without results do not matter, if they
+    are large enough for the steps. `usage`: the units that the steps access. A custom collective
+    gets the smallest possible sizes. The result supports out-of-place calls only; the caller sets
+    the modes.
     """
     trimmed = _trim_contract(contract, usage)
     largest_input = int(trimmed.input_units.max())
@@ -209,10 +210,11 @@ def find_collective(contract: CustomContract, usage: BufferUsage, op: ReduceOp) 
 
 
 def _trim_contract(contract: CustomContract, usage: BufferUsage) -> CustomContract:
-    """Return the contract in canonical form with the smallest buffers for data, results and steps.
+    """Return the contract in canonical form, with buffers as small as its use and data permit.
 
-    Inputs that are not defined have the size that the steps access. Outputs have the larger one of
-    the accessed and the required size. `expected` None remains None.
+    An INPUT without data is as long as the steps access it (`usage`). OUTPUT is as long as they
+    access it or results need, whichever is more. An INPUT with data keeps its size. `expected` None
+    remains None.
     """
     # Steps may use more of a buffer than the contract requires, as working memory.
     expected = contract.expected
@@ -249,11 +251,12 @@ def _generate_kinds(contract: CustomContract) -> Iterator[tuple[CollectiveKind, 
 def _match_kind(
     kind: CollectiveKind, root: int | None, unit_count: int, contract: CustomContract, op: ReduceOp
 ) -> Collective | None:
-    """Return the collective of this kind if its contract equals `contract`, otherwise None.
+    """Return the standard collective of this kind and root if it has the given contract, else None.
 
-    `contract` must be in canonical form. The expected results must be equal, the same ranks must
-    have equally much data, and the buffers must be at least as large as those of `contract`. A
-    split collective also needs a unit count that is a multiple of the ranks.
+    `contract` must be in canonical form. It must have the same expected results, the same ranks
+    with data, and equally long data. The other buffers of the standard collective may be larger
+    than those of `contract`, not smaller. Collectives that divide buffers among the ranks also need
+    a `unit_count` that is a multiple of the number of ranks.
     """
     num_ranks = len(contract.defined)
     if unit_count % num_ranks and kind.traits.is_split:

@@ -106,11 +106,11 @@ def check_composable(algorithm: Algorithm) -> Messages:
 
 
 def _find_contract_defect(collective: Collective) -> str | None:
-    """Return a text about a rank or unit in the contract that does not exist; None if all do.
+    """Return a text if a collective's contract names a rank or unit that does not exist, else None.
 
-    Ranks and source ranks must be ranks of the collective; `ALL_RANKS` is permitted as a source.
-    Units must be inside their buffers; the source units of `ALL_RANKS` are not checked. Collectives
-    without a contract, or with an empty one, have no defect.
+    Source and target ranks must be ranks of the collective; a source may also be `ALL_RANKS`, whose
+    source units are not checked. Other units must be inside their buffers. A collective without a
+    contract, or with an empty one, has no defect.
     """
     contract = collective.contract
     if contract is None or contract.expected is None:
@@ -160,11 +160,11 @@ def check_rank_counts(algorithms: Sequence[Algorithm]) -> None:
 
 
 def check_seam(first: Algorithm, second: Algorithm) -> None:
-    """Raise `UsageError` (`seam`) unless the first OUTPUT provides the second INPUT.
+    """Raise `UsageError` (`seam`) unless the first algorithm leaves what the second one needs.
 
-    On each rank whose INPUT is defined and not empty, OUTPUT and INPUT must have equal sizes, and
-    the first algorithm must define every unit. The message names the first rank that does not fit.
-    If the first algorithm has no expected results, only sizes are compared.
+    On each rank where the second algorithm reads data from INPUT, the OUTPUT of the first must have
+    the same size, and the first must define every unit of it. The message names the first rank that
+    does not fit. If the first algorithm has no expected results, only sizes are compared.
     """
     output_contract, input_contract = (
         build_contract(first.collective),
@@ -188,10 +188,10 @@ def check_seam(first: Algorithm, second: Algorithm) -> None:
 
 
 def find_common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
-    """Return the reduction operator of a pair of algorithms.
+    """Return the reduction operator of two algorithms that run in sequence.
 
-    It is the operator of the part that has reducing steps, or that of the first part if neither has
-    any. Raises `UsageError` (`reduce-op`) if both parts reduce and have different operators or both
+    If only one of them reduces, it is the operator of that one; if neither does, that of the first.
+    Raises `UsageError` (`reduce-op`) if both reduce and have different operators, or if both
     average.
     """
     reducing = [
@@ -222,11 +222,11 @@ def find_common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
 
 
 def find_common_bytes(first: Algorithm, second: Algorithm, unit_count: int) -> int | None:
-    """Return the size of the composed pair in bytes; None if neither part has a size.
+    """Return the size in bytes of the composition of two algorithms; None if neither has a size.
 
-    It is the size of one unit of the first part that has a size, times `unit_count`. The parts must
-    have units of the same size. Raises `UsageError` (`seam`) if both have sizes and these differ
-    for the longest OUTPUT of the first part; other buffers may differ.
+    It is the size of `unit_count` units (those of the composition) of the first part that has a
+    size. If both have sizes, the longest OUTPUT of the first part must have equally many bytes in
+    both, otherwise `UsageError` (`seam`) is raised.
     """
     sized_parts = [part for part in (first, second) if part.collective_bytes is not None]
     if not sized_parts:
@@ -247,10 +247,10 @@ def find_common_bytes(first: Algorithm, second: Algorithm, unit_count: int) -> i
 
 
 def _find_first_missing(expected: Contributions, needed: Int64Array) -> tuple[int, int] | None:
-    """Return (rank, unit) of the first needed unit that `expected` does not fill, or None.
+    """Return (rank, unit) of the first needed unit without an expected result; None without one.
 
-    `needed`: int64[num_ranks], number of needed units of every rank, from unit 0 on. The order is
-    by rank, then by unit.
+    `needed`: int64[num_ranks], how many units each rank needs, from unit 0 on. First means the
+    lowest rank, then the lowest unit.
     """
     starts = first_positions(needed)
     is_filled = np.zeros(int(needed.sum()), np.bool_)

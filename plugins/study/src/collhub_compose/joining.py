@@ -28,12 +28,13 @@ _MAX_ADDRESSES = 2.0**61
 def join_in_sequence(
     parts: Sequence[StepTable], collective: Collective, scratch_units: Int64Array
 ) -> StepTable:
-    """Concatenate the steps of parts so that each part uses the results of the previous ones.
+    """Concatenate the steps of algorithms that run one after another, with the needed dependencies.
 
-    The regions of the parts must be in the buffers of `collective`. There is no barrier: a step
-    gets a data dependency on the steps of earlier parts that access the same units, if one of the
-    two writes, in any mode that the collective supports. Different parts get different channels and
-    lanes. `scratch_units`: int64[num_ranks].
+    The regions of all parts must already be in the buffers of `collective`. There is no barrier.
+    Instead, a step waits for (data dependency) the last steps of earlier parts that access a unit
+    that it accesses too, if one of the two writes it. Memory is shared as in any of the modes (in
+    place, out of place) that the collective supports. Each part gets its own channels and lanes.
+    `scratch_units`: int64[num_ranks], total scratch.
     """
     # There is no barrier: a step waits only for those steps of earlier parts that touch the same
     # units, one of the two writing, in a mode that the collective claims. Such pairs are found on
@@ -147,10 +148,11 @@ def _collect_dependencies(parts: Sequence[StepTable], name: str) -> StepPairs:
 
 
 def _find_positions(parts: Sequence[StepTable]) -> Int64Array:
-    """Return the position of every step in an order that respects the dependencies: int64.
+    """Return the position of every step in one possible execution order of all parts: int64.
 
-    The result has one entry per step of the concatenated parts. All positions of a part are above
-    those of the previous parts. Steps that can never be executed have -1.
+    The order respects all dependencies and messages within a part, and executes the parts one after
+    another. Steps that can never be executed have -1. The result has one entry per step of the
+    concatenated parts.
     """
     positions = []
     done = 0
@@ -165,12 +167,12 @@ def _find_positions(parts: Sequence[StepTable]) -> Int64Array:
 
 
 def _find_conflicts(algorithm: Algorithm, position: Int64Array, part_of: Int64Array) -> StepPairs:
-    """Find the pairs (earlier row, later row) of different parts that conflict in any mode.
+    """Find pairs of steps of different parts that must keep their order: (earlier, later rows).
 
-    Two rows conflict if they access the same unit and at least one writes; only adjacent accesses
-    to a unit are returned. `position`, `part_of`: int64 per row, its position in an execution order
-    and its part. A pair may occur once per supported mode. Raises `InputError` if addresses are too
-    large.
+    The two access the same unit of memory, at least one of them writes, and no conflicting access
+    lies between them. Memory is shared as in each mode (in place, out of place) that the collective
+    supports, so a pair may occur twice. `position`: position of each row in an execution order.
+    `part_of`: part of each row. Raises `InputError` if addresses are too large.
     """
     collective = algorithm.collective
     _check_memory(algorithm)

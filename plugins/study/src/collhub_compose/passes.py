@@ -150,9 +150,10 @@ def _report_changes(before: Algorithm, after: Algorithm) -> PassResult:
 
 
 def _collect_properties(algorithm: Algorithm) -> dict[str, str]:
-    """Return the properties of an algorithm that a user would compare, as texts by name.
+    """Return the properties of an algorithm that a report of changes compares, as texts by name.
 
-    `channels` is the number of different channels of messages. A missing root is the text "None".
+    They are the collective, root, ranks, units, steps, channels and the two modes of calls.
+    `channels` is the number of different channels of sends. A missing root is the text "None".
     """
     collective, steps = algorithm.collective, algorithm.steps
     messages = steps.channel[steps.sends]

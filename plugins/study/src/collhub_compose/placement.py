@@ -70,10 +70,11 @@ class Seam:
 def place_seam(first: PlacedPart, second: PlacedPart, joint: Collective) -> Seam | None:
     """Choose where each rank stores the data between two parts, and the modes of the result.
 
-    The data of a rank is in OUTPUT, at the unit where `second` has its INPUT in place, or in
-    SCRATCH (offset -1). OUTPUT is preferred because it needs no memory; a place must be permitted
-    in every mode that the result supports. The combinations of modes in `_MODE_CHOICES` are tried
-    in order, and the first with a place on every rank is taken. Returns None if there is none.
+    A rank stores what `first` leaves and `second` reads either in OUTPUT, at the unit where
+    `second` has its INPUT in in-place calls, or in SCRATCH (offset -1). OUTPUT is preferred because
+    it needs no memory. A choice must work in every mode that the result supports. The combinations
+    of modes in `_MODE_CHOICES` are tried in order; the first for which every rank has a choice is
+    taken. Returns None if there is none.
 
     `joint`: collective of the result.
     """
@@ -99,12 +100,12 @@ def place_seam(first: PlacedPart, second: PlacedPart, joint: Collective) -> Seam
 
 
 def is_usable(part: PlacedPart, inputs: Int64Array, outputs: Int64Array) -> BoolArray:
-    """Return whether a part works with INPUT and OUTPUT at these addresses: bool[num_ranks].
+    """Return for each rank whether a part works with its buffers at these addresses: bool array.
 
-    `inputs`, `outputs`: int64[num_ranks], first units of both in one memory. If the used parts of
-    the buffers are disjoint, the part must support out-of-place calls, or be in place with disjoint
-    buffers on this rank. If they overlap, the part must support in-place calls and the distance of
-    the buffers must be that of in-place calls.
+    `inputs`, `outputs`: int64[num_ranks], addresses of unit 0 of both buffers in one memory. If the
+    used parts of the buffers overlap, the part must support in-place calls, with the same distance
+    between the buffers. If they do not overlap, the part must support out-of-place calls, or its
+    buffers must not overlap on this rank in in-place calls either.
     """
     are_disjoint = _are_disjoint(part.usage, inputs, outputs)
     if not part.collective.in_place:
@@ -120,7 +121,7 @@ def is_usable(part: PlacedPart, inputs: Int64Array, outputs: Int64Array) -> Bool
 
 
 def find_input_in_output(collective: Collective) -> Int64Array:
-    """Return the unit of OUTPUT at which INPUT starts in place: int64[num_ranks].
+    """Return for each rank the unit of OUTPUT at which INPUT starts in in-place calls: int64.
 
     It is -1 on ranks where INPUT starts before OUTPUT, and on all ranks if the collective does not
     support in-place calls.
@@ -143,10 +144,11 @@ def _build_layout(collective: Collective, in_place: bool) -> MemoryLayout:
 def _is_allowed(
     first: PlacedPart, second: PlacedPart, layout: MemoryLayout, seam: Int64Array
 ) -> BoolArray:
-    """Return whether both parts work with the data between them at given addresses.
+    """Return for each rank whether two parts work with the data between them at an address.
 
-    The data is the output of the first part and the input of the second. `seam`: int64[num_ranks],
-    its first unit in the memory of `layout`. The result is bool[num_ranks].
+    The data is the OUTPUT of the first part and the INPUT of the second. `seam`: int64[num_ranks],
+    its address in the memory of `layout`. The INPUT of the first and the OUTPUT of the second are
+    where `layout` has them.
     """
     inputs = layout.base[:, Buffer.INPUT]
     outputs = layout.base[:, Buffer.OUTPUT]
@@ -172,13 +174,13 @@ UnitsOfRanks = tuple[Int64Array, Int64Array]
 
 
 def make_out_of_place(algorithm: Algorithm) -> Algorithm:
-    """Add copies to an algorithm that supports only in-place calls, so that it works out of place.
+    """Let an algorithm that supports only in-place calls work out of place, by additional copies.
 
-    An algorithm that supports out-of-place calls is returned unchanged. A rank then works in OUTPUT
-    if its INPUT is part of OUTPUT in place, otherwise in additional SCRATCH. The units of INPUT are
-    copied there one by one, and results are copied from SCRATCH to OUTPUT. The result supports only
-    out-of-place calls. Raises `UsageError` (`no-result`) if results must be copied and the contract
-    has no expected results.
+    Each rank first copies its INPUT, one step per unit, to the memory in which it then works:
+    OUTPUT, if INPUT is part of OUTPUT in in-place calls, otherwise additional SCRATCH. Results in
+    SCRATCH are finally copied to OUTPUT. The new algorithm supports only out-of-place calls. An
+    algorithm that supports them already is returned unchanged. Raises `UsageError` (`no-result`) if
+    results must be copied and the contract has no expected results.
     """
     if algorithm.collective.out_of_place:
         return algorithm
@@ -209,11 +211,11 @@ def make_out_of_place(algorithm: Algorithm) -> Algorithm:
 def _relocate_buffers(
     algorithm: Algorithm, usage: BufferUsage, in_output: BoolArray, place: Int64Array
 ) -> tuple[Relocation, Int64Array]:
-    """Build the relocation of INPUT and OUTPUT; also return the units that both occupy together.
+    """Build the relocation with which an in-place algorithm works in OUTPUT or in SCRATCH.
 
-    Ranks in `in_output` work in OUTPUT, with INPUT at unit `place`. On other ranks both are moved
-    to SCRATCH after its existing units, with their in-place distance. The second result is
-    int64[num_ranks].
+    `in_output`: ranks that work in OUTPUT; their INPUT starts at unit `place` of it. On other ranks
+    INPUT and OUTPUT move to SCRATCH, after its existing units, with the distance that they have in
+    place. Also returns the number of units that both occupy together: int64[num_ranks].
     """
     no_scratch = np.zeros(algorithm.num_ranks, np.int64)
     layout = algorithm.collective.memory_layout(True, no_scratch).base
@@ -230,10 +232,10 @@ def _relocate_buffers(
 
 
 def _list_results(algorithm: Algorithm, contract: CustomContract, where: BoolArray) -> UnitsOfRanks:
-    """List (rank, unit) of all results of the selected ranks, sorted, each once.
+    """List the units with expected results on the selected ranks: (ranks, units), sorted.
 
-    `where`: bool[num_ranks], the selected ranks. Raises `UsageError` (`no-result`) if any rank is
-    selected and the contract has no expected results.
+    `where`: bool[num_ranks], the selected ranks. If the contract has no expected results (None),
+    the list is empty, or, if any rank is selected, `UsageError` (`no-result`) is raised.
     """
     if contract.expected is not None:
         units = np.stack([contract.expected.rank, contract.expected.offset])
@@ -251,10 +253,10 @@ def _list_results(algorithm: Algorithm, contract: CustomContract, where: BoolArr
 
 
 def _build_copies_in(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) -> StepTable:
-    """Build steps that copy units of `buffer` to their relocated positions, one step per unit.
+    """Build steps that copy units of `buffer` to where `relocation` moves them, one step per unit.
 
-    Single units are copied so that a later step waits only for the units that it accesses. `cells`:
-    (ranks, units).
+    There is one step per unit so that a later step waits only for the units that it accesses.
+    `cells`: (ranks, units), the units to copy.
     """
     # One by one, so that a step waits only for the units that it touches.
     rank, unit = cells
@@ -264,9 +266,9 @@ def _build_copies_in(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer
 
 
 def _build_copies_out(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer) -> StepTable:
-    """Build steps that copy units from their relocated positions back to `buffer`.
+    """Build steps that copy units of `buffer` back from where `relocation` has moved them.
 
-    There is one step per unit, in the order of `cells` (ranks, units).
+    `cells`: (ranks, units), the units to copy; there is one step per unit, in this order.
     """
     # Results in OUTPUT are in place already: only those in SCRATCH are copied.
     rank, unit = cells
@@ -278,9 +280,9 @@ def _build_copies_out(cells: UnitsOfRanks, relocation: Relocation, buffer: Buffe
 def _find_new_positions(
     cells: UnitsOfRanks, relocation: Relocation, buffer: Buffer
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the buffer and the unit of relocated units of `buffer`: two int64 arrays.
+    """Return the buffers and units to which `relocation` moves units of `buffer`: int64 arrays.
 
-    `cells`: (ranks, units). The results are in the same order.
+    `cells`: (ranks, units), the units in `buffer`. The results are in the same order.
     """
     rank, unit = cells
     moved_unit = relocation.shift[rank, buffer] + unit

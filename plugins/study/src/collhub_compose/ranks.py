@@ -33,12 +33,12 @@ from hub_core.model import (
 
 
 def relabel(algorithm: Algorithm, permutation: Sequence[int]) -> Algorithm:
-    """Renumber the ranks: rank `permutation[r]` does the work of rank r.
+    """Renumber the ranks of an algorithm: rank `permutation[r]` does the work of rank r.
 
-    The root and the shares of ranks are renumbered too: share k of the output of an all-gather
-    becomes share `permutation[k]`. A step on several shares that are then not adjacent is divided.
-    Extensions are dropped. Raises `UsageError` (`ranks`) if `permutation` is not a permutation of
-    the ranks, and `InputError` if the algorithm cannot be composed.
+    The root and the shares of ranks in the buffers are renumbered too: share k of the output of an
+    all-gather becomes share `permutation[k]`. A step on several shares is divided if they are not
+    adjacent afterwards. Extensions are dropped. Raises `UsageError` (`ranks`) if `permutation` is
+    not a permutation of the ranks, and `InputError` if the algorithm cannot be composed.
     """
     messages = check_composable(algorithm)
     new_ranks = _check_places(permutation, algorithm.num_ranks, algorithm.num_ranks)
@@ -56,14 +56,14 @@ def relabel(algorithm: Algorithm, permutation: Sequence[int]) -> Algorithm:
 
 
 def embed(algorithm: Algorithm, ranks: Sequence[int], num_ranks: int) -> Algorithm:
-    """Execute the algorithm on some of `num_ranks` ranks: rank `ranks[r]` does the work of rank r.
+    """Execute an algorithm on some of `num_ranks` ranks: rank `ranks[r]` does the work of rank r.
 
-    The other ranks are idle and have no expected results. The result supports a mode if the buffers
-    of the collective are then placed as the algorithm needs them. If there is no such mode, copies
-    are added so that it works out of place. Extensions are dropped.
+    The other ranks are idle and have no expected results. The result supports a mode (in place, out
+    of place) if calls in this mode have the buffers where the algorithm can work with them. If no
+    mode is possible, copies are added so that it works out of place. Extensions are dropped.
 
-    Raises `UsageError` (`ranks`) if `ranks` are not distinct ranks of 0..`num_ranks` - 1, one per
-    rank of the algorithm, or if `num_ranks` is not in 1..`MAX_RANKS`. Raises `InputError` if the
+    Raises `UsageError` (`ranks`) unless `ranks` are distinct ranks of 0..`num_ranks` - 1, one per
+    rank of the algorithm, and `num_ranks` is in 1..`MAX_RANKS`. Raises `InputError` if the
     algorithm cannot be composed.
     """
     check_composable(algorithm)
@@ -102,10 +102,10 @@ def _compute_bytes(algorithm: Algorithm, units: int) -> int | None:
 
 
 def _check_places(ranks: Sequence[int], expected: int, num_ranks: int) -> Int64Array:
-    """Return the new numbers of ranks as int64 after checking them.
+    """Check a list of ranks, and return it as int64.
 
-    They must be `expected` distinct numbers in 0..`num_ranks` - 1. Raises `UsageError` (`ranks`)
-    with the first defect of `_find_defect`.
+    It must have `expected` distinct numbers in 0..`num_ranks` - 1. Otherwise `UsageError` (`ranks`)
+    is raised, with the defect that `_find_defect` names and an example.
     """
     message = _find_defect(ranks, expected, num_ranks)
     if message is None:
@@ -135,11 +135,11 @@ def _find_defect(ranks: Sequence[int], expected: int, num_ranks: int) -> str | N
 
 
 def _build_share_moves(collective: Collective, new_ranks: Int64Array) -> BlockMoves:
-    """Build the moves of the shares of ranks in INPUT and OUTPUT, where a block is a share.
+    """Build the moves of the ranks' shares in INPUT and OUTPUT when ranks are renumbered.
 
-    Share r moves to `new_ranks[r]`: in INPUT if the collective splits by target, in OUTPUT if it
-    splits by source. If data is not split, nothing moves, and a block has the size of the largest
-    buffer.
+    Share r moves to position `new_ranks[r]`: in INPUT if the collective divides INPUT by target
+    rank, in OUTPUT if it divides OUTPUT by source rank. Otherwise nothing moves. The block size is
+    that of a share, or, if the collective divides nothing, that of the largest buffer.
     """
     place = np.tile(np.arange(len(new_ranks), dtype=np.int64), (2, 1))
     traits = collective.kind.traits
@@ -172,11 +172,12 @@ def _relabel_collective(collective: Collective, new_ranks: Int64Array) -> Collec
 def _relabel_contract(
     contract: CustomContract, new_ranks: Int64Array, num_ranks: int
 ) -> CustomContract:
-    """Renumber the ranks of a contract; the remaining ranks have no data and no results.
+    """Renumber the ranks of a contract, and extend it to `num_ranks` ranks.
 
-    `new_ranks`: new number of every rank of the contract. The source `ALL_RANKS` is replaced by the
-    renumbered ranks if there are idle ranks, which it would include. A contract without expected
-    results has none afterwards.
+    `new_ranks`: new number of every rank of the contract. All other ranks are idle: they have empty
+    buffers, no data and no results. If there are idle ranks, the source `ALL_RANKS`, which would
+    include them, is replaced by the renumbered ranks. A contract without expected results has none
+    afterwards.
     """
     defined = np.zeros(num_ranks, np.bool_)
     defined[new_ranks] = contract.defined
@@ -199,11 +200,12 @@ def _relabel_contract(
 def _embed_collective(
     algorithm: Algorithm, new_ranks: Int64Array, num_ranks: int
 ) -> tuple[Collective, tuple[bool, bool]]:
-    """Build the collective of all ranks; also return the modes in which it can be called.
+    """Find the collective of an algorithm on some of `num_ranks` ranks, and its possible modes.
 
-    Rank r of the algorithm becomes rank `new_ranks[r]` of `num_ranks`; other ranks have no data and
-    no results. The modes are (in place, out of place). A mode is possible if the buffers of the
-    algorithm's ranks are then placed as the algorithm needs them.
+    Rank r of the algorithm becomes rank `new_ranks[r]`; other ranks have no data and no results.
+    The modes are (in place, out of place): whether calls of the collective in this mode have the
+    buffers where the algorithm can work with them. The modes of the returned collective itself are
+    not set.
     """
     contract = build_contract(algorithm.collective)
     usage = measure_usage(algorithm, contract)
@@ -224,10 +226,11 @@ def _embed_collective(
 def _is_callable(
     part: PlacedPart, collective: Collective, new_ranks: Int64Array, *, in_place: bool
 ) -> bool:
-    """Return whether a part on given ranks works with the buffers of a collective in one mode.
+    """Return whether an algorithm works with the buffers of a larger collective in one mode.
 
-    `new_ranks`: the rank of the collective for each rank of the part. Idle ranks of the collective
-    do not matter.
+    `new_ranks`: the rank of the collective for each rank of the algorithm (`part`). Other ranks of
+    the collective are idle and do not matter. `in_place`: whether calls in place or out of place
+    are meant.
     """
     # Idle ranks do not matter.
     no_scratch = np.zeros(collective.num_ranks, np.int64)
@@ -244,9 +247,9 @@ def _spread_values(units: Int64Array, new_ranks: Int64Array, num_ranks: int) -> 
 
 
 def _renumber_steps(steps: StepTable, new_ranks: Int64Array, num_ranks: int) -> StepTable:
-    """Return the steps of `num_ranks` ranks, with rank r replaced by `new_ranks[r]`.
+    """Return the steps as a table of `num_ranks` ranks, with rank r renamed to `new_ranks[r]`.
 
-    The peers of messages are replaced too; those of local steps have no meaning and are kept.
+    The peers of messages are renamed too; those of local steps have no meaning and are kept.
     Dependencies and all other columns do not change.
     """
     columns = {name: getattr(steps, name) for name in COLUMN_DTYPES}

@@ -130,15 +130,15 @@ def _rescale_contract(contract: CustomContract, factor: int) -> CustomContract:
 
 
 def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -> Algorithm:
-    """Build `instances` copies of an algorithm on `instances` times as many units.
+    """Distribute the data of an algorithm over `instances` parallel copies of it.
 
-    Each copy has separate channels, lanes and scratch. A rank's share of the full buffer is divided
-    into one part per copy. With `interleaved`, blocks of the largest common unit are distributed
-    round robin instead. Steps on several blocks that are then not adjacent are divided. Known
-    durations are divided by `instances`. Extensions are dropped. One instance returns the algorithm
-    itself.
+    Every unit is divided among the copies, so the result has `instances` times as many units. Each
+    copy has its own channels, lanes and scratch. Copy i processes part i of a rank's share of the
+    buffers; with `interleaved`, blocks of the largest common unit are dealt out to the copies in
+    turn. Steps on several blocks that are then not adjacent are divided. Known durations are
+    divided by `instances`. Extensions are dropped. One instance returns the algorithm itself.
 
-    Raises `UsageError` for less than one instance and `UsageError` or `InputError` for results that
+    Raises `UsageError` for less than one instance, `UsageError` or `InputError` for results that
     are too large.
     """
     if instances < 1:
@@ -158,16 +158,16 @@ def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -
 
 
 def pipeline(algorithm: Algorithm, pieces: int) -> Algorithm:
-    """Build an algorithm that processes its data in `pieces`, which overlap like a pipeline.
+    """Let an algorithm process its data in `pieces`, one behind the other as in a pipeline.
 
-    On every channel and lane the steps of a piece precede those of the next one; there are no other
-    waits between pieces. The phases of a connection, such as reduce-scatter and all-gather, get
+    On every channel and lane the steps of a piece precede those of the next one; pieces do not wait
+    for each other otherwise. The phases of a connection, such as reduce-scatter and all-gather, get
     separate channels (`separate_phases`), so that a piece need not wait until the previous one has
     passed all phases. Units, durations and extensions change as in `replicate`. One piece returns
     the algorithm itself.
 
-    Raises `UsageError` for less than one piece and `UsageError` or `InputError` for results that
-    are too large.
+    Raises `UsageError` for less than one piece, `UsageError` or `InputError` for results that are
+    too large.
     """
     if pieces < 1:
         raise UsageError(f"{pieces} pieces contain no data", cure="give 1 or more")
@@ -188,11 +188,12 @@ def pipeline(algorithm: Algorithm, pieces: int) -> Algorithm:
 def _build_copies(
     algorithm: Algorithm, messages: Messages, count: int, interleaved: bool
 ) -> tuple[list[BlockMoves], list[StepTable]]:
-    """Build the block moves and the steps of each of `count` copies.
+    """Build `count` copies of an algorithm on finer units: their block moves and their steps.
 
-    Copy i has its own scratch after that of the previous copies. Steps that the moves would tear
-    are divided, in the same way in all copies. Known durations are divided by `count`, rounded up.
-    Raises `UsageError` and `InputError` for results that are too large.
+    Copy i has its blocks of INPUT and OUTPUT where `_build_moves` puts them, and its scratch after
+    that of the previous copies. Steps that would not remain contiguous are divided, in the same way
+    in all copies. Known durations are divided by `count`, rounded up. Raises `UsageError` and
+    `InputError` for results that are too large.
     """
     _check_replicated_size(algorithm, count)
     copies = _build_moves(algorithm, count, interleaved)
@@ -238,11 +239,11 @@ def _check_replicated_size(algorithm: Algorithm, instances: int) -> None:
 
 
 def _build_moves(algorithm: Algorithm, instances: int, interleaved: bool) -> list[BlockMoves]:
-    """Build the block moves of every copy: block k of copy i becomes block k * `instances` + i.
+    """Build the block moves of every copy: block k of copy i moves to block k * `instances` + i.
 
     A block is the share of a rank, or, with `interleaved`, the largest common unit of the
-    algorithm. INPUT and OUTPUT have equal moves. Raises `InputError` (`too-large`) for more than
-    `MAX_BLOCKS` blocks.
+    algorithm. The moves are equal in INPUT and OUTPUT. Raises `InputError` (`too-large`) for more
+    than `MAX_BLOCKS` blocks.
     """
     collective = algorithm.collective
     block = _count_share_units(collective)
@@ -263,9 +264,10 @@ def _build_moves(algorithm: Algorithm, instances: int, interleaved: bool) -> lis
 
 
 def _count_share_units(collective: Collective) -> int:
-    """Return the number of units of a rank's share.
+    """Return the number of units of a rank's share of the buffers.
 
-    For a custom collective it is the greatest common divisor of all buffer sizes, at least 1.
+    For a custom collective it is the greatest common divisor of the sizes of all buffers, at least
+    1.
     """
     if collective.contract is None:
         return collective.units_per_rank
@@ -285,9 +287,10 @@ def _shift_scratch(steps: StepTable, first_unit: Int64Array) -> StepTable:
 
 
 def _replicate_collective(collective: Collective, copies: Sequence[BlockMoves]) -> Collective:
-    """Return the collective of all copies: units times the number of copies, and its contract.
+    """Return the collective that all copies of an algorithm execute together.
 
-    The kind does not change, because a rank's share consists of its shares in the copies.
+    It has the units of one copy times the number of copies. The kind does not change, because a
+    rank's share consists of its shares in the copies. `copies`: where each copy has its units.
     """
     # The kind stays the same: a rank's share consists of its shares in the copies.
     contract = collective.contract
@@ -298,9 +301,9 @@ def _replicate_collective(collective: Collective, copies: Sequence[BlockMoves]) 
 
 
 def _replicate_contract(contract: CustomContract, copies: Sequence[BlockMoves]) -> CustomContract:
-    """Return the contract of all copies together: the rows of one copy after another.
+    """Return the contract of all copies of an algorithm together: the rows of each in turn.
 
-    The units of each copy are moved by its entry of `copies`, of which there must be at least one.
+    Each entry of `copies` (at least one) moves the units of `contract` to where its copy has them.
     Buffer sizes are multiplied by the number of copies. A contract without expected results has
     none afterwards. Raises `InputError` for a row with a unit outside its buffer.
     """

@@ -73,11 +73,11 @@ def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
 def _compose_pair(first: Algorithm, second: Algorithm) -> Algorithm:
     """Compose two algorithms so that the second one starts from the result of the first.
 
-    Both get units of a common size first. The second and later attempts make the first algorithm,
-    the second one, or both of them work out of place (`make_out_of_place` adds copies); the first
-    attempt that has a mode, in place or not, is the result. The last one always has one. Raises
-    `UsageError` and `InputError` of `check_seam`, `find_common_op`, `compose_contracts` and
-    `find_common_bytes`, and `UsageError` (`no-result`) of `make_out_of_place`.
+    The units of both are first divided to a common size. Then the pairs of modifications in
+    `_VARIANTS` (such as additional copies) are tried in order. The first pair with which the result
+    can be called in some mode is taken; the last pair always permits one. Raises `UsageError` and
+    `InputError` (`check_seam`, `find_common_op`, `compose_contracts`, `find_common_bytes`) if the
+    two cannot follow each other.
     """
     # All errors first, then the joint contract, then the placement of the data in between.
     first, second = _rescale_to_common_units(first, second)
@@ -103,11 +103,11 @@ def _compose_pair(first: Algorithm, second: Algorithm) -> Algorithm:
 def _join_pair(
     first: Algorithm, second: Algorithm, contract: CustomContract, op: ReduceOp
 ) -> Algorithm | None:
-    """Join two algorithms to one with the given contract; None if it has no possible mode.
+    """Join two algorithms to one with the given contract; None if no mode of calls is possible.
 
-    The data between the parts is placed by `place_seam`, in OUTPUT or after the scratch. Both parts
-    share the scratch: each rank has the larger of the two. Source lines are kept only if both parts
-    come from one source.
+    The data between the two is stored in OUTPUT or in SCRATCH after that of the parts, as
+    `place_seam` decides. The parts share their scratch: each rank has the larger of both sizes.
+    Source lines are kept only if both parts come from one source.
     """
     first_part, second_part = PlacedPart.of(first), PlacedPart.of(second)
     outer = BufferUsage(
@@ -134,10 +134,11 @@ def _join_pair(
 
 
 def _move_to_seam(steps: StepTable, buffer: Buffer, seam: Seam, scratch: Int64Array) -> StepTable:
-    """Return the steps with `buffer` moved to the place of the data between two parts.
+    """Move `buffer` in all steps to where the data between two parts is stored.
 
-    This is OUTPUT at the rank's `output_offset`, or, if that is negative, SCRATCH after `scratch`
-    units. `scratch`: int64[num_ranks].
+    On a rank with `seam.output_offset` of at least 0, this is OUTPUT at that offset, otherwise
+    SCRATCH after `scratch` units. `scratch`: int64[num_ranks]. A changed copy of the steps is
+    returned.
     """
     relocation = Relocation.none(steps.num_ranks)
     in_scratch = seam.output_offset < 0
@@ -156,11 +157,11 @@ def _remove_source_lines(steps: StepTable) -> StepTable:
 
 
 def _rescale_to_common_units(first: Algorithm, second: Algorithm) -> tuple[Algorithm, Algorithm]:
-    """Divide the units of both algorithms so that they have the same size at the seam.
+    """Divide the units of two algorithms so that the data between them has equally many in both.
 
-    The first rank with data on both sides determines the new number of units there: the least
-    common multiple. Differences at other ranks are detected by `check_seam`. Both are returned
-    unchanged if there is no such rank.
+    The first rank on which the first leaves data and the second needs some determines the number:
+    the least common multiple of both. Differences on other ranks are detected later by
+    `check_seam`. Both algorithms are returned, unchanged if there is no such rank.
     """
     needs = build_contract(second.collective)
     output_units = build_contract(first.collective).output_units

@@ -80,11 +80,12 @@ def may_be_equal(first: Library, second: Library) -> bool:
 
 
 def merge_calls(points: Iterable[Measurement]) -> list[Measurement]:
-    """Combine the records of the ranks of one call, and the calls of one configuration.
+    """Combine records of single ranks to calls, and calls of one configuration to a point.
 
-    The time of a rank includes waiting for late ranks, so the time of a call is the minimum over
-    its ranks. The calls with equal collective, ranks, nodes, size, library and machine become one
-    point with their median time. Points without a call are unchanged and come first.
+    A call has one record per rank. Its time is the minimum of their times, because the time of a
+    rank includes waiting for late ranks. Calls with equal collective, ranks, nodes, size, library
+    and machine become one point with their median time, and without a call. Points that name no
+    call are unchanged and come first.
     """
     single: list[Measurement] = []
     fastest: dict[tuple[str, str, int], Measurement] = {}
@@ -142,10 +143,11 @@ class Table:
         return interpolate(self.sizes, envelope(self.times_us), size_bytes)
 
     def errors_between_knots(self) -> FloatArray:
-        """Return the relative errors |predicted / measured - 1| of interpolation at omitted sizes.
+        """Test the interpolation of the table at measured sizes that it does not see.
 
-        Every second inner size is omitted, all at the same time, and predicted from the remaining
-        ones. The result is empty for fewer than `_MIN_KNOTS_FOR_ERROR` sizes.
+        Every second inner size is omitted, all at the same time, and its time is interpolated from
+        the remaining sizes. Returns |predicted / measured - 1| of each omitted size; none for fewer
+        than `_MIN_KNOTS_FOR_ERROR` sizes.
         """
         if len(self.sizes) < _MIN_KNOTS_FOR_ERROR:
             return np.zeros(0)
@@ -182,10 +184,11 @@ def interpolate(sizes: FloatArray, times_us: FloatArray, size_bytes: FloatArray)
 
 
 def one_place(points: Iterable[Measurement], other_place: str = "in") -> list[Measurement]:
-    """Keep the points of one place (in place or out of place) of each configuration.
+    """Keep either the out-of-place or the in-place points of each configuration, not both.
 
-    Points with `other_place` are kept only if the configuration has no others. By default, in-place
-    points are kept only if there are none out of place.
+    Points with the place `other_place` ("in" by default) are kept only if their configuration has
+    no others. So by default, times in place are used only where nothing else was measured. The
+    order is kept.
     """
     listed = list(points)
     preferred = {_configuration(point) for point in listed if point.place != other_place}
@@ -197,11 +200,11 @@ def one_place(points: Iterable[Measurement], other_place: str = "in") -> list[Me
 
 
 def make_tables(points: Iterable[Measurement], other_place: str = "in") -> list[Table]:
-    """Build one table per configuration of the points, sorted by configuration.
+    """Build a table of times by size for each configuration of the points, sorted by configuration.
 
-    A configuration is collective, ranks, nodes, library and data type. The time of a size is the
-    median of its points in us; sizes are ascending. `repeats` is the smallest number of points of a
-    size. `other_place`: as in `one_place`.
+    A configuration is collective, ranks, nodes, library and data type. Only the points that
+    `one_place` keeps are used (`other_place`: as there). The time of a size is the median of its
+    points in us; sizes ascend. `repeats` of a table is the smallest number of points of a size.
     """
     groups: dict[tuple[str, int, int, Library, str], dict[int, list[float]]] = {}
     for point in one_place(points, other_place):

@@ -116,9 +116,10 @@ class MachineProfile:
         return GPUS.get(self.gpu)
 
     def modelled_gpu(self, call: CollectiveCall) -> Gpu | None:
-        """Return the GPU if the constants of the profile predict a call, otherwise None.
+        """Return the profile's GPU if its constants can predict a call on one node, else None.
 
-        The profile must have a known GPU and constants, and the model must cover the call.
+        The GPU must be known, the profile must have constants, and the model must cover the call
+        (`is_modelled`).
         """
         gpu = self.known_gpu
         return gpu if gpu is not None and self.constants and is_modelled(gpu, call) else None
@@ -131,10 +132,11 @@ class MachineProfile:
         return np.array([self.constants[name].value for name in NAMES])
 
     def table_for(self, point: CollectiveCall) -> Table | None:
-        """Return the table that matches a call; None if there is none.
+        """Return the table of measured times for the configuration of a call, or None.
 
-        Collective, ranks, nodes, data type and library must be equal. A table with exactly the same
-        library version is preferred; otherwise an unknown version matches any version.
+        Collective, ranks, nodes, data type and library must be equal. A table with exactly the
+        library version of the call is preferred; otherwise the first table is taken if its version
+        or that of the call is unknown.
         """
         same = [
             table
@@ -362,9 +364,10 @@ def _table(document: dict[str, Any], index: int, location: Location) -> Table:
 def used_sources(
     points: Iterable[Measurement], described: Mapping[str, Mapping[str, str]]
 ) -> tuple[dict[str, object], ...]:
-    """Return the used sources with description and number of points, sorted by name.
+    """Return the sources of points: a record per source with its number of points, by name.
 
-    `described`: repository, commit and licence by source. File names are not included.
+    `described`: repository, commit and licence by name of a source; they are added to the records.
+    File names are not included.
     """
     counts: dict[str, int] = {}
     for point in points:

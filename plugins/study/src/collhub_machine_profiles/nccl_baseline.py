@@ -71,13 +71,13 @@ def find_communicator(
     topology: Topology | None = None,
     machine: str = "",
 ) -> Communicator:
-    """Return the NCCL communicator of a machine with this GPU.
+    """Return the communicator with which NCCL would run on a machine with this GPU.
 
-    The numbers of ranks and nodes are the given ones, otherwise those of the topology, otherwise
-    one full node. The network cards are those of the topology, otherwise the usual ones of the
-    shipped profile `machine` or of the GPU. Raises `UsageError` if ranks and nodes do not fit the
-    machine or the topology, if NCCL's channels on this GPU are unknown, and if the network of
-    several nodes is unknown.
+    `ranks` and `nodes` are by default those of the topology, without a topology one full node. The
+    network cards are those of the topology, otherwise the usual ones of the shipped profile
+    `machine` or of the GPU. Raises `UsageError` if ranks and nodes do not fit the machine or the
+    topology, if the channels that NCCL finds on this GPU are unknown, and if the network of several
+    nodes is unknown.
     """
     if not gpu.search_channels:
         message = f"the channels that NCCL finds on {gpu.name} are unknown"
@@ -121,10 +121,10 @@ def _ranks_and_nodes(
 
 
 def _network_of_topology(topology: Topology, gpu: Gpu) -> NodeNetwork | None:
-    """Return the links that leave the first node of a topology, as network cards.
+    """Describe the network cards of a node by the links that leave the first node of a topology.
 
-    Their number and mean bandwidth (GB/s) replace those of the usual network of this GPU; its other
-    properties are kept. Returns None if no link leaves the node.
+    The number of these links and their mean bandwidth (GB/s) replace those of the usual network of
+    this GPU; its other properties are kept. Returns None if no link leaves the node.
     """
     import numpy as np  # Imported here: a listing of machines does without it.
 
@@ -185,11 +185,11 @@ def communicator_of_topology(
     ranks: int | None = None,
     nodes: int | None = None,
 ) -> Communicator | None:
-    """Return the NCCL communicator for ranks of a topology on its known machine.
+    """Return the communicator with which NCCL would run on ranks of a known machine's topology.
 
-    `ranks`, `nodes`: by default all of the topology. `profile`, `version` (of NCCL): by default
-    those of the machine that the topology names. Returns None if no known GPU is named, if NCCL's
-    channels on it are unknown, or if the ranks do not fit.
+    `ranks`, `nodes`: all of the topology by default. `profile`: by default that of the machine that
+    the topology names. `version` of NCCL: by default that of the profile. Returns None if no known
+    GPU is named, if the channels that NCCL finds on it are unknown, or if the ranks do not fit.
     """
     profile = profile or find_profile(topology)
     gpu = profile.known_gpu if profile is not None else known_gpu(topology.name)
@@ -217,12 +217,12 @@ def predict_baseline(
     version: str = "",
     dtype: str = "",
 ) -> Baseline | None:
-    """Predict NCCL's execution of a call by all ranks of a topology.
+    """Predict which algorithm NCCL uses for a call by all ranks of a topology, and its time.
 
     `profile`: by default that of the machine that the topology names. `version` of NCCL: by default
-    that of the profile. The time comes from the profile; if it has none, it is the cost of NCCL's
-    own model. Returns None if neither gives a time, for example for an unknown machine or a
-    collective that NCCL does not have.
+    that of the profile. The time comes from the profile; if it has none for the call, it is the
+    cost in NCCL's own model. Returns None if neither gives a time, for example for an unknown
+    machine or a collective that NCCL does not have.
     """
     profile = profile or find_profile(topology)
     machine = "" if profile is None else profile.name
@@ -257,11 +257,11 @@ def expected_time(
     version: str = "",
     dtype: str = "",
 ) -> Prediction | None:
-    """Return the time of NCCL by the tables or the model of a profile; None if there is none.
+    """Return the time of NCCL's own choice by a profile's tables or model; None if it has none.
 
-    The first prediction is returned, in this order: NCCL in the given version ("" accepts any),
-    then the libraries of the profile's tables and networks with a network plugin (a variant that
-    begins with +).
+    First NCCL in the given version is looked up ("" accepts any version). If there is no
+    prediction, the libraries of the profile's tables and networks that are NCCL with a network
+    plugin (a variant that begins with "+") follow. The first prediction is returned.
     """
     # Imported here: choices without times need no numpy.
     from collhub_machine_profiles.calls import PlannedCall
@@ -284,10 +284,10 @@ def expected_time(
 def expected_time_of_choice_us(
     profile: MachineProfile, communicator: Communicator, collective: str, size: int, choice: Choice
 ) -> float | None:
-    """Return the time in us of a call with a given choice, by the model of one node.
+    """Return the time in us of a call that NCCL executes as `choice` says, by the model of a node.
 
-    `size`: bytes. Returns None if the profile does not model the call, or if the algorithm is not
-    ring, nvls or p2p.
+    `size`: bytes. Returns None if the profile does not model the call, or if the algorithm of the
+    choice is not ring, nvls or p2p.
     """
     from collhub_machine_profiles.calls import PlannedCall
     from collhub_machine_profiles.time_models import call_columns, predict
@@ -305,11 +305,11 @@ def expected_time_of_choice_us(
 def _choose(
     communicator: Communicator, collective: str, size_bytes: int, dtype: str
 ) -> tuple[Choice | None, float | None]:
-    """Return NCCL's choice for a call, and its cost in us.
+    """Return how NCCL executes a call by its own cost model, and the cost in us.
 
-    The choice is the alternative with the lowest cost, without environment settings. An all-to-all
-    has a choice but no cost (None). Both are None for a collective that the cost model does not
-    have.
+    It takes the allowed algorithm and protocol with the lowest cost, without settings in the
+    environment. An all-to-all has a choice but no cost (None). Both are None for a collective that
+    the cost model does not have.
     """
     if collective == "all-to-all":
         return choose_exchange(communicator, size_bytes), None

@@ -83,7 +83,7 @@ def choose(
 def cheapest_alternative(
     communicator: Communicator, collective: str, size_bytes: int, dtype: str = ""
 ) -> Alternative:
-    """Return the allowed alternative with the lowest cost in us.
+    """Return the algorithm and protocol that NCCL chooses: the allowed one of the lowest cost.
 
     Alternatives that are a last resort (`is_last_resort`) count only if no other one is allowed. Of
     equal costs, the first in NCCL's numbering wins. Raises `ValueError` if no alternative is
@@ -106,15 +106,15 @@ def cheapest_alternative(
 def find_choice_windows(
     communicator: Communicator, collective: str, algorithm: str = ""
 ) -> list[tuple[int, int, Alternative]]:
-    """Return the ranges of sizes in which NCCL's choice is the same, as (first, last, alternative).
+    """Return ranges of sizes in which NCCL's choice is the same: (first, last, alternative).
 
-    Sizes are in bytes, both ends are included, and the ranges are ascending. The choice is the
-    allowed alternative with the lowest cost, of equal ones the first. `algorithm` restricts it to
-    one algorithm; "" means all. The list is empty if nothing is allowed.
+    Sizes are in bytes, both ends are included, and the ranges ascend. The choice is the allowed
+    algorithm and protocol with the lowest cost; of equal costs, the first. `algorithm` restricts it
+    to one algorithm; "" means all. The list is empty if nothing is allowed.
 
-    The ranges cover 0 bytes to 31/16 TiB; the last one also applies to larger sizes. Sixteen sizes
-    per power of two are evaluated, and borders between them are found by bisection, so a choice
-    that is the best only between two of these sizes is missed.
+    The ranges cover 0 bytes to 31/16 TiB; the last one also applies to larger sizes. Only 16 sizes
+    per power of two are evaluated. Where the choices at two neighbours differ, the border is found
+    by bisection, so a choice that is the best only between two neighbours can be missed.
     """
     allowed = [
         alternative
@@ -152,14 +152,11 @@ def find_choice_windows(
 def launch_of(
     communicator: Communicator, collective: str, alternative: Alternative, size_bytes: int
 ) -> Choice:
-    """Return the channels, threads and chunk size with which NCCL executes a call.
+    """Return how NCCL executes a call by an algorithm and protocol: channels, threads, chunk.
 
-    Algorithm and protocol are those of `alternative`. `size_bytes`: bytes of the call.
-
-    - Rings and trees: small calls use fewer channels; a ring with one channel left also uses fewer
-      threads (`_reduce_blocks`). The chunk is `fifo_chunk_bytes`, independent of the size.
-    - NVLS and NVLS tree: all threads and all NVLS channels; only NVLS on several nodes uses at most
-      `collective_channels()`. The chunk is smaller for small calls (`_nvls_chunk_bytes`).
+    `alternative`: algorithm and protocol. `size_bytes`: bytes of the full vector. For small calls,
+    rings and trees use fewer channels, and rings then fewer threads (`_reduce_blocks`). NVLS always
+    uses all its channels.
     """
     algorithm, protocol = alternative.algorithm, alternative.protocol
     if algorithm in {"nvls", "nvls_tree"}:
@@ -196,10 +193,10 @@ def choose_exchange(communicator: Communicator, size_bytes: int) -> Choice:
 
 
 def exchange_channels(peer_bytes: float, *, is_nvlink: bool) -> int:
-    """Return the number of channels on which an all-to-all sends `peer_bytes` to each peer.
+    """Return on how many channels an all-to-all of NCCL sends the `peer_bytes` for one peer.
 
-    It is one per eighth of a buffer step, rounded up, at least 1, and at most 32 with NVLink or 2
-    without.
+    Each channel sends at most one eighth of a step of the buffer, so the number is `peer_bytes`
+    divided by that, rounded up. It is at least 1 and at most 32 with NVLink, 2 without.
     """
     needed = -(-peer_bytes // (_EXCHANGE_STEP_BYTES[is_nvlink] // 8))
     return int(min(max(needed, 1), _EXCHANGE_CHANNELS[is_nvlink]))
@@ -208,13 +205,15 @@ def exchange_channels(peer_bytes: float, *, is_nvlink: bool) -> int:
 def _reduce_blocks(
     communicator: Communicator, collective: str, algorithm: str, protocol: str, size_bytes: int
 ) -> tuple[int, int]:
-    """Return the (channels, threads) of a call, reduced until each thread has enough work.
+    """Return how many channels and threads per channel a call uses: fewer for small calls.
 
-    First channels are dropped, down to 1, then threads are halved while they are a multiple of 128.
-    A thread needs at least `_WORK_BYTES` of the protocol, for a ring with LL times the ranks. A
-    channel also needs the minimum traffic of the NCCL version; the traffic counts twice for
-    all-reduce and four times for LL. The threads of algorithms other than ring are always
-    `_ALL_THREADS`.
+    - A thread must have at least `_WORK_BYTES` of the protocol, for a ring with LL times the ranks.
+      For this, the number of channels is reduced, down to 1. Then the threads are halved while they
+      are a multiple of 128.
+    - Each channel must have the minimum traffic of the NCCL version. The traffic is the size; it
+      counts twice for all-reduce and four times for LL.
+
+    Only rings have fewer threads; all other algorithms have `_ALL_THREADS`.
     """
     threads = _MAX_THREADS[protocol]
     count, speed = communicator.search_channels()
@@ -236,10 +235,10 @@ def _reduce_blocks(
 def _nvls_chunk_bytes(
     communicator: Communicator, algorithm: str, channels: int, size_bytes: int
 ) -> int:
-    """Return the chunk of NVLS or of an NVLS tree in bytes.
+    """Return how many bytes NVLS or an NVLS tree processes at a time (its chunk).
 
-    It is reduced for small calls, so that there are enough chunks for all channels and GPUs of a
-    node. A tree starts from `_NVLS_TREE_CHUNK`, or from `_MANY_NODES_CHUNK` on at least
+    For small calls the chunk is reduced so that there are enough chunks for all channels and all
+    GPUs of a node. A tree starts from `_NVLS_TREE_CHUNK`, or from `_MANY_NODES_CHUNK` on at least
     `_MANY_NODES` nodes.
     """
     parallel = channels * communicator.ranks_per_node
@@ -261,10 +260,11 @@ def nvls_chunk_bytes(size_bytes: int, parallel: int) -> int:
 def _reduce_chunk(
     chunk: int, limits: tuple[tuple[int, int], ...], size_bytes: int, parallel: int
 ) -> int:
-    """Return the chunk in bytes, reduced for small calls.
+    """Reduce a chunk (bytes processed at a time) for small calls, and return it in bytes.
 
-    `limits`: pairs (L, K), applied in order. If `size_bytes` is below L * `parallel` * chunk, the
-    chunk becomes at most K KiB.
+    `limits`: pairs (L, K), applied in order. If `size_bytes` is below L x `parallel` x chunk, the
+    chunk becomes K KiB if it was larger. `parallel`: number of chunks that are processed at the
+    same time.
     """
     for limit, smaller in limits:
         if size_bytes < limit * parallel * chunk:
@@ -297,11 +297,11 @@ class SymmetricLaunch:
 def list_symmetric_launches(
     communicator: Communicator, collective: str, size_bytes: int
 ) -> list[SymmetricLaunch]:
-    """Return the launches of all symmetric kernels of a collective, NCCL's choice first.
+    """Return how NCCL would run each of its symmetric kernels of a collective, its choice first.
 
     They are sorted by their time, to which NCCL adds 2.5 % per block. `size_bytes`: bytes of the
-    full vector. The list is empty if the version, the GPU or the collective has no such kernel, and
-    for several nodes.
+    full vector. The list is empty if the version, the GPU or the collective has no such kernels,
+    and for several nodes.
     """
     if (
         not communicator.constants.has_symmetric_kernels
@@ -317,15 +317,15 @@ def list_symmetric_launches(
 def _launch(
     communicator: Communicator, collective: str, name: str, size_bytes: int
 ) -> SymmetricLaunch:
-    """Return the launch of a symmetric kernel with the smallest number of blocks that suffices.
+    """Return with how many blocks NCCL executes a symmetric kernel, and the time that it expects.
 
-    A number suffices if its time is at most 2.5 % above that of the largest number. The largest
-    number is `MAX_BLOCKS`, or for multicast kernels without LL `_SPREAD_BLOCKS` of the architecture
-    divided by the ranks, rounded up. The time depends on the bytes that the kernel moves per rank
-    and on rates of Hopper or later GPUs.
+    It takes the smallest number of blocks whose time is at most 2.5 % above that of the largest
+    number. The largest number is `MAX_BLOCKS`; for multicast kernels without LL it is
+    `_SPREAD_BLOCKS` of the architecture divided by the ranks, rounded up. The time depends on the
+    bytes that the kernel moves per rank and on rates of Hopper or of later GPUs.
 
-    `name`: name of the kernel without the collective; LL and MC (multicast) in it change the time.
-    `size_bytes`: bytes of the full buffer.
+    `name`: name of the kernel without the collective; "LL" and "MC" (multicast) in it change the
+    time. `size_bytes`: bytes of the full buffer.
     """
     ranks, architecture = communicator.ranks, communicator.gpu.architecture
     share = size_bytes / ranks
@@ -371,10 +371,11 @@ def _base_us(collective: str, is_hopper: bool, is_ll: bool) -> float:
 def _time_us(
     moved: float, base_us: float, blocks: int, rate: float, multiplier: float, peak: float
 ) -> float:
-    """Return the time of a symmetric kernel in us: base + softplus(transfer time - 1 us).
+    """Return the time in us of a symmetric kernel that moves `moved` bytes on `blocks` blocks.
 
-    `moved`: bytes that are moved. `rate`: GiB/s of one block. The bandwidth is `blocks` * `rate` *
-    `multiplier`, but does not exceed `peak` (a smooth minimum).
+    It is `base_us` + softplus(transfer time - 1 us), where softplus(x) = ln(1 + e^x). The bandwidth
+    of the transfer is `blocks` x `rate` (GiB/s of a block) x `multiplier`, smoothly limited to
+    `peak`.
     """
     attained = blocks * rate * multiplier
     # A smooth minimum of `attained` and `peak`, which bends within one block's rate.

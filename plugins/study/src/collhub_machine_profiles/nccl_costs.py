@@ -98,9 +98,10 @@ class Communicator:
         )
 
     def collective_channels(self) -> int:
-        """Return the largest number of channels of a ring or a tree.
+        """Return the largest number of channels that NCCL uses for a ring or a tree.
 
-        On one node it is that of the GPU; on several nodes twice that of the search, at most 64.
+        On one node it is that of the GPU. On several nodes it is twice the number that NCCL's
+        search finds, at most 64.
         """
         if self.nodes == 1:
             return self.gpu.channels
@@ -132,9 +133,9 @@ class Alternative:
 def list_alternatives(
     communicator: Communicator, collective: str, dtype: str = ""
 ) -> tuple[Alternative, ...]:
-    """Return all algorithms and protocols for a collective, in the order of NCCL's numbers.
+    """Return every pair of algorithm and protocol of NCCL for a collective, in NCCL's order.
 
-    Those that NCCL does not use have the reason in `refusal`, others their latency and bandwidth.
+    Pairs that NCCL does not use have the reason in `refusal`, others their latency and bandwidth.
     `collective`: a key of `ALGORITHMS_OF`. `dtype`: `int8` and `uint8` cannot be added by NVLS;
     other texts have no effect. Results are cached.
     """
@@ -250,12 +251,13 @@ def ring_steps(collective: str, ranks: int) -> int:
 
 
 def _bandwidth(communicator: Communicator, collective: str, algorithm: str, protocol: str) -> float:
-    """Return the algorithm bandwidth of NCCL's cost model in GB/s: bytes of the buffer per time.
+    """Return an algorithm's bandwidth in NCCL's cost model: GB of the buffer per second.
 
-    The bus bandwidth is the number times the speed of the channels that NCCL's search finds. LL,
-    LL128 and trees limit it, depending on the architecture (LL between nodes: on the CPU) and on
-    whether there are 1, 2 or more nodes. A ring has the limited bus bandwidth times ranks / steps,
-    a tree half of it, and PAT 3/4 of the unlimited one. NVLS has its own rules (`_nvls_bandwidth`).
+    It is computed from the bus bandwidth B, the number times the speed of the channels that NCCL's
+    search finds. LL, LL128 and trees limit B, depending on the architecture (LL between nodes: on
+    the CPU) and on whether there are 1, 2 or more nodes. The result is limited B x ranks / steps
+    for a ring, half of limited B for a tree, 3/4 of unlimited B for PAT, and `_nvls_bandwidth` for
+    NVLS.
     """
     if algorithm.startswith("nvls"):
         return _nvls_bandwidth(communicator, collective, algorithm)
@@ -287,13 +289,13 @@ def _bandwidth(communicator: Communicator, collective: str, algorithm: str, prot
 
 
 def _nvls_bandwidth(communicator: Communicator, collective: str, algorithm: str) -> float:
-    """Return the algorithm bandwidth of NVLS or NVLS trees in GB/s.
+    """Return the bandwidth of NVLS or NVLS trees in NCCL's cost model: GB of the buffer per second.
 
-    It is the number of GPUs per node times the lower one of the rates within and between nodes of
-    one GPU, times efficiencies of the NCCL version. Versions with an `nvls_efficiency` per
-    architecture also subtract local data and limit trees; older ones use `nvls_ratio`. The rate
-    between nodes is a GPU's share of the network cards; on exactly two nodes it counts twice
-    compared with more.
+    Basically it is the number of GPUs per node times the lower of two rates of one GPU, within the
+    node and between nodes, times efficiencies of the NCCL version. The rate between nodes is a
+    GPU's share of the network cards; on exactly two nodes it counts twice compared with more.
+    Versions with an `nvls_efficiency` per architecture also subtract data that stays on the GPU,
+    and limit trees; older ones use `nvls_ratio`.
     """
     constants, gpu = communicator.constants, communicator.gpu
     ranks, heads = communicator.ranks, communicator.ranks_per_node
@@ -363,13 +365,14 @@ def _latency_us(
 def _ring_latency_us(
     communicator: Communicator, collective: str, protocol: str, hop: float, network_hop: float
 ) -> float:
-    """Return the latency of all steps of a ring in us.
+    """Return the latency of all steps of a ring in us, without the base latency of the call.
 
-    Broadcast and reduce are pipelines, for which NCCL counts a single hop: `network_hop` on several
-    nodes, otherwise `hop`. For other collectives each step costs `hop` on one node. On several
-    nodes, nodes - 1 steps (twice as many for an all-reduce, in some versions with the closing hop)
-    cost `network_hop`. The other steps cost `hop` or the post overhead of the CPU (three times it
-    for Simple), whichever is larger.
+    - Broadcast and reduce are pipelines, for which NCCL counts one hop only: `network_hop` on
+      several nodes, otherwise `hop`.
+    - Other collectives have `ring_steps` steps. On one node each costs `hop`.
+    - On several nodes, nodes - 1 steps cost `network_hop`; for an all-reduce twice as many, in some
+      versions 2 x nodes. The other steps cost the larger one of `hop` and the CPU's overhead to
+      post a message (for Simple three times that overhead).
     """
     nodes = communicator.nodes
     if collective in {"broadcast", "reduce"}:

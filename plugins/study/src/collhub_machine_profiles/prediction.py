@@ -63,10 +63,12 @@ def predict_time(profile: MachineProfile, call: CollectiveCall) -> Prediction | 
 
 
 def predict_by_table(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
-    """Return the time of a call by the table of its configuration; None if there is no table.
+    """Predict the time of a call by the profile's table for it; None if there is no table.
 
-    At a measured size it is the measured time with error 0. Between measured sizes it is
-    interpolated, beyond them extrapolated, both with the held-out error of tables.
+    At a measured size it is the measured time, with error 0. Between measured sizes it is
+    interpolated, also with the shape of the model if it covers the call (`_shaped_time_us`). Beyond
+    them it is extrapolated. Both have the error of tables at sizes that they did not see
+    (`_errors`).
     """
     table = profile.table_for(call)
     if table is None:
@@ -84,12 +86,12 @@ def predict_by_table(profile: MachineProfile, call: CollectiveCall) -> Predictio
 
 
 def _shaped_time_us(profile: MachineProfile, table: Table, call: CollectiveCall) -> float | None:
-    """Return the time in us interpolated between two measured sizes with the shape of the model.
+    """Return the time in us between two measured sizes, interpolated with the shape of the model.
 
-    The ratio measured / model is interpolated in ln(size), and the time is limited to those of the
-    two sizes. Returns None if the profile does not model the call. `predict_by_table` combines this
-    with linear interpolation as a weighted geometric mean, which has smaller errors than either on
-    public measurements (benchmarks/machines/accuracy.py).
+    Not the time itself but the ratio measured / model is interpolated (geometrically, in ln(size)).
+    The result is limited to the times of the two sizes. Returns None if the profile does not model
+    the call. `predict_by_table` combines it with linear interpolation, because the combination has
+    smaller errors than either on public measurements (benchmarks/machines/accuracy.py).
     """
     gpu = profile.modelled_gpu(call)
     if gpu is None:
@@ -110,11 +112,12 @@ def _shaped_time_us(profile: MachineProfile, table: Table, call: CollectiveCall)
 
 
 def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
-    """Return the time (us) of a call by the constants of a profile; None if nothing covers it.
+    """Predict the time (us) of a call without using its table; None if nothing covers it.
 
-    The first of these that applies: the model of one node, the first fitted network that applies,
-    the extrapolation of tables to more nodes, nominal rates. Errors are the held-out errors of the
-    model; nominal times have none. Only the model of one node also gives NCCL's choice.
+    The first of these that applies is used: the model of one node, the first suitable fitted
+    network, extrapolation of the tables to more nodes, nominal rates of network cards. The errors
+    are those of the model at sizes that it did not see; nominal times have none. Only the model of
+    one node also gives NCCL's choice.
     """
     errors = _errors(profile, "model", call)
     gpu = profile.modelled_gpu(call)
@@ -137,11 +140,11 @@ def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Predictio
 
 
 def _nominal_time_us(profile: MachineProfile, call: CollectiveCall) -> float | None:
-    """Return the time in us of a large all-reduce on several nodes by nominal rates, or None.
+    """Estimate the time in us of a large all-reduce on several nodes from rates of network cards.
 
-    The machine must have known network cards, the nodes must be full, and the size must be at least
-    `MIN_NOMINAL_BYTES`. Cards reach 0.9 of their nominal rate (0.86 to 0.95 on EFA and Slingshot).
-    The time is never below that of a call on one node.
+    Cards are assumed to reach 0.9 of their nominal rate (measured: 0.86 to 0.95). The time is never
+    below that of the same size on one node. Returns None unless the machine's cards are known, all
+    nodes are full, and the size is at least `MIN_NOMINAL_BYTES`.
     """
     gpu, cards = profile.known_gpu, network_of_machine(profile.name)
     if gpu is None or cards is None or not is_between_nodes(call):
@@ -160,11 +163,11 @@ def _nominal_time_us(profile: MachineProfile, call: CollectiveCall) -> float | N
 def _errors(
     profile: MachineProfile, predictor: str, call: CollectiveCall
 ) -> tuple[float | None, float | None]:
-    """Return the largest median error and the largest 90th percentile of a predictor near a call.
+    """Return the median error and the 90th percentile to state with a prediction of a call.
 
-    Only the error entries of `predictor` are used: those with the collective, ranks and nodes of
-    the call; if there are none, those with its collective; otherwise all. The two values can come
-    from different entries. (None, None) if there is no entry.
+    Each is the largest one of the profile's error entries of `predictor` for the collective, ranks
+    and nodes of the call; if there is none, of those for its collective; otherwise of all. So they
+    can come from different entries. (None, None) if the predictor has no entry.
     """
     entries = [entry for entry in profile.errors if entry.predictor == predictor]
     same_kind = [entry for entry in entries if entry.collective == call.collective]

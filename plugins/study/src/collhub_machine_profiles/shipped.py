@@ -44,13 +44,13 @@ def shipped_profile(name: str) -> MachineProfile:
 def find_profile(machine: str | Topology) -> MachineProfile | None:
     """Return the shipped profile of a machine; None if no profile describes it.
 
-    Import it from `collhub_machine_profiles`, a package that is not a plugin, so that plugins of
-    all distributions that require `collhub-study` may use it.
-
     `machine`: a topology, its text, or the name of a profile. A profile is found by its own name
     (`p4de`), by its GPU (`H100`, `NVIDIA H100 80GB HBM3`) or by a topology of its machine
     (`dgx-h100`, `dgx-h100:4?network=rail`). A topology of several nodes has the profile of one. A
     text that contradicts NVLink between all GPUs of a node, such as `A100 PCIe`, has no profile.
+
+    Import it from `collhub_machine_profiles`, a package that is not a plugin, so that plugins of
+    all distributions that require `collhub-study` may use it.
     """
     text = machine if isinstance(machine, str) else machine.name
     match = _HEAD.match(text.strip().lower())

@@ -116,11 +116,12 @@ def call_columns(
     version: str,
     choices: Sequence[Choice] | None = None,
 ) -> CallColumns:
-    """Convert modelled calls to columns, one entry per call in the order of `points`.
+    """Convert calls to the columns from which `predict` computes times, in the order of `points`.
 
-    `choices`: the execution of each call (algorithm, protocol, channels, threads, chunk); by
-    default NCCL's choice in `version` on this GPU. Sizes are bytes of the full buffer; the share is
-    size / (ranks x channels). Raises `ValueError` for a choice that is not in `_FORMS`.
+    `choices`: how each call is executed (algorithm, protocol, channels, threads, chunk); by default
+    as NCCL of `version` chooses on this GPU. Sizes are bytes of the full buffer; the share is size
+    / (ranks x channels). Raises `ValueError` for an algorithm and protocol that are not in
+    `_FORMS`.
     """
     if choices is None:
         choices = [choice_of(gpu, point, version) for point in points]
@@ -143,10 +144,10 @@ def call_columns(
 
 
 def start_growth(threads: FloatArray | float, channels: FloatArray | float) -> FloatArray:
-    """Return the factor of `gLL` by which the start of a call with LL grows with its launch.
+    """Return the factor of the constant `gLL` by which the start of a call with LL takes longer.
 
-    It is 0 for one channel of 128 threads; 512 threads add 1, and 32 channels add 5/8, both
-    logarithmically. Fewer threads count as 128, more as 512.
+    It grows with the launch, logarithmically: 0 for one channel of 128 threads; 512 threads add 1,
+    and 32 channels add 5/8. Fewer threads count as 128, more as 512.
     """
     of_threads = np.log2(np.maximum(threads, 1) / 128) / _DOUBLINGS_OF_THREADS
     return np.clip(of_threads, 0, 1) + np.log2(channels) / _DOUBLINGS_OF_CHANNELS
@@ -317,16 +318,15 @@ def network_columns(
 def log_network_times(
     position: FloatArray, sizes: FloatArray, hops: FloatArray, factor: FloatArray
 ) -> FloatArray:
-    """Return the logarithms of the times in us of calls between nodes.
+    """Return ln of the times in us of all-reduces between nodes, by the model of a network.
 
-    `position`: logarithms of the constants. `sizes`: bytes. `hops`: number of hops. `factor`:
-    factor of the large rate. Rates are in GB/s.
+    `position`: ln of the five constants (`NETWORK_NAMES`). The others have one entry per call:
+    `sizes` in bytes, `hops`, and `factor`, by which the rate for large sizes is multiplied.
 
-    The time is a smooth minimum of two protocols, each with a start, hops, and size over rate. The
-    hop of the protocol for small sizes is that of 64 KiB and changes by the fraction `growth` of it
-    with every doubling, smoothly limited above 0: on Slingshot, 8 us at 1 KiB, 17 at 4, 24 at 16
-    and 32 at 64 KiB, for 2 to 64 nodes. The rate of the protocol for large sizes is multiplied by
-    `factor`.
+    The time is a smooth minimum of two protocols, each with a start, a time per hop, and size /
+    rate. For small sizes, the time per hop is that of 64 KiB and changes by the fraction `growth`
+    of it with every doubling of the size, smoothly limited above 0. On Slingshot, it is 8 us at 1
+    KiB, 17 at 4, 24 at 16 and 32 at 64 KiB, for 2 to 64 nodes.
     """
     hop_small, growth, rate_small, hop_large, rate_large = np.exp(position)
     line = 1 + growth * np.log2(sizes / _HOP_BYTES)
@@ -339,13 +339,13 @@ def log_network_times(
 
 
 def extrapolate_nodes(tables: Sequence[Table], point: CollectiveCall) -> float | None:
-    """Return the time in us of a call on more nodes than were measured, or None.
+    """Estimate the time in us of a call on more nodes than were measured, or return None.
 
-    Suitable tables are those of several nodes with the collective, data type, library and ranks per
-    node of the call. Returns None for fewer than `MIN_TABLES` suitable tables, or if the call has
-    no more nodes than the largest of them. The time on the largest number of nodes grows linearly
-    in log2(nodes). The slope is the median over all pairs of tables (Theil-Sen), limited to
-    0..`MAX_GROWTH` of that time per doubling.
+    Only tables of several nodes with the collective, data type, library and ranks per node of the
+    call count. From the time on the largest of them, the time grows linearly in log2(nodes). The
+    slope is the median over all pairs of tables (Theil-Sen), limited to 0..`MAX_GROWTH` of that
+    time per doubling. Returns None for fewer than `MIN_TABLES` such tables, or if the call has no
+    more nodes than the largest of them.
     """
     same = sorted(
         (

@@ -158,11 +158,12 @@ class _GivenMachine:
 
 
 def _given_machine(context: CommandContext, request: _Request) -> _GivenMachine:
-    """Return the machine that the user names by `--like` or `--topology`; unknown by default.
+    """Return the machine that the user names by `--like` or `--topology`; unknown without both.
 
-    `--like` names a GPU or a shipped profile, whose label is then used. A topology must name a
-    known GPU in its text or its name; it also gives the ranks, and the nodes (ranks / GPUs per
-    node, rounded up). Raises `UsageError` for both options together and for an unknown GPU.
+    `--like` names a GPU or a shipped profile; the label is the name of the GPU, or that of the
+    profile. A topology (file or built-in name) must contain the name of a known GPU in its text or
+    its own name. It also gives the number of ranks (its NPUs) and of nodes (ranks / GPUs per node,
+    rounded up). Raises `UsageError` for both options together and if no known GPU is named.
     """
     from collhub_machine_profiles import find_profile, shipped_names
     from collhub_machine_profiles.gpus import GPUS, known_gpu

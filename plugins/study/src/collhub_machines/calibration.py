@@ -186,10 +186,12 @@ def _calibrate(
 def _model_points(
     gpu: Gpu | None, label: str, points: Sequence[Measurement], library: Library
 ) -> list[Measurement]:
-    """Return the points of the main version, or of an unknown one, that the model covers.
+    """Return the points to which the model of a node can be fitted.
 
-    Of each configuration only one place (in place or out of place) is kept, see `one_place`. The
-    list is empty for an unknown GPU or links that are not switched.
+    These are points that the model covers (`is_modelled`), of the version of `library` or of an
+    unknown version. Where a configuration was measured in place and out of place, `one_place` keeps
+    only one of the two. The list is empty for an unknown GPU, and if the links of the machine are
+    not switched.
     """
     if gpu is None or not has_switched_links(label):
         return []

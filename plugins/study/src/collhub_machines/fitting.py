@@ -87,10 +87,11 @@ class FittedNode:
 
 
 def start_prior(gpu: Gpu) -> Prior:
-    """Return the start values and widths of all constants for the architecture of a GPU.
+    """Return start values of the model's constants for the architecture of a GPU, and their widths.
 
-    They are in the order of `NAMES`. Values for the architecture take precedence over general ones.
-    They do not depend on measurements of a machine.
+    A width says how far (in ln) a fit may easily move a constant from its start value. Both are in
+    the order of `NAMES`. Values for the architecture take precedence over general ones; the widths
+    are the same for all. No measurement of a machine is used.
     """
     values = {name: value for name, (value, _) in _STARTS.items()}
     values.update(_BY_ARCHITECTURE[gpu.architecture])
@@ -99,10 +100,12 @@ def start_prior(gpu: Gpu) -> Prior:
 
 
 def machine_prior(gpu: Gpu, *, is_loose: bool = False) -> Prior:
-    """Return the prior of a kind of machine: published constants with a third of the widths.
+    """Return start values and widths of the model's constants for a kind of GPU.
 
-    A GPU without published constants has those of its sibling. `is_loose`: the constants that
-    depend on the host and the benchmark keep the full width.
+    The values are the published constants of the GPU, or of its sibling (`SIBLINGS`) if it has none
+    itself. The widths, how far a fit may easily move each constant, are a third of those of
+    `start_prior`. With `is_loose`, constants that depend on the host and the benchmark
+    (`_HOST_CONSTANTS`) keep the full width.
     """
     name = SIBLINGS.get(gpu.name, gpu.name)
     loose = _HOST_CONSTANTS if is_loose else frozenset()
@@ -115,11 +118,12 @@ def machine_prior(gpu: Gpu, *, is_loose: bool = False) -> Prior:
 def choose_prior(
     gpu: Gpu, points: Sequence[Measurement], version: str
 ) -> tuple[Prior, list[tuple[Measurement, float]]]:
-    """Return the prior for a machine, and the held-out errors of the model with it.
+    """Choose between tight and loose widths of a machine's start values by the held-out errors.
 
-    The loose prior is used only if the tight one has a median error above `_POOR_MEDIAN` and the
-    loose one a smaller one. Full nodes alone do not separate the start and the visibility of
-    Simple, so a loose start would drift.
+    Returns the chosen start values (`machine_prior`) and the errors of a fit with them
+    (`held_out_errors`). The loose ones are chosen only if the tight ones have a median error above
+    `_POOR_MEDIAN` and the loose ones a smaller error. Reason: points of full nodes cannot separate
+    two constants of the protocol Simple (start and visibility), which a loose fit would let drift.
     """
     tight, loose = machine_prior(gpu), machine_prior(gpu, is_loose=True)
     errors = held_out_errors(gpu, points, version, tight)
@@ -134,11 +138,12 @@ def _median(errors: Sequence[tuple[Measurement, float]]) -> float:
 
 
 def fit_node(gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior) -> FittedNode:
-    """Fit all constants to the points of one node by damped, reweighted least squares.
+    """Fit all constants of the model to the measured points of one node.
 
-    `version`: version of NCCL, whose choices determine the formula of each point. The result also
-    has, for each constant, the number of points whose time it influences by more than `_INFLUENCE`
-    (logarithmic slope), and the source of the prior.
+    `version`: version of NCCL, whose choices of algorithm and protocol determine the formula of
+    each point. `prior`: start values of the constants with widths. The result has the constants and
+    the source of the prior. For each constant it also has the number of points whose time depends
+    on it by more than `_INFLUENCE`: the absolute value of d ln(time) / d ln(constant).
     """
     calls = call_columns(gpu, points, version)
     measured = np.log([point.time_us for point in points])
@@ -149,11 +154,11 @@ def fit_node(gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior
 
 
 def fit_constants(calls: CallColumns, measured: FloatArray, prior: Prior) -> FloatArray:
-    """Return the constants that fit measured times, in the order of `prior.values`.
+    """Return the positive constants of the model that fit measured times best.
 
-    `measured`: ln of times in us. The fit is in logarithms, so all constants are positive, and
-    robust against outliers. It starts at the prior; constants that the calls do not determine stay
-    near it.
+    `measured`: ln of the times in us, one per call. The fit uses logarithms and gives outliers less
+    weight. `prior`: start values with widths; a constant that the calls do not determine stays near
+    its start value. The result is in the order of `prior.values`.
     """
 
     def model(position: FloatArray) -> FloatArray:
@@ -164,10 +169,12 @@ def fit_constants(calls: CallColumns, measured: FloatArray, prior: Prior) -> Flo
 
 
 def _coupling(position: FloatArray) -> tuple[float, FloatArray]:
-    """Return the residual and the slopes of the coupling between a ring and an exchange.
+    """Return a residual that ties the time of a ring of two ranks to that of an exchange of two.
 
-    A ring of two ranks costs the same as an exchange of two. This separates the constants `b` and
-    `hLL` if only one number of ranks is measured. `position`: logarithms of the constants.
+    Both cost nearly the same: the residual is `_COUPLING_WEIGHT` x ln((b + hLL) / (`_COUPLING` x bP
+    x (1 + nP))), with constants named as in `NAMES`. This separates `b` and `hLL` even if only one
+    number of ranks was measured. `position`: ln of all constants. Also returns the derivatives of
+    the residual with respect to `position`.
     """
     index = {name: number for number, name in enumerate(NAMES)}
     base, hop, exchange, growth = (
@@ -183,9 +190,10 @@ def _coupling(position: FloatArray) -> tuple[float, FloatArray]:
 
 
 def every_second_size(points: Sequence[Measurement]) -> list[bool]:
-    """Return for each point whether it is held out: it has every second size of its series.
+    """Return for each point whether it is held out as a test: every second size of each series is.
 
-    The sizes of a series are counted in ascending order; the smallest one is kept.
+    The distinct sizes of a series (`_series`) are sorted; the second, fourth, ... are held out. The
+    result is in the order of `points`.
     """
     series: dict[tuple[object, ...], set[int]] = {}
     for point in points:
@@ -206,10 +214,10 @@ def _series(point: Measurement) -> tuple[object, ...]:
 def held_out_errors(
     gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior
 ) -> list[tuple[Measurement, float]]:
-    """Fit without every second size, and predict the points with these sizes.
+    """Test a fit on points that it has not seen: fit without every second size, predict those.
 
-    Returns the held-out points with predicted / measured - 1, in the order of `points`. The list is
-    empty if all points are held out or none is.
+    Returns (point, predicted / measured - 1) for the held-out points, in the order of `points`. The
+    list is empty if all points are held out or none is.
     """
     held_out = every_second_size(points)
     fitted_points = [point for point, is_held in zip(points, held_out, strict=True) if not is_held]
@@ -243,13 +251,15 @@ def robust_fit(
     widths: FloatArray,
     coupling: Coupling | None = None,
 ) -> FloatArray:
-    """Return the logarithms of the constants that fit measured times.
+    """Return the logarithms of constants with which `model` fits measured times best.
 
-    `measured`: logarithms of the times. `start`: prior and first guess of the logarithms, with the
-    widths `widths`. `coupling`: further terms that relate constants. Method: Levenberg-Marquardt
-    with reweighting, so that outliers count less. It ends after `_ITERATIONS` steps, when the gain
-    is below 1e-9 of the cost, or when no step improves the fit. Cost: O(iterations x points x
-    constants^2).
+    `model`: maps ln of the constants to ln of the times. `measured`: ln of the times. `start`:
+    first guess. Deviations from it, relative to `widths`, count as additional errors with the small
+    weight `_PRIOR_WEIGHT`. `coupling`: one more error term, which relates constants, or None.
+
+    The method is Levenberg-Marquardt; points with large errors get less weight. It ends after
+    `_ITERATIONS` steps, when a step reduces the cost by less than a share of 1e-9, or when no step
+    reduces it. Cost: O(iterations x points x constants^2).
     """
     position, damping = start.copy(), 1e-3
     fixed, fixed_slopes = _fixed_terms(position, start, widths, coupling)
@@ -305,10 +315,11 @@ def _cost(residual: FloatArray, fixed: FloatArray) -> float:
 def _fixed_terms(
     position: FloatArray, start: FloatArray, widths: FloatArray, coupling: Coupling | None
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the residuals and slopes of the priors and the coupling, which need no points.
+    """Return the error terms that do not depend on measured points, and their derivatives.
 
-    The residual of a prior is (position - start) / width, weighted by `_PRIOR_WEIGHT`. The residual
-    and slopes of the coupling, if given, are appended.
+    There is one term per constant, `_PRIOR_WEIGHT` x (position - start) / width. `coupling`, if
+    given, appends one more. `position`: ln of the constants. The derivatives are float64[terms,
+    constants].
     """
     residuals = _PRIOR_WEIGHT * (position - start) / widths
     slopes = np.diag(_PRIOR_WEIGHT / widths)
@@ -330,10 +341,11 @@ _NIC_EFFICIENCY, _NIC_EFFICIENCY_WIDTH = 0.905, 0.05
 
 
 def fit_networks(points: Sequence[Measurement]) -> list[NetworkModel]:
-    """Fit one network model per library and number of GPUs per node that has enough points.
+    """Fit one model of the network for each library and number of GPUs per node with enough points.
 
-    Only points between nodes count; they must have at least `MIN_NETWORK_POINTS` different pairs
-    (nodes, size). The models are sorted by library and GPUs per node.
+    Only all-reduces between nodes count (`is_between_nodes`). Enough are points with at least
+    `MIN_NETWORK_POINTS` different pairs (nodes, size); other groups get no model. The models are
+    sorted by library, then by GPUs per node.
     """
     groups: dict[tuple[Library, int], list[Measurement]] = {}
     for point in points:
@@ -352,16 +364,16 @@ def fit_networks(points: Sequence[Measurement]) -> list[NetworkModel]:
 def fit_network(
     library: Library, ranks_per_node: int, points: Sequence[Measurement]
 ) -> NetworkModel:
-    """Fit the constants of the network to measured all-reduces of several nodes.
+    """Fit the constants of a network to measured all-reduces of several nodes.
 
-    Points that are slower than a larger size on as many nodes are left out. The fit is in
-    logarithms of times in us, starts at `_NETWORK_STARTS`, and is robust against further outliers.
-    If all labels of machines give the same nominal rate of a node's NICs, the prior of the rate of
-    large messages is `_NIC_EFFICIENCY` times this rate, because few points do not separate that
-    rate from the time of a hop.
+    A point that is slower than one of a larger size on as many nodes is an outlier and is left out.
+    The fit starts at `_NETWORK_STARTS` and gives further outliers less weight. If the machines'
+    labels give one common nominal rate of a node's NICs, the rate for large messages starts at
+    `_NIC_EFFICIENCY` times it and stays close; few points could not separate this rate from the
+    time of a hop.
 
-    The result has the number of points and the distinct numbers of nodes, ascending. `points` must
-    not be empty.
+    The result has the number of `points` (including the outliers) and their numbers of nodes, each
+    once, ascending. `points` must not be empty.
     """
     fitted_points = _without_slow_outliers(points)
     columns = network_columns(fitted_points)
@@ -379,9 +391,9 @@ def fit_network(
 
 
 def _without_slow_outliers(points: Sequence[Measurement]) -> list[Measurement]:
-    """Return the points that are not slower than any larger size on as many nodes.
+    """Drop points that are slower than a point of a larger size on as many nodes.
 
-    They are sorted by ascending size. Points with equal times are kept.
+    The remaining points are returned by ascending size. Points with equal times are kept.
     """
     fastest_larger_us: dict[int, float] = {}
     kept = []
@@ -396,10 +408,10 @@ def _without_slow_outliers(points: Sequence[Measurement]) -> list[Measurement]:
 def network_deviations(
     points: Sequence[Measurement], held_out: Sequence[bool]
 ) -> list[tuple[Measurement, float]]:
-    """Fit networks without the held-out points, and predict these points.
+    """Test models of the network: fit them without the held-out points, then predict these points.
 
-    Returns the held-out points with predicted / measured - 1, without those to which no model
-    applies. `held_out`: one entry per point.
+    `held_out`: whether each point is held out. Returns (point, predicted / measured - 1) for each
+    held-out point, in order; points to which none of the models applies are left out.
     """
     pairs = list(zip(points, held_out, strict=True))
     models = fit_networks([point for point, is_held in pairs if not is_held])

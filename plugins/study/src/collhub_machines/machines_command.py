@@ -79,9 +79,10 @@ def _create_item(profile: MachineProfile) -> MachineItem:
 
 
 def _origin(profile: MachineProfile) -> str:
-    """Return the origin of the constants: `fit`, `sibling`, `prior` or `none`.
+    """Return where a profile's constants come from: `fit`, `sibling`, `prior` or `none`.
 
-    It is the first of these that any constant has; `none` without constants.
+    If they come from several sources, the first in this order is returned. It is `none` if the
+    profile has no constants.
     """
     sources = {constant.source for constant in profile.constants.values()}
     return next((source for source in ("fit", "sibling", "prior") if source in sources), "none")

@@ -70,11 +70,12 @@ class _Row:
 
 
 def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> MeasurementSet:
-    """Read all tables of a text as measurements of the selected place (in or out of place).
+    """Read all tables of the output of a test as measurements.
 
-    Rows that cannot be used, and tables without their summary line, give notes; the usable rows are
-    returned. Raises `InputError` if no row is usable: with the notes if there are any, otherwise
-    because the place has no times or nothing was printed (`no-results`).
+    `options` select times of calls in place or out of place. Rows that cannot be used, and a table
+    without its summary line (the run was aborted), give notes; all usable rows are returned. Raises
+    `InputError` if none is usable: with the notes if there are any, otherwise because the selected
+    calls were not timed or no results were printed (`no-results`).
     """
     text, file = text_of(facts.source), facts.source.name
     skipped: list[Diagnostic] = []
@@ -101,13 +102,15 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
 
 
 def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
-    """Split a text into tests and parse their rows; tests without rows and columns are dropped.
+    """Split the output of a benchmark into its tests, and parse the rows of their tables.
 
-    A comment line (`#`) can start a new test. Lines that begin with a digit are rows of the last
-    test, once it has columns. Blank lines are ignored. All other lines count as lines of other
-    programs and give one note, at the first of them. Notes are appended to `skipped`: this one,
-    unusable rows, and `wrong-results` for a test whose values are out of bounds. A line "..." in
-    the list of ranks marks the list as cut.
+    A comment line (`#`) can start a new test or describe the last one (`_comment`). A line that
+    begins with a digit is a row of the last test, once its columns are known. A line "..." in the
+    list of ranks marks the list as cut. Blank lines are ignored. All other lines count as output of
+    other programs; they give a single note, at the first of them.
+
+    Notes are appended to `skipped`, also for unusable rows and for tests that report wrong results
+    (`wrong-results`). Tests with neither columns nor rows are dropped.
     """
     tests = [_Test(first_line=1)]
     noise: list[int] = []
@@ -135,13 +138,14 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
 
 
 def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: str) -> None:
-    """Apply a comment line to the last test, or start a new test.
+    """Apply a comment line of the output to the last test of `tests`, or start a new test with it.
 
-    A new test is appended to `tests` if the line starts one and the last test already has rows or
-    columns; it inherits library and version. The line can give the name, the library with version,
-    parameters, a rank (host, GPU), the order of places, the columns, or the summary, which
-    completes the test. Other lines are ignored. `...` at the end of a line in the list of ranks
-    marks the list as cut. Raises `InputError` for unusable columns.
+    A line that names a starting test or its parameters starts a new test if the last one already
+    has columns or rows. The new one inherits library and version. Depending on its form, a line
+    gives the name, library and version, parameters, a rank with host and GPU, the order of in place
+    and out of place, or the columns; a summary line completes the test. Other lines are ignored. A
+    line that ends in `...` in the list of ranks marks the list as cut. Raises `InputError` for
+    unusable columns.
     """
     test = tests[-1]
     name = _TEST_NAME.match(stripped)
@@ -192,11 +196,12 @@ def _set_parameters(test: _Test, line: str) -> None:
 
 
 def _set_header(test: _Test, line: str, number: int, file: str) -> None:
-    """Store the names of the columns: prefix columns, then one group of columns per place.
+    """Store the names of a table's columns in `test`.
 
-    Each group begins with a column `time`; `timestamp` columns are dropped. The positions at which
-    the time columns end in the line are stored too. Raises `InputError` for CPU times and for a
-    header without `time`.
+    The first columns describe the call. From each column `time` on, a group of columns has the
+    values of calls in place or of calls out of place. `timestamp` columns are dropped. The text
+    positions at which the `time` columns end are stored too. Raises `InputError` for CPU times and
+    for a header without `time`.
     """
     names = line.replace("#wrong", " wrong").lstrip().removeprefix("#").split()
     if "cputime" in names:
@@ -214,11 +219,12 @@ def _set_header(test: _Test, line: str, number: int, file: str) -> None:
 
 
 def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagnostic]) -> None:
-    """Append the times of a data row, one per place (in or out), to `test.rows`.
+    """Append the times (us) of a line of a table to `test.rows`: one row in, one row out of place.
 
-    Times are in us. A row that does not fit the columns is skipped; so is a single time that is not
-    a number or has a wrong result. Each gives a note in `skipped`; "N/A" gives none. Fields from a
-    date on are not values. The ratio of a row is bus / algorithm bandwidth, None if unknown.
+    A line that does not fit the columns is skipped with a note in `skipped`. So is a single time
+    that is not a number or whose result was wrong. A time "N/A" is skipped without a note. Fields
+    from a date on are not values. `ratio` of a row is bus bandwidth / algorithm bandwidth, None if
+    unknown.
     """
     fields = line.split()
     day = ""
@@ -259,11 +265,12 @@ def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagn
 
 
 def _placed(test: _Test, values: list[str], line: str) -> list[tuple[str, dict[str, str]]] | None:
-    """Return (place, values by column) for each place of a row; None if the row does not fit.
+    """Assign the values of a line to its calls: ("in" or "out" of place, values by column) each.
 
-    A complete row has the values of all groups in order. A row with a single half, as in replays
-    and in mscclpp-test, may have one value less than the first group; it is of the place whose time
-    column ends nearest to its first value.
+    A complete line has the values of all groups of columns in order. A line may also have the
+    values of one group only, as in replays and in mscclpp-test, perhaps one value less than the
+    first group has. Its group is then the one whose time column ends nearest to the first value in
+    the text. Returns None if the number of values fits neither.
     """
     lengths = [len(group) for group in test.groups]
     complete = sum(lengths)
@@ -327,9 +334,10 @@ def _dtype(row: _Row) -> str:
 
 
 def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]:
-    """Return the number of ranks of the first group, and the number of their hosts.
+    """Return the numbers of ranks and of nodes of a test.
 
-    If the list of ranks is missing or cut, both are those of the request (1 node by default).
+    These are the ranks of the first group of the printed list, and the number of their different
+    hosts. If the list is missing or cut, both are those of the request `facts` (1 node by default).
     Raises `InputError` (`missing-facts`) if the request has no ranks either.
     """
     first = [rank for rank in test.ranks if rank[0] == test.ranks[0][0]]
@@ -345,12 +353,13 @@ def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]
 
 
 def _collective(test: _Test, file: str, facts: MeasurementRequest, ranks: int) -> str:
-    """Return the collective of a test.
+    """Find the collective that a test has measured.
 
-    The first source that gives one is used: the test, the request, the file name, the bandwidths.
-    The ratio of bus and algorithm bandwidth of the last row means all-reduce for 2 (n - 1) / n,
-    and, for a reduction, reduce-scatter for (n - 1) / n, each within 2 % and on more than two
-    ranks. Raises `InputError` if the test is not a known collective, or if no source gives one.
+    The first source that knows it is used: the name of the test, the request `facts`, the file name
+    (`..._perf`), the bandwidths. The ratio bus / algorithm bandwidth of the last row means
+    all-reduce if it is 2 (n - 1) / n, and reduce-scatter if it is (n - 1) / n and the row has a
+    reduction operator; within 2 %, on more than two ranks, and not for MSCCL++. Raises `InputError`
+    if the name is not a known collective, or if no source gives one.
     """
     if test.name is not None:
         name = collective_name(test.name)
@@ -381,7 +390,7 @@ def _collective(test: _Test, file: str, facts: MeasurementRequest, ranks: int) -
 
 
 def version_text(code: str) -> str:
-    """Return the version for NCCL's version code, such as `2.30.7` for 23007.
+    """Convert NCCL's numeric version code to a version, such as 23007 to `2.30.7`.
 
     Codes below 10000 have an older form: 2804 is 2.8.4. Only the first 9 characters are used.
     Raises `ValueError` if they are not a number.

@@ -144,10 +144,15 @@ def _own_points(
 ) -> tuple[list[Measurement], list[Diagnostic]]:
     """Return the points to compare with a profile, and findings about the other points.
 
-    The first of these that is not empty: the points with the label of the profile; the points of
-    its GPU and those without a machine; the points of a sibling GPU, with the warning `sibling`.
-    Omitted points are counted in a warning `other-machine`. Raises `InputError` (`other-machine`)
-    if there is none of them. `like`: GPU of points that name none.
+    The first of these groups that is not empty is returned:
+
+    - points whose machine has the label of the profile
+    - points of the profile's GPU and points without a machine
+    - points of a sibling of this GPU, with a warning `sibling`
+
+    Except with `sibling`, omitted points are counted in one warning `other-machine`. Raises
+    `InputError` (`other-machine`) if all groups are empty. `like`: GPU of points whose machine
+    names none.
     """
     exact = [point for point in points if machine_label(point.machine) == profile.label]
     used = exact or [

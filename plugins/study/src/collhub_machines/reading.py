@@ -166,9 +166,9 @@ _PERF_ROWS = """\
 
 
 def _requests(name: str, content: str | bytes) -> Sequence[MeasurementRequest]:
-    """Return one request for this content, with all facts that a file may lack.
+    """Return a list of one request to read `content` as a file `name`, to test a reader.
 
-    They are all-reduce, 8 ranks and one node.
+    The request states everything that a file may lack: an all-reduce on 8 ranks of one node.
     """
     data = content if isinstance(content, bytes) else content.encode()
     return [MeasurementRequest(Source.of_bytes(name, data), "all-reduce", 8, 1)]
@@ -182,9 +182,10 @@ def nccl_tests() -> Sequence[MeasurementRequest]:
 
 
 def nccl_tests_json() -> Sequence[MeasurementRequest]:
-    """Return a document with one result on two GPUs, as requests to test the reader.
+    """Return one request to read a small JSON file of nccl-tests, to test the reader.
 
-    The all-reduce of 1024 bytes is measured out of place in 7.11 us; `in_place` is null.
+    The file has one result: an all-reduce of 1024 bytes on two GPUs, in 7.11 us out of place;
+    `in_place` is null.
     """
     times = {"time": 7.11, "alg_bw": 0.14, "bus_bw": 0.14, "nwrong": 0}
     document = {
@@ -259,9 +260,9 @@ def collhub_program() -> Sequence[MeasurementRequest]:
 
 
 def mscclpp_tuned() -> Sequence[MeasurementRequest]:
-    """Return a configuration with one entry, as requests to test the reader.
+    """Return one request to read a tuned configuration of MSCCL++, to test the reader.
 
-    It is an all-reduce of 8192 bytes on 8 ranks in 6.1 us.
+    The entry is an all-reduce of 8192 bytes on 8 ranks in 6.1 us.
     """
     entry = {"message_size": 8192, "algorithm": "packets", "nblocks": 28, "time_us": 6.1}
     profile = {"sku": "H100", "scale": 8, "collectives": {"allreduce": [entry]}}
@@ -291,9 +292,10 @@ def inspector() -> Sequence[MeasurementRequest]:
 
 
 def measured_json() -> Sequence[MeasurementRequest]:
-    """Return one point with the description of its source, as requests to test the reader.
+    """Return one request to read a file of the hub's own measured points, to test the reader.
 
-    It is an all-gather of 8192 bytes on 8 ranks of one node in 15.9 us.
+    The file has one point, an all-gather of 8192 bytes on 8 ranks of one node in 15.9 us, and a
+    description of its source.
     """
     point = {
         "source": "example", "machine": "H100", "collective": "all-gather", "ranks": 8,
@@ -305,9 +307,10 @@ def measured_json() -> Sequence[MeasurementRequest]:
 
 
 def aiconfigurator() -> Sequence[MeasurementRequest]:
-    """Return a table of one row as requests to test the reader; nothing without pyarrow.
+    """Return one request to read a Parquet table of aiconfigurator, to test the reader.
 
-    The row is an all-reduce of 512 half-precision numbers on 8 GPUs in 0.0156 ms.
+    The table has one row: an all-reduce of 512 half-precision numbers on 8 GPUs in 0.0156 ms. The
+    list is empty if pyarrow is not installed.
     """
     try:
         # Imported here: pyarrow is an extra, and only this format needs it.

@@ -79,10 +79,10 @@ class _Collector:
         self.skipped: list[Diagnostic] = []
 
     def add(self, point: Measurement, where: str, line: int | None = None) -> None:
-        """Store a point, or record it as skipped if it is invalid.
+        """Store a point, or, if it has a defect, record a note with the reason instead.
 
-        `where`: location in the file, which precedes the message. `line`: line of the message, None
-        if unknown.
+        `where`: position in the file, such as `results[2]`, which precedes the reason. `line`: line
+        of the note, None if unknown.
         """
         reason = point.defect()
         if reason is None:
@@ -184,7 +184,7 @@ def _json_variant(document: dict[str, Any]) -> str:
 
 
 def close_json(text: str) -> str:
-    """Return a truncated JSON document, cut after its last complete object or list and closed.
+    """Repair a truncated JSON text: cut it after its last complete object or list, and close it.
 
     A complete document, and a text whose brackets do not match, are returned unchanged.
     """
@@ -309,12 +309,13 @@ def read_mscclpp_tuned(facts: MeasurementRequest, options: NoOptions) -> Measure
 
 
 def read_inspector(facts: MeasurementRequest, options: InspectorOptions) -> MeasurementSet:
-    """Read JSON lines of the Inspector of NCCL or RCCL: calls that the GPU has timed, in us.
+    """Read JSON lines of the Inspector of NCCL or RCCL: the times of calls on the GPU, in us.
 
     For all-gather and reduce-scatter the size in the file is that of one rank and is multiplied by
-    the ranks. Calls before `options.warmup_calls` are ignored. Sends and receives, calls timed by
-    the CPU, and unknown collectives give a note. Each point has its call, so that `merge_calls` can
-    combine the ranks of several files. Raises `InputError` if no point remains.
+    the number of ranks. Calls with a sequence number below `options.warmup_calls` are ignored.
+    Sends and receives, calls that were not timed by the GPU, and unknown collectives give a note.
+    Each point has an identifier of its call, by which `merge_calls` combines the ranks of several
+    files. Raises `InputError` if no point remains.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)

@@ -83,12 +83,12 @@ def _osu_point(
     collective: str | None,
     library: str,
 ) -> Measurement | str:
-    """Return the measurement of a row, or a text why the row has none.
+    """Return the measurement of one row of an OSU table, or a text that says why the row has none.
 
     The time (us) is in the first column of average latency, otherwise in the first latency column.
     For collectives in `_PER_PEER`, OSU prints bytes per peer, so the size is multiplied by the
-    ranks. Nodes are those of the request, otherwise 1. Raises `InputError` for a bandwidth test,
-    for a header without latency, and if collective or ranks are unknown.
+    ranks. The nodes are those of the request `facts`, otherwise 1. Raises `InputError` for a
+    bandwidth test, for a header without latency, and if collective or ranks are unknown.
     """
     if any("MB/s" in name for name in header):
         message = "the test measures bandwidth, not the time of a collective"
@@ -189,12 +189,13 @@ def read_aiconfigurator(facts: MeasurementRequest, options: NoOptions) -> Measur
 
 
 def aiconfigurator_points(columns: dict[str, list[Any]], file: str) -> MeasurementSet:
-    """Convert columns of aiconfigurator: elements to bytes, milliseconds to us.
+    """Convert a table of aiconfigurator, given as lists by column, to measurements.
 
-    All points are of NCCL, on one node, out of place. The data type is kept only for sums of int8.
-    Rows with an unknown operation or data type, or with invalid numbers, give a note; the line is
-    the row from 1. Raises `InputError` if required columns are missing (version and device are
-    optional), and the errors of `_finish` if no point remains.
+    Elements become bytes, milliseconds become us. All points are of NCCL, on one node, out of
+    place. The data type is kept only for sums of int8. Rows with an unknown operation or data type,
+    or with invalid numbers, give a note, whose line is the row counted from 1. Raises `InputError`
+    if required columns are missing (version and device are optional), and the errors of `_finish`
+    if no point remains.
     """
     missing = [name for name in _AICONFIGURATOR_COLUMNS if name not in columns]
     if missing:

@@ -114,12 +114,12 @@ class _Search:
     fitted: _Candidate | None = None
 
     def list_in_order(self, objective: str) -> list[_Candidate]:
-        """Return the candidates, first the winner, then the others by ascending time.
+        """Return the candidates, the winner first, then the others by ascending time.
 
         With the objective `time`, the winner is the fastest candidate. Otherwise it is the
-        candidate fitted to the runtime, if there is one, or the best by `choose_best` within `TIE`
-        of the shortest time. If any of these is a partial result, whose number of messages is
-        unknown, it is the fastest one.
+        candidate that was fitted to the runtime, if there is one. Without one, it is the candidate
+        with the fewest messages (`choose_best`) of those within 1 % of the shortest time; if any of
+        these is a partial result, whose number of messages is unknown, it is the fastest one.
         """
         rows = self.sort_by_time()
         if objective == "time":
@@ -194,12 +194,14 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
 
 
 def _fit_candidates(search: _Search) -> None:
-    """Replace the candidates by those that the runtime of the request executes, fitted to it.
+    """Convert the candidates to algorithms that the runtime of the request executes.
 
-    At most `_MAX_FITTED` candidates are fitted, in order of their times, until no further one can
-    be within the tolerance of the fastest fitted one (1 %, or 5 % if all of these exceed the
-    preferred limits of the runtime). Partial results are kept unchanged. `search.fitted` becomes
-    the best of them. Raises the first `InputError` if the runtime executes none of them.
+    `search.candidates` is replaced by the converted ones, and `search.fitted` becomes the best of
+    them. Candidates are tried by ascending time, until `_MAX_FITTED` are converted or the next one
+    is too slow: more than 1 % slower than the fastest converted one, or 5 % while all converted
+    ones exceed the preferred limits of the runtime. Partial results are kept unchanged. A refused
+    candidate gets a reason in `search.failures`. Raises the first `InputError` if no candidate
+    remains.
     """
     fitted: list[_Candidate] = []
     reason: InputError | None = None
@@ -234,9 +236,10 @@ def _sort_by_worst_failure(
 ) -> list[_Candidate]:
     """Sort the candidates by their largest time over failures of single links, then by time.
 
-    `failures` is filled by candidate name. Candidates that are partial, that are slower on the
-    complete network than the best largest time so far, or whose evaluation fails (a warning) come
-    last.
+    `failures` gets the times of the completely evaluated candidates by name. All other candidates
+    come last, by time. They are partial results, those that are on the complete network at least as
+    slow as the best largest time so far, those whose evaluation exceeded it, and those whose
+    evaluation failed, which adds a warning to `search.warnings`.
     """
     # Imported here: only this objective needs routes and repairs.
     from collhub_tuning.variations import evaluate_failures
@@ -347,16 +350,16 @@ def _parse_candidates(text: str, registry: Registry) -> list[str]:
 
 
 def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> None:
-    """Try the synthesizers that support the collective, lowest estimate first, until a limit.
+    """Call the synthesizers that support the collective, the lowest estimate first, until a limit.
 
     Results are added to `search.candidates`. Synthesizers that do not support the collective or
-    fail get a reason in `search.failures`; those that are left out or left at a limit get one in
-    `search.not_tried`. The findings of a `PluginError` also become warnings.
+    fail get a reason in `search.failures`; those that are skipped, or not reached because of a
+    limit, get one in `search.not_tried`. The findings of a `PluginError` also become warnings.
+    Until there is a candidate, the limit of work does not end the search; the limit of time does.
 
-    Without a candidate, the limit of work does not end the search; the limit of time does. On large
-    networks the search also ends near the lower bound, and synthesizers with a long search or an
-    unknown time are left out; the long searches also if the request is too large for a fixed
-    pattern.
+    On large networks the search also ends if the best time is within 1 % of the lower bound. On
+    still larger ones, after the first candidate, synthesizers with a long search or without an
+    estimate are skipped; the long searches also if the request is too large for a fixed pattern.
     """
     kind = request.collective.kind
     supporting = []
@@ -476,9 +479,9 @@ def _sort_by_estimate(names: list[str], registry: Registry, request: SynthesisRe
     """Return the names in the order in which the synthesizers are tried: by estimated time.
 
     The estimate of a synthesizer that adapts to the links is the lower bound of the core; that of a
-    fixed pattern comes from its offer, by the alpha-beta model. At equal estimates, synthesizers
-    without an estimator and those with the option `within` are later. Unknown estimates are
-    infinite.
+    fixed pattern comes from its offer, by the alpha-beta model; unknown ones are infinite. At equal
+    estimates, synthesizers without an estimator come later, and then those with the option `within`
+    (a time limit for their result).
 
     On large networks, synthesizers with `within` come after all others. On still larger ones, also
     those that adapt to the links come last; without switches, so do patterns whose estimate exceeds
@@ -528,9 +531,9 @@ def _is_beyond_search(topology: Topology) -> bool:
 
 
 def _is_searched_if_far(topology: Topology) -> bool:
-    """Return whether searches are tried if fixed patterns are far from the bound.
+    """Return whether synthesizers that search are tried if fixed patterns are far from the bound.
 
-    This is so on networks without switches with up to `_MAX_DIRECT_PAIRS` pairs.
+    True on networks without switches with at most `_MAX_DIRECT_PAIRS` pairs (see `_count_pairs`).
     """
     is_direct = topology.num_nodes == topology.num_npus
     return is_direct and _count_pairs(topology) <= _MAX_DIRECT_PAIRS

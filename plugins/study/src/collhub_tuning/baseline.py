@@ -41,14 +41,13 @@ Baselines = Mapping[int, Baseline]
 
 
 def find_baselines(outcome: ComparisonOutcome) -> Baselines:
-    """Predict NCCL's time, and if possible its algorithm and protocol, for each size.
+    """Predict, for each size, NCCL's time and if possible its algorithm and protocol.
 
-    The machine is the profile that the simulator's option `machine` names (`outcome.timing`),
-    otherwise the one that the topology names. `choice` of a prediction is None if only the profile
-    knows the time, as on GPUs whose channels are unknown. Sizes without a predicted time are
-    missing; the result is empty if the machine is unknown, NCCL does not have the collective, or
-    neither the profile nor NCCL's cost model covers these ranks. `ComparisonOutcome.baselines`
-    calls this once and caches the result.
+    The machine is the profile that the simulator's option `machine` names, otherwise the one that
+    the topology names. The `choice` of a prediction is None if the profile knows only the time, as
+    on GPUs whose channels are unknown. Sizes without a predicted time are missing. The result is
+    empty if the machine is unknown, NCCL does not have the collective, or neither the profile nor
+    NCCL's cost model covers these ranks. Not cached here; `ComparisonOutcome.baselines` caches it.
     """
     question = outcome.question
     profile = find_timed_profile(outcome.timing.options)
@@ -83,11 +82,11 @@ def compute_gain(baseline: Baseline, time_ns: int | None) -> float | None:
 
 
 def baseline_rows(outcome: ComparisonOutcome) -> list[list[str]]:
-    """Return one row of texts per size with a baseline.
+    """Return one row of texts per size at which the time of NCCL (the baseline) is known.
 
-    The columns are size, name, channels ("" without a choice), time, origin and gain. The gain is
-    that of the fastest algorithm at this size; "" if no algorithm has a time or the timing does not
-    model a machine.
+    The columns are size, name, channels ("" if unknown), time, origin and gain. The gain is that of
+    the winner of the comparison at this size over NCCL; "" if no algorithm has a time or the times
+    are not those of a machine.
     """
     has_gains = models_machines(outcome)
     rows = []
@@ -113,11 +112,12 @@ def _format_judged_gain(outcome: ComparisonOutcome, baseline: Baseline, gain: fl
 
 
 def tuned_baseline_rows(tuned: Sequence[TunedCollective]) -> list[list[str]]:
-    """Return one row of texts per window that has a size with a baseline.
+    """Return a row of texts per window (sizes with one algorithm) that has a size with a baseline.
 
-    The columns are collective, range of sizes, algorithm, distinct baselines in order of sizes, and
-    gains. The gains are the smallest and the largest known one (a single text if equal), "" if none
-    is known or the timing does not model a machine.
+    A baseline is a known time of the library's own choice. The columns are collective, range of
+    sizes, algorithm, distinct baselines in order of sizes, and gains. The gains are the smallest
+    and the largest known one (a single text if equal), "" if none is known or the timing does not
+    model a machine.
     """
     rows = []
     for collective in tuned:
@@ -217,10 +217,10 @@ class TimeBand:
 
     @classmethod
     def of(cls, time_us: float, error: float | None) -> TimeBand:
-        """Return the range of a time in us with a relative error: time / (1 + e) to time / (1 - e).
+        """Return the range in which a time in us lies: time / (1 + error) to time / (1 - error).
 
-        For e of 1 or more, there is no upper limit. Error 0 means measured. None means unknown:
-        from 0 to infinity.
+        `error`: relative; for 1 or more, there is no upper limit. Error 0 means that the time was
+        measured. None means an unknown error: the range is 0 to infinity.
         """
         if error is None:
             return cls(time_us, 0.0, math.inf)
@@ -260,10 +260,10 @@ class SizeDecision:
 
     @property
     def kind(self) -> str:
-        """Return `undecided`, or the kind of the winner's time.
+        """Return how the decision at this size is known: by which kind of time of the winner.
 
-        A winner of None is undecided. A named algorithm is `measured` or `simulated`. The winner ""
-        is the library's default, which is `measured` or `predicted`.
+        It is `undecided` without a winner (None). For an algorithm it is `measured` or `simulated`.
+        For the library's default (the winner ""), it is `measured` or `predicted`.
         """
         if self.winner is None:
             return "undecided"
@@ -316,11 +316,12 @@ def find_candidate_bands(outcome: ComparisonOutcome, size: int) -> dict[str, Tim
 
 
 def decide_size(outcome: ComparisonOutcome, size: int) -> SizeDecision | None:
-    """Decide at a size between the library's default and the algorithms.
+    """Decide at a size between the library's default and the algorithms, by their ranges of time.
 
-    The winner is the first algorithm of `find_winners`; "" (the default) if its range is not above
-    that of any algorithm, or without algorithms; otherwise None (undecided). Returns None if
-    neither the default nor an algorithm has a time.
+    The winner is the first algorithm that is certainly faster than the default (`find_winners`).
+    Otherwise it is "" (the default), if the upper limit of its range is not above the lower limit
+    of any algorithm, or if there is no algorithm. Otherwise, and without a known default, it is
+    None (undecided). Returns None if neither the default nor an algorithm has a time.
     """
     default, candidates = find_default_time(outcome, size), find_candidate_bands(outcome, size)
     if default is None:
@@ -335,10 +336,11 @@ def decide_size(outcome: ComparisonOutcome, size: int) -> SizeDecision | None:
 
 
 def find_winners(default: DefaultTime, candidates: Mapping[str, TimeBand]) -> list[str]:
-    """Return the algorithms that are certainly faster than the default, the shortest time first.
+    """Return the algorithms that are certainly faster than the library's default.
 
-    Ranges must not overlap to be certain. Simulated algorithms that are not certainly faster than
-    the fastest measured one of them are left out.
+    That is, the upper limit of their range of time is below the lower limit of the default's. A
+    simulated algorithm must also have its upper limit below the shortest measured time among them.
+    The order is that of `candidates` (ascending time).
     """
     winners = {
         name: band for name, band in candidates.items() if band.high_us < default.band.low_us

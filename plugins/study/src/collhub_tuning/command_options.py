@@ -224,14 +224,14 @@ def open_comparisons(
     options: OptionsBySide,
     timing: TimingSource,
 ) -> Iterator[Compare]:
-    """Yield a function that compares the algorithms for a question on a network.
+    """Yield a function `compare(question, topology, measured)` that compares all the algorithms.
 
-    Its last argument is the measured curves of the question, None without `--measured`. Results are
-    taken from the cache, and missing ones are measured. A cached time below a proven bound is
-    measured again. `arguments`: values of `comparison_options`. `timing`: simulator and machine.
-
-    At the end of the `with` block the workers are stopped, and the user is told if the cache could
-    not be written. Raises `HubError` for a missing engine.
+    `measured`: the measured curves of the question, None without `--measured`. Results are taken
+    from the cache, and missing ones are measured and stored. If a cached time is below a proven
+    lower bound, the results of its algorithm are measured again. `arguments`: values of
+    `comparison_options`. `timing`: simulator and machine. After the `with` block the workers are
+    stopped, and if the cache could not be written, the user is told. Raises `HubError` for a
+    missing engine.
     """
     # Imported here, because the help of the commands does not need numpy.
     import hub_core

@@ -418,10 +418,10 @@ def _run_comparisons(
 ) -> tuple[ComparisonOutcome, list[VariedOutcome]]:
     """Compare the algorithms on the given network, then on every variation of it.
 
-    Returns the outcome of the given network and those of the variations in order. Measured times
-    are used only for the given network. The outcome of the given network also lists what a limit of
-    the search cut on variations. All variations are created first, so that an invalid one raises
-    `UsageError` before the first measurement.
+    Returns the outcome on the given network and those on the variations in order. Measured times
+    are used only for the given network. If a limit ended parts of the search on variations, the
+    outcome of the given network lists these parts too. All variations are created before the first
+    measurement, so that an invalid one raises `UsageError` early.
     """
     # Imported here: the help of the command needs no numpy.
     from collhub_tuning.measured_curves import read_measured_files

@@ -78,11 +78,11 @@ class ComparisonOutcome:
 
     @cached_property
     def bounds(self) -> Mapping[int, ProvenBound | None]:
-        """Return the best proven lower bound by size, None for sizes without one.
+        """Return the best proven lower bound by size, None for sizes without one. Cached.
 
         Bounds of all plugins are computed with thorough methods for the network that the timing
-        uses. The best time of each size (ps) is passed to them, so that they can stop when a
-        further effort has no use. The result is cached.
+        uses. The winner's time at each size (ps) is passed to them, so that they stop when a
+        tighter bound has no use.
         """
         sizes = self.question.sizes
         rankings = [self.ranking(size) for size in sizes]

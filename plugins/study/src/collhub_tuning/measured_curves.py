@@ -114,11 +114,11 @@ class MeasuredFiles:
     algorithms: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
 
     def curves(self, kind: str, mode: str) -> MeasuredCurves:
-        """Return the curves of a collective for calls of a mode.
+        """Return the curves (times by size) of a collective, per library and per algorithm.
 
-        Times are those out of place, or in place for `mode` `in-place`; if a size was not measured
-        there, the other place is used. If an algorithm has several times at a size, for example of
-        two versions of a library, the shortest counts.
+        `mode`: with `in-place`, times of calls in place count; otherwise times out of place. If a
+        size was measured only in the other way, that time is used. If an algorithm has several
+        times at a size, for example with two versions of a library, the shortest counts.
         """
         curves = tuple(
             MeasuredCurve(library, times_us)
@@ -325,12 +325,12 @@ def maximum_winning_time_ns(measured_us: float, error: float | None) -> float:
 
 
 def decide(outcome: ComparisonOutcome, size: int) -> Decision | None:
-    """Decide between the fastest simulated and the fastest measured time at a size.
+    """Decide between the fastest simulated algorithm and the fastest measured library at a size.
 
-    None without a measurement. The library wins if no algorithm has a time. Let e be the held-out
-    error of the simulation. An algorithm wins if its time is shorter by more than e; the library
-    wins if the algorithm's time exceeds the measured one by more than the fraction e. Otherwise,
-    and if e is unknown, the decision is `UNDECIDED`.
+    Let e be the held-out error of the simulation. The algorithm wins if its time is so short that
+    even with this error it is faster (`maximum_winning_time_ns`). The library wins if the simulated
+    time exceeds the measured one by more than the fraction e, or if no algorithm has a time.
+    Otherwise, and if e is unknown, the decision is `UNDECIDED`. None without a measurement.
     """
     fastest = None if outcome.measured is None else outcome.measured.fastest(size)
     if fastest is None:

@@ -76,12 +76,12 @@ class PlannedRun:
 def plan_measurements(
     tuned: Sequence[TunedCollective], *, has_msccl: bool = False
 ) -> list[PlannedRun]:
-    """Return the runs that measure all undecided sizes, in the order of the collectives.
+    """Return the test runs that measure all undecided sizes, in the order of the collectives.
 
-    Algorithms that NCCL has itself are runs of nccl-tests with NCCL_ALGO; others are a program for
-    NCCL, or, with `has_msccl`, an MSCCL program in nccl-tests. Calls in place and out of place
-    share their runs. The list is empty if every size is decided. Uneven collectives have no runs,
-    because nccl-tests has no such test.
+    Algorithms that NCCL has itself are runs of nccl-tests with NCCL_ALGO. Others run as a program
+    for NCCL, or, with `has_msccl`, as an MSCCL program in nccl-tests. Calls in place and out of
+    place share a run, which then has the sizes of both. The list is empty if every size is decided.
+    Uneven collectives have no runs, because nccl-tests has no such test.
     """
     runs: dict[tuple[str, str], PlannedRun] = {}
     for one in tuned:
@@ -97,10 +97,11 @@ def plan_measurements(
 
 
 def find_missing_measurements(tuned: TunedCollective) -> dict[str, list[int]]:
-    """Return the sizes to measure, by algorithm; `DEFAULT` first; {} if all are decided.
+    """Return the sizes at which a measurement may decide, by algorithm; {} if all are decided.
 
-    Sizes with a winner are decided. At an undecided size the runtime's default is to be measured
-    unless it already is, and so is each possible winner. Sizes are in the order of the decisions.
+    The key `DEFAULT`, which comes first, is the runtime's default. At every size without a winner,
+    the default is listed unless it was measured, and so is each algorithm that may be the fastest
+    (`find_possible_winners`). Sizes are in the order of the decisions.
     """
     missing: dict[str, list[int]] = {DEFAULT: []}
     for decision in tuned.decisions.values():

@@ -37,10 +37,11 @@ class Stopwatch:
         self._fastest: tuple[int, Algorithm] | None = None
 
     def time_ns(self, algorithm: Algorithm) -> int | None:
-        """Return the time of an algorithm in ns; None if it never finishes.
+        """Return the simulated time of an algorithm in ns; None if it never finishes.
 
-        If it has the same schedule as the fastest algorithm so far, the stored time is returned
-        without a simulation. Raises the errors of the simulator.
+        If it has the same schedule as the fastest algorithm so far (the identical step table
+        object, equal collective and placement), the stored time is returned without a simulation.
+        Raises the errors of the simulator.
         """
         if self._fastest is not None and _is_same_schedule(algorithm, self._fastest[1]):
             return self._fastest[0]
@@ -293,12 +294,12 @@ class _Timed:
     time_ns: int
 
     def scales_to(self, size: int, time_ns: int | None) -> bool:
-        """Return whether a time at a smaller size is in proportion to the sizes.
+        """Return whether `time_ns` at a smaller size is in proportion to the sizes, within 1 %.
 
-        A tolerance is permitted; a time of None gives False. If it is in proportion, no algorithm
-        is faster there: the minimum time of a fraction f of the bytes is at least f times the
-        minimum time of all bytes. Otherwise the faster algorithm, with all bandwidths and latencies
-        slowed down by 1/f, would transfer all bytes in less than their minimum time.
+        If so, no new algorithm is needed for the smaller size. Reason: the minimum time of a
+        fraction f of the bytes is at least f times the minimum time of all bytes. Otherwise the
+        faster algorithm, with all bandwidths and latencies slowed down by 1/f, would transfer all
+        bytes in less than their minimum time. False for a time of None.
         """
         limit = _MAX_SCALING_SLOWDOWN * self.time_ns * size
         return time_ns is not None and time_ns * self.size <= limit
@@ -311,13 +312,13 @@ def _measure_sizes(
     algorithm_at: Callable[[int], Algorithm],
     budget: SearchBudget,
 ) -> Iterator[Measurement]:
-    """Yield one measurement per size, the largest size first; reuse an algorithm while it scales.
+    """Yield one measurement per size, the largest first; reuse an algorithm while its time scales.
 
-    An algorithm is used for the next smaller size if its time is in proportion (`scales_to`) and
-    the runtimes serve that size. Otherwise `algorithm_at` creates a new one. If a new algorithm
-    does not scale to the very next size, none is reused any more. The algorithm of a file is never
-    reused in this way. Created algorithms are verified, unless their steps equal those verified
-    last.
+    An algorithm is used for the next smaller size if its time there is in proportion (`scales_to`)
+    and the runtimes serve that size. Otherwise `algorithm_at` creates a new one. After two new
+    algorithms in succession, the second is not tried at smaller sizes; a new one is created for
+    each. The algorithm of a file is never reused in this way. Algorithms are verified, unless their
+    steps equal those verified last.
 
     A `HubError` gives a failed measurement of its size. A reached limit of `budget` gives failed
     measurements of all remaining sizes.
@@ -443,9 +444,9 @@ def _fit_file(
 ) -> Callable[[int], Algorithm]:
     """Check that the algorithm of a file answers the question; return it as a function of the size.
 
-    Without runtimes, the function returns the algorithm for every size. With runtimes, it returns
-    the fastest form of the algorithm that they execute at this size in bytes, and raises
-    `InputError` if there is none. Raises the errors of `_check_collective`.
+    If the question names no runtimes, the function returns the algorithm for every size in bytes.
+    With runtimes, it returns the fastest form that one of them executes at this size, and raises
+    `InputError` if there is none. Raises the errors of `_check_collective` at once.
     """
     _check_collective(name, algorithm, question)
 

@@ -72,11 +72,12 @@ class Stretch:
 def compare_coverage(
     declared: Sequence[ServedCalls], actual: Sequence[ServedCalls]
 ) -> list[Stretch]:
-    """Divide all sizes into stretches with equal declared and equal actual servers.
+    """Divide all sizes into stretches (ranges) with equal declared and equal actual servers.
 
-    This is done from 0 bytes on, for every collective and mode that either side serves. The
-    stretches are sorted by collective, in place first, then by size. The list is empty if nothing
-    is served.
+    A server is the algorithm or file entry that serves calls. `declared`: calls that a report
+    promises; `actual`: calls that the files serve. For every collective and mode (in place or not)
+    of either list, the stretches cover all sizes from 0 bytes on. They are sorted by collective, in
+    place first, then by size. The list is empty if both lists are.
     """
     rows = [*declared, *actual]
     calls = [(row.kind, mode) for row in rows for mode in (True, False) if _has(row, mode)]
@@ -131,10 +132,11 @@ def _divide(
     kind: CollectiveKind,
     mode: bool,
 ) -> Iterator[Stretch]:
-    """Yield the stretches of sizes between all limits of both lists, ascending from 0 bytes.
+    """Yield ranges of sizes between all limits of the calls in both lists, ascending from 0 bytes.
 
-    Both ends of a stretch are included; the last one has no end (None). It has the first declared
-    server that covers it, or "", and all actual servers in their order.
+    Both ends of a range are included; the last one has no end (None). It has the first of the
+    `declared` servers that covers it, or "", and all `actual` servers in their order. `mode`: True
+    for in place.
     """
     rows = [*declared, *actual]
     borders = {0, *(row.min_bytes for row in rows)}

@@ -137,10 +137,11 @@ class MeasuredTimes:
             yield name, min_bytes, max_bytes, tuple(self.sizes[index] for index in run)
 
     def _winning_times(self, name: str) -> list[int | None]:
-        """Return the times of an algorithm by size, None where it cannot win.
+        """Return the times of an algorithm in ns by size, None at sizes where it cannot win.
 
-        At a size with given winners, the algorithm must be one of them. At others, its time must be
-        below the limit of the size, if there is one.
+        At a size whose possible winners are given (`winners`), the algorithm must be one of them.
+        At other sizes, its time must be below the limit of the size in `limits_ns`, if there is
+        one.
         """
         times_ns: list[int | None] = []
         for size, time_ns in zip(self.sizes, self.times_ns[name], strict=True):
@@ -161,8 +162,10 @@ class MeasuredTimes:
     def _default_indices(self, times: Times, decided: Sequence[int]) -> set[int]:
         """Return the indices of sizes that keep the runtime's default.
 
-        These are the measured sizes at which no algorithm wins, and the sizes between two such
-        neighbours.
+        `times`: times of the algorithms, None where they cannot win. `decided`: ascending indices.
+        The default is kept at the sizes where it was measured and no algorithm wins. If two such
+        sizes follow each other among the sizes with a measured default, all sizes between them keep
+        it too.
         """
         measured = [index for index in decided if self.sizes[index] in self._reference_sizes]
         defaults = {index for index in measured if _find_best_time(times, index) is None}
@@ -244,12 +247,12 @@ def _count_tolerable(times: Times, name: str, indices: Sequence[int], tolerance:
 
 
 def _move_borders(runs: list[_Run], times: Times, messages: Messages) -> list[_Run]:
-    """Move sizes at the end of each run to the next run while its algorithm is better there.
+    """Move sizes at the end of each run to the next run while the next run's algorithm is better.
 
-    Within 1 % of the time, the one with fewer messages is better (`choose_best`). `runs`:
-    (algorithm, ascending indices of its sizes), in order of size. Every run keeps at least one
-    size. If the algorithms are equal, or one of them has no time at a size, the border does not
-    move further. The lists are changed and returned.
+    `runs`: (algorithm, ascending indices of its sizes), in order of size. Better means faster;
+    within 1 % of the time, fewer messages (`choose_best`). Every run keeps at least one size. A
+    border stops at the first size at which the algorithms are equal, or one of them has no time.
+    The lists are changed and returned.
     """
     for (name, run), (later, next_run) in pairwise(runs):
         while len(run) > 1 and _is_better(times, messages, later, name, run[-1]):
@@ -309,11 +312,11 @@ class TunedCollective:
 
     @cached_property
     def times(self) -> MeasuredTimes:
-        """Return the times in ns of all algorithms by size: measured ones, or simulated ones.
+        """Return the times in ns of all algorithms by size, with the winners and messages. Cached.
 
-        A measured time takes precedence. An algorithm without a time at a size has None there.
-        Sizes at which the time of the library's default is known have the winners of
-        `find_winners`. The result is cached.
+        A measured time takes precedence over a simulated one. An algorithm without a time at a size
+        has None there. At sizes where the time of the library's default is known, only the
+        algorithms that are certainly faster than it (`find_winners`) can win.
         """
         sizes = self.outcome.question.sizes
         times_ns: dict[str, tuple[int | None, ...]] = {}

@@ -106,11 +106,11 @@ def create_format(
 def write_folder(
     context: CommandContext, folder: str, outcome: TuningOutcome, *, force: bool
 ) -> list[Path]:
-    """Write all files or none; return their paths.
+    """Write all files of the tuning into a folder, or none; return their paths.
 
-    With `force`, existing files are replaced, and files that only the previous report of the folder
-    names are removed. Without it, existing files are an error. Raises `UsageError` if an old file
-    cannot be removed; the new files are then written.
+    With `force`, files in the folder may be replaced, and files that only its previous report lists
+    are removed afterwards. Without it, a folder that is not empty is an error. Raises `UsageError`,
+    also if an old file cannot be removed; the new files are then written.
     """
     target = Path(folder)
     stale = _list_declared_files(target) if force else set()

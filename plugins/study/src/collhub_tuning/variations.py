@@ -187,11 +187,12 @@ class Robustness:
 def evaluate_robustness(
     base: ComparisonOutcome, varied: Sequence[VariedOutcome], size: int
 ) -> Robustness | None:
-    """Evaluate the winner of a size on all variations; None if no algorithm has a time there.
+    """Evaluate on all variations of the network how good the base network's winner of a size is.
 
-    The result has the number of variations on which it is the fastest too, its largest slowdown
-    compared with the fastest algorithm of a variation, and the first variation with this slowdown
-    (1.0 and "" if it always wins). Variations on which it has no time are listed as missing.
+    The result has the number of variations on which it has the winner's time, its largest slowdown
+    compared with the winner of a variation, and the first variation with this slowdown (1.0 and ""
+    if it is never slower). Variations on which it has no time are listed as missing. None if no
+    algorithm has a time on the base network.
     """
     ranking = base.ranking(size)
     if not ranking:
@@ -299,9 +300,10 @@ def _format_line(row: Robustness, total: int) -> str:
 
 
 def _compute_slowdown(outcome: ComparisonOutcome, size: int, name: str) -> float | None:
-    """Return an algorithm's time divided by the best time of a size; 1.0 for the best.
+    """Return an algorithm's time at a size divided by the winner's time; 1.0 for the winner.
 
-    None if the algorithm has no time there, or if a time is 0.
+    The winner has the fewest messages within 1 % of the best time, so the result may be slightly
+    below 1. None if the algorithm has no time there, or if a time is 0.
     """
     ranking = outcome.ranking(size)
     times = [measurement.time_ns for measurement in ranking if measurement.algorithm == name]
@@ -311,9 +313,10 @@ def _compute_slowdown(outcome: ComparisonOutcome, size: int, name: str) -> float
 
 
 def _find_winner(outcome: ComparisonOutcome, size: int, chosen: str) -> str:
-    """Return the fastest algorithm at a size; `none` if no algorithm has a time.
+    """Return the winner at a size on a variation of the network; `none` if no algorithm has a time.
 
-    If `chosen`, the winner on the base network, has the best time too, it is returned.
+    If `chosen`, the winner on the base network, has exactly the winner's time, it is returned
+    instead.
     """
     if _compute_slowdown(outcome, size, chosen) == 1.0:
         return chosen
@@ -359,12 +362,13 @@ def evaluate_failures(
     time_ns: int,
     limit_ns: int | None = None,
 ) -> FailureTimes:
-    """Simulate an algorithm without each link of the network, repaired if needed.
+    """Simulate an algorithm without each link of the network, with blocked messages rerouted.
 
     Of failures that are equal by a symmetry of the network, which also keeps the bytes and messages
-    of the algorithm on every link, only the first is simulated. Failures of unused links have the
-    time on the complete network, `time_ns`. The evaluation ends after a time above `limit_ns`, if
-    given. Raises `HubError` if the algorithm cannot be repaired or simulated.
+    of the algorithm on every link, only the first is simulated. Failures that separate NPUs are
+    only counted. Failures of unused links have `time_ns`, the time on the complete network. The
+    result has the worst time and its link. The evaluation ends, incomplete, after a time above
+    `limit_ns`, if given. Raises `HubError` if the algorithm cannot be rerouted or simulated.
     """
     topology, size = request.topology, request.collective_bytes
     messages = MessageRoutes.of(algorithm, topology)
