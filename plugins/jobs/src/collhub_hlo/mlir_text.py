@@ -178,10 +178,11 @@ class MlirReader:
             return text, self._line
 
     def _skip_values(self, raw: bytes) -> bytes:
-        """Skip the values of a long constant to the end of its line; return a short line.
+        """Skip the values of a long constant; return a short line with its name and type.
 
-        `raw`: beginning of the line. The result contains the name and the type of the constant:
-        `NAME = dense<...> : TYPE>`. At most one chunk of `MAX_STATEMENT_CHARACTERS` is in memory.
+        `raw`: beginning of the line, of which the rest is read from the stream. The result is `NAME
+        = dense<...> : TYPE>` and a line break. At most one chunk of `MAX_STATEMENT_CHARACTERS` is
+        in memory at a time.
         """
         first, last = raw[:128], raw
         while not last.endswith(b"\n"):

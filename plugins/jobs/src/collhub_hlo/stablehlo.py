@@ -372,12 +372,12 @@ class _Lowering:
     def _add(self, operation: Operation, regions: list[_Region]) -> None:
         """Append the instructions of an operation to the innermost region, and name its results.
 
-        An operation that returns sets the returned values and ends the region. Regions of loops,
-        branches and calls become computations; those of other operations are taken as their
-        reducer. An operation that only declares the placement of a value becomes a `bitcast` with
-        its name as `custom_call_target`. Only constants of one scalar keep their value. The result
-        is a tuple unless there is exactly one result and the operation is no loop. Raises
-        `ValueError` for an operation after the end of the region.
+        An operation that returns (for example `func.return`) sets the returned values and ends the
+        region. `regions`: the regions of the operation; those of loops, branches and calls become
+        computations, those of others are taken as reducers. An operation that only declares where a
+        value is placed becomes a `bitcast` with its name as `custom_call_target`. Only constants of
+        one scalar keep their value. The instruction is a tuple unless it has exactly one result and
+        is no loop. Raises `ValueError` for an operation after the end of the region.
         """
         region, name = self._regions[-1], operation.name
         if region.is_returned:
@@ -453,11 +453,11 @@ class _Lowering:
     ) -> tuple[list[str], tuple[Shape, ...]]:
         """Store the regions of an operation as computations; return its operands and result shapes.
 
-        The names of the computations are added to `attributes`, which is modified. Values of
-        enclosing regions become further operands. The only operand of a loop is a tuple, its state,
-        which also contains these values. A conditional keeps its first operand and these values. An
-        operation without regions must be a `call` of a named function. Raises `ValueError` for a
-        wrong number of regions.
+        `attributes` is modified: it gets the names of the computations. Values of enclosing regions
+        that the regions use (captured values) become further operands. A loop has one operand, the
+        tuple of its state, which also contains the captured values. A conditional keeps its first
+        operand and the captured values. An operation without regions must be a `call` of a named
+        function. Raises `ValueError` for a wrong number of regions.
         """
         current = self._regions[-1]
         if not regions:
@@ -568,10 +568,12 @@ class _Lowering:
             index += count
 
     def _use(self, value: str) -> str:
-        """Return the name of the instruction that defines a value, for use in the innermost region.
+        """Return the name by which the innermost region refers to a value.
 
-        A value of an enclosing region is captured by all regions in between, and the name of the
-        captured value is returned. Raises `ValueError` for an undefined value.
+        It is the name of the instruction that defines the value in this region. A value of an
+        enclosing region is captured by this region and all regions in between: each gets a
+        parameter for it, whose name is returned. Raises `ValueError` for a value that is not
+        defined up to the enclosing function.
         """
         level = len(self._regions) - 1
         while (name := self._find(value, self._regions[level])) is None:
@@ -631,11 +633,12 @@ class _Lowering:
         is_tuple: bool,
         first_captured: int = 0,
     ) -> None:
-        """Store a region as a computation with its arguments and captured values as parameters.
+        """Store a region as a computation: its arguments and captured values become parameters.
 
-        `captured`: values that the regions of the operation capture together; they are numbered
-        from `first_captured` on, and this region has parameters only for those that it uses itself.
-        `is_tuple`: the result is a tuple.
+        `captured`: the values that all regions of the operation capture together. Their parameters
+        are numbered from `first_captured` on; this region has parameters only for those that it
+        uses itself, so that numbers may be missing. `is_tuple`: the result is a tuple of the
+        returned values.
         """
         parameters: dict[str, Instruction] = {}
         for number, (name, shape) in enumerate(region.arguments.items()):

@@ -170,13 +170,14 @@ class _Evaluation:
         return self._join(frame, instruction.operands)
 
     def _compute(self, frame: _Frame, instruction: Instruction) -> None:
-        """Add a computation with the operations and bytes of an instruction.
+        """Append a row for the computation of an instruction, or add it to the previous row.
 
-        It is merged into the open row, the previous blocking computation, if `merge_compute` is set
-        and the instruction is blocking (in a sequence, and no `-start`). Otherwise a row is
-        appended; it becomes the open row if it is blocking and the frame is not asynchronous.
-        Operations and bytes are limited to `_LARGEST`. Fusions with collectives, and custom calls
-        of unknown work, are counted as losses.
+        The row has the operations and the accessed bytes of the instruction, each at most
+        `_LARGEST`. With the option `merge_compute`, a blocking instruction (in a program that runs
+        in sequence, and no `-start`) is added to the open row, if the previous blocking instruction
+        was a computation. A new row becomes the open one if it is blocking and the frame is not
+        asynchronous. Fusions with collectives and custom calls of unknown work are counted as
+        losses.
         """
         names = called_names(instruction) if instruction.opcode == "fusion" else []
         body = self._module.computations[names[0]] if names else None
@@ -201,12 +202,13 @@ class _Evaluation:
         self._open_row = row if is_blocking and not frame.is_async else NONE
 
     def _communicate(self, frame: _Frame, instruction: Instruction, collective: str) -> None:
-        """Append the rows of a collective or message; a permutation is a send and a receive.
+        """Append the row of a collective or message; a permutation has two: a send and a receive.
 
-        An instruction with `-start`, a send or a receive runs concurrently with the following rows,
-        unless its configuration has `is_sync`. Other instructions delay the following rows of a
-        sequence. An instruction that is executed again is the same call, whose count increases. The
-        rows have the bytes of the operands.
+        The rows have the bytes of the operands. An instruction with `-start`, a send and a receive
+        run concurrently with the following rows, unless the configuration says `is_sync`; other
+        instructions delay the following rows of a program that runs in sequence. An instruction
+        that is executed again (in a loop) refers to the same call, whose count increases. No later
+        computation is merged with a row before it.
         """
         key = frame.computation.name, instruction.name
         number = self._calls.get(key)
@@ -253,13 +255,14 @@ class _Evaluation:
         return len(self.program.calls) - 1
 
     def _enter(self, frame: _Frame, instruction: Instruction) -> None:
-        """Begin to evaluate the computation that an instruction executes: push a frame.
+        """Begin to evaluate the computation that an instruction executes, by pushing a frame.
 
-        No frame is pushed for a computation without work or a loop of 0 iterations; its value is
-        the rows that the operands depend on. A computation that a fusion executes too is added as a
-        single row. Of a conditional, the branch with the most communication is evaluated, which is
-        counted as a loss. Only calls and asynchronous computations get one argument per operand;
-        otherwise all arguments are the union of what the operands depend on.
+        A frame is one activation of a computation. None is pushed for a computation without work or
+        a loop of 0 iterations; the value of the instruction is then the rows that its operands
+        depend on. A computation that a fusion executes too is added as a single row. Of a
+        conditional, only the branch with the most communication is evaluated, which is counted as a
+        loss. A call and an asynchronous computation get one argument per operand; for others, every
+        argument is the union of what the operands depend on.
         """
         called = [self._module.computations[name] for name in called_names(instruction)]
         frame.values[instruction.name] = before = self._join(frame, instruction.operands)
@@ -289,13 +292,14 @@ class _Evaluation:
         self._stack.append(new)
 
     def _leave(self, frame: _Frame) -> None:
-        """Begin the next iteration of a frame, or return its value to its caller.
+        """End an iteration of a frame: begin the next one, or return the value to the caller.
 
-        A frame with remaining iterations restarts; outside of sequences, its arguments are then all
-        rows of the previous iteration. Otherwise it is popped. The value of an asynchronous
-        computation is the union of the rows of its result, or in a sequence of its last rows. A
-        `call` returns the value of the root unchanged, other callers one union of its rows. The
-        caller continues with the last rows of the frame.
+        A frame with remaining iterations restarts; unless the program runs in sequence, its
+        arguments are then all rows of the previous iteration. Otherwise the frame is popped, and
+        the instruction of the caller gets a value: for a `call` that of the root; for an
+        asynchronous computation the rows of the root, or in a sequence the last rows; for others
+        the union of the root's rows. Except after an asynchronous computation, the caller continues
+        after the last rows of the frame.
         """
         root = frame.computation.root
         result: Value = frame.values[root.name] if root else ()
@@ -369,11 +373,11 @@ class _Evaluation:
         return row
 
     def _join(self, frame: _Frame, names: tuple[str, ...]) -> Rows:
-        """Return the rows that must end before all named values exist, ascending and distinct.
+        """Return the rows for which a user of all named values waits, ascending and distinct.
 
-        More than `_MAX_PARENTS` (8) rows are replaced by one new MARKER row that waits for them. In
-        a sequence, the rows of a single value are returned unchanged, however many there are. Empty
-        without names.
+        They are the rows that produce the values. More than `_MAX_PARENTS` rows are replaced by one
+        new MARKER row, which has no work and waits for them. In a program that runs in sequence,
+        the rows of a single value are returned unchanged. Empty without names.
         """
         if self._is_sequence and len(names) == 1:
             return self._flat(frame.values[names[0]])
@@ -386,9 +390,10 @@ class _Evaluation:
         return value
 
     def _union(self, rows: Rows) -> Rows:
-        """Return the distinct rows; more than `_MAX_PARENTS` are replaced by a new marker.
+        """Return distinct rows in their order, or a single new row that waits for all of them.
 
-        The marker waits for the rows, which limits the number of dependencies.
+        More than `_MAX_PARENTS` rows are replaced by a MARKER row, which has no work. This limits
+        the number of dependencies of each row.
         """
         rows = tuple(dict.fromkeys(rows))
         if len(rows) <= _MAX_PARENTS:

@@ -119,12 +119,13 @@ class DecodedParts:
         self._texts: dict[str, str] = {}
 
     def node(self, record: bytes) -> DecodedNode | None:
-        """Decode a record in canonical form; None for other forms, which need the complete decoder.
+        """Decode a node record in canonical form; None if it needs the complete decoder.
 
-        A record consists of a head (fields before the attributes) and a tail (attributes). Equal
-        heads, and equal tails of the same node type, are decoded once and cached; lists of parents
-        are shared between nodes with equal heads. The duration is that of the tail if it has one,
-        otherwise that of the head. Raises `ValueError` for values that are invalid in any node.
+        A record consists of a head (the fields before the attributes) and a tail (the attributes).
+        Equal heads, and equal tails of the same node type, are decoded once and cached; lists of
+        parents are shared between nodes with equal heads. The duration is that of the tail if it
+        has one, otherwise that of the head. Raises `ValueError` for values that are invalid in any
+        node.
         """
         node_type, end = _find_head_end(record)
         if end < 0:
@@ -373,13 +374,14 @@ class _RecordBuilder:
         self._values: dict[str, int | list[int] | bytes] = {}
 
     def node(self, record: bytes) -> DecodedNode:
-        """Build the node of the record, and the text that restores its exact bytes.
+        """Build the node of a record: its columns, and `extra`, which restores its exact bytes.
 
         Known fields and attributes set columns; the last occurrence of a field is used, but the
-        first duration. An attribute that occurs twice, is foreign, or has no column is only
-        preserved. `extra` of the node has one token per field in file order. If the columns cannot
-        restore the bytes, or a token repeats, it is `!` and the complete record in hexadecimal. A
-        missing node type counts as 0. Raises `ValueError` for invalid values and types.
+        first duration. An attribute that occurs twice, is foreign, or has no column sets none.
+        `extra` has one token per field in file order: its name if a column has the value, otherwise
+        its bytes in hexadecimal. If the bytes cannot be restored in this way, or a token repeats,
+        `extra` is `!` and the complete `record` in hexadecimal. A missing node type counts as 0.
+        Raises `ValueError` for invalid values and types.
         """
         node = self._node
         node_type = next((value for number, value, _ in self._record_fields if number == TYPE), 0)
@@ -459,12 +461,12 @@ class _RecordBuilder:
             self._node.duration_ns = value * 1000
 
     def _set_attribute(self, attribute: Attribute, kind: NodeKind) -> bool:
-        """Set the column of an attribute; return whether the column alone restores the attribute.
+        """Set the column of an attribute; return whether the column can restore its bytes.
 
         False, without setting a column, for attributes that are foreign, unknown for this kind of
         node, or no integer, and for a group name that means all ranks (`""` or `0`). `involved_dim`
-        sets its column, but gives False, since its bytes are not restored. Raises `ValueError` for
-        a value outside of the range of the column.
+        sets its column, but gives False, since its bytes cannot be restored. Raises `ValueError`
+        for a value outside of the range of the column.
         """
         if attribute.name in self._foreign:
             return False

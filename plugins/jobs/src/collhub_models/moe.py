@@ -75,11 +75,13 @@ class _Job:
         self.control[1].append(row)
 
     def exchange(self, hop: _Hop, token_bytes: int, ready: list[list[int]]) -> list[list[int]]:
-        """Add the messages or the collective of a hop; return the rows that each rank receives in.
+        """Add the communication of one hop of tokens; return the rows in which each rank receives.
 
-        `hop`: tokens by sender and receiver; `ready`: rows of each rank for which its sends wait. A
-        rank's receives are ordered by ascending distance of the sender. Tokens that remain on their
-        rank are not sent. A hop without other tokens adds no node, and gives empty lists.
+        `hop`: tokens by sender and receiver; `token_bytes`: size of a token; `ready`: rows of each
+        rank for which its sends wait. A hop is one collective, or a message for each pair of ranks
+        with tokens. Tokens that remain on their rank are not sent. The messages that a rank
+        receives are ordered by ascending distance from the sender. A hop without other tokens adds
+        no node, and gives empty lists.
         """
         received: list[list[int]] = [[] for _ in range(self._ranks)]
         self._tag += 1
@@ -212,12 +214,12 @@ def _add_layer(
 def _outward_hops(
     options: MoeOptions, per_rank: Int64Array, per_node: Int64Array, part: int
 ) -> list[_Hop]:
-    """Return the exchanges of the dispatch of tokens to the experts: one, or two levels.
+    """Return the exchanges that bring the tokens of a part to their experts: one hop or two.
 
-    `per_rank`, `per_node`: tokens by sender and target rank or node; `part`: number of the part. A
-    direct exchange has one hop between all ranks. Otherwise the first hop sends tokens between
-    nodes, to the rank with the sender's index in its node; the second hop forwards them within the
-    node.
+    `per_rank`, `per_node`: tokens by sender and target rank or node; `part`: number of the part of
+    the batch. A direct exchange is one hop between all ranks. Otherwise the first hop sends tokens
+    to other nodes, once per node, to the rank with the sender's index in its node; the second
+    forwards them to all target ranks within the node.
     """
     per_rank = _part_of(per_rank, options.parts, part)
     if options.exchange == "direct":

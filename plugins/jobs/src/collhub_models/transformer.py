@@ -165,13 +165,14 @@ class StageProgram:
         self._half(f"{name} mlp", self._costs.mlp(), gathered)
 
     def _half(self, name: str, part: Part, gathered: Sequence[int]) -> None:
-        """Add half a layer: communication, computation, communication.
+        """Add half a layer (attention or MLP): communication, computation, communication.
 
-        `gathered`: rows of gathered weights, for which the computation waits. `name` decides on the
-        work: a name that begins with `backward` doubles it; a name that ends with `mlp` exchanges
-        tokens with experts before and after it, if the expert parallelism exceeds 1. With tensor
-        parallelism an all-reduce follows; with sequence parallelism, an all-gather precedes instead
-        (in backward passes a second one for the stored inputs), and a reduce-scatter follows.
+        `name` decides on the work: one that begins with `backward` has twice the work; one that
+        ends with `mlp` exchanges tokens with experts before and after it, if the expert parallelism
+        exceeds 1. `gathered`: rows that gather weights, for which the computation waits. With
+        tensor parallelism, an all-reduce follows; with sequence parallelism too, an all-gather
+        precedes (in backward passes also one for the stored inputs), and a reduce-scatter follows
+        instead.
         """
         options = self._options
         is_backward = name.startswith("backward")

@@ -161,12 +161,13 @@ class NcclLog:
         return True
 
     def _identity(self, line: _Line, pointer: str, rest: str) -> str | None:
-        """Return the name of the communicator in an initialization line; None if it is unknown.
+        """Return the name of the communicator that an initialization line creates, or None.
 
-        It is the hash of the communicator. For a split without a hash it is the name of the parent,
-        the colour, and `#k` for the k-th split of this parent with this colour, if k exceeds 1; all
-        ranks count alike. A line without both repeats the last communicator of the pointer. Counts
-        splits in `self`.
+        The name is the hash of the communicator. A split without a hash is named after its parent
+        and colour, with `#k` for the k-th split of this parent with this colour, if k exceeds 1;
+        ranks count alike, so that they find the same name. A line with neither repeats the last
+        communicator of the pointer. None if the parent or the pointer is unknown. Counts splits in
+        `self`.
         """
         if match := _HASH.search(rest):
             return match[1].lower()
@@ -185,12 +186,12 @@ class NcclLog:
         return f"{parent.communicator}/{match[2]}" + (f"#{count}" if count > 1 else "")
 
     def _facts_of(self, line: _Line) -> CommunicatorFacts | None:
-        """Return the facts of the communicator that a line belongs to.
+        """Find the communicator that a line belongs to; return its facts, or None.
 
-        The first that applies: the communicator of the pointer in the line, the last one of the
-        thread, that of the process, the only communicator. A first, unnamed communicator is created
-        if there is none. None if several are possible, which is counted in `self.unassigned`, and
-        for all lines after the first 2^20.
+        It is the first that exists of: the communicator of the pointer in the line, the last one of
+        the thread, that of the process, and the only one of the log. Without any, an unnamed one is
+        created. None if several are possible, which is counted in `self.unassigned`, and after the
+        first 2^20 lines that name no known pointer.
         """
         if match := _COMM.search(line.text):
             member = self._members.get((line.process, match[1].lower()))

@@ -365,10 +365,11 @@ def _tasks_of(move: Move, number: int, width: int) -> dict[str, Int64Array]:
 def _cells(
     source: Int64Array, destination: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """Return (start, stop, source tile, destination tile) of the intervals of one dimension.
+    """Divide one dimension at all cuts of both sides; return the intervals with their tiles.
 
-    `source`, `destination`: ascending cuts of each side, from 0 to the length. An interval is
-    between two neighbours of all cuts. Empty tiles contain no interval.
+    The result is (start, stop, source tile, destination tile), one entry per interval. `source`,
+    `destination`: ascending cuts of each side, from 0 to the length. Empty tiles contain no
+    interval.
     """
     points = distinct(np.concatenate([source, destination]))
     start, stop = points[:-1], points[1:]

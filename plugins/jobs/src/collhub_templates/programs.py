@@ -206,11 +206,11 @@ def repeat_edges(
 
 
 def number_by_use(values: Int64Array, count: int) -> tuple[Int64Array, Int64Array]:
-    """Number the distinct values in the order of their first use.
+    """Give the distinct values new numbers, in the order of their first use.
 
-    `values`: integers below `count`, negative ones are ignored. Returns the values in this order,
-    and the new number of each value: int64[count + 1], -1 for unused values; the last entry, for
-    the value -1, is -1.
+    `values`: integers below `count`; negative ones are ignored. Returns the values in the new
+    order, and int64[count + 1] with the new number of each old value: -1 for an unused one. Its
+    last entry is -1, so that the index -1 (no value) remains -1.
     """
     used, first = np.unique(values[values >= 0], return_index=True)
     order = used[np.argsort(first)]

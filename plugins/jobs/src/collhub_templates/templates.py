@@ -189,11 +189,12 @@ def _dependencies(steps: StepTable) -> tuple[Edges, Edges]:
 
 
 def _between_nodes(steps: StepTable, edges: Edges, node: Int64Array, count: Int64Array) -> Edges:
-    """Convert dependencies between steps to dependencies between nodes.
+    """Convert dependencies between steps to dependencies between the nodes that represent them.
 
-    The last node of the parent precedes the first node of the child. A step without nodes is
-    replaced by the steps that it depends on, repeatedly. `node`: first node by step; `count`: nodes
-    by step.
+    A step is represented by a chain of nodes: `node` is its first one, `count` their number. The
+    last node of the parent precedes the first node of the child. A parent without nodes is replaced
+    by the steps that it depends on, repeatedly; a child without nodes has no dependencies of its
+    own.
     """
     all_parents, all_children = steps.edges()
     indptr, before = csr(all_children, all_parents, len(steps))

@@ -83,10 +83,12 @@ class Matching:
         return {self.records.rank(int(entry)): int(entry) for entry in rows}
 
     def participants(self, row: int) -> tuple[Partner, ...]:
-        """Return the ranks of an operation, sorted; for messages only the ranks at the other ends.
+        """Return the ranks that take part in the operation of a row, sorted, each with its state.
 
-        Ranks of the group without a record of it are included, with the reason. The result is
-        cached: all rows of a collective share one tuple.
+        For a collective these are all ranks of the group, including the rank of the row itself; for
+        a batch of messages only the ranks at the other ends. A rank without a record of a
+        collective has no row, and an arrival that says why (`_arrival`). The result is cached; all
+        rows of a collective share one tuple.
         """
         if self.records.columns["is_p2p"][row]:
             if row not in self._partners_of_message:
@@ -135,10 +137,12 @@ class Matching:
         yield from self._message_mismatches()
 
     def _suspicious_calls(self) -> Int64Array:
-        """Return the keys of calls that contradict themselves, and of all all-to-alls, ascending.
+        """Return the keys of calls that must be compared one by one, ascending.
 
-        A key has the number of the group in its upper 32 bits, and that of the calls in the lower
-        32.
+        A key is a group and a list of calls: the number of the group is in its upper 32 bits, that
+        of the calls in the lower 32. Suspicious are calls that contradict themselves, for example
+        sizes that do not fit the group, and all all-to-alls, whose segments may differ although the
+        calls look alike.
         """
         columns = self.records.columns
         keys = np.unique(_pack(columns["group"], columns["calls"]))
@@ -275,13 +279,14 @@ class Matching:
         return self._offsets[key]
 
     def _find_offset(self, key: tuple[int, int, int]) -> int | None:
-        """Compute the position of a send minus that of its receive for a pair of ranks.
+        """Compute by how many positions the recorded sends of a pair are ahead of its receives.
 
-        `key`: (group, sender, receiver). It is 0 if no entries are lost. Otherwise the last
-        completed send and the last completed receive belong together, unless the creation times
-        show that one of them completed before its other end (`_is_partner`). None if the dumps do
-        not decide it: the oldest message in an overwritten buffer has not started, completed
-        messages are left out, or the times are not clear.
+        `key`: (group, sender, receiver). Send number i belongs to receive number i minus the
+        result. It is 0 if no entries are lost. Otherwise the last completed send and the last
+        completed receive belong together, unless the creation times show that one of them completed
+        before its other end did (`_is_partner`). None if the dumps do not decide it: the oldest
+        message in an overwritten buffer has not started, completed messages are left out, or the
+        times are not clear.
         """
         if not self._has_lost_messages(key):
             return 0
@@ -314,11 +319,13 @@ class Matching:
     ) -> bool | None:
         """Check whether the last completed end belongs to the other side's first incomplete end.
 
-        `completed`: completed ends of one side; `partners`: ends of the other side; `position`:
-        number of its completed ends. A send may complete before its receive, and a message in a
-        batch before the batch. Both ends are created at nearly the same time: the result is true if
-        this end is nearer in time than the previous one. None if neither is `CLEAR_RATIO` times
-        nearer, or if the previous end is not recorded. False if there is no such end.
+        `completed`: completed ends of one side; `partners`: all ends of the other side, of which
+        the first `position` are up to its last completed one. This is possible since a send may
+        complete before its receive, and a message of a batch before the batch. Both ends of a
+        message are created at nearly the same time: the incomplete end is the partner if it is
+        nearer in time than the end before it. True if these two belong to one batch. False if
+        nothing is completed, or no end is incomplete. None if there is no end before it, or neither
+        is `CLEAR_RATIO` times nearer.
         """
         if not completed or position >= len(partners):
             return False

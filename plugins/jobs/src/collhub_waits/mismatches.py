@@ -56,15 +56,15 @@ Calls = Mapping[int, tuple[Call, ...]]
 def compare_calls(
     calls: Calls, group: Sequence[int] | None, *, is_completed: bool
 ) -> Difference | None:
-    """Return the first difference between the calls of ranks in an operation; None without one.
+    """Return the first difference between the calls of the ranks in one operation, or None.
 
-    `group`: its ranks in order, None if unknown. The checks, in order:
-
-    - Operations, sizes, and dtypes of all ranks. Culprits are the minority; none if ranks without a
-      record could make it the majority.
-    - Contradictions within a call. Culprits are the ranks that have one. Ignored if all ranks have
-      one and the operation completed.
-    - The segments, then the sums of all-to-alls.
+    `group`: ranks of the operation in order, None if unknown. The checks, in order:
+    - Operations, sizes and dtypes must agree. Culprits are the ranks in the minority, but none if
+      ranks without a record could make it the majority.
+    - No call may contradict itself. Culprits are the ranks whose call does. If all ranks have such
+      a call and the operation completed, this is no difference.
+    - For all-to-alls, what each rank sends must be what the others receive: compared by segment,
+      otherwise by total.
     """
     for kind, signature in _SIGNATURES:
         minority = find_minority(
@@ -175,13 +175,13 @@ def find_minority(values: Mapping[int, Hashable]) -> tuple[int, ...]:
 
 
 def _compare_segments(calls: Calls, group: Sequence[int]) -> Difference | None:
-    """Compare each sent segment of all-to-alls with the segment that its receiver expects.
+    """Compare each segment that a rank sends in an all-to-all with the one its receiver expects.
 
-    None without a difference, and unless each rank has one call with one tensor per rank of the
-    group. A rank is a culprit if the segment that it sends to itself differs from the one that it
-    receives. If such ranks do not explain all differences, ranks whose segments differ from those
-    of most other ranks are culprits too; if that is not sufficient, all ranks with differing
-    segments. There are no culprits if ranks without a record could decide.
+    None if all agree, or unless each rank has one call with one tensor per rank of the group.
+    Culprits are ranks whose segment for themselves differs from the one they expect. If these do
+    not explain all differences, the ranks that differ from most other ranks are culprits too; if
+    that is not sufficient either, all ranks with a difference. There are none if ranks without a
+    record could decide.
     """
     if any(
         len(rank_calls) != 1

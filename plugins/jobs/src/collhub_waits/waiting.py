@@ -101,11 +101,11 @@ class WaitGraph:
 
     @cached_property
     def sources(self) -> dict[int, Front]:
-        """Fronts of the late ranks that wait for no rank themselves, by rank.
+        """Return where a hang starts: late ranks that wait for no other rank, with their fronts.
 
-        A rank is late if another rank waits for it to issue an operation. Its front may contain
-        only batches of messages whose partners all wait for a message that the rank has not issued
-        (`_lacks_call`). Ranks ascend. Computed once.
+        A rank is late if another rank waits for it to issue an operation. Its front (the operations
+        in which it is stuck) is empty, or contains only batches of messages whose partners all wait
+        for a message that the rank has not issued (`_lacks_call`). Ranks ascend. Computed once.
         """
         waiting: dict[int, set[int]] = {}
         for wait in self.waits:
@@ -141,10 +141,11 @@ class WaitGraph:
         return cycles
 
     def rows_issued_by_all(self) -> list[int]:
-        """Return one row per operation in a front that all its ranks have issued, ascending.
+        """Return one row for each blocked operation that all its ranks have issued, ascending.
 
-        Operations with an awaited rank are left out. The row is that of the first front (lowest
-        rank).
+        These are operations in the front of a rank for which no rank is awaited, so that the hang
+        is in the operation itself. Of the rows of an operation, the one of the lowest rank that has
+        it in its front is returned.
         """
         rows: dict[int, int] = {}
         for front in self.fronts.values():
