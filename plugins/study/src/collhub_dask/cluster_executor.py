@@ -159,11 +159,11 @@ class ClusterExecutor(Executor):
             raise _WorkerDiedError(f"the worker {address} died with the result") from None
 
     def _find_cause(self, address: str, was_full: bool) -> Exception:
-        """Return the error for a worker that died.
+        """Return the error with which a task on a worker that died fails.
 
-        It is `MemoryError` if the worker ran out of memory and had not done so before the task
-        (`was_full`); otherwise `_WorkerDiedError`. Waits `LOOK_S` seconds first, because the nanny
-        reports the reason while it stops the worker.
+        It is `MemoryError` if the cluster has recorded that the worker was killed for lack of
+        memory, unless that was so before the task began (`was_full`); otherwise `_WorkerDiedError`.
+        It waits `LOOK_S` seconds first, because the record is written while the worker is stopped.
         """
         # The nanny reports the reason while it stops the worker.
         time.sleep(LOOK_S)

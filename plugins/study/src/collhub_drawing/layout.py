@@ -162,10 +162,11 @@ def place_irregular_nodes(topology: Topology, boxes: Collection[int] = ()) -> Po
 
 
 def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
-    """Return each node's number of links to the nearest NPU, in either direction: int64.
+    """Return the level of each node for a layered picture: its distance from the nearest NPU.
 
-    It is 0 for NPUs, and 1 for nodes without a path. A collapsed group (in `boxes`) is one level
-    below the nodes with which it is linked, if there are also expanded NPUs.
+    Links count in either direction. NPUs have level 0, nodes without a path to an NPU have 1.
+    `boxes`: nodes that stand for a collapsed group of NPUs. If not all NPUs are boxes, a box is one
+    level below the nodes with which it is linked, at least 0. The result is int64[num_nodes].
     """
     # Relax all links at once until no distance decreases. The number of rounds is the number of
     # levels, which is small.
@@ -294,10 +295,10 @@ def _assign_layers(topology: Topology, level: Int64Array) -> Int64Array:
 
 
 def _compute_centres(topology: Topology, position: Float64Array, level: Int64Array) -> Float64Array:
-    """Return the mean position of every node's neighbours one level below: float64[num_nodes].
+    """Return for each node the mean position of its neighbours one level below: float64[num_nodes].
 
-    Only links to the node count, and parallel links count separately. Nodes without such neighbours
-    have 0.
+    `position`: one coordinate of every node. `level`: level of every node. Parallel links count
+    separately. Nodes without such neighbours have 0.
     """
     nodes = len(position)
     is_up = level[topology.source] == level[topology.destination] - 1
@@ -337,10 +338,10 @@ def _place_on_circles(topology: Topology, level: Int64Array) -> Points:
 
 
 def _compute_outer_radius(topology: Topology, level: Int64Array) -> float:
-    """Return the radius of the outer circle in pixels: with room for all NPUs and inner circles.
+    """Return the radius in pixels of the outermost circle, on which the NPUs are.
 
-    The circle of each level of switches is `_LAYER_HEIGHT` smaller than the previous one, and must
-    have room for the labels of its nodes. The largest requirement counts.
+    It is the smallest radius with room for the labels of all NPUs and of all levels of switches.
+    The circle of each level of switches is `_LAYER_HEIGHT` smaller than the one around it.
     """
     outer = circle(topology.num_npus, arc=_measure_room(topology, np.arange(topology.num_npus)))
     radius = float(np.hypot(*outer[0]))

@@ -122,9 +122,9 @@ class AlgorithmSteps:
         self.sizes = message_bytes(collective_bytes, units, steps.count)
 
     def partners(self, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Return the row of the matching send for every receive: int64.
+        """Return for every receive the row of its send, for all other rows their own row: int64.
 
-        All other rows, also receives without a send, have their own row. The times are not used.
+        A receive without a send has its own row too. The times `start` and `end` are not used.
         """
         pairs = matched_messages(self.table)
         partners = np.arange(len(self.table))
@@ -287,12 +287,13 @@ class ShownTimes:
 
     @classmethod
     def of(cls, run: RunTimes) -> ShownTimes:
-        """Let every receive be shown from the start of its send on.
+        """Compute from when each row is shown: a receive only from the start of its send on.
 
-        The time before that is waiting, not transfer. The shown start is limited to the time
-        between start and end of the row, because the clocks of measured ranks can differ. Rows
-        whose partner never starts, or that have none, keep their start. The messages with both ends
-        shown are listed as (send, receive).
+        The time before that is waiting, not transfer. The shown start is never before the start of
+        the row or after its end, because the clocks of measured ranks can differ. Rows without a
+        partner, or whose partner never starts, are shown from their own start on. Members of a
+        job's collective are treated like receives, with the member that starts last as partner. The
+        messages of which both ends are shown are listed as (send, receive).
         """
         # A receive may be posted long before; the time it waits is not transfer time. The clip
         # prevents negative durations if the clocks of measured ranks differ.

@@ -53,12 +53,12 @@ class CollapsedNetwork:
 
 
 def collapse_groups(topology: Topology, num_expanded: int = 0) -> CollapsedNetwork:
-    """Replace each group and its switches by one node, except the first `num_expanded` groups.
+    """Draw each group of NPUs with its switches as one node (a box); return the smaller network.
 
-    The nodes of the result are single NPUs, then one box per collapsed group, labelled with name
-    and size, then switches without a collapsed group, each in the given order. `node_of` maps old
-    to new nodes; `boxes` maps boxes to their numbers of NPUs. Raises `UsageError` (`no-groups`) for
-    a network without groups.
+    The first `num_expanded` groups are not collapsed. The nodes of the result are the single NPUs,
+    then the boxes, labelled with name and size, then the switches that belong to no collapsed
+    group, each in the given order. `node_of` maps old to new nodes; `boxes` maps the number of a
+    box to its number of NPUs. Raises `UsageError` (`no-groups`) for a network without groups.
     """
     if not topology.groups:
         raise UsageError(
@@ -86,12 +86,12 @@ def collapse_groups(topology: Topology, num_expanded: int = 0) -> CollapsedNetwo
 
 
 def fold_equal_nodes(network: CollapsedNetwork, *, switches: bool) -> CollapsedNetwork:
-    """Merge equal boxes, or equal switches, into one node each, labelled with their number.
+    """Merge equal boxes (collapsed groups) into one node each, labelled with their number.
 
-    `switches`: merge switches instead of boxes. Nodes are equal if they have the same size and the
-    same links (bandwidth, latency, direction) to the same nodes. The position of the first one is
-    kept. `node_of` of the result maps the nodes of the original network; `boxes` has the size of a
-    single box.
+    With `switches`, equal switches are merged instead of boxes. Nodes are equal if they have the
+    same number of NPUs and the same links (bandwidth, latency, direction) to the same nodes. The
+    merged node has the position of the first of them. In the result, `node_of` maps the nodes of
+    the original network, and `boxes` has the size of a single box.
     """
     topology = network.topology
     foldable = range(topology.num_npus, topology.num_nodes) if switches else network.boxes
@@ -151,11 +151,12 @@ def _format_box_label(name: str, npus: int) -> str:
 
 
 def _format_folded_label(topology: Topology, members: Sequence[int], npus: int | None) -> str:
-    """Return a label for merged nodes; a single node has its own name.
+    """Return the label of a node that stands for several equal nodes; a single one keeps its name.
 
-    Examples: `node 1-3 (3 x 8 NPUs)`, `rail 0-7 (8 switches)`. `npus`: size of each box, None for
-    switches. Names with one text and integers are given as a range. Switches with one text and
-    other numbers are given as `3 x TEXT`. Otherwise it is the first name with "..".
+    `members`: the merged nodes. `npus`: NPUs of each if they are boxes, None for switches. Names
+    that differ only in a final integer are given as a range: `node 1-3 (3 x 8 NPUs)`, `rail 0-7 (8
+    switches)`. Switches whose names differ only in another last word are given as `3 x NAME`.
+    Otherwise the label is the first name with ".." and the size.
     """
     names = [topology.node_name(member) for member in members]
     if len(names) == 1:

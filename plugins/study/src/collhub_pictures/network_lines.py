@@ -47,12 +47,13 @@ class DrawnLines(ColumnTable):
 
     @classmethod
     def of(cls, topology: Topology, places: Points) -> DrawnLines:
-        """Return the lines that represent the links of a topology.
+        """Return the lines with which a picture shows the links of a network.
 
-        `places`: float64[num_nodes, 2], node positions. The parallel links of a pair of nodes are
-        one line. Two directions with equal values are one line without an arrowhead, from the lower
-        to the higher node; all other directions are arrows. An arrow with an unequal arrow back is
-        bent. Each line is a cubic curve with two control points.
+        `places`: float64[num_nodes, 2], positions of the nodes. All parallel links from one node to
+        another are one line. If the links back have equal values, both directions are one line
+        without an arrowhead, from the lower to the higher node. Otherwise each direction is an
+        arrow; two opposite arrows are bent. Lines that would pass other nodes are bent too. Each
+        line has two control points of a cubic curve.
         """
         pairs = NodePairs(topology)
         has_back = pairs.back >= 0
@@ -168,11 +169,11 @@ class LineLoad:
 def compute_line_loads(
     topology: Topology, lines: DrawnLines, loads: Sequence[LinkLoad], time_ns: int
 ) -> list[LineLoad]:
-    """Return the load of every line, in the order of `lines`; `time_ns` is 100 %.
+    """Return the load (bytes, share of time) of every line of a picture, in the order of `lines`.
 
-    A line of parallel links has the sum of their bytes and the maximum of their busy times. A line
-    without an arrowhead has the loads of both directions. Raises `UsageError` for a load of a link
-    that the topology does not have.
+    `time_ns`: the time of which shares are computed. A line of parallel links has the sum of their
+    bytes and the longest of their busy times. A line without an arrowhead has the loads of both
+    directions. Raises `UsageError` for a load of a link that the topology does not have.
     """
     by_pair: dict[_NodePair, LinkLoad] = {}
     for load in loads:
@@ -262,12 +263,12 @@ def format_rate_and_latency(lines: DrawnLines, row: int) -> str:
 
 
 def create_looks_by_class(lines: DrawnLines) -> LineLooks:
-    """Assign a colour to each class of lines with equal bandwidth and latency.
+    """Colour the lines of a picture by bandwidth and latency, and write the legend.
 
-    Classes are ordered by descending bandwidth, then ascending latency. The first ones get
-    `COLOURS` in order and a legend row each, with bandwidth, latency and number of links. All
-    further classes share one colour and one row. A line without an arrowhead counts for both
-    directions.
+    Lines with equal bandwidth and latency are a class. The classes are ordered by descending
+    bandwidth, then ascending latency. Each of the first ones gets one of `COLOURS`, in order, and a
+    row of the legend with bandwidth, latency and number of links. All further classes share one
+    colour and one row. A line without an arrowhead counts as links of both directions.
     """
     if not len(lines):
         return LineLooks([], [], [])

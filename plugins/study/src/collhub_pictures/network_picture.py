@@ -117,12 +117,16 @@ def draw(
 
 
 def _select_network(topology: Topology, collapse: Collapse) -> CollapsedNetwork:
-    """Return the network as given, or with groups as single nodes.
+    """Decide which groups of a network are drawn as single nodes, and return the network to draw.
 
-    It is returned as given with NEVER, and with AUTO if it has no groups or is not crowded.
-    Otherwise groups are collapsed. With AUTO and only equal groups, the first group stays expanded
-    as an example, if that is not crowded. While the result is crowded, equal switches, then equal
-    boxes, are merged. Raises `UsageError` for a network without groups, except with NEVER and AUTO.
+    - NEVER: the network as given. The same with AUTO, if it has no groups or is not crowded
+      (`is_crowded`).
+    - Otherwise all groups are collapsed. With AUTO, if all groups are equal, the first one stays
+      expanded as an example, unless the picture would be crowded then.
+    - If the collapsed network is crowded, equal switches are merged; if it still is, equal groups
+      are too.
+
+    Raises `UsageError` for a network without groups, except with NEVER and AUTO.
     """
     is_readable = not topology.groups or not is_crowded(topology)
     if collapse is Collapse.NEVER or (collapse is Collapse.AUTO and is_readable):
@@ -161,10 +165,11 @@ def _too_large_error(topology: Topology, message: str) -> UsageError:
 
 
 def _place_nodes(topology: Topology, boxes: Collection[int]) -> Points:
-    """Return the positions of all nodes in pixels: float64[num_nodes, 2], rounded to 0.1.
+    """Return the positions of all nodes in the picture, in pixels: float64[num_nodes, 2].
 
-    Networks with regular dimensions are placed by their coordinates, others in layers. The left
-    margin has room for half of the widest box. The rounding makes results equal on all platforms.
+    Networks with regular dimensions are placed by their coordinates, others in layers. `boxes`:
+    nodes that stand for collapsed groups. The left margin has room for half of the widest label.
+    Positions are rounded to 0.1, so that they are equal on all platforms.
     """
     is_regular = bool(topology.dimensions)
     relative = (

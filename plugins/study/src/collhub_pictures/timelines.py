@@ -177,9 +177,11 @@ def _metadata(
 
 
 def assign_tracks(run: RunTimes, shown: ShownTimes) -> Int64Array:
-    """Assign a thread id to every row: int64, -1 for rows that did not start.
+    """Choose a thread of the trace for every row, so that rows on one thread do not overlap: int64.
 
-    With n kinds of tracks, the k-th parallel track of kind c has the id n * k + c.
+    Rows of a rank that overlap and are of one kind of track get parallel tracks of this kind. With
+    n kinds, the k-th parallel track of kind c is thread n * k + c, both from 0. Rows that did not
+    start have -1.
     """
     subject = run.subject
     sorts = len(subject.tracks)
@@ -258,10 +260,12 @@ def create_row_events(run: RunTimes) -> Iterator[TraceEvent]:
 
 
 def _create_names(run: RunTimes, track: Int64Array) -> Iterator[TraceEvent]:
-    """Yield names and sort indices of processes (ranks) and threads (tracks).
+    """Yield the names and sort indices of the processes (ranks) and threads (tracks) of a trace.
 
-    All ranks are named, but only the tracks that a started row uses. The remainder of a track's
-    number gives its kind; parallel tracks of one kind are numbered from 2 and are adjacent.
+    All ranks are named, but only the tracks that a started row uses. Thread n * k + c is the k-th
+    parallel track of kind c, for n kinds (`assign_tracks`). Parallel tracks of one kind are
+    numbered from 2 on in their names, and are shown next to each other. `track`: thread of every
+    row.
     """
     table, tracks = run.subject.table, run.subject.tracks
     for rank in range(table.num_ranks):
@@ -314,10 +318,11 @@ _INTERVALS = 500
 
 
 def create_load_events(run: RunTimes) -> Iterator[TraceEvent]:
-    """Yield counters of concurrently running rows, averaged over at most 500 intervals.
+    """Yield a summary of a run as a trace: how many rows run at the same time, as counters.
 
-    At most 100 groups of consecutive ranks are the processes of the trace. The counters are 0 after
-    the last interval.
+    The ranks are divided into at most 100 groups of consecutive ranks, each a process of the trace.
+    A counter has the mean number of running rows of each kind of track in one of at most 500
+    intervals. After the last interval the counters are 0.
     """
     num_ranks = run.subject.table.num_ranks
     groups = min(num_ranks, _GROUPS)
@@ -368,9 +373,10 @@ def _count_running(run: RunTimes, ranks: Int64Array, edges: Int64Array) -> Float
 
 
 def _sum_elapsed(times: Int64Array, edges: Int64Array) -> Float64Array:
-    """Return for every edge the sum of its differences to all earlier `times`: float64.
+    """Return for every edge how much time has passed since all earlier `times`, in total: float64.
 
-    It is 0 without earlier times. `times` need not be sorted.
+    It is the sum of edge - time over all times before the edge, 0 if there are none. `times` need
+    not be sorted.
     """
     ordered = np.sort(times).astype(np.float64)
     total = np.concatenate([[0.0], np.cumsum(ordered)])

@@ -124,11 +124,12 @@ def _group_ranks(request: WaitForGraph) -> tuple[list[tuple[int, ...]], list[_Ar
 def _place_boxes(
     groups: Sequence[tuple[int, ...]], arrows: Sequence[_Arrow], culprits: frozenset[int]
 ) -> dict[int, _Box]:
-    """Place boxes in columns by their number of waits from the culprits; keys are group numbers.
+    """Place each group of ranks as a box in the column that equals its distance from the culprits.
 
-    Without culprits, the distance is from boxes that do not wait; if all wait, from the first box.
-    Boxes without a path are in an additional last column. The rows of a column follow the order of
-    the groups.
+    The distance of a group is its smallest number of waits from a group of culprits. Without
+    culprits, the groups that wait for none are the start; if all wait, the first group is. Groups
+    without a path to the start are in an additional last column. The rows of a column follow the
+    order of `groups`. The keys of the result are positions in `groups`.
     """
     waiting_of: dict[int, list[int]] = {}
     for arrow in arrows:
@@ -191,11 +192,12 @@ def _draw_parts(
 
 
 def _draw_arrow(waiting: _Box, awaited: _Box, arrow: _Arrow, number: int) -> Iterator[str]:
-    """Yield a curve from the waiting box to the awaited box, and its label.
+    """Yield the SVG curve of a wait, from the waiting to the awaited box, and its label.
 
-    The curve goes from the left side of the first to the right side of the second. Waits within a
-    column or to a column further right are bows on the right, in four widths by `number`. The label
-    is the first operation, cut to `_LABEL_LENGTH`, with the number of further ones.
+    The curve goes from the left side of the waiting box to the right side of the awaited one. If
+    the awaited box is in the same column or further right, it is a bow on the right of both
+    instead, whose width depends on `number` modulo 4. The label is the first operation, cut to
+    `_LABEL_LENGTH`, with the number of further ones.
     """
     middle = _BOX_HEIGHT / 2
     x0, y0, x1, y1 = waiting.x, waiting.y + middle, awaited.x + _BOX_WIDTH, awaited.y + middle

@@ -64,11 +64,12 @@ class ColumnLines:
         self.omitted.clear()
 
     def add(self, values: npt.ArrayLike, *, is_delta: bool = False) -> Reference:
-        """Compress a column, append it as a line, and return its reference for the index.
+        """Compress a column of numbers, append it to the page as a line, and describe it.
 
-        `is_delta`: store the differences of consecutive values (the first from 0), which compress
-        better if values ascend. A column of few different integers is stored as a table of values
-        and indices. Integers beyond 48 bits become float64.
+        The description (number of the line, type, bytes per value, length) tells the page how to
+        read it. With `is_delta`, differences of consecutive values are stored (the first from 0),
+        which compress better if values ascend. Otherwise a column of few different integers is
+        stored as a table of values and indices. Integers beyond 48 bits become float64.
         """
         column = np.asarray(values)
         table = None if is_delta else _find_table(column)
@@ -103,10 +104,10 @@ class ColumnLines:
     def add_optional(
         self, name: str, values: npt.ArrayLike | None, *, is_delta: bool = False
     ) -> Reference | None:
-        """Add a column and return its reference; None if it is omitted.
+        """Add a column to the page and return its description; None if the page has no room for it.
 
-        It is omitted if `values` is None, or if the total would exceed the budget; in the second
-        case `name` is appended to `omitted`.
+        If the total would exceed the budget, the column is not added, and `name` is appended to
+        `omitted`. If `values` is None, nothing happens and None is returned.
         """
         if values is None or self._size > self._budget:
             if values is not None:
@@ -210,11 +211,12 @@ class StepColumns:
         return self.lines.add(compute_gaps(start, end, first))
 
     def add_partners(self, peer: Int64Array) -> Reference | str | None:
-        """Add the matching steps, and return their reference.
+        """Add the column of matching steps (other ends of messages), and return its description.
 
-        If the order of messages determines them, no column is added and `IN_ORDER` is returned. If
-        all partners are mutual, only their distance at the first of both is stored, otherwise all.
-        None if the column exceeds the budget.
+        `peer`: the other rank of every step. If matching messages in order gives the same partners,
+        no column is needed and `IN_ORDER` is returned. If all partners are mutual, only the
+        distance from the first step of each message to the second is stored; otherwise all partners
+        are. None if the column exceeds the budget.
         """
         if np.array_equal(self._match_in_order(peer), self.partner):
             return IN_ORDER
@@ -228,9 +230,10 @@ class StepColumns:
         return self.lines.add_optional("matching steps", self.partner, is_delta=True)
 
     def add_awaited(self, awaited: Int64Array, peer: Int64Array) -> Reference | None:
-        """Add the ranks for which waits wait, as differences from the peers of the waiting steps.
+        """Add the column of the ranks for which waits wait, and return its description.
 
-        None if the column exceeds the budget.
+        Each wait precedes the step that waits. The stored value is the difference from the peer of
+        that step. `awaited`, `peer`: ranks of every step. None if the column exceeds the budget.
         """
         difference = (awaited - np.append(peer[1:], -1))[self.is_wait]
         return self.lines.add_optional("awaited ranks", difference)
@@ -244,12 +247,16 @@ class StepColumns:
         has_partners: bool,
         is_required: bool = False,
     ) -> Reference | None:
-        """Add a column with values of all steps, and return its reference.
+        """Add a column with one value per step, without the values that the page can infer.
 
-        Values that the page can infer are not stored, which the reference states: those of waits
-        that equal the next step, those of steps without a message if all are equal, and, with
-        `has_partners` (the page knows the matching steps), those of the second step of a message.
-        If the column exceeds the budget, None is returned, unless `is_required`.
+        The returned description states which values are left out:
+
+        - those of waits, if each equals the value of the next step
+        - those of steps that are neither messages nor waits, if all are equal
+        - those of the second step of each message, if each equals that of the first; only with
+          `has_partners`, if the page knows the matching steps
+
+        If the column exceeds the budget, None is returned, unless it `is_required`.
         """
         kept = np.ones(len(values), bool)
         waits = np.flatnonzero(self.is_wait)
@@ -297,10 +304,10 @@ class StepColumns:
 
 
 def compute_gaps(start: Int64Array, end: Int64Array, first: Int64Array) -> Int64Array:
-    """Return for every entry its start minus the end of the previous entry of its lane.
+    """Return for every entry how long after the previous entry of its lane it starts.
 
-    For the first entry of a lane it is the start. `first`: position of each lane's first entry, and
-    the number of entries at the end.
+    For the first entry of a lane this is its start. Lanes are consecutive ranges of entries;
+    `first`: position of the first entry of each lane, then the number of all entries.
     """
     before = np.zeros_like(start)
     before[1:] = end[:-1]

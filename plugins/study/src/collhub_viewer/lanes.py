@@ -62,12 +62,13 @@ class LanedSteps:
 def arrange_steps(
     run: RunTimes, sort: Int64Array, excerpt: RunExcerpt, max_steps: int = MAX_STEPS
 ) -> LanedSteps:
-    """Arrange the rows of a run in lanes; concurrent rows of a rank and kind get further lanes.
+    """Arrange the rows of a run in lanes, each of one rank and kind, in which they do not overlap.
 
-    `sort`: int64 per row, the number of its kind or thread block. A receive begins when its message
-    is sent, a collective when its last member begins. The time from the row's own start until then,
-    as far as its lane is free, becomes a wait. At most `max_steps` steps are kept (see
-    `_limit_steps`). Raises `UsageError` if nothing would be shown.
+    `sort`: int64 per row, its kind of work or thread block. Rows of a rank and kind that overlap
+    are in several lanes. A receive begins when its message is sent, a collective when its last
+    member begins. A step before it shows the wait from the row's own start until then, as far as
+    the lane is free. At most `max_steps` steps are kept (`_limit_steps`). Raises `UsageError` if
+    nothing would be shown.
     """
     begin = ShownTimes.of(run).begin
     rank = run.subject.table.rank.astype(np.int64)
@@ -110,10 +111,11 @@ def arrange_steps(
 def _limit_steps(
     rows: Int64Array, start: Int64Array, begin: Int64Array, max_steps: int
 ) -> tuple[Int64Array, int, int]:
-    """Limit rows to `max_steps` steps; a row that waits before it begins counts twice.
+    """Keep the rows that begin first, as many as fit into `max_steps` steps.
 
-    Returns the rows that begin first, ascending; the number of omitted rows; and the begin of the
-    first omitted row. The last two are 0 if all fit. Ties are in the given order.
+    A row that waits before it begins needs two steps. Returns the kept rows, ascending; the number
+    of omitted rows; and the begin of the first omitted one. The last two are 0 if all rows fit. Of
+    rows that begin at the same time, earlier ones in `rows` are kept first.
     """
     waits = np.count_nonzero(begin[rows] > start[rows])
     if len(rows) + waits <= max_steps:
@@ -126,12 +128,12 @@ def _limit_steps(
 
 
 def find_chunks(algorithm: Algorithm) -> Int64Array | None:
-    """Return the first unit that every step moves: int64 per row, -1 if unknown.
+    """Return which unit of the collective's data every step moves first: int64, -1 if unknown.
 
-    Units are those of the full buffer; in an all-to-all, unit u of rank r has the number r *
-    unit_count + u. A region in INPUT or OUTPUT determines the unit. A receive has the unit of its
-    send. A row that reads SCRATCH has the unit of the row on which it depends and which wrote the
-    region. Returns None for a custom collective and for steps without contents.
+    A region in INPUT or OUTPUT determines the unit. A receive moves the unit of its send. A row
+    that reads SCRATCH moves the unit of the row that wrote this region, if it depends on that row.
+    Units are numbered as in the full buffer; in an all-to-all, unit u of rank r has the number r *
+    unit_count + u. Returns None for a custom collective and for steps without contents.
     """
     steps, collective = algorithm.steps, algorithm.collective
     if collective.kind is CollectiveKind.CUSTOM or not algorithm.has_contents:
@@ -164,12 +166,12 @@ def _number_units(
     *,
     is_input: bool,
 ) -> Int64Array:
-    """Return the collective's numbers of units at offsets of INPUT or OUTPUT, for some rows.
+    """Convert offsets in INPUT or OUTPUT of some rows to numbers of the collective's units.
 
-    `mask`: the rows. `offset`: offset of every row. `is_input`: the offsets are in INPUT, otherwise
-    in OUTPUT. In collectives split by source and target, units are numbered by source rank first.
-    Where a buffer has only the part of its rank, the parts are numbered by rank. Otherwise the
-    offset is the number.
+    `mask`: the rows. `offset`: offset of every row of the table. `is_input`: whether the offsets
+    are in INPUT. If the buffer has only the share of its rank, the shares are numbered by rank. If
+    the collective divides data by both source and target, units are numbered by source rank first.
+    Otherwise the offset is the number.
     """
     collective, traits = algorithm.collective, algorithm.collective.kind.traits
     rank, at = algorithm.steps.rank[mask].astype(np.int64), offset[mask]
@@ -184,11 +186,11 @@ def _number_units(
 
 
 def _find_sources(algorithm: Algorithm) -> tuple[Int64Array, Int64Array]:
-    """Return for each row the row from which its data comes (-1 for none), and the offset in it.
+    """Return for each row the row from which its data comes (-1 for none), and an offset.
 
-    The source of a receive is its send. The source of another row is the last row on which it
-    depends and which wrote the first unit that it reads. The offset is in units of the written
-    region.
+    For a receive it is its send, with offset 0. For another row it is the last row on which it
+    depends (by data) and which wrote the first unit that it reads; the offset is counted in units
+    from the start of what that row wrote.
     """
     steps = algorithm.steps
     source, shift = np.full(len(steps), -1, np.int64), np.zeros(len(steps), np.int64)
@@ -216,12 +218,12 @@ def list_critical_path(
     laned: LanedSteps,
     is_local: BoolArray,
 ) -> dict[str, object] | None:
-    """Return the steps that determine the end of the run, in order of time; None without any.
+    """Return the steps that determine when the run ends, in order of time; None if none is shown.
 
-    The result has their numbers (`steps`) and `entries` with reason, start, duration and text. The
-    reason is `message` (or a collective), `compute` for local work after a step of the same rank,
-    otherwise `order`. Steps outside the shown part, and those after the first `MAX_LISTED`, are
-    omitted.
+    The result has the numbers of the steps (`steps`) and an entry for each, with start, duration,
+    text and reason. The reason is `message` for communication, `compute` for local work at the
+    start of the path or after a step of the same rank, and `order` for local work after a step of
+    another rank. Steps outside the shown part, and all after the first `MAX_LISTED`, are omitted.
     """
     started_by = subject.partners(run.start, run.end)
     is_receive = subject.is_message & (partner >= 0) & (started_by != np.arange(len(partner)))
@@ -283,12 +285,12 @@ def compute_rank_totals(
 def list_collectives(
     workload: Workload, run: RunTimes, laned: LanedSteps
 ) -> list[dict[str, object]] | None:
-    """Return the calls of collectives with the largest exposed times; None without collectives.
+    """Return the calls of a job's collectives with the longest exposed times; None without calls.
 
-    At most `_MAX_COLLECTIVES` are returned, the largest first. Times are in the unit of the run.
-    The exposed time of a member is the part during which its rank's device does not compute; that
-    of a call is the maximum over its members. A call lasts from the first start to the last end of
-    its members.
+    At most `_MAX_COLLECTIVES` are returned, the longest first. Times are in ns. A member of a call
+    is exposed while its rank's device does not compute; the exposed time of the call is the maximum
+    over its members. A call lasts from the first start to the last end of its members. Members that
+    never ended do not count.
     """
     nodes = workload.nodes
     last = run.subject.partners(run.start, run.end)

@@ -58,11 +58,12 @@ def index_topology(topology: Topology) -> dict[str, object] | None:
 def index_links(
     topology: Topology, result: SimulationResult, position: Int64Array, lines: ColumnLines
 ) -> dict[str, object] | None:
-    """Return the links with their transfers, sorted by link and start, and add their columns.
+    """Describe the links of a network and their transfers for the page; add columns to `lines`.
 
-    Times are in ns, the capacity in bytes/s. `position`: step of every row, -1 for rows that are
-    not shown, whose transfers are omitted. Returns None if the simulator does not report transfers,
-    or above `MAX_DRAWN_NODES` nodes.
+    Transfers are sorted by link, then by start. Times are in ns, the capacity is in bytes/s.
+    `position`: number of the step of every row, -1 for rows that are not shown, whose transfers are
+    omitted. Returns None if the simulator does not report transfers, and above `MAX_DRAWN_NODES`
+    nodes.
     """
     transfers = result.transfers
     if transfers is None or topology.num_nodes > MAX_DRAWN_NODES:

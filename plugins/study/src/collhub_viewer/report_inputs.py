@@ -114,10 +114,11 @@ def _read_tuned_report(path: Path) -> list[PageSubject]:
 
 
 def _compare_selected(document: Any, collective: Any) -> dict[str, Any]:
-    """Return a collective of a tuning report as a report of `collhub compare`.
+    """Convert the tuning report of one collective to a report of `collhub compare`.
 
-    It has one result per size with a selected algorithm. The bound is the time divided by its
-    ratio, None if unknown. Sizes without an algorithm have the winner `_DEFAULT`.
+    There is one result per size for which an algorithm is selected. The bound of a size is the time
+    divided by its ratio to the bound, None if unknown. Sizes without a selected algorithm have the
+    winner `_DEFAULT`.
     """
     sizes = document["sizes"]
     selected = {
@@ -156,10 +157,10 @@ def _compare_selected(document: Any, collective: Any) -> dict[str, Any]:
 
 
 def index_waits(graph: WaitForGraph) -> dict[str, object]:
-    """Return the ranks of a hung job, and edges from every rank to the ranks for which it waits.
+    """Describe a wait-for graph for the page: ranks of a hung job, and for which ranks they wait.
 
-    At most `_MAX_WAITS` edges are listed. The state of a rank is `culprit`, `waiting` (it has an
-    edge), or `unknown`. Ranks are ascending.
+    There is one edge from every waiting rank to each awaited rank, at most `_MAX_WAITS`. The state
+    of a rank is `culprit`, `waiting` (it has an edge) or `unknown`. Ranks are ascending.
     """
     edges: list[dict[str, object]] = []
     ranks = set(graph.culprits)

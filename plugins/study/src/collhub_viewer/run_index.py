@@ -108,11 +108,11 @@ def _index_steps_until(
     lines: ColumnLines,
     max_steps: int,
 ) -> IndexedRun:
-    """Describe the steps of a run that begin first, at most `max_steps`, and add their columns.
+    """Describe the steps of a run that begin first for the page, and add their columns to `lines`.
 
-    Jobs also have `collectives`, and algorithms whose lanes are thread blocks `blocks`. The
-    topology is included if it is known, link loads only with a simulation result. Other entries are
-    None. The notes of the result list the omitted data.
+    At most `max_steps` steps are described. Jobs also have `collectives`, and algorithms whose
+    lanes are thread blocks `blocks`. The topology is described if it is known, links only with a
+    simulation result. All other entries are None. The notes of the result list the omitted data.
     """
     sort, sort_names = _sort_rows(subject)
     laned = arrange_steps(run, sort, timeline.excerpt, max_steps)
@@ -154,10 +154,11 @@ def _index_steps_until(
 
 
 def _sort_rows(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, Sequence[str] | None]:
-    """Return the kind of every row, and the names of the kinds; None if they are thread blocks.
+    """Decide by what the rows of a rank are divided into lanes: a number per row, and the names.
 
-    If most steps of an algorithm have a thread block, it is the kind; steps without one have the
-    number after the last block. Otherwise rows are divided by their kind of work.
+    If most steps of an algorithm have a thread block, it is the number; steps without one have the
+    number after the last block, and the names are None. Otherwise it is the kind of work, and the
+    names are those of the kinds.
     """
     if isinstance(subject, AlgorithmSteps) and len(subject.table):
         lane = subject.table.lane.astype(np.int64)
@@ -193,10 +194,10 @@ def _index_lanes(
 
 
 def _number_kinds(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, list[Index]]:
-    """Return the kind of every row (int64), and the list of kinds with name and class.
+    """Return the number of every row's kind (int64), and the list of kinds with name and class.
 
-    The last kind is the wait. Nodes of a job with a known collective have the kind of that
-    collective.
+    Nodes of a job with a known collective have that collective as their kind. The last kind of the
+    list is the wait, which no row has.
     """
     kinds: list[Index] = [{"name": name, "class": sort} for name, sort in _list_classes(subject)]
     kind = subject.table.kind.astype(np.int64)
@@ -221,10 +222,10 @@ def _list_classes(subject: AlgorithmSteps | JobNodes) -> list[tuple[str, str]]:
 
 
 def _mirror_partners(run: RunTimes) -> Int64Array:
-    """Return the matching row of every row: int64, -1 without one.
+    """Return for every row the row with which it is matched: int64, -1 without one.
 
-    It is the send of a receive, and the receive of a send. A member of a job's collective has the
-    member that began last, which itself has -1.
+    A receive is matched with its send and a send with its receive. A member of a job's collective
+    is matched with the member that began last, which itself has -1.
     """
     partner = run.subject.partners(run.start, run.end)
     rows = np.flatnonzero(partner != np.arange(len(partner)))
@@ -243,11 +244,12 @@ def _index_steps(
     partner: Int64Array,
     lines: ColumnLines,
 ) -> tuple[Index, Index | None]:
-    """Add the columns of the steps to `lines`; return the index of the steps and of the chunks.
+    """Describe the steps of a run for the page; add their columns to `lines`.
 
-    `kind`, `partner`: by row of the table. The chunks are None for jobs and for algorithms whose
-    chunks are unknown. Only jobs have labels. A wait has no partner; its `waits_for` is the rank of
-    its step's partner, otherwise -1.
+    Returns the descriptions of the steps and of the chunks. `kind`, `partner`: kind and matched row
+    of every row of the table. Chunks are described only for algorithms whose chunks are known,
+    otherwise None. Only the nodes of jobs have labels. A wait has no partner; its `waits_for` is
+    the rank of its step's partner. It is -1 for all other steps.
     """
     rows, table = laned.row, subject.table
     named_classes = _list_classes(subject)

@@ -58,9 +58,10 @@ class BuildRequest:
 
 
 def choose_machines(catalogue: Catalogue, *, is_small: bool) -> tuple[str, ...]:
-    """Return the topology texts of the standard machines, then those of the cards, each once.
+    """Return the topology texts of the machines on which a catalogue is evaluated, each once.
 
-    `is_small`: only the standard machines that are marked as small.
+    These are the standard machines, then the topologies that cards name. With `is_small`, they are
+    only the standard machines that are marked as small.
     """
     standard = [one.topology for one in catalogue.machines if one.small or not is_small]
     named = [] if is_small else [t for entry in catalogue.entries for t in entry.card.topologies]
@@ -130,12 +131,12 @@ def build_index(
 def draw_views(
     request: BuildRequest, results: Sequence[ResultItem], registry: Registry
 ) -> tuple[dict[str, ViewItem], dict[str, bytes]]:
-    """Draw an interactive page of one run of every entry; return the pages and their files.
+    """Draw one run of every entry as an interactive page; return descriptions and files.
 
-    The run is of the first collective of the card that has results, of these the result with the
-    fewest steps, at the largest size on nominal links. An entry has no page if all its results have
-    more than `MAX_FILE_STEPS` steps, or if creating, simulating or drawing fails (for example
-    without a plugin for pages).
+    The run is a result (correct or not) of the first collective of the card that has any: the one
+    with the fewest steps, at the largest size on nominal links. Results of more than
+    `MAX_FILE_STEPS` steps do not count. An entry without a remaining result has no page, nor has
+    one whose creation, simulation or drawing fails (for example without a plugin for pages).
     """
     views: dict[str, ViewItem] = {}
     files: dict[str, bytes] = {}
@@ -207,11 +208,11 @@ def create_output(
 def compare_indexes(
     previous: Mapping[str, object], current: Mapping[str, object]
 ) -> Iterator[WorseCurve]:
-    """Yield the curves that became worse since a previous index, by entry, machine and collective.
+    """Yield what became worse since a previous index, by entry, machine and collective.
 
-    A curve is worse if its time at some common size increased by more than 0.1 %. A result is worse
-    if it is missing or no longer correct; its curves are then not compared. Only machines and
-    entries of the current index count.
+    A curve is worse if its time at some size that both have increased by more than 0.1 %. A whole
+    result is worse if it is missing or no longer correct; its curves are then not compared. Only
+    machines and entries of the current index count.
     """
     before, after = _index_results(previous), _index_results(current)
     machines = {_get(machine, "topology") for machine in _list(current.get("machines"))}
@@ -239,10 +240,11 @@ def compare_indexes(
 def _run_groups(
     groups: Sequence[GroupRequest], jobs: int, registry: Registry
 ) -> Iterator[tuple[int, GroupOutcome]]:
-    """Yield the position and the outcome of each group, in the order of completion.
+    """Evaluate all groups, and yield the position and the outcome of each when it is finished.
 
-    With one job or at most one group, this process evaluates them; otherwise `jobs` workers do. A
-    `HubError`, and in workers also a crash or lack of memory, becomes an outcome with failures.
+    With one job or at most one group, this process evaluates them in order; otherwise `jobs` worker
+    processes do. A `HubError`, and in workers also a crash or a lack of memory, gives an outcome
+    with a failure per entry.
     """
     if jobs <= 1 or len(groups) <= 1:
         for position, group in enumerate(groups):

@@ -178,9 +178,9 @@ def parse_machines(content: bytes, path: str) -> tuple[MachineCard, ...]:
 
 
 def parse_command(card: Card, path: str) -> CardCommand | None:
-    """Parse the command or the file of a card; None for a card that has neither.
+    """Parse how a card creates its algorithm: its command or its file; None if it has neither.
 
-    A file takes precedence over a command. Raises `InputError` for these defects of a command:
+    A file takes precedence. Raises `InputError` for these defects of a command:
 
     - another verb than `synthesize` and `convert`
     - an invalid name of a synthesizer, or a file name that is not of the card's folder

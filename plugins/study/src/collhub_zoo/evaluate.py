@@ -204,12 +204,12 @@ def _evaluate_entry(
 def _create_result(
     entry: Entry, source: AlgorithmSource, place: _Place
 ) -> tuple[ResultItem, dict[str, bytes]]:
-    """Create, verify and time the algorithm at all sizes; return its result, and files by path.
+    """Create an algorithm at all sizes, verify and time it; return its result, and files by path.
 
-    It is verified again only if its steps differ from those of the previous size, and it is correct
-    only if every verification succeeds. A deadlock that occurs only with connections of
-    `_FIFO_CAPACITY` transfers is recorded in `fifo` and does not make it incorrect. Steps, runtimes
-    and certificate are those of the last size.
+    It is verified at the first size, and again wherever its steps differ from those verified last.
+    It is correct if every verification succeeds. A deadlock that occurs only if connections can
+    hold just `_FIFO_CAPACITY` transfers is stated in `fifo` and does not make it incorrect. Steps,
+    runtimes and certificate of the result are those of the last size.
     """
     points = []
     verified: Algorithm | None = None
@@ -441,12 +441,12 @@ def _create_group(place: _Place, results: Sequence[ResultItem]) -> GroupItem:
 
 
 def explain_difference(slower: PointItem, best: PointItem) -> str:
-    """Return the part of the simulated time that differs the most between two algorithms.
+    """Return the name of the part of the simulated time by which one algorithm is slower the most.
 
     The parts add up to the time. `latency`: time with messages of one byte. `link`: time for which
     the busiest link is occupied. `waits`: the rest, in which links wait for data; it is negative if
-    messages overlap with latencies. At equal differences, the first part counts. `equal` if the
-    times are equal.
+    messages overlap with latencies. Of equal differences, the first counts. `equal` if the times
+    are equal.
     """
     if slower.time_ns == best.time_ns:
         return "equal"
