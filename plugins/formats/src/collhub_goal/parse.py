@@ -356,7 +356,7 @@ def _is_text(texts: Texts) -> BoolArray:
 
 
 def _parse_numbers(texts: Texts, default: int) -> Int64Array:
-    """Parse decimal texts to int64; an empty text becomes `default`.
+    """Parse decimal texts to int64, in their order; an empty text becomes `default`.
 
     Raises `ValueError` for a text that is not an integer, and `OverflowError` for one above 64
     bits.

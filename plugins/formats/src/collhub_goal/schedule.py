@@ -192,10 +192,10 @@ def assign_tags(steps: StepTable) -> Int64Array:
 
 
 def number_cpus(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
-    """Return the number of the cpu of every step as int64, -1 for none.
+    """Return the number of the cpu on which each step runs, int64 by step; -1 for none.
 
-    With the option `cpu=lane` the number is the lane, renumbered by `_fold_numbers` to less than
-    255. With any other value of the option all numbers are -1.
+    With the option `cpu=lane` it is the lane of the step, renumbered by `_fold_numbers` to less
+    than 255. With any other value of the option all numbers are -1.
     """
     # A cpu of GOAL executes one operation at a time, like a thread block.
     if options.cpu == "lane":
@@ -204,10 +204,10 @@ def number_cpus(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
 
 
 def number_nics(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
-    """Return the number of the nic of every step as int64, -1 for none.
+    """Return the number of the nic that each step uses, int64 by step; -1 for none.
 
-    With the option `nic=channel` the number is the channel, renumbered by `_fold_numbers` to less
-    than 255. With any other value of the option all numbers are -1.
+    With the option `nic=channel` it is the channel of the step, renumbered by `_fold_numbers` to
+    less than 255. With any other value of the option all numbers are -1.
     """
     # Messages of one nic are sent one after the other, like those of a channel in NCCL's runtimes.
     if options.nic == "channel":
@@ -302,7 +302,7 @@ def _sort_sides(
 
 
 def _fold_numbers(rank: Int32Array, number: Int64Array) -> Int64Array:
-    """Renumber the resources of each rank to numbers below 255.
+    """Make sure that the numbers of cpus (or nics) are below 255, by renumbering them per rank.
 
     `number` is int64 per step; a negative number means none and stays. If all numbers are below
     255, `number` itself is returned. Otherwise the distinct numbers of each rank are replaced by 0,

@@ -226,11 +226,11 @@ def build_job_schedule(workload: Workload) -> GoalSchedule:
 def find_losses(
     algorithm: Algorithm, schedule: GoalSchedule, options: GoalWriteOptions
 ) -> Iterator[Loss]:
-    """Yield the losses of writing an algorithm as this schedule.
+    """Yield what is lost when an algorithm is written as this schedule.
 
-    First come the differences between the algorithm and the one that is built from the schedule,
-    grouped by `_FIELD_LOSSES`. The properties of single steps that are lost follow. Raises the
-    errors of `build_algorithm`.
+    First come the differences between the algorithm and the one that a reader would build from the
+    schedule, grouped by `_FIELD_LOSSES`. Then come lost properties of single steps
+    (`_find_step_losses`). Raises the errors of `build_algorithm`.
     """
     read_back = build_algorithm(schedule, None, algorithm.provenance)
     changed = set(algorithm.differences(read_back))
@@ -255,9 +255,9 @@ class _OperationRows:
 
     @classmethod
     def of(cls, steps: StepTable) -> _OperationRows:
-        """Assign rows to steps in their order: two to a reducing receive, one to any other step.
+        """Decide which operations (rows) the steps become, in their order.
 
-        The first row of a reducing receive is the message, and the second one the sum.
+        A reducing receive becomes two: its message, then its sum. Any other step becomes one.
         """
         is_fused = steps.is_kind(StepKind.RECV_REDUCE)
         rows_of_step = 1 + is_fused.astype(np.int64)

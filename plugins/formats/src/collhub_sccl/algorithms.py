@@ -315,10 +315,10 @@ class _StepReader:
 
 
 def _find_losses(differences: Sequence[str]) -> Iterator[Loss]:
-    """Yield one loss per field that differs after writing and reading back.
+    """Yield one loss per field of the algorithm that differs after writing and reading back.
 
     `differences` has the names of these fields. All columns of the steps together are one loss,
-    which comes first. Fields without an entry in `_CONSEQUENCES` are ignored.
+    which comes first. Other fields without an entry in `_CONSEQUENCES` are ignored.
     """
     where = "the entire algorithm"
     if any(name in _STEP_FIELDS for name in differences):

@@ -237,11 +237,11 @@ def parse(content: bytes, file: str) -> StepDocument:
 
 
 def find_sends(algorithm: Algorithm) -> list[StepSend]:
-    """Return all sends of an algorithm, one per unit, sorted by step, source and address.
+    """Convert an algorithm to sends in numbered steps, one send per unit.
 
     A send of INPUT data has step 0. Any other send is one step after the send that brought the last
-    of its data. Local copies and sums take no step. Raises `InputError` with all findings for
-    messages that do not match.
+    of its data. Local copies and sums take no step. The result is sorted by step, source and
+    address. Raises `InputError` with all findings for messages that do not match.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     messages = match_messages(algorithm.steps, findings)

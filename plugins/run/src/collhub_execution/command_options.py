@@ -65,9 +65,10 @@ def run_options(function: Function) -> Function:
 
 
 def run_options_of(values: Mapping[str, Any]) -> RunOptions:
-    """Return the record of the keywords that `run_options` adds, with the size parsed to bytes.
+    """Convert the keyword values of a command with `run_options` to a `RunOptions` record.
 
-    Without a size it is None. Raises `UsageError` for an invalid size.
+    `values` has one entry per field. The size is parsed from text such as `1M` to bytes; None
+    remains None. Raises `UsageError` for an invalid size.
     """
     # The only value that click passes as text.
     size = values["size"]
@@ -96,10 +97,11 @@ def _make_click_option(declared: Option) -> Callable[[Function], Function]:
 
 
 def _get_click_type(declared: Option) -> click.ParamType[Any]:
-    """Return the click type of an option: a choice, an integer or float range, or a text.
+    """Return the click type of an option's value: a choice, an integer or float range, or a text.
 
-    A limit that is not declared is open. All types other than choices, INT and FLOAT, such as SIZE,
-    are texts and parsed later, so that their errors are reported like all errors.
+    Ranges include the declared minimum and maximum; a limit that is not declared is open. All types
+    other than choices, INT and FLOAT, such as SIZE, are texts. They are parsed later, so that their
+    errors are reported like all errors.
     """
     if declared.choices:
         return click.Choice(list(declared.choices))

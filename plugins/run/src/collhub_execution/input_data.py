@@ -112,11 +112,12 @@ def rounding_unit(dtype: np.dtype[Any]) -> float:
 
 
 def divide_averages(collective: Collective, outputs: Sequence[AnyArray]) -> tuple[AnyArray, ...]:
-    """Divide the sums in every rank's OUTPUT by the number of contributions.
+    """Divide the sums in every rank's OUTPUT, so that they become averages.
 
-    `outputs`: OUTPUT of every rank after a run that sums. The divisor is the number of ranks, or
-    for a custom contract the number of contributions of each unit. For a collective that only moves
-    data the outputs are unchanged. Integers are rounded towards zero.
+    `outputs`: OUTPUT of every rank after a run that sums. For a reducing collective the divisor is
+    the number of ranks; for a custom contract, the number of contributions of each unit. For other
+    collectives, which only move data, the outputs are returned unchanged. Integers are rounded
+    towards zero.
     """
     contract = collective.contract
     if contract is not None and contract.expected is not None:
@@ -131,10 +132,10 @@ def exact_inputs(
 ) -> tuple[Array, ...]:
     """Return one input per rank of small integers whose reduction is exact in any order.
 
-    So results can be compared bitwise. `elements`: per block. Sums stay below 2 to the power of
-    `significand_bits` (up to 255 ranks in bfloat16, 2047 in float16, 67 000 in float32). For
-    products, the values are signed powers of two. Values differ between ranks and positions; every
-    call returns the same values.
+    So results can be compared bitwise. `elements`: number of elements per block. Sums stay at or
+    below 2^b, with b of `significand_bits`, up to 255 ranks in bfloat16, 2047 in float16 and 67 000
+    in float32. For products, the values are signed powers of two. Values differ between ranks and
+    positions; every call returns the same values.
     """
     limit = 1 << significand_bits(dtype)
     largest = max(1, min(_LARGEST_VALUE, limit // blocks.num_ranks))
@@ -179,12 +180,12 @@ def random_inputs(
 def check_inputs(
     collective: Collective, blocks: BlockCounts, inputs: Sequence[AnyArray], fill: np.generic
 ) -> tuple[AnyArray, ...]:
-    """Return read-only flat views of the inputs, one per rank.
+    """Check the given inputs, and return them as read-only flat views, one per rank.
 
     `inputs`: one array per rank, all of one dtype and with the same number of elements per block.
     They are not copied and stay writeable for the caller. A rank whose INPUT the collective does
-    not define gets an array filled with `fill` instead. Raises `UsageError` for another number of
-    arrays, and for a wrong size or dtype.
+    not define gets a new array filled with `fill` instead. Raises `UsageError` for another number
+    of arrays, and for a wrong size or dtype.
     """
     if len(inputs) != blocks.num_ranks:
         message = f"{len(inputs)} inputs are given for {blocks.num_ranks} ranks"
@@ -212,10 +213,11 @@ def are_results_exact(num_ranks: int, dtype: np.dtype[Any], op: ReduceOp) -> boo
 def block_elements(
     blocks: BlockCounts, collective_bytes: int, dtype: np.dtype[Any], is_padded: bool = False
 ) -> int:
-    """Return the number of elements per block for a full buffer of about `collective_bytes`.
+    """Return the number of elements per block so that the full buffer has about `collective_bytes`.
 
-    It is rounded down, as in nccl-tests, or up with `is_padded`, so that all bytes are in a block.
-    It is at least 1, because empty blocks would test no data.
+    The full buffer is the whole data of the collective: `blocks.full_buffer` blocks of one size.
+    The number is rounded down, as in nccl-tests, or up with `is_padded`, so that all bytes are in a
+    block. It is at least 1, because empty blocks would test no data.
     """
     bytes_per_element = blocks.full_buffer * dtype.itemsize
     if is_padded:
@@ -237,11 +239,11 @@ def count_block_elements(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> int
 
 
 def choose_background(dtype: np.dtype[Any], op: ReduceOp) -> np.generic:
-    """Return the initial value of undefined memory, which no correct result contains.
+    """Return the value with which undefined memory is filled, so that its use makes a result wrong.
 
-    `op` propagates it: the lowest value of the type for MIN and the highest for MAX (infinities for
-    floating-point types), otherwise NaN, or for integers a constant that results do not contain by
-    accident.
+    Every reduction with this value gives this value again. It is the lowest value of the type for
+    MIN and the highest for MAX (infinities for floating-point types). All other operators use NaN,
+    or for integers a constant that results do not contain by accident.
     """
     if op is ReduceOp.MIN:
         value = float("-inf") if is_floating(dtype) else np.iinfo(dtype).min
@@ -258,9 +260,9 @@ def _compute_averages_by_unit(
 ) -> tuple[AnyArray, ...]:
     """Divide each unit of all outputs by its number of contributions, for a custom contract.
 
-    `expected`: contributions of the contract. A contribution of all ranks counts once per rank.
-    Those outside of OUTPUT are ignored, and units without contributions are unchanged. Returns new
-    arrays, by rank.
+    `expected`: contributions that the contract requires. A contribution with a source rank below 0
+    means all ranks and counts as many as there are ranks. Contributions outside of a rank's OUTPUT
+    are ignored, and units without contributions are not divided. Returns new arrays, by rank.
     """
     averages = []
     for rank, units in enumerate(collective.output_units().tolist()):
@@ -294,10 +296,11 @@ def divide_values(values: Array, divisor: int | Int64Array) -> Array:
 def _repeat_tiles(
     blocks: BlockCounts, elements: int, dtype: np.dtype[Any], make_tile: _TileMaker
 ) -> tuple[Array, ...]:
-    """Create the input of every rank by repeating the values of `make_tile` up to the rank's size.
+    """Create the input of every rank: the values of `make_tile`, repeated up to the rank's size.
 
-    Drawing every element would take longer than the run. The generator is seeded with the rank
-    only, so that the data do not depend on the number of ranks.
+    `make_tile(generator, rank)` draws a fixed number of values; drawing every element would take
+    longer than the run. `elements`: number of elements per block. The generator is seeded with the
+    rank only, so the data do not depend on the number of ranks.
     """
     inputs = []
     for rank, size in enumerate((blocks.inputs * elements).tolist()):
@@ -311,8 +314,8 @@ def _repeat_tiles(
 def _refuse_misfits(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> None:
     """Raise `UsageError` for the first rank whose input has a wrong size or dtype.
 
-    The size must be the rank's blocks times the number of elements per block, which is equal for
-    all ranks and at least 1. The dtype must be that of rank 0.
+    The size must be the rank's blocks times the elements per block. That number is the largest of
+    any rank, and must be at least 1. The dtype must be that of rank 0.
     """
     elements = count_block_elements(blocks, inputs)
     for rank, (array, size) in enumerate(zip(inputs, blocks.inputs.tolist(), strict=True)):

@@ -62,10 +62,10 @@ class JobMemory:
                 os.close(descriptor)
 
     def arrays(self) -> dict[str, Array]:
-        """Open all arrays read-write; return them by name.
+        """Open all shared arrays of the job read-write; return them by name.
 
-        Names, shapes and dtypes are those of their creation. The arrays remain valid after the
-        files are removed. Raises `OSError` if a file is missing.
+        Names, shapes and dtypes are those of their creation, read from the job's folder. The arrays
+        remain valid after the files are removed. Raises `OSError` if a file is missing.
         """
         # Only this user can write to the folder, so unpickling is safe.
         shapes: Shapes = pickle.loads((self.folder / _SHAPES).read_bytes())
@@ -87,10 +87,10 @@ class JobMemory:
 
 
 def _create_shared_file(path: Path, size: int) -> int:
-    """Create `size` bytes of shared zeros that can be opened as `path`; return their descriptor.
+    """Create `size` bytes of shared zeros that can be opened as `path`; return the file descriptor.
 
     On Linux the memory uses no disk, and `path` is a link that becomes invalid when the descriptor
-    is closed. On other systems it is a file.
+    is closed. On other systems `path` is a file. Raises `FileExistsError` if `path` exists.
     """
     create_memory: Callable[[str], int] | None = getattr(os, "memfd_create", None)
     if create_memory is None:
@@ -177,11 +177,11 @@ class JobFolder:
                 yield
 
     def _write_tasks(self, request: LevelledRequest) -> None:
-        """Write a task file for every rank, and store all inputs in the shared arrays.
+        """Write one task file per rank, and store the inputs of all ranks in the shared arrays.
 
-        A task file contains the range of the input instead of the data; inputs are concatenated in
-        the order of the ranks. Every rank is marked as not started, and all record times are -1.
-        Raises `OSError` if there is no space.
+        A task file contains no input data, but the range of the input in the shared array, in which
+        inputs are concatenated in the order of the ranks. Every rank is marked as not started, and
+        all times of records are set to -1 (not measured). Raises `OSError` if there is no space.
         """
         arrays = self._open_arrays()
         arrays["at"][:] = NOT_STARTED
@@ -199,10 +199,10 @@ class JobFolder:
             start = inputs.stop
 
     def part(self, rank: int) -> RankPart:
-        """Return the data of a rank: its task with its input, its log, its memory and its end mark.
+        """Return what a rank needs for its part of the job: task with input, log, memory, end mark.
 
         The task is read from the file of the rank. Input, log, memory and end mark are views of the
-        shared arrays, so that the launcher and other ranks see changes. The end mark is 1 when the
+        shared arrays, so the launcher and other ranks see changes. The end mark becomes 1 when the
         OUTPUT of the rank is available. Raises `OSError` if the files of the job do not exist.
         """
         # Only this user can write to the folder, so unpickling is safe.
@@ -227,10 +227,10 @@ class JobFolder:
         return sum(1 for _ in self.folder.glob("task.*"))
 
     def positions(self) -> list[int]:
-        """Return the position of every rank: the record for which it waits, if not negative.
+        """Return for every rank the number of the record for which it waits.
 
-        A negative number is a constant of `RankLog.at`, such as `DONE`. Positions are available
-        even after ranks were killed.
+        A negative number is a constant of `RankLog.at` instead, such as `DONE` or `NOT_STARTED`.
+        Positions are available even after ranks were killed.
         """
         # Written by the ranks, so that it is available after a kill.
         record_of_rank: list[int] = self._open_arrays()["at"][:, 0].tolist()
@@ -289,10 +289,11 @@ class JobFolder:
         return InputError(message, code="rank-died")
 
     def end_with_launcher(self) -> None:
-        """Exit this process and remove the folder when the launcher exits for any reason.
+        """Make this process exit, and remove the job's folder, as soon as the launcher exits.
 
-        A thread watches the launcher. If the launcher has already exited, the process exits at
-        once.
+        A background thread waits for that; the function returns at once. If the launcher has
+        already exited, the folder is removed and the process exits within this call. A killed
+        launcher counts too.
         """
         # Checked here and not only in the thread: otherwise this thread would continue without its
         # data.
@@ -300,10 +301,11 @@ class JobFolder:
         threading.Thread(target=self._exit_if_free, args=(fcntl.LOCK_SH,), daemon=True).start()
 
     def _exit_if_free(self, how: int) -> None:
-        """Remove the folder and exit this process if the launcher does not hold its lock.
+        """Remove the job's folder and exit this process if the launcher has released its lock.
 
-        `how`: flags of `flock`. A blocking call waits until the launcher releases the lock; with
-        `LOCK_NB` the function returns if the lock is held. A missing lock file counts as released.
+        The launcher holds the lock of a file in the folder while it runs. `how`: flags of `flock`.
+        Without `LOCK_NB` the call waits until the lock is released. With `LOCK_NB` it returns if
+        the lock is held. A missing lock file counts as released.
         """
         # The system frees the lock of a process that exits, even if it is killed.
         try:
@@ -338,9 +340,9 @@ class RankPart:
     ended: Int64Array
 
     def leave(self, output: Array) -> None:
-        """Copy OUTPUT to the job's shared memory and mark the rank as finished.
+        """Store the rank's OUTPUT in the job's shared memory, and mark the rank as finished.
 
-        Nothing is copied if `output` is that memory already, as with most executors.
+        Nothing is copied if `output` is part of that memory already, as with most executors.
         """
         plan = self.task.plan
         target = self.memory[plan.output_start : plan.output_start + plan.output_size]
@@ -360,10 +362,10 @@ class _TaskPlaces:
 
 
 def serve_rank(job: JobFolder, rank: int, run: Callable[[RankPart], Array]) -> None:
-    """Run the part of a rank with `run`, which returns its OUTPUT, and store the result.
+    """Run the part of a rank with the function `run`, and store its result for the launcher.
 
-    The process exits when the launcher exits. An exception of `run` is stored in the folder and
-    raised again.
+    `run` returns the OUTPUT of the rank. The process exits when the launcher exits. An exception of
+    `run` is stored in the folder and raised again.
     """
     job.end_with_launcher()
     try:

@@ -67,16 +67,15 @@ _MAX_BLOCKS = 1 << 40
 def levelled_program(
     algorithm: Algorithm, in_place: bool, *, allow_races: bool = False
 ) -> LevelledProgram:
-    """Build the levelled program of an algorithm for calls in place or out of place.
+    """Build the levelled program of an algorithm: what each rank does, ordered by level.
 
-    An algorithm has one if its messages match and if it has no race, and no deadlock with unbounded
-    buffers. If a transport without buffers would deadlock, messages are staged in SCRATCH
-    (`assign_levels`). Conflicting accesses of a rank keep their order. With `allow_races`,
-    unordered accesses are ordered as if ranks ran one after the other, as `verify` does.
-
-    Raises `InputError` with the steps for timing-only algorithms, unmatched messages, regions
-    outside their buffers, deadlocks (with the position of every rank), races, and more than 2^40
-    blocks of memory. The time is nearly linear in the number of steps.
+    An algorithm has one if its messages match, it has no race, and it has no deadlock with
+    unbounded buffers. If a transport without buffers would deadlock, some messages are staged in
+    SCRATCH (`assign_levels`). Conflicting accesses of a rank keep their order. With `allow_races`,
+    unordered accesses are ordered as if ranks ran one after the other, as `verify` does. Raises
+    `InputError` with the steps for timing-only algorithms, unmatched messages, regions outside
+    their buffers, deadlocks (with the position of every blocked rank), races, and 2^40 blocks of
+    memory or more. The time is nearly linear in the number of steps.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     refuse_timing_only(algorithm)
@@ -119,10 +118,11 @@ def levelled_program(
 
 
 def levelled_request(request: ExecutionRequest) -> LevelledRequest:
-    """Level the algorithm of a request, and check its inputs and the memory of this host.
+    """Prepare a request for an executor: level its algorithm, check inputs and host memory.
 
-    The operator of an average becomes a sum; the caller divides it. The background (value of memory
-    without input) depends on dtype and operator. Raises the errors of `execute_levelled`.
+    The operator of an average becomes a sum; the caller must divide the results. The background
+    (value of memory without input) depends on dtype and operator. Raises the errors of
+    `execute_levelled`.
     """
     program = levelled_program(request.algorithm, request.in_place)
     # The background of a sum also serves an average, which is a sum that is divided at the end.
@@ -189,11 +189,12 @@ class LevelledRequest:
 def execute_levelled(
     request: ExecutionRequest, run: Callable[[LevelledRequest], ExecutionResult]
 ) -> ExecutionResult:
-    """Level a request, `run` it, and complete the result; executors call only this function.
+    """Level a request, run it with `run`, and complete the result; all executors use it.
 
-    Sums of an average are divided after the timed part. `messages` and `levels` are added to the
-    statistics. Raises `InputError` for algorithms that cannot run (see `levelled_program`), and
-    `UsageError` for invalid inputs and if this host has too little memory.
+    For an average, the sums are divided after the timed part. `messages` and `levels` are added to
+    the statistics, unless `run` returns them. Raises `InputError` for algorithms that cannot run
+    (see `levelled_program`), and `UsageError` for invalid inputs and if this host has too little
+    memory.
     """
     levelled = levelled_request(request)
     # Divide sums of averages, and add the statistics of the program.
@@ -209,8 +210,9 @@ def execute_levelled(
 def check_memory(program: LevelledProgram, elements: int, dtype: np.dtype[Any]) -> None:
     """Raise `UsageError` (`too-large`) if the program needs more memory than this host has.
 
-    Counted are the memory of all ranks and their inputs; `elements`: per block. Other use of the
-    memory is not considered. Nothing is checked if the memory of the host is unknown.
+    Needed are the buffers of all ranks plus a second copy of all inputs. `elements`: number of
+    elements per block. The host counts with its whole physical memory, even if other programs use
+    some. Nothing is checked if it is unknown.
     """
     blocks = program.layout.total + int(program.layout.size[:, Buffer.INPUT].sum())
     needed = blocks * elements * dtype.itemsize
@@ -249,11 +251,12 @@ def _find_conflicts(
     allow_races: bool,
     findings: Findings,
 ) -> Edges:
-    """Return pairs of rows (earlier, later) that access a common unit, enough for the order.
+    """Return pairs of rows (earlier, later) that access a common unit and must keep their order.
 
-    Pairs without an order are races: raises `InputError` with up to `CAP` of them and the number of
-    the others. With `allow_races` all accesses are ordered as if ranks ran one after the other
-    instead.
+    Only neighbours in one order of the steps are returned; all other pairs follow from these. Pairs
+    that `relation` does not order are races: raises `InputError` with up to `CAP` of them and the
+    number of the others. With `allow_races`, if there are races, all pairs are ordered instead as
+    if ranks ran one after the other. `findings`: only used for the error.
     """
     # Neighbours in one linear extension suffice: the remaining pairs follow transitively.
     earlier, later = adjacent_conflicts(regions, relation.order.position)
@@ -285,9 +288,10 @@ def _add_race(findings: Findings, steps: StepTable, earlier: int, later: int) ->
 def _build_program(
     records: SortedRecords, collective: Collective, block_units: int, in_place: bool
 ) -> LevelledProgram:
-    """Convert sorted records to a `LevelledProgram` with its memory layout.
+    """Convert sorted records to a `LevelledProgram` with the memory layout of all ranks.
 
-    `records`: sorted by rank, with the size of SCRATCH. `block_units`: units per block.
+    `records`: sorted by rank, with the size of SCRATCH per rank. `block_units`: units per block.
+    `collective`: in blocks.
     """
     columns = records.columns
     return LevelledProgram(

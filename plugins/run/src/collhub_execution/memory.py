@@ -28,10 +28,11 @@ class RecordMoves:
 
 
 def find_moves(program: LevelledProgram, elements: int) -> RecordMoves:
-    """Compute source, destination and length of every record in elements of the flat memory.
+    """Compute what each record moves: source, destination and length in the flat memory.
 
-    `elements`: per block. The source of a RECV is that of the SEND of its message. Unused sides,
-    and the source of a RECV whose SEND is missing, are negative.
+    All three are in elements; `elements`: number of elements per block. The source of a RECV is
+    that of the SEND of its message, in the memory of another rank. A side that a record does not
+    use, and the source of a RECV whose SEND is missing, is negative.
     """
     source, destination = program.addresses()
     send, receive = program.message_ends()
@@ -48,11 +49,12 @@ def find_moves(program: LevelledProgram, elements: int) -> RecordMoves:
 
 
 def fused_reductions(request: LevelledRequest) -> Int64Array:
-    """Return, for each record, the REDUCE to fuse with this RECV: int64[records], -1 for none.
+    """Find receives whose message can be reduced at once into the final place, without its slot.
 
-    The REDUCE reads the slot that the RECV fills, both implement one step in one level, and no
-    other record of the level accesses the destination of the REDUCE. The message can then be
-    reduced directly from the sender's memory.
+    A slot is a block of SCRATCH that a RECV fills and a REDUCE then reads. The two can be fused if
+    both implement one step in one level, and no other record of that level accesses the destination
+    of the REDUCE. Returns int64[records]: at a RECV the index of the REDUCE to fuse with it, -1 for
+    all others.
     """
     program, steps = request.program, request.algorithm.steps
     # A step has at most one RECV, which its row identifies.
@@ -87,10 +89,10 @@ def fused_reductions(request: LevelledRequest) -> Int64Array:
 def _is_through_slot(
     request: LevelledRequest, receives: Int64Array, reductions: Int64Array
 ) -> BoolArray:
-    """Return per pair whether its REDUCE reads exactly the slot that its RECV fills: bool[pairs].
+    """Return per pair of RECV and REDUCE whether the REDUCE reads the slot that the RECV fills.
 
     `receives`, `reductions`: records of each pair. Slots are blocks of SCRATCH after those of the
-    algorithm.
+    algorithm itself; both must name the same first block. Returns bool[pairs].
     """
     program, algorithm = request.program, request.algorithm
     owner = program.rank[reductions]
@@ -104,10 +106,10 @@ def _is_through_slot(
 
 
 def fused_moves(moves: RecordMoves, fused: Int64Array) -> tuple[RecordMoves, BoolArray]:
-    """Return the moves in which receives reduce directly into the target of their fused REDUCE.
+    """Change the moves so that fused receives reduce directly into the destination of their REDUCE.
 
-    `fused`: REDUCE of every record, -1 for none, as from `fused_reductions`. Also returns the mask
-    of the REDUCE records that need not run any more.
+    `fused`: for every record the REDUCE to fuse with it, -1 for none, as from `fused_reductions`.
+    Returns the new moves and a mask of the REDUCE records, by record, that must no longer run.
     """
     receives = np.flatnonzero(fused >= 0)
     reductions = fused[receives]
@@ -122,11 +124,12 @@ def fused_moves(moves: RecordMoves, fused: Int64Array) -> tuple[RecordMoves, Boo
 def used_elements(
     program: LevelledProgram, moves: RecordMoves, is_done: BoolArray, elements: int
 ) -> Int64Array:
-    """Return the number of elements of its memory that each rank uses: int64[ranks].
+    """Return how many elements of its memory each rank uses in a run: int64[ranks].
 
-    It includes INPUT, OUTPUT, and everything up to the last element that a record reads or writes.
-    Slots of fused reductions after that are not used. `moves`: by record; `is_done`: mask of fused
-    records; `elements`: per block.
+    Counted from the start of the rank's memory are INPUT and OUTPUT, and everything up to the last
+    element that a record of the rank reads or writes. So slots at the end that only fused
+    reductions would use are left out. `moves`: by record. `is_done`: mask of the REDUCE records
+    that do not run because they are fused. `elements`: per block.
     """
     base, size = program.layout.base, program.layout.size
     outer = [Buffer.INPUT, Buffer.OUTPUT]
@@ -143,11 +146,11 @@ def used_elements(
 
 
 def fill_rank(memory: Array, request: LevelledRequest, rank: int, used: int | None = None) -> None:
-    """Set a rank's memory to its state before a run: INPUT, and the background elsewhere.
+    """Set a rank's memory to its state before a run: its INPUT, and the background value elsewhere.
 
-    `memory`: flat memory of all ranks, modified in place. `used`: number of elements of the rank to
-    set to the background, from its first on; None for all. INPUT is written last and completely,
-    because in place it may be inside OUTPUT.
+    `memory`: flat memory of all ranks, modified in place. `used`: number of elements, from the
+    rank's first one, that are set to the background; None for all. INPUT is written last and
+    completely, because in place it may be inside OUTPUT.
     """
     # The background first, because in place INPUT may be inside OUTPUT.
     elements = request.elements
@@ -183,10 +186,11 @@ def all_outputs(memory: Array, request: LevelledRequest) -> tuple[AnyArray, ...]
 def step_times(
     request: LevelledRequest, starts: Int64Array, ends: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return start and end of every step in ns from the first start: two int64 arrays by row.
+    """Combine the times of records to the start and end of every step, in ns from the first start.
 
-    `starts`, `ends`: int64[records] in ns; a start of -1 was not timed. A step lasts from the first
-    start to the last end of its records. -1 for steps without timed records.
+    `starts`, `ends`: int64[records] in ns; a start of -1 means that the record was not timed. A
+    step lasts from the first start to the last end of its records. Returns two int64 arrays by row,
+    with -1 for steps without timed records.
     """
     timed_records = np.flatnonzero(starts >= 0)
     origin = int(starts[timed_records].min()) if len(timed_records) else 0

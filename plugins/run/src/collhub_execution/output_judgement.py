@@ -91,13 +91,13 @@ def judge(
     op: ReduceOp,
     is_exact: bool,
 ) -> OutputJudgement:
-    """Compare the outputs of a run with the definition of the collective.
+    """Compare the outputs of a run with the outputs that the collective requires.
 
-    `inputs` must be those of the executor. With `is_exact` (`exact_inputs`) every order of
-    reduction gives the same bits. Then, and for integers, minima, maxima and data that are only
-    moved, outputs are compared bitwise, otherwise within the bound of `compute_expected_parts`.
-    `ranks_agree` is None unless all ranks get the same result. Outputs without a definition count
-    as right. The first `_LISTED_RANKS` wrong ranks get diagnostics.
+    `inputs` must be those of the executor, `is_exact` tells that they come from `exact_inputs`, for
+    which every order of reduction gives the same bits. Exact, integer, minimum, maximum and moved
+    data are compared bitwise, all others within the bound of `compute_expected_parts`.
+    `ranks_agree` is None unless the collective gives all ranks the same result. Without a
+    definition, every output counts as right. The first `_LISTED_RANKS` wrong ranks get diagnostics.
     """
     agree = None
     if collective.kind in _SAME_EVERYWHERE:
@@ -124,10 +124,10 @@ def judge(
 
 
 def same_bits(array: Array, other_array: Array) -> bool:
-    """Return whether two numeric arrays have the same dtype, shape and bits.
+    """Return whether two arrays have the same dtype, shape and bits.
 
-    A NaN equals one with the same bits, and 0.0 differs from -0.0. The order in memory does not
-    matter. Unused bits of extended-precision numbers are compared too.
+    A NaN equals one with the same bits, and 0.0 differs from -0.0. The arrays need at least one
+    dimension.
     """
     if array.dtype != other_array.dtype or array.shape != other_array.shape:
         return False
@@ -172,12 +172,11 @@ def compute_expected_parts(
 ) -> Iterator[ExpectedPart] | None:
     """Return an iterator over the required contents of every rank's OUTPUT, part by part.
 
-    Ranks without a result are skipped. None for a contract without a defined result. Parts are
-    created one by one, because all together would be as large as the data of a run.
-
-    With `is_exact` reductions are exact in any order. Otherwise floating-point sums and products of
-    k contributions have the bound k eps sum |x| or k eps |product| (Higham, Accuracy and Stability
-    of Numerical Algorithms, sections 3.1 and 4.2), where eps is the distance from 1 to the next
+    Ranks without a result are skipped. Returns None for a contract without a defined result. Parts
+    are created one by one, because all together would be as large as the data of a run. With
+    `is_exact` no part has an error bound. Otherwise floating-point sums and products of k
+    contributions have the bound k eps sum |x| or k eps |product| (Higham, Accuracy and Stability of
+    Numerical Algorithms, sections 3.1 and 4.2), where eps is the distance from 1 to the next
     number. It is twice the first-order error of k - 1 roundings and the division of an average.
     """
     arithmetic = _Arithmetic(op, is_exact)
@@ -218,12 +217,12 @@ class _RankComparison:
     bound: float | None = None
 
     def add(self, part: ExpectedPart) -> None:
-        """Compare a part of a rank's output; update the count of wrong elements and largest error.
+        """Compare one part of a rank's output with the expected values, and count wrong elements.
 
-        With a bound, an element is wrong if its absolute error exceeds it, or is NaN; without a
-        bound, if its bits differ. Elements that the contract does not define are ignored. The first
-        wrong element of all parts is described in `first`. The largest error becomes NaN if any
-        error is.
+        With a bound, an element is wrong if its absolute error exceeds the bound or is NaN; without
+        one, if its bits differ. Elements that the contract does not define are ignored. Updates the
+        number of wrong elements (`count`), the largest error of all elements (`largest`, NaN if any
+        is), the largest `bound`, and the text for the first wrong element (`first`).
         """
         expected = part.expected
         actual = self.output[part.start : part.start + expected.values.size]
@@ -314,12 +313,12 @@ class _Arithmetic:
 def _reduce_inputs(
     collective: Collective, inputs: Sequence[Array], arithmetic: _Arithmetic
 ) -> Iterator[ExpectedPart]:
-    """Yield the expected parts of a reducing collective, in pieces that fit into memory.
+    """Yield the expected outputs of a reducing collective, in pieces that fit into memory.
 
     An all-reduce gives the total to all ranks, a reduce to the root (rank 0 if it has none), a
-    reduce-scatter an equal share to every rank, and a reduce-scatter-v a share by its counts. The
-    start of a part is in elements of the rank's OUTPUT. Inputs are reduced in the order of the
-    ranks.
+    reduce-scatter an equal share to every rank, and a reduce-scatter-v shares of the sizes in its
+    counts. The start of a piece is in elements of the rank's OUTPUT. Inputs are reduced in the
+    order of the ranks.
     """
     size, num_ranks = inputs[0].size, collective.num_ranks
     # (ranks that get it, first element, number of elements)
@@ -352,12 +351,12 @@ def _move_inputs(collective: Collective, inputs: Sequence[Array]) -> Iterator[Ex
 def _list_moved_arrays(
     collective: Collective, inputs: Sequence[Array]
 ) -> Iterator[tuple[int, Sequence[Array]]]:
-    """Yield (rank, arrays that form its OUTPUT in sequence) for collectives that only move data.
+    """Yield for each rank the arrays that form its OUTPUT one after the other, if data only move.
 
-    Ranks ascend. A gather yields only the root (rank 0 if it has none), because other ranks have no
-    OUTPUT. A broadcast gives the root's input. A scatter and an all-to-all give the rank's part of
-    each input, cut into n equal parts; an all-to-all-v cuts by its counts. Other kinds give all
-    inputs.
+    A result is (rank, arrays), by ascending rank. A gather yields only the root (rank 0 if it has
+    none) with all inputs. A broadcast gives every rank the root's input. A scatter gives each rank
+    its part of the root's input, an all-to-all its part of every input; parts are n equal ones. An
+    all-to-all-v cuts each input by its counts. Other kinds give all inputs.
     """
     num_ranks, kind = collective.num_ranks, collective.kind
     # Collectives without root ignore it.
@@ -382,10 +381,10 @@ def _list_moved_arrays(
 
 
 def _element_borders(counts: Int64Array, elements: int) -> list[tuple[int, int]]:
-    """Return (first element, element after the last one) of each part of a buffer.
+    """Return the parts of a buffer as (first element, element after the last one).
 
-    `counts`: units of the parts, which follow one another. `elements`: elements of the buffer, an
-    equal number per unit.
+    `counts`: units of the parts, which follow one another without gaps. `elements`: elements of the
+    whole buffer, with an equal number per unit.
     """
     units = max(1, int(counts.sum()))
     ends = (np.cumsum(counts) * (elements // units)).tolist()
@@ -409,9 +408,10 @@ def _split_by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Arra
 
 
 def _collect_cells(contract: Contributions, num_ranks: int) -> dict[int, _Cells]:
-    """Return contributions by rank, then by unit of OUTPUT, as lists of (source rank, unit).
+    """Group the contributions of a contract by rank and by unit of the rank's OUTPUT.
 
-    A source rank of -1 (all ranks) gives one entry per rank. Access to a missing rank or unit
+    The result maps a rank to a mapping from unit to a list of (source rank, source unit). A source
+    rank below 0 means all ranks and gives one entry per rank. Access to a missing rank or unit
     creates an empty result.
     """
     # Defaults, so that ranks and units missing in the contract need no test.
@@ -426,11 +426,12 @@ def _collect_cells(contract: Contributions, num_ranks: int) -> dict[int, _Cells]
 def _compute_custom_output(
     cells: _Cells, units: int, parts: Sequence[Array], arithmetic: _Arithmetic
 ) -> ExpectedOutput:
-    """Compute the OUTPUT of one rank, with each unit reduced from its contributions.
+    """Compute the OUTPUT of one rank from a contract: each unit is reduced from its contributions.
 
-    `parts`: per rank a matrix with one row per unit. The result is flat, unit by unit. `is_stated`
-    is False for units that the contract does not define; they may have any value. If any unit has a
-    bound, the bound of all others is 0; else there is none.
+    `cells`: by unit of OUTPUT, its contributions as (rank, unit). `units`: size of OUTPUT. `parts`:
+    per rank a matrix of its input with one row per unit. The values are flat, unit by unit.
+    `is_stated` is False for the elements of units without contributions; they may have any value.
+    There are no bounds if no unit has one, otherwise units without bound get 0.
     """
     expected_by_unit: dict[int, ExpectedOutput] = {}
     for offset, cell in cells.items():

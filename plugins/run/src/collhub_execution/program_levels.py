@@ -178,9 +178,10 @@ class LevelledProgram(ColumnTable):
         return local
 
     def addresses(self) -> tuple[Int64Array, Int64Array]:
-        """Return (source, destination): the first block of each record in the memory of `layout`.
+        """Return (source, destination): the first block that each record reads and writes.
 
-        An unused side is -1.
+        Addresses are those of the flat memory of all ranks (`layout`). A side that a record does
+        not use is -1.
         """
         source = self._compute_addresses(self.src_buffer, self.src_offset)
         destination = self._compute_addresses(self.dst_buffer, self.dst_offset)
@@ -208,7 +209,7 @@ class LevelledProgram(ColumnTable):
         return self._find_ends(RecordKind.SEND), self._find_ends(RecordKind.RECV)
 
     def _find_ends(self, kind: RecordKind) -> Int64Array:
-        """Return the rows of all records of one kind (SEND or RECV), sorted by message number."""
+        """Return the indices of all records of `kind` (SEND or RECV), sorted by message number."""
         records = np.flatnonzero(self.kind == kind)
         order = np.argsort(self.message[records], kind="stable")
         return records[order]
@@ -235,21 +236,19 @@ class StepLevels:
 def assign_levels(
     steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
 ) -> StepLevels:
-    """Assign levels to the steps for rendezvous messages.
+    """Assign each step to a level, so that messages without buffers (rendezvous) cannot deadlock.
 
     Rendezvous: a SEND completes when its message has been received. `relation`: an order without
     cycles. `conflicts`: pairs of rows (earlier, later) that access one unit, consistent with it.
     The level of a message is one more than the maximum level of all predecessors of its two ends.
-    The level of a local step is the maximum level of its predecessors.
-
-    A successor of a SEND waits until the message is received. If that closes a cycle, two
-    constraints are relaxed. First, a dependency on a SEND between steps that share no unit waits
-    only for the predecessors of the SEND, so that two ranks that send and then receive exchange in
-    one level. Second, a message whose receive still waits in a cycle is staged: it is stored in
-    SCRATCH when the sender is ready, and the receive becomes local. Then no cycle remains, because
-    its edges would all be edges of `relation`.
-
-    Cost: at most three topological sorts and two searches for cycles, linear in steps and edges.
+    The level of a local step is the maximum level of its predecessors. A successor of a SEND waits
+    until the message is received. If that closes a cycle, two constraints are relaxed. First, a
+    dependency on a SEND between steps that share no unit waits only for the predecessors of the
+    SEND, so that two ranks that send and then receive exchange in one level. Second, a message
+    whose receive still waits in a cycle is staged: it is stored in SCRATCH when the sender is
+    ready, and the receive becomes local. Then no cycle remains, because its edges would all be
+    edges of `relation`. Cost: at most three topological sorts and two searches for cycles, linear
+    in steps and edges.
     """
     graph = _RendezvousGraph(steps, messages, relation, conflicts)
     order = graph.sort()
@@ -268,10 +267,11 @@ class _RendezvousGraph:
     def __init__(
         self, steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
     ) -> None:
-        """Build the graph in which no dependency is relaxed and no message is staged.
+        """Build the graph in which nodes wait for one another; nothing is relaxed or staged yet.
 
-        `conflicts`: pairs of rows (earlier, later) whose accesses must keep their order. A row that
-        depends on a SEND waits for the receive of its message; other rows wait for the row itself.
+        `conflicts`: pairs of rows (earlier, later) whose accesses must keep their order. What
+        depends on a SEND waits for the receive of its message; what depends on another row waits
+        for that row.
         """
         self._rows = len(steps)
         self._messages = messages
@@ -291,11 +291,12 @@ class _RendezvousGraph:
         return self._rows + int(np.count_nonzero(self._arrival >= 0))
 
     def edges(self) -> Edges:
-        """Return all edges as (parent nodes, child nodes).
+        """Return all edges of the graph as (parent nodes, child nodes).
 
-        The order is: dependencies, conflicts, messages. A dependency starts where the row ends, for
-        a SEND at its receive; a relaxed one starts at the row. A message leads from its SEND to its
-        receive, or if it is staged, to its arrival node and from there to its receive.
+        The order is: dependencies, conflicts, messages. A dependency or conflict on a SEND starts
+        at the receive of its message (staged: at its arrival), on any other row at the row. A
+        relaxed dependency starts at the SEND itself. A message leads from its SEND to its receive;
+        a staged one to its arrival node, and from there to its receive.
         """
         before, after = self._dependencies
         first, second = self._conflicts
@@ -321,21 +322,24 @@ class _RendezvousGraph:
         return topological_levels(self._nodes, *self.edges())
 
     def relax(self, in_core: BoolArray) -> None:
-        """Make dependencies on a SEND in the core wait only for the predecessors of the SEND.
+        """Let steps that depend on a SEND no longer wait for the receive of its message.
 
-        `in_core`: mask of the nodes of `_find_core`. The order of two accesses is not lost, because
-        it is also among the conflicts or follows from them.
+        This breaks cycles: they then wait only for what the SEND itself waits for. `in_core`: mask
+        of the nodes on or between cycles (`_find_core`); a dependency is relaxed only if the step
+        and the receive are both in it. The order of two accesses is not lost, because it is also
+        among the conflicts or follows from them.
         """
         before, after = self._dependencies
         waits_for_send = self._end[before] != before
         self._is_relaxed = waits_for_send & in_core[self._end[before]] & in_core[after]
 
     def stage(self, in_core: BoolArray) -> None:
-        """Stage the messages in the core whose receive waits for another node of the core.
+        """Stage the messages that keep cycles closed: they arrive in a slot before their receive.
 
-        A staged message arrives in a slot, at a separate node; the receive then only moves its
-        data, so that the sender does not wait for earlier work of the receiver. Call this once,
-        after `relax`.
+        Staged are those whose receive waits for another node of the core, other than the SEND.
+        `in_core`: mask of the nodes on or between cycles. The arrival gets a separate node; the
+        receive then only moves the data, so that the sender does not wait for earlier work of the
+        receiver. Call this once, after `relax`.
         """
         before, after = self.edges()
         is_message = np.zeros(len(before), np.bool_)
@@ -354,9 +358,9 @@ class _RendezvousGraph:
         """Return the levels of all steps: the largest number of messages on a path to the step.
 
         `order`: complete order of the nodes of `edges`. A message counts at its receive, or at its
-        arrival if it is staged. A SEND has the level of its message. Message levels are -1 for
-        steps without a message. The positions in the order, and which receives are staged, are
-        returned too.
+        arrival if it is staged. A SEND has the level of its message. The result also has the level
+        of each step's message (-1 without one), the positions in the order, and which receives are
+        staged; all by row.
         """
         # A message counts at its RECV*, or at the arrival that precedes a staged RECV*.
         is_staged = self._arrival >= 0
@@ -375,10 +379,10 @@ class _RendezvousGraph:
 
 
 def _find_core(order: Order, parents: Int64Array, children: Int64Array) -> BoolArray:
-    """Return the mask of the nodes on cycles and on paths between cycles.
+    """Return the mask of the nodes that are on a cycle or on a path between two cycles.
 
-    `order`: forward topological order, in which nodes on or after cycles have a negative position.
-    All False for a graph without cycles.
+    `order`: forward topological order of the graph, in which nodes on or after cycles have a
+    negative position. All False for a graph without cycles.
     """
     nodes = len(order.position)
     # Nodes after a cycle remain when sorting forwards, nodes before one when sorting backwards.
@@ -392,10 +396,10 @@ def _find_core(order: Order, parents: Int64Array, children: Int64Array) -> BoolA
 def _compute_longest_paths(
     order: Order, parents: Int64Array, children: Int64Array, weight: Int64Array
 ) -> Int64Array:
-    """Return the maximum sum of weights on a path that ends at each node: int64[nodes].
+    """Return for each node the largest sum of weights on a path that ends there: int64[nodes].
 
-    The weight of the node itself is included. `order`: a complete order of the nodes with levels,
-    so the graph has no cycle.
+    The weight of the node itself is included. `weight`: by node. `order`: a complete order of the
+    nodes with levels, so the graph has no cycle.
     """
     # Nodes are renumbered by position, so that the parents of a level precede it.
     position = order.position

@@ -147,10 +147,11 @@ class _BoundLevel:
 
 
 def run_task(task: RankTask, engine: RankEngine[V], log: RankLog) -> Array:
-    """Run all warm-ups, repeats and the timed run (if requested); return OUTPUT.
+    """Run all runs of a rank's task: warm-ups, repeats and, if requested, one with step times.
 
-    Each run starts after a barrier. Then the library's collective is run, if the engine has one.
-    All times are written to `log`. At the end all ranks wait for each other.
+    Returns the OUTPUT of the last of them. Each run starts after a barrier. Then the library's own
+    collective is run, if the engine has one. All times are written to `log`. At the end all ranks
+    wait for each other.
     """
     levels = [_resolve_level(level, engine) for level in task.plan.levels()]
     # Undefined memory may overflow; warnings must not interrupt a run.
@@ -173,11 +174,11 @@ def _run_once(
     run: int,
     is_timed: bool,
 ) -> None:
-    """Fill the memory, wait for all ranks, and run all levels in order.
+    """Run all levels of a task once: fill the memory, wait for all ranks, then run level by level.
 
     `run`: number of the run. Its start and end (`perf_counter`, in s, without the filling) are
     written to `log.times`. With `is_timed` the times of every record are logged too. At the end
-    `log.at` becomes `DONE`.
+    `log.at[0]` becomes `DONE`.
     """
     engine.memory.fill(task)
     # Filling may only be queued; it must not be measured.
@@ -195,10 +196,10 @@ def _run_once(
 
 
 def _resolve_level(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel:
-    """Bind a level to memory, prepared messages and functions, so that runs only call them.
+    """Prepare a level for its runs: bind its records to memory, messages and functions.
 
-    The record numbers of the result are in the order in which the transport returns messages:
-    receives, then sends. Moves keep their order.
+    Then runs only call them. The record numbers of the result are in the order in which the
+    transport returns messages: receives, then sends. Moves keep their order.
     """
     sends = [_resolve_end(end, engine.memory) for end in level.sends]
     receives = [_resolve_end(end, engine.memory) for end in level.receives]
@@ -226,9 +227,10 @@ def _resolve_move(move: LocalMove, memory: EngineMemory[V]) -> _BoundMove:
 
 
 def _run_level(level: _BoundLevel, at: Int64Array) -> None:
-    """Post all messages of a level, wait for each in this order, then execute the local records.
+    """Run a level: post all its messages, wait for each, then execute its copies and reductions.
 
-    `at[0]` is set to the record for which the rank waits, so that a deadlock can be located.
+    Waits are in the order receives, then sends. Before each wait, `at[0]` is set to the record for
+    which the rank waits, so that a deadlock can be located.
     """
     # `_run_level_timed` does the same with timestamps; this function is the one that is measured.
     if level.records:
@@ -241,10 +243,11 @@ def _run_level(level: _BoundLevel, at: Int64Array) -> None:
 
 
 def _run_level_timed(level: _BoundLevel, log: RankLog, first_record: int) -> None:
-    """Run a level as `_run_level` does, and log start and end of every record in ns.
+    """Run a level as `_run_level` does, and log the start and end of every record in ns.
 
-    The start of all messages is before the level is posted, and the end is that of the wait. Moves
-    are timed one by one. `first_record`: first record of the rank, which has index 0 in the log.
+    All messages start before the level is posted; each ends when its wait returns. Copies and
+    reductions are timed one by one. `first_record`: number of the rank's first record, which has
+    index 0 in the log.
     """
     starts, ends = log.record_times
     for record in level.records:
@@ -261,10 +264,11 @@ def _run_level_timed(level: _BoundLevel, log: RankLog, first_record: int) -> Non
 
 
 def _run_native(task: RankTask, engine: RankEngine[V], log: RankLog) -> None:
-    """Run the library's own collective with warm-ups and repeats; log the times of the repeats.
+    """Run the library's own collective, if the engine has it, and log the times of its repeats.
 
-    Before each run the input is filled in and all ranks wait for each other. Start and end, in s,
-    are stored in `log.native_times`. Does nothing if the engine has no such collective.
+    There are as many warm-ups and repeats as for the task. Before each run the input is filled in
+    and all ranks wait for each other. Start and end of each repeat, in s, are stored in
+    `log.native_times`.
     """
     native = engine.native(task)
     if native is None:

@@ -77,10 +77,10 @@ def launch(
 
 @contextlib.contextmanager
 def _create_job(request: LevelledRequest) -> Iterator[JobFolder]:
-    """Create a temporary folder with the tasks of all ranks; yield the job (context manager).
+    """Create a temporary folder with the tasks of all ranks, and yield it as a job.
 
-    The folder is removed at the end. Any `OSError` while it is created, for example without space,
-    becomes a `UsageError`. Errors of the block are not changed.
+    This is a context manager; the folder is removed at the end. Any `OSError` while it is created,
+    for example without space, becomes a `UsageError`. Errors of the block are not changed.
     """
     path = "TMPDIR"
     with contextlib.ExitStack() as stack:
@@ -105,10 +105,10 @@ def _compute_spans(times: Float64Array) -> list[float]:
 
 
 def _summarize_output(printed: str) -> str:
-    """Join the first and last lines of a printed text to one line, with `...` in between if needed.
+    """Shorten a printed text to one line: its first and last lines, with `...` between them.
 
-    At most `_HEAD_LINES` and `_TAIL_LINES` lines are included. Blank lines and lines of dashes are
-    left out.
+    Lines are joined by spaces. At most `_HEAD_LINES` and `_TAIL_LINES` lines remain; a text with no
+    more lines is complete and has no `...`. Blank lines and lines of dashes are left out.
     """
     # Open MPI prints horizontal lines around its messages.
     lines = [line.strip() for line in printed.splitlines() if line.strip(" -\t")]
@@ -143,11 +143,11 @@ class _LaunchedRanks:
             raise PluginError(f"{command[0]} cannot be run: {error.strerror}") from None
 
     def await_end(self, shared_bytes: int) -> None:
-        """Wait until the program and all ranks have finished successfully.
+        """Wait until the started program and all ranks have finished successfully.
 
-        Raises `InputError` or `PluginError` if a rank stores a failure, if the program ends with
-        another status than 0 or before all ranks, or if the time limit passes. The program is not
-        stopped here. `shared_bytes`: shared memory that the ranks may need, for the message.
+        Raises `InputError` or `PluginError` as soon as a rank stores a failure, if the program ends
+        with another status than 0 or before all ranks, or if the time limit passes. The program is
+        not stopped here. `shared_bytes`: shared memory that the ranks may need, for the message.
         """
         while (status := self._process.poll()) is None:
             if self._job.failure():
@@ -160,12 +160,12 @@ class _LaunchedRanks:
             raise self._make_failure(status, shared_bytes)
 
     def _make_failure(self, status: int | None, shared_bytes: int) -> InputError | PluginError:
-        """Return the error of a failed run: that of a rank, else one with the program's output.
+        """Return the error of a failed run, with the reason that a rank stored or else the output.
 
         A `PluginError` of a rank is returned as it is. Any other error has the code `rank-died` and
-        the positions of all ranks. Without a stored failure the message contains the exit `status`
-        if it is not 0, file systems with too little space for `shared_bytes`, and a summary of the
-        output.
+        the record for which each rank waits. Without a stored failure the message contains the exit
+        `status` if it is not 0 or None, file systems with too little space for `shared_bytes`, and
+        a summary of what the program printed.
         """
         failure = self._job.failure()
         if isinstance(failure, PluginError):
@@ -180,10 +180,11 @@ class _LaunchedRanks:
         return self._add_positions("rank-died", message, cure)
 
     def _make_late_error(self) -> InputError:
-        """Return the error after the time limit: code `deadlock` or `timeout` with all positions.
+        """Return the error for a passed time limit: code `deadlock` or `timeout`.
 
-        It is a deadlock if all ranks have started and no position changes within `_STILL_S`
-        seconds. If some have not started it is a timeout, and the message contains their number.
+        It is a deadlock if all ranks have started and no rank reaches another record within
+        `_STILL_S` seconds, which the call waits. If some have not started it is a timeout, and the
+        message contains their number. The record for which each rank waits is added.
         """
         ranks = self._request.program.num_ranks
         before = self._job.positions()
@@ -198,10 +199,10 @@ class _LaunchedRanks:
         return self._add_positions("deadlock" if is_still else "timeout", message)
 
     def _add_positions(self, code: str, message: str, cure: str = "") -> InputError:
-        """Return (do not raise) an `InputError` with this diagnostic and the waiting positions.
+        """Return (do not raise) an `InputError` with a diagnostic and where the ranks wait.
 
-        A position is the record for which the rank waits. At most `_LISTED_RANKS` are listed, and
-        the others are counted.
+        The first diagnostic has `code`, `message` and `cure`. Others tell for each waiting rank the
+        record for which it waits. At most `_LISTED_RANKS` are listed, and the rest is counted.
         """
         program = self._request.program
         at = [None if record < 0 else record for record in self._job.positions()]
@@ -211,8 +212,8 @@ class _LaunchedRanks:
     def end(self) -> None:
         """Terminate the program and its process group, so that no process remains.
 
-        SIGTERM and a grace period of `_GRACE_S` seconds come first, because mpiexec has ranks in
-        separate groups; then SIGKILL. It may be called twice.
+        If the program still runs, it first gets SIGTERM and `_GRACE_S` seconds to exit, because
+        mpiexec has ranks in separate groups. Then the group gets SIGKILL. It may be called twice.
         """
         # The group outlives its leader if ranks hang, so it is killed in any case.
         if self._process.poll() is None:

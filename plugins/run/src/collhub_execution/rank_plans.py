@@ -86,9 +86,9 @@ class RankPlan:
     is_done: BoolArray
 
     def levels(self) -> Iterator[RankLevel]:
-        """Yield the levels of the rank that have records, in ascending order.
+        """Yield the operations of the rank level by level, in ascending order.
 
-        Levels without records of this rank are omitted; the records must be sorted by level.
+        Levels without records of this rank are omitted. The records must be sorted by level.
         """
         # Levels may be missing: a rank takes part in few of them.
         borders = np.flatnonzero(np.diff(self.level, prepend=-1)).tolist()
@@ -245,7 +245,7 @@ def rank_task(request: LevelledRequest, plan: RankPlan) -> RankTask:
 
 
 def rank_tasks(request: LevelledRequest) -> Iterator[RankTask]:
-    """Yield the tasks of a request for all ranks in ascending order, without fused reductions."""
+    """Yield the tasks of all ranks in ascending order; no REDUCE is fused with a receive."""
     # Plans are created one by one: all of them together would be as large as the program.
     plans = RankPlans(request.program, request.elements)
     for rank in range(request.program.num_ranks):

@@ -76,13 +76,14 @@ def expand_steps(
     scratch: Int64Array,
     block_units: int,
 ) -> SortedRecords:
-    """Create the records of all steps, sorted by rank and level.
+    """Create the records (sends, receives, copies, reductions) of all steps, by rank and level.
 
-    Within a level messages come first, by number, then local records by position. `regions` and
-    `scratch` (int64[ranks], SCRATCH of the algorithm) are in blocks. A slot is used from the level
-    in which it is filled to that in which it is read last. Slots are placed after the SCRATCH of
-    the algorithm, and share blocks if they are not used at the same time. The result includes the
-    new SCRATCH of every rank.
+    Within a level messages come first, by number, then local records by position. `regions` (what
+    each step accesses) and `scratch` (int64[ranks], SCRATCH of the algorithm) are in blocks. Data
+    that cannot be moved at once get a slot, additional blocks of SCRATCH, from the level that fills
+    it to the last one that reads it. Slots are placed after the SCRATCH of the algorithm, and share
+    blocks if they are not used at the same time. The result includes the new size of SCRATCH of
+    every rank.
     """
     cases = _group_steps(steps, regions, levels)
     slot, sizes = _assign_slots(steps, regions, levels, scratch, cases)
@@ -115,11 +116,13 @@ def _assign_slots(
     scratch: Int64Array,
     cases: Sequence[_Case],
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the offset of each step's slot in SCRATCH (-1 without one), and SCRATCH per rank.
+    """Give a slot in SCRATCH to each step that needs one; return its offset per step, and sizes.
 
-    A step whose template contains a slot gets one with the size of its region. It is used from the
-    level that fills it (that of the message, else that of the step) to the level of the step.
-    Offsets and sizes are in blocks; slots follow the SCRATCH of the algorithm.
+    `cases`: pairs of a template (the records that a kind of step becomes) and its steps; the step
+    needs a slot if the template names one. The slot has the size of the step's region. It is used
+    from the level that fills it (that of the message, else that of the step) to the level of the
+    step. Offsets are -1 without a slot; sizes are those of SCRATCH by rank, including slots. Both
+    are in blocks; slots follow the SCRATCH of the algorithm.
     """
     slotted = np.concatenate(
         [
@@ -139,13 +142,14 @@ def _assign_slots(
 
 
 def _group_steps(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_Case]:
-    """Group the steps by template: their kind, and how their read and written regions overlap.
+    """Group the steps by template: the records that steps of one kind and overlap become.
 
-    Regions are equal, apart (their distance is at least their length) or overlap partly. They are
-    addresses in one flat memory, so aliases of buffers overlap too. A staged receive has its own
-    template; a staged reducing receive that is apart is treated as a partial overlap. A copy of
-    units onto themselves needs no records and is in no group. Returns pairs of template and
-    ascending step rows; a group may be empty.
+    The template depends on the kind of step, on whether a receive is staged, and on how the regions
+    that it reads and writes overlap: equal, apart (distance at least their length) or partly.
+    Regions are addresses in one flat memory, so aliases of buffers overlap too. A staged reducing
+    receive that is apart is treated as a partial overlap. A copy of units onto themselves needs no
+    records and is in no group. Returns pairs of template and ascending step rows; a group may be
+    empty.
     """
     # Addresses refer to one flat memory, so aliases of INPUT and OUTPUT overlap too.
     distance = np.abs(regions.source - regions.destination)
@@ -220,10 +224,11 @@ class _StepSheet:
         }
 
     def _get_side(self, rows: Int64Array, side: _RecordSide) -> tuple[Int64Array, Int64Array]:
-        """Return (buffer, offset in blocks) of one side of the records of steps `rows`, int64.
+        """Return (buffer, offset in blocks) of what the records of steps `rows` read or write.
 
-        The side is the source or target of the step, or its slot in SCRATCH. An unused side gives
-        UNKNOWN and 0.
+        `side` says where that is: at the source of the step, at its target, or at its slot in
+        SCRATCH. If it says that the record does not use it, the result is UNKNOWN and 0. Both are
+        int64[rows].
         """
         # A template names sides, not buffers: the same template serves every buffer.
         steps = self.steps
@@ -251,13 +256,13 @@ def place_slots(
     count: Int64Array,
     occupied: Int64Array,
 ) -> tuple[Int64Array, Int64Array]:
-    """Allocate slots of `count` blocks that are used from level `first` to level `last`.
+    """Allocate slots of `count` blocks in SCRATCH that are used from level `first` to level `last`.
 
-    Returns their offsets, and SCRATCH of every rank including the slots, int64[ranks]. `occupied`:
-    blocks that are already used, int64[ranks]. Slots that are used in one level only are adjacent
-    and start at the same offset in every level. The others follow, each in the first gap. Cost: a
-    sort, and for the latter (only of staged messages) their number times the number of slots in
-    use.
+    Returns their offsets, and SCRATCH of every rank including the slots, int64[ranks]. `rank`:
+    owner of each slot. `occupied`: blocks that are already used, int64[ranks]. Slots that are used
+    in one level only are adjacent, and start at the same offset in every level. The others follow,
+    each in the first gap. Cost: a sort, and for the latter (only of staged messages) their number
+    times the number of slots in use.
     """
     offsets = np.zeros(len(rank), np.int64)
     sizes = occupied.copy()
@@ -282,11 +287,12 @@ def _assign_long_slots(
     offsets: Int64Array,
     sizes: Int64Array,
 ) -> None:
-    """Place each slot in `rows` in the first gap of its rank's SCRATCH, from first to last level.
+    """Place slots that are used in several levels, each in the first free gap of SCRATCH.
 
-    `rows` are sorted by `first`; `count`: blocks of the slots. Fills `offsets` and may increase
-    `sizes` (SCRATCH per rank). The slots start after the size at the time of the call. First fit is
-    used (Knuth, TAOCP 1, section 2.5), because optimal packing is NP-hard and these slots are few.
+    `rows`: the slots, sorted by `first`, the level from which they are used, up to `last`. `count`:
+    their blocks. `rank`: their owners. Fills `offsets` and may increase `sizes` (SCRATCH per rank).
+    The slots start after the size at the time of the call. First fit is used (Knuth, TAOCP 1,
+    section 2.5), because optimal packing is NP-hard and these slots are few.
     """
     base = sizes.tolist()
     living: dict[int, list[_LivingSlot]] = {}
@@ -304,10 +310,11 @@ def _assign_long_slots(
 def _assign_adjacent(
     rank: Int64Array, level: Int64Array, count: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Place slots of one rank and level next to each other, in the given order, from offset 0.
+    """Place slots that one rank uses in one level next to each other, from offset 0.
 
-    `count`: blocks per slot. Returns start and end of every slot in blocks, in the order of the
-    arguments. Slots of different levels may overlap.
+    All arguments are by slot; `count` is its number of blocks. Slots of a rank and level keep the
+    given order; those of different levels may overlap. Returns start and end of every slot in
+    blocks.
     """
     # One running sum over all groups, from which each group's origin is subtracted.
     order = np.lexsort((level, rank))

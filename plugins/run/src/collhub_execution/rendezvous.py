@@ -28,13 +28,13 @@ class RunOrder:
 
 
 def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
-    """Return an order in which all records can run, divided into batches of independent records.
+    """Return an order in which one process can run all records, divided into independent batches.
 
-    A well levelled program runs level by level (proof in `LevelledProgram`): first all RECVs, which
-    move the data of messages, then the first local records of all ranks together, then the second
-    ones, and so on, with reductions in separate batches. Any other program is simulated message by
-    message, with batches of one record. Raises `InputError` with the position of every rank if
-    there is no order.
+    The records of a batch can run at once. A well levelled program runs level by level (proof in
+    `LevelledProgram`): first all RECVs, which move the data of messages (SENDs are left out), then
+    the first local record of every rank, then the second ones, and so on, with reductions in
+    separate batches. Any other program is simulated message by message, with batches of one record.
+    Raises `InputError` with the position of every rank if there is no order.
     """
     if not is_well_levelled(program):
         records = simulate_rendezvous(algorithm, program)
@@ -58,10 +58,11 @@ def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
 
 
 def is_well_levelled(program: LevelledProgram) -> bool:
-    """Return whether levels and order of the program are as `LevelledProgram` requires.
+    """Return whether levels and order of the program's records are as `LevelledProgram` requires.
 
-    Every message must have exactly two ends, with equal level and size, and the records of every
-    rank must be sorted.
+    Every message must have exactly one SEND and one RECV, with matching peers and equal level and
+    size. The records of every rank must be sorted by level, then messages by number, then local
+    ones.
     """
     send, receive = program.message_ends()
     if not np.array_equal(program.message[send], program.message[receive]):
@@ -101,13 +102,14 @@ def _is_in_order(program: LevelledProgram) -> bool:
 def simulate_rendezvous(
     algorithm: Algorithm, program: LevelledProgram, seed: int | None = None
 ) -> Int64Array:
-    """Simulate all messages as rendezvous; return RECV, COPY and REDUCE records as they complete.
+    """Simulate a program in which no message is buffered; return its records as they complete.
 
-    A rank posts the messages of its level in order, and continues when all of them are matched.
-    Messages of a pair of ranks match in the order in which they are posted. `seed` shuffles the
-    order of ranks, which must not affect the result. It is slow, and used for programs that may be
-    wrong and for tests. Raises `InputError` with the position of every rank if all are blocked, and
-    if the two ends of a message differ in size (`count-mismatch`).
+    Returned are RECV, COPY and REDUCE records. A rank posts the messages of its level in order, and
+    continues when the other ends of all of them are posted too. Messages of a pair of ranks match
+    in the order in which they are posted. `seed` shuffles the order of ranks, which must not affect
+    the result. It is slow, and used for programs that may be wrong and for tests. Raises
+    `InputError` with the position of every rank if all are blocked, and if the two ends of a
+    message differ in size (`count-mismatch`).
     """
     ranks = _SimulatedRanks(program)
     ready = list(range(program.num_ranks))
@@ -165,10 +167,11 @@ class _SimulatedRanks:
         return is_local
 
     def _start_level(self, rank: int, level: int) -> Iterator[int]:
-        """Post all messages of a rank's next level; yield peers whose last open message completes.
+        """Post all messages of a rank's next level; yield the peers that this allows to continue.
 
-        The messages are the consecutive records of `level` from the rank's next one on that are not
-        local. The next record of the rank then is the first one after them.
+        The messages are the consecutive records of `level`, from the rank's next one on, up to the
+        first local one, which becomes the next record. A peer is yielded when its last open message
+        completes.
         """
         record = self._next[rank]
         while (
@@ -240,10 +243,11 @@ def build_deadlock_error(
 def positions(
     algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None]
 ) -> list[Diagnostic]:
-    """Return one diagnostic per waiting rank: level, peer, message and region.
+    """Describe where ranks wait: one diagnostic per waiting rank, with its level and message.
 
-    `records`: by rank the record for which it waits, None if it does not wait. At most
-    `_LISTED_RANKS` ranks are listed; the others are counted in a last diagnostic.
+    `records`: by rank the record for which it waits, None if it does not wait. The text has the
+    peer and the region too. At most `_LISTED_RANKS` ranks are listed; the others are counted in a
+    last diagnostic.
     """
     # If thousands of ranks wait for one another, the first ones are sufficient.
     waiting = [record for record in records if record is not None]

@@ -91,10 +91,10 @@ class RunSetup:
         return self.elements * self.blocks.full_buffer * self.dtype.itemsize
 
     def notes(self) -> list[Diagnostic]:
-        """Return a note (`size-rounded`) if other bytes than the requested ones are run; else [].
+        """Return a note (`size-rounded`) if the run moves another number of bytes than requested.
 
-        Sizes are rounded, or padded with the option `pad`, to an equal number of elements per
-        chunk.
+        Otherwise the list is empty. Sizes are rounded down, or padded with the option `pad`, to an
+        equal number of elements per chunk.
         """
         if self.collective_bytes == self.asked_bytes:
             return []
@@ -136,12 +136,12 @@ class RunSetup:
         return judge(self.algorithm.collective, inputs, outputs, self.op, self.is_exact)
 
     def _refuse_too_large(self) -> None:
-        """Raise `UsageError` if the memory of this host is too small, before inputs are created.
+        """Raise `UsageError` if this host has too little memory, before inputs are created.
 
-        Counted are the memory of all ranks and their inputs, without the SCRATCH that levelling
-        adds, which executors check. Nothing is checked if the memory of the host is unknown. If it
-        is too small, the algorithm is levelled to report the exact requirement, which may raise
-        other errors.
+        Needed are the buffers of all ranks and a second copy of all inputs, without the SCRATCH
+        that levelling adds, which executors check. Nothing is checked if the memory of the host is
+        unknown. If it is too small, the algorithm is levelled to report the exact requirement,
+        which may raise other errors.
         """
         algorithm = self.algorithm
         scratch = algorithm.scratch_units

@@ -159,10 +159,11 @@ def run_rank(
 ) -> StartedRunReport | None:
     """Run this rank's part of the program; return the report at rank 0, None at other ranks.
 
-    Rank 0 creates the inputs of all ranks and receives their outputs. The time of a run is the
-    maximum duration of all ranks, each measured from a barrier, because the clocks of hosts differ.
-    After the time limit, `late` is called in another thread with the position of this rank; it
-    should end the process.
+    Every rank calls this. Rank 0 creates the inputs of all ranks, sends them, and receives all
+    outputs. `engine_of` builds the engine that runs a task. The time of a run is the maximum
+    duration of all ranks, each measured from a barrier, because the clocks of hosts differ. After
+    the time limit, `late` is called in another thread with diagnostics of what this rank waits for;
+    it should end the process.
     """
     inputs = run.inputs() if channel.rank == 0 else ()
     task = run.task(channel.rank, _send_inputs(run, channel, inputs))
@@ -199,10 +200,11 @@ def _send_inputs(run: StartedRun, channel: ByteChannel, inputs: Sequence[Array])
 
 
 def _collect_outputs(run: StartedRun, channel: ByteChannel, output: Array) -> Iterator[Array]:
-    """Yield the outputs of all ranks in their order at rank 0; send `output` at any other rank.
+    """Collect the outputs of all ranks at rank 0; all ranks must call this and exhaust the result.
 
-    Other ranks yield nothing, but must exhaust the iterator. At rank 0 each output is received into
-    new memory when it is requested.
+    At rank 0, `output` and then the outputs of the other ranks are yielded in order; each is
+    received into new memory when it is requested. Any other rank sends `output` to rank 0 and
+    yields nothing.
     """
     if channel.rank:
         channel.send(_as_bytes(output), 0)
@@ -215,10 +217,11 @@ def _collect_outputs(run: StartedRun, channel: ByteChannel, output: Array) -> It
 
 
 def _collect_durations(channel: ByteChannel, times: Float64Array) -> Float64Array:
-    """Return for every run the maximum duration of all ranks in seconds, at rank 0.
+    """Return at rank 0, for every run, the maximum duration of all ranks in seconds.
 
-    `times`: starts and ends of this rank's runs, float64[2, runs]. Other ranks send their durations
-    to rank 0 and return their own. Durations are compared, because the clocks of hosts differ.
+    All ranks must call this. `times`: starts and ends of this rank's runs, float64[2, runs]. Other
+    ranks send their durations to rank 0 and return only their own. Durations are sent, because the
+    clocks of hosts differ.
     """
     # Differences are sent, because times of different hosts cannot be compared.
     durations = np.ascontiguousarray(times[1] - times[0])
@@ -316,11 +319,11 @@ def script_rank(
     *,
     as_json: bool,
 ) -> int:
-    """Run this rank and return its exit status; print the report at rank 0.
+    """Run this rank and return the exit status of the process; rank 0 also prints the report.
 
-    The report is a text, or one line of JSON with `as_json`. The status is `INVALID` at rank 0 for
-    a wrong result, otherwise `DONE`. `engine_of` builds the engine of a task. `late` is called with
-    diagnostics after the time limit.
+    The report is a text, or one line of JSON with `as_json`; diagnostics are printed after it. The
+    status is `INVALID` at rank 0 for a wrong result, otherwise `DONE`. `engine_of` builds the
+    engine that runs a task. `late` is called with diagnostics after the time limit.
     """
     report = run_rank(run, channel, engine_of, late)
     # Only rank 0 has a report.

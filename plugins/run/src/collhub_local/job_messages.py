@@ -32,12 +32,12 @@ _STEP_KINDS = {NodeKind.SEND: StepKind.SEND, NodeKind.RECV: StepKind.RECV}
 
 
 def algorithm_of_job(workload: Workload) -> Algorithm:
-    """Return an algorithm whose messages are those of the job.
+    """Convert the messages of a job to an algorithm, so that executors can run them.
 
     Every message moves separate data from INPUT of its sender to OUTPUT of its receiver. All other
     nodes become COMPUTE steps, which executors do not run. Dependencies are kept. The unit is the
-    greatest common divisor of all message sizes; if there would be more than `_MOST_UNITS` units it
-    is larger, and messages are rounded up. Raises `UsageError` for a job with collectives
+    greatest common divisor of all message sizes; if there would be more than `_MOST_UNITS` units in
+    total it is larger, and messages are rounded up. Raises `UsageError` for a job with collectives
     (`collective`) or without messages (`no-messages`).
     """
     nodes = workload.nodes
@@ -97,12 +97,12 @@ def _check(nodes: NodeColumns) -> None:
 
 
 def _count_units(nodes: NodeColumns) -> tuple[Int64Array, int]:
-    """Return the number of units of every node, int64[nodes], and the bytes per unit.
+    """Return the size of every message in units (int64[nodes]), and the bytes per unit.
 
-    The unit is the greatest common divisor of the sizes of all messages, or 1 without messages. If
-    all sends together have more than `_MOST_UNITS` of these units, the unit is the total of their
-    bytes divided by `_MOST_UNITS`, rounded up. Messages are rounded up to whole units. Nodes that
-    are no message, and messages without size or of size 0, have one unit.
+    The unit is the greatest common divisor of all message sizes. If all sends together would then
+    have more than `_MOST_UNITS` units, it is their total divided by `_MOST_UNITS`, rounded up.
+    Messages are rounded up to whole units. Nodes that are no message, and messages without a size,
+    count 1 unit.
     """
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
     # A message without size, or of size 0, is one unit.
@@ -115,10 +115,10 @@ def _count_units(nodes: NodeColumns) -> tuple[Int64Array, int]:
 
 
 def _compute_offsets(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Place the units of all rows of a rank one after the other.
+    """Place the units of all rows of a rank one after the other, without gaps.
 
-    Returns the first unit of every row, int64[rows], and the number of units of every rank,
-    int64[ranks].
+    `counts`: units of each row. Returns the first unit of every row within its rank, int64[rows],
+    and the number of units of every rank, int64[ranks].
     """
     running_sum = np.concatenate([[0], np.cumsum(counts)])
     # Rows are grouped by rank: one running sum serves all ranks.
@@ -127,9 +127,10 @@ def _compute_offsets(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array
 
 
 def _match_messages(nodes: NodeColumns, channel: Int64Array) -> Messages:
-    """Match the k-th send with the k-th receive of equal source, destination and channel.
+    """Match sends with receives: the k-th send with the k-th receive of one connection.
 
-    The order is that of the rows. Unmatched nodes are left out; the verification reports them.
+    A connection is a source, a destination and a `channel` (number per row). The order is that of
+    the rows. Unmatched nodes are left out; the verification reports them.
     """
     sends = np.flatnonzero(nodes.is_kind(NodeKind.SEND))
     receives = np.flatnonzero(nodes.is_kind(NodeKind.RECV))
@@ -147,10 +148,10 @@ def _build_contract(
     sent: Int64Array,
     received: Int64Array,
 ) -> Contributions:
-    """Build the contract: every received unit must be the unit that was sent.
+    """Build the contract of the messages: every received unit must be the unit that was sent.
 
-    It has one row per unit. `counts`: units per row. `sent`, `received`: first unit of every row in
-    INPUT and OUTPUT.
+    It has one entry per unit and message. `counts`: units per row. `sent`, `received`: first unit
+    of every row in INPUT of its sender and OUTPUT of its receiver.
     """
     send, receive = messages.send, messages.receive
     sizes = counts[send]

@@ -54,12 +54,12 @@ def execute(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
 
 
 def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
-    """Run warm-ups, repeats and one timed run (if requested) of a levelled request in this thread.
+    """Run a levelled request in this thread: warm-ups, repeats and, if requested, a timed run.
 
     The memory is set up anew before every run, outside the measured time. The result has the
     outputs of the last run, the times of the repeats in s, and the times of steps in ns if they
-    were requested. Raises `InputError` if the time limit has passed before a run (`timeout`; a
-    started run is not interrupted), and for a program that would deadlock.
+    were requested. Raises `InputError` if the time limit has passed before a warm-up or repeat
+    (`timeout`; a started run is not interrupted), and for a program that would deadlock.
     """
     order = run_order(request.algorithm, request.program)
     memory = np.empty(request.flat_size, request.dtype)
@@ -107,12 +107,12 @@ class _Runner:
 
 
 def _make_runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _Runner:
-    """Build the runner that is faster for the mean size of the moves.
+    """Choose how the program is run, by the mean size of its moves, and build the runner.
 
-    If moves have fewer than `_INDEXED_BYTES` bytes on average, and there are fewer than
-    `_MAX_INDEXED_BLOCKS` blocks, there is one indexed numpy call per batch. Otherwise there is one
-    call per move, and messages that are only reduced need no slot. The runner also has the number
-    of elements of every rank that it uses.
+    With fewer than `_INDEXED_BYTES` bytes per move and fewer than `_MAX_INDEXED_BLOCKS` blocks in
+    all moves, there is one indexed numpy call per batch. Otherwise there is one call per move, and
+    messages that are only reduced need no slot. The runner also has the number of elements that
+    each rank uses of its memory.
     """
     reduction = REDUCTIONS[request.reduce_op]
     # Small moves cost more as calls of numpy than as bytes: then one call per batch is faster.
@@ -166,8 +166,9 @@ def _run_singly(memory: Array, moves: Iterable[_Move], reduction: Reduction) -> 
 def _build_index_batches(moves: RecordMoves, order: RunOrder) -> list[_Batch]:
     """Convert every batch of records to (written rows, read rows, whether it reduces).
 
-    `moves`: in blocks. Rows are blocks in the memory of all ranks, in the order of the records. All
-    records of a batch are of one kind. Batches keep their order.
+    `moves`: what each record moves, in blocks. Rows are the numbers of blocks in the memory of all
+    ranks, in the order of the records. All records of a batch must be of one kind. Batches keep
+    their order.
     """
     # Indices of all batches are created at once and then divided, in time linear in blocks.
     records = order.records
@@ -200,11 +201,11 @@ def _run_indexed(blocks: Array, batches: Iterable[_Batch], reduction: Reduction)
 def _run_timed(
     request: LevelledRequest, records: Int64Array, memory: Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Run the program once more and time every move; return (start, end) of every step in ns.
+    """Run the program once more and time every move; return the start and end of every step, in ns.
 
-    Moves run in the order of `records`, and each starts when the previous one ends. Both ends of a
-    message get the times of its copy. The memory is initialized first, and contains the results of
-    this run at the end.
+    Moves run in the order of `records`; each starts when the previous one ends. A message is one
+    move, whose times count for its SEND and its RECV. The memory is initialized first, and contains
+    the results of this run at the end.
     """
     _init_memory(memory, request, _list_full_use(request))
     program, reduction = request.program, REDUCTIONS[request.reduce_op]

@@ -73,8 +73,9 @@ class SharedBoard:
 
 
 def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, rank: int) -> None:
-    """Run the task of a rank on its range of the shared memory; main function of its process.
+    """Run the task of a rank on its range of the shared memory: the main function of its process.
 
+    `board`: arrays and semaphores that all processes share; outputs and times are written there.
     Ctrl-C is ignored, because the starting process ends the ranks. Any exception is put as text
     into `board.failures`, and the process exits at once with the status `FAILED`.
     """
@@ -94,9 +95,10 @@ def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, ran
 
 
 def _make_log(task: RankTask, board: SharedBoard) -> RankLog:
-    """Return the log of a rank as views of the board, which the starting process reads.
+    """Return the log of a rank; most of its arrays are views of the board, which the starter reads.
 
-    The times of a library's collective are not shared, because this executor has no library.
+    The starter is the process that started the ranks. Times of a library's collective are not
+    shared, because this executor has no library.
     """
     # There is no library with a collective that could be timed, so those times are discarded.
     rank, first = task.plan.rank, task.plan.first_record
@@ -129,11 +131,12 @@ class SharedMemoryTransport:
         self._starts = log.record_times[0] if task.wants_step_times else None
 
     def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
-        """Prepare the messages of a level; return a function that posts them.
+        """Prepare the messages of a level, and return the function that starts them in each run.
 
-        It signals the receivers of all sends and returns the messages to wait for, receives before
-        sends. Waiting for a receive waits for the sender's signal and copies (or reduces) its data.
-        Waiting for a send waits until the receiver has done that.
+        The function signals the receivers that all sends are ready, and returns the messages to
+        wait for: receives before sends. Waiting for a receive waits for the sender's signal and
+        then copies (or reduces) its data. Waiting for a send waits until the receiver has done
+        that.
         """
         posted = [self._board.pairs[self._rank, send.end.peer].posted for send in sends]
         arriving = [self._make_arrival(post) for post in receives]
@@ -160,10 +163,11 @@ class SharedMemoryTransport:
         _wait_for(self._board.go[self._rank], self._board.starter)
 
     def _make_arrival(self, post: Post[Array]) -> Waiting:
-        """Return the receive of a message, without waiting or copying.
+        """Prepare the receive of a message; nothing is awaited or copied yet.
 
-        Its `wait` waits until the sender has posted the message, copies it from the sender's memory
-        into `post.memory` (or reduces it there if `post.end.reduces`), and acknowledges it.
+        Its `wait` waits until the sender has signalled that the message is ready, copies it from
+        the sender's memory into `post.memory` (or reduces it there if `post.end.reduces`), and
+        acknowledges it.
         """
         end = post.end
         start = int(self._sent_from[end.record])
@@ -191,7 +195,7 @@ class _Arrival:
     index: int
 
     def wait(self) -> None:
-        """Wait until the message is posted, copy or reduce it into own memory, and acknowledge it.
+        """Wait until the message is ready, copy or reduce it into own memory, and acknowledge it.
 
         With step times, the moment at which the data become available is stored as the start.
         """

@@ -91,7 +91,7 @@ class LocalRun:
         ]
 
     def _collect_remarks(self) -> list[Diagnostic]:
-        """Return notes and warnings about the run, in this order; [] without any.
+        """Return the notes and warnings about the run; [] without any.
 
         - `mode-not-claimed` (warning): the algorithm does not support the mode (in or out of
           place).
@@ -230,7 +230,7 @@ def _get_count(statistics: Mapping[str, JsonValue], name: str) -> int:
 
 
 def run_fields(done: LocalRun) -> dict[str, str]:
-    """Return the lines of the text output by name, in their order; empty ones are left out.
+    """Return the lines of the text output as (name, text), in their order; empty ones are left out.
 
     The time is the median of the repeats. The operator is included only for collectives that
     reduce, and `native` only if the library's collective was run.
@@ -280,11 +280,12 @@ def _run(
     options: Mapping[str, str],
     wants_step_times: bool,
 ) -> LocalRun:
-    """Run the executor on the inputs of the setup and judge the outputs.
+    """Run the executor on the inputs of the setup, judge its outputs, and return all as one record.
 
-    If they are compared within an error bound, and the executor is not the reference, the reference
-    runs too: `order_kept` then says whether the bits are equal, so that the order of reduction is
-    that of the schedule. Otherwise `order_kept` is None. Progress is shown to the user.
+    If outputs are compared within an error bound, and the executor is not the reference, the
+    reference runs too. `order_kept` then says whether all bits are equal, which means that the
+    order of reduction is that of the schedule. Otherwise `order_kept` is None. Progress is shown to
+    the user.
     """
     from collhub_execution import RunOutcome
 
@@ -364,9 +365,9 @@ def _format_bandwidths(done: LocalRun) -> str:
 
 
 def _format_native(done: LocalRun) -> str:
-    """Return the median time of the library's own collective, and this run's time divided by it.
+    """Describe the time of the library's own collective: its median, and a ratio.
 
-    "" if the executor has not measured one.
+    The ratio is this run's time divided by it. "" if the executor has not measured one.
     """
     native_s = done.outcome.native_time_s
     if native_s is None:
@@ -377,11 +378,11 @@ def _format_native(done: LocalRun) -> str:
 
 
 def _describe_verdict(judgement: OutputJudgement) -> str:
-    """Describe whether the result is right and how large the error is, or that it was not compared.
+    """Describe whether the result of a run is right, and how large its error is.
 
-    The error is the largest absolute one, with 3 digits; an error that is not finite is called "NaN
-    or infinity". It is left out for a right result that was compared bitwise. A comparison within
-    bounds also includes the largest bound.
+    It is "not compared" for a comparison "none". The error is the largest absolute one, with 3
+    digits; one that is not finite is called "NaN or infinity". A right result that was compared
+    bitwise has no error. A comparison within bounds also includes the largest bound.
     """
     if judgement.comparison == "none":
         return "not compared"

@@ -65,10 +65,10 @@ class ForkedRanks:
                 self._processes.append(process)
 
     def await_all(self) -> None:
-        """Wait until every rank has reported.
+        """Wait until every rank has reported that it is ready for the next run (or has finished).
 
-        Raises `InputError` with the positions of the waiting ranks if a rank has exited with an
-        error or a signal, or if the time limit has passed. The limit is also checked at the start.
+        Raises `InputError` with what each rank waits for, if a rank has exited with an error or a
+        signal, or if the time limit has passed. The limit is also checked at the start.
         """
         # Checked in every call, so that the limit also stops a long sequence of fast runs.
         self._check_time()
@@ -85,7 +85,7 @@ class ForkedRanks:
         """Raise `InputError` if a rank has failed (`rank-died`) or the time limit has passed.
 
         A rank has failed if its process has exited with a signal or a status other than 0. The
-        message describes the first such rank, and the first exception that was reported, if any.
+        message describes the first such rank, and the first exception that a rank reported, if any.
         Failures take precedence over the time limit.
         """
         dead = []
@@ -119,9 +119,9 @@ class ForkedRanks:
             raise self._make_error(code, message, set())
 
     def _make_error(self, code: str, message: str, dead: set[int]) -> InputError:
-        """Return (do not raise) an `InputError` with this message and all waiting ranks' positions.
+        """Return (do not raise) an `InputError` with this message, and where each rank waits.
 
-        Ranks in `dead`, ranks that have not started and those that have finished have no position.
+        Ranks in `dead`, ranks that have not started and those that have finished are left out.
         """
         at: list[int | None] = []
         for rank, record in enumerate(self._board.at.tolist()):
@@ -169,10 +169,10 @@ def run_in_processes(request: LevelledRequest) -> ExecutionResult:
     """Run a levelled request with one forked process per rank; `execute` describes the rules.
 
     All ranks start each run together, after all have finished the previous one. The time of a run
-    is from the first start to the last end of any rank, in s. Warm-ups are not returned; times of
-    steps only if requested. All processes are killed at the end in any case. Raises `InputError` if
-    a rank fails or the time limit passes, and the errors of `_get_fork_context` and
-    `_create_board`.
+    is from the first start to the last end of any rank, in s. Only times of the repeats are
+    returned, no warm-ups; times of steps only if requested. All processes are killed at the end in
+    any case. Raises `InputError` if a rank fails or the time limit passes, and the errors of
+    `_get_fork_context` and `_create_board`.
     """
     board = _create_board(request, _get_fork_context(request))
     ranks = ForkedRanks(request, board)
@@ -219,7 +219,7 @@ def _get_fork_context(request: LevelledRequest) -> ForkContext:
 
 
 def _create_board(request: LevelledRequest, context: ForkContext) -> SharedBoard:
-    """Create the shared arrays, semaphores and queue that forked processes inherit.
+    """Create all arrays, semaphores and the queue that the forked processes of the ranks share.
 
     Only pairs of ranks that exchange messages get semaphores. All ranks are marked as not started.
     Times of records are -1 if step times are requested. Raises `UsageError` (`too-many-pairs`) for

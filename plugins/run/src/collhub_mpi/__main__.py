@@ -49,9 +49,9 @@ def main(algorithm: str, as_json: bool, **values: Any) -> None:
 def _run(name: str, values: dict[str, Any], world: MPI.Intracomm, as_json: bool) -> int:
     """Run this rank and return its exit status; on an error during the run, abort all ranks.
 
-    `name`: algorithm file; `values`: options of the run. Errors of reading them are raised without
-    an abort, because they are the same on all ranks. Any later error is printed first; without the
-    abort, MPI would wait for the other ranks.
+    `name`: algorithm file; `values`: options of the run. Errors of reading these are raised without
+    an abort, because they are the same on all ranks. Any later error is printed before the abort.
+    Without it, MPI would wait for the other ranks.
     """
     run = StartedRun.read(name, values, world.size)
     try:

@@ -48,10 +48,11 @@ _POLL_S = 0.1
 
 
 def drop_names(world: MPI.Intracomm) -> None:
-    """Unlink the names of the shared memory of MPI; every rank calls this.
+    """Remove the file names of MPI's shared memory, so that it is freed even if ranks are killed.
 
-    It waits until all ranks have mapped the memory, by an exchange of messages between all pairs.
-    The memory is then freed when the last rank exits, even if it is killed.
+    Every rank calls this. First all pairs of ranks exchange messages, so that every rank has mapped
+    the memory, and all ranks wait for each other. The memory is then freed when the last rank
+    exits.
     """
     # Open MPI maps the memory of another rank at the first message, so every pair exchanges one.
     byte_a_rank = np.zeros(world.size, np.uint8)
@@ -67,10 +68,10 @@ def drop_names(world: MPI.Intracomm) -> None:
 def remove_segments_on_error() -> Iterator[None]:
     """Remove the shared memory of killed ranks if the block of this context manager fails.
 
-    Only segments of this user are removed that were created after about the start of the block, are
-    more than `_OLD_S` seconds old, and are mapped by no process. This is repeated until none is
-    left or `_LIMIT_S` seconds have passed. The error is raised again; errors of the removal are
-    ignored.
+    Removed are the files of MPI in /dev/shm that belong to this user, were created after about the
+    start of the block, are more than `_OLD_S` seconds old, and are mapped by no process. This is
+    repeated until none is left or `_LIMIT_S` seconds have passed. The error is raised again; errors
+    of the removal are ignored.
     """
     start = time.time()
     try:
@@ -178,13 +179,13 @@ def run_in_processes(request: LevelledRequest, options: MpiOptions) -> Execution
 
 
 def find_launcher() -> Sequence[str]:
-    """Return the command that starts ranks, with options that allow more ranks than cores.
+    """Return the command that starts MPI ranks, with options that allow more ranks than cores.
 
     An mpiexec in the folder of this Python is preferred to the one on the path, because mpi4py then
-    loads the same MPI. With MPICH it is `mpiexec.gforker`, which only forks, if it exists. Open MPI
-    gets the options to oversubscribe and, for the super-user, to run as root. Raises `PluginError`
-    (`no-mpiexec`) if there is no mpiexec, or if `mpiexec --version` fails to start or to end within
-    `_VERSION_TIMEOUT_S` seconds.
+    loads the same MPI. MPICH's `mpiexec.gforker` beside it, which only forks, is used instead if it
+    exists. Open MPI gets the options to oversubscribe and, for the super-user, to run as root.
+    Raises `PluginError` (`no-mpiexec`) if there is no mpiexec, or if `mpiexec --version` fails to
+    start or to end within `_VERSION_TIMEOUT_S` seconds.
     """
     python_folder = str(Path(sys.executable).parent)
     launcher = shutil.which("mpiexec", path=python_folder) or shutil.which("mpiexec")
@@ -213,8 +214,8 @@ def find_launcher() -> Sequence[str]:
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Report whether mpi4py is installed, and if it is, whether mpiexec works.
 
-    Without mpi4py, which only this executor needs, the check passes. It fails if mpi4py is
-    installed without a working mpiexec. mpi4py is not imported, because that would start MPI.
+    The check fails only if mpi4py is installed without a working mpiexec; only this executor needs
+    mpi4py. mpi4py is not imported, because that would start MPI.
     """
     try:
         installed = version("mpi4py")

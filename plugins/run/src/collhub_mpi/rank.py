@@ -102,11 +102,11 @@ class MpiTransport:
 
 
 def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective | None:
-    """Return MPI's collective for the task's input and a new target.
+    """Return MPI's own collective for the task's input, to compare its time; None if MPI lacks it.
 
-    None if MPI lacks the collective or the element type. `fill` copies the input to the target of a
-    broadcast, which is in place; for other collectives it does nothing, because each run overwrites
-    the target.
+    Also None if MPI lacks the element type. The target is a new array. `fill` copies the input to
+    the target of a broadcast, which is in place; for other collectives it does nothing, because
+    each run overwrites the target.
     """
     run = _NATIVE.get(task.collective)
     dtype = task.input.dtype
@@ -124,10 +124,10 @@ def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective 
 
 
 def main() -> int:
-    """Serve the rank that MPI assigns to this process; the argument is the folder of the job.
+    """Run the rank that MPI assigns to this process; the argument is the folder of the job.
 
-    Returns 0. On any error the process exits at once with the status `FAILED`, without MPI's
-    clean-up, which would wait. The failure is stored in the folder.
+    Returns 0. On any error the failure is stored in the folder, and the process exits at once with
+    the status `FAILED`, without MPI's clean-up, which would wait.
     """
     # MPI determines the rank; the folder has a task for each.
     job, world = JobFolder(Path(sys.argv[1])), MPI.COMM_WORLD

@@ -69,7 +69,7 @@ class LoadedAlgorithm:
         return name
 
     def detach(self, name: str) -> None:
-        """Close the communicator of an attached group and remove the group.
+        """Undo `attach`: close the communicator of a group and forget its name.
 
         `name`: result of `attach`; raises `UsageError` (`no-group`) for others. Call it before the
         process group is destroyed.
@@ -119,11 +119,12 @@ class LoadedAlgorithm:
         return self._sessions[name]
 
     def _call(self, source: torch.Tensor, op: str, group: str) -> torch.Tensor:
-        """Run the operator on a group by its name, and return a new tensor with the output.
+        """Run the collective on an attached group, and return a new tensor with the output.
 
-        On a GPU the call is enqueued without waiting for the result. Raises `UsageError`, in this
-        order, for a group that is not attached, a tensor that the library does not support, an
-        unknown operator, and a first dimension that is not divisible as the collective needs.
+        This is the function of the torch operator. `op`: name of the reduction; `group`: result of
+        `attach`. On a GPU the call is enqueued without waiting for the result. Raises `UsageError`,
+        in this order, for a group that is not attached, a tensor that the library does not support,
+        an unknown reduction, and a first dimension that is not divisible as the collective needs.
         """
         session = self._get_session(group)
         check_tensor(source, self.device)
@@ -140,11 +141,12 @@ class LoadedAlgorithm:
 
 @cache
 def load_once(folder: Path, device: str) -> LoadedAlgorithm:
-    """Return the algorithm of a resolved folder; further calls return the same object.
+    """Load the library of a folder, which must be a resolved path, at most once.
 
-    Raises `UsageError` for an unknown device, and if another folder uses its name or the folder is
-    loaded for another device; `InputError` for a folder of another kind; `PluginError` if the
-    library is not built or torch does not support its collective.
+    Further calls with the same folder and device return the same object. Raises `UsageError` for an
+    unknown device, and if another folder uses its name or the folder is loaded for another device;
+    `InputError` for a folder of another kind; `PluginError` if the library is not built or torch
+    does not support its collective.
     """
     if device not in DEVICES:
         raise UsageError(

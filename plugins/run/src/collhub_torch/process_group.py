@@ -66,10 +66,11 @@ class _BackendOptions:
 
 
 def new_group(ranks: list[int] | None, fallback: str, options: GroupOptions) -> dist.ProcessGroup:
-    """Create and register a group of these ranks (None: all); see `LoadedAlgorithm.new_group`.
+    """Create and register a torch group that runs the loaded algorithm.
 
-    All ranks of the default group must call this. `fallback`: backend of a second group, which
-    serves all other calls.
+    `LoadedAlgorithm.new_group` describes it. `ranks`: members of the group, None for all. All ranks
+    of the default group must call this. `fallback`: backend of a second group of the same ranks,
+    which serves all calls that the algorithm does not.
     """
     if _BACKEND.upper() not in dist.Backend._plugins:
         devices = ["cpu", "cuda"]
@@ -291,11 +292,12 @@ class CollhubGroup(_ProcessGroup):
         op: object = dist.ReduceOp.SUM,
         root: int = 0,
     ) -> bool:
-        """Return whether the algorithm serves a call; otherwise the fallback group does.
+        """Return whether the loaded algorithm runs this call; otherwise the fallback group does.
 
-        It does if kind and root are those of the algorithm, NCCL has the operator, both sides have
-        one contiguous tensor of the same supported dtype on its device, and the size of the larger
-        one is within the window.
+        It does if kind and root are those of the algorithm, NCCL has the operator, there is one
+        source and one target, both are contiguous, on the group's device and of one dtype that NCCL
+        has, and the larger of the two has a size within the window of the group. Only the first
+        target is examined.
         """
         if kind is not self._options.kind or len(sources) != 1 or op_name(op) is None:
             return False
@@ -311,7 +313,7 @@ class CollhubGroup(_ProcessGroup):
     def _run(
         self, source: torch.Tensor, target: torch.Tensor, op: object = dist.ReduceOp.SUM
     ) -> FinishedWork:
-        """Run a call of the algorithm; return its work.
+        """Run a call with the loaded algorithm; return torch's handle of the work.
 
         On the CPU the work is finished at return. On a GPU it runs concurrently with later work of
         the caller.
@@ -328,12 +330,12 @@ class CollhubGroup(_ProcessGroup):
     def _run_on_stream(
         self, source: torch.Tensor, target: torch.Tensor, count: int, op: str
     ) -> FinishedWork:
-        """Enqueue a call on the CUDA stream of the group, after all work enqueued by the caller.
+        """Enqueue a call on the CUDA stream of the group, after all previous work of the caller.
 
         The stream is created at the first call, on the device of `source`. `count`: elements; `op`:
-        name of the operator. It does not wait. The future of the result contains `[target]` and
-        makes later work of the caller wait for the stream. The memory of both tensors is kept until
-        the stream has finished.
+        name of the operator. The function does not wait. The future of the result contains
+        `[target]` and makes later work of the caller wait for the stream. The memory of both
+        tensors is kept until the stream has finished.
         """
         if self._stream is None:
             new_stream: Callable[..., torch.cuda.Stream] = torch.cuda.Stream

@@ -73,11 +73,11 @@ def main(folder: Path, device: str, batch: bool) -> None:
 
 
 def fork_ranks(job: JobFolder, options: TorchOptions) -> int:
-    """Fork one process per rank and wait for all of them.
+    """Fork one process per rank and wait for all of them; return the exit status for the program.
 
-    Returns 0 if all exit with status 0, or `FAILED` as soon as one does not, without waiting for
-    the others. Then its signal or status is stored in the folder, unless a rank has already stored
-    a reason. Limits torch to one thread in all these processes.
+    It is 0 if all exit with status 0, or `FAILED` as soon as one does not, without waiting for the
+    others. Then its signal or status is stored in the job's folder, unless a rank has already
+    stored a reason. Limits torch to one thread in all these processes.
     """
     # One thread per rank: there may already be more ranks than cores.
     torch.set_num_threads(1)
@@ -176,10 +176,10 @@ class TorchTransport:
         return lambda: self._start_level(messages)
 
     def _start_level(self, messages: _PostedMessages) -> Sequence[Waiting]:
-        """Start the messages of a level without waiting; return the works to wait for.
+        """Start the messages of a level without waiting; return what to wait for, in their order.
 
-        The works are kept in `self` until the next level has started: freeing them earlier makes
-        short levels two to four times slower with gloo.
+        The returned works are kept in `self` until the next level has started: freeing them earlier
+        makes short levels two to four times slower with gloo.
         """
         posted = self._start(messages)
         # The previous level's messages are freed only now: to free a message of gloo before the
@@ -241,11 +241,11 @@ class TensorMemory:
 
 
 def native_collective(source: torch.Tensor, task: RankTask) -> NativeCollective | None:
-    """Return torch's collective for `source`, the task's input, and a new target.
+    """Return torch's own collective for the task, to compare its time; None if torch lacks it.
 
-    None if torch lacks the collective. For collectives that work on one tensor in place, `fill`
-    copies `source` to the target; for others it does nothing, because each run overwrites the
-    target.
+    It runs on `source`, the task's input, and a new target. For collectives that work on one tensor
+    in place, `fill` copies `source` to the target; for others it does nothing, because each run
+    overwrites the target.
     """
     run = _NATIVE.get(task.collective)
     if run is None:

@@ -146,7 +146,7 @@ class Shape:
         return int(source.numel()) // self.parts(num_ranks)
 
     def divides(self, source: torch.Tensor, num_ranks: int) -> bool:
-        """Return whether the input's first dimension is divisible into the collective's parts.
+        """Return whether the input's first dimension can be divided as the collective needs.
 
         A tensor without dimensions counts as one element.
         """

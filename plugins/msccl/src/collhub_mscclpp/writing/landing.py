@@ -94,10 +94,10 @@ def choose_packet_landing(work: PlanWork) -> Landing:
 
 
 def enlarge_scratch(work: PlanWork, landing: Landing) -> Landing:
-    """Return the landing ranges with equal scratch on all ranks: the largest of any rank.
+    """Return the arrival ranges with equal scratch on all ranks: the largest of any rank.
 
     In every second launch the executor adds half of the sender's scratch to remote addresses, so
-    unequal sizes would give wrong addresses.
+    unequal sizes would give wrong addresses. The scratch of the algorithm itself counts too.
     """
     algorithm_chunks = work.algorithm.scratch_units // work.unit
     largest = max(int(algorithm_chunks.max()), int(landing.scratch.max()))

@@ -129,7 +129,7 @@ def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
 def build_draft(
     algorithm: Algorithm, options: PlanWriteOptions, topology: Topology | None = None
 ) -> Draft:
-    """Make all choices of a plan: network, order of steps, thread blocks, channels, landing ranges.
+    """Make all choices of a plan: order of steps, thread blocks, channels, arrival ranges.
 
     `topology`: if given, it replaces `options.topology`. Switches may add only with the option
     `pull` and without packets. Raises `UsageError` if the options contradict each other or the
@@ -182,7 +182,7 @@ def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
 
 
 def write_thread_blocks(draft: Draft) -> list[list[Segment]]:
-    """Write the thread blocks of every rank, divided so that they fit the executor's tables.
+    """Write the operations of all thread blocks, divided to fit the executor's tables.
 
     Returns for each rank a list of segments, which become the thread blocks of the plan. They are
     in the order of blocks; if several blocks share the work, in the order of the parts. Each group

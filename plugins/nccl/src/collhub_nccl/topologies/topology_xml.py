@@ -67,9 +67,10 @@ def read(source: Source, options: MachineXmlOptions) -> Topology:
 
 
 def _draft(root: Element, options: MachineXmlOptions, fabric: Fabric) -> XmlMachine:
-    """Return an empty machine for the elements of a file, with the facts that apply to all of them.
+    """Return an empty machine for a topology file, with its facts and rates.
 
-    Its rates are those of the options `profile` and `cpu_bandwidth`, where given.
+    Facts are those of `_facts`. Rates are those of the options `profile` and `cpu_bandwidth`, where
+    given.
     """
     facts = _facts(root, options, fabric)
     findings = NetworkFindings()

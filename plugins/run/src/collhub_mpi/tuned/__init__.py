@@ -11,10 +11,11 @@ PartReader = Callable[[SourcePart], Sequence[ServedCalls]]
 
 
 def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[ServedCalls]:
-    """Return the calls that all files of a source serve; `readers`: reader by name of a file.
+    """Return the calls that all files of a source serve.
 
-    A file with an error or an unknown name serves no calls, because MPI libraries use all of a file
-    or nothing. Its first error is reported to the source with the name of the file.
+    `readers`: for each known file name the function that reads it. A file with an error or an
+    unknown name serves no calls, because MPI libraries use all of a file or nothing. Its first
+    error is reported to the source with the name of the file.
     """
     calls: list[ServedCalls] = []
     for part in source.parts:

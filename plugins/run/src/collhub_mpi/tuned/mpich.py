@@ -108,11 +108,11 @@ _Tree = dict[str, object]
 
 
 def write(selection: Selection, options: MpichOptions) -> WriteResult:
-    """Write MPICH's selection file with the tuned collectives inserted.
+    """Write MPICH's selection file: the file of its release with the tuned collectives inserted.
 
-    `options.defaults` is the selection file of the MPICH release. Without it nothing is written,
-    and all collectives are losses. Of several selections of one kind only the first is written, the
-    others are losses; so are windows whose algorithm MPICH lacks. Raises `InputError`
+    `options.defaults` is the file of the release. Without it nothing is written, and all
+    collectives are losses. Of several selections of one kind only the first is written, the others
+    are losses; so are windows of sizes whose algorithm MPICH lacks. Raises `InputError`
     (`not-a-selection`) if the file cannot be read, is no JSON object, or lacks the tree of a
     collective that can be tuned.
     """
@@ -151,12 +151,13 @@ def _make_refusal(name: str, reason: str) -> InputError:
 def _insert_tuned(
     document: dict[str, _Tree], selected: SelectedCollective, num_ranks: int
 ) -> Sequence[Loss]:
-    """Insert the tree of a tuned collective into `document` in place; return the losses.
+    """Insert the tests of a tuned collective into MPICH's selection file `document`; return losses.
 
-    The tree applies only to exactly `num_ranks` ranks and to the conditions of its kind, such as
-    built-in operators; all other calls keep the previous tree. Windows whose algorithm MPICH lacks
-    for this number of ranks are losses (recursive doubling of an all-gather needs a power of two).
-    If no window remains, the document is not changed.
+    The file is changed in place. The new tests apply only to exactly `num_ranks` ranks and to the
+    conditions of the kind, such as built-in operators; all other calls keep the previous tree.
+    Windows of sizes whose algorithm MPICH lacks for this number of ranks are losses (recursive
+    doubling of an all-gather needs a power of two). If no window remains, the document is not
+    changed.
     """
     kind = selected.collective.kind
     # The algorithms that MPICH has for this number of ranks.
@@ -186,11 +187,12 @@ def _build_size_tests(
     num_ranks: int,
     default: object,
 ) -> _Tree:
-    """Build one test per window, by ascending sizes; the last one applies to all larger sizes.
+    """Build MPICH's tests of the message size, one per window, by ascending sizes.
 
-    `default`: tree for sizes outside of the windows. Tests compare the size of a message part: the
-    full buffer divided by the number of parts, rounded down. If several windows end at the same
-    size, the first one applies. A window that ends above `LARGEST_TEST` becomes the last test.
+    The last test applies to all larger sizes. `default`: tree for sizes outside of the windows.
+    Tests compare the size of a message part: the full buffer divided by the number of parts,
+    rounded down. If several windows end at the same size, the first one applies. A window that ends
+    above `LARGEST_TEST` (in parts) becomes the last test.
     """
     parts, test = count_message_parts(kind, num_ranks), SIZE_TESTS[kind]
     tree: _Tree = {}
@@ -208,10 +210,10 @@ def _build_size_tests(
 
 
 def _build_leaf(collective: str, algorithm: str) -> _Tree:
-    """Build the leaf of an algorithm of MPICH.
+    """Build the end of a tree of MPICH: the algorithm to use, below a test where it needs one.
 
     `reduce_scatter_allgather` is used only for calls with at least one element per rank (of the
-    largest power of two), recursive doubling for all others.
+    largest power of two), recursive doubling for all others. No other algorithm needs a test.
     """
     leaf: _Tree = {_format_key(collective, algorithm): {}}
     if algorithm != "reduce_scatter_allgather":
@@ -256,10 +258,11 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
 def _read_collective(kind: CollectiveKind, name: str, document: object) -> Iterator[ServedCalls]:
     """Yield the calls of a tuned collective, one per window of sizes, with its algorithm and ranks.
 
-    Nothing is yielded if the file keeps MPICH's default. Sizes are converted to bytes of the full
-    buffer; `max_bytes` is None without a limit. Windows with the tree of all other numbers of ranks
-    are left out. If the tree applies only to calls out of place, calls in place follow last, with
-    MPICH's own choice. Raises `InputError` for an invalid tree and for a leaf without an algorithm.
+    `name`: the MPI function in the file. Nothing is yielded if the file keeps MPICH's default.
+    Sizes are converted to bytes of the full buffer; `max_bytes` is None without a limit. Windows
+    that keep the default are left out. If the rules apply only to calls out of place, calls in
+    place follow last, with MPICH's own choice. Raises `InputError` for an invalid tree and for a
+    leaf without an algorithm.
     """
     tree = _get_subtree(_get_subtree(document, f"collective={name}"), "comm_type=intra")
     ranks = _find_tuned_ranks(tree)
@@ -304,11 +307,12 @@ def _find_tuned_ranks(tree: Mapping[str, object]) -> int | None:
 def _read_windows(
     tree: Mapping[str, object], test: str
 ) -> Iterator[tuple[int, int | None, Mapping[str, object]]]:
-    """Yield (first, last, subtree) of the size tests in order; `last` is None for all larger sizes.
+    """Read the size tests of a tree: yield (first, last, subtree) in order.
 
-    `test`: name of the test. Both ends are inclusive; the first window starts at 0, and each next
-    one after the previous one. Raises `InputError` at the first mistake: tests must be `TEST<=size`
-    with ascending sizes, the last one `TEST=any`, and each must have a subtree.
+    `test`: name of the tests. Sizes are inclusive; the first window starts at 0, each next one
+    after the previous one, and `last` is None for all larger sizes. Raises `InputError` at the
+    first mistake: tests must be `TEST<=size` with ascending sizes, the last one `TEST=any`, and
+    each must have a subtree.
     """
     first = 0
     for key, leaf in tree.items():

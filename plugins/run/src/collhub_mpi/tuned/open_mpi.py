@@ -78,9 +78,9 @@ ALGORITHMS: Mapping[CollectiveKind, Mapping[str, tuple[int, str]]] = {
 
 
 def get_algorithm_name(kind: CollectiveKind, number: int) -> str:
-    """Return the hub's name of an algorithm number of Open MPI.
+    """Return the hub's name for an algorithm number of Open MPI.
 
-    0 is "the built-in decision"; "algorithm N" if the hub has no name.
+    It is "the built-in decision" for 0, and "algorithm N" if the hub has no name.
     """
     if number == 0:
         return "the built-in decision"
@@ -165,10 +165,11 @@ def _build_rule(
     max_bytes: int | None,
     window: SelectedWindow | None,
 ) -> _Rule:
-    """Return the rule of a window for sizes from `min_bytes` to `max_bytes` (None: no limit).
+    """Return the rule for calls of `min_bytes` to `max_bytes` (None: no limit).
 
-    Without a window it is the built-in decision, algorithm 0 without segments. Otherwise it is the
-    algorithm of the window, with the segment size of `_compute_segment_bytes`.
+    With a window it selects the algorithm of the window, with the segment size of
+    `_compute_segment_bytes`. Without one (None) it selects the built-in decision: algorithm 0
+    without segments.
     """
     kind = selected.collective.kind
     if window is None:
@@ -178,11 +179,10 @@ def _build_rule(
 
 
 def _compute_segment_bytes(selected: SelectedCollective, window: SelectedWindow) -> int:
-    """Return the segment size of a pipelined broadcast in bytes; 0 for no segments.
+    """Return the segment size in bytes for a pipelined broadcast (algorithm `ring`); else 0.
 
     It is the chunk size of the algorithm at the middle size of the window, rounded up to a multiple
-    of `_SEGMENT_MULTIPLE`. 0 for a single chunk, for other collectives, and for algorithms other
-    than `ring`.
+    of `_SEGMENT_MULTIPLE`. 0, which means no segments, also for a single chunk.
     """
     is_pipeline = selected.collective.kind is CollectiveKind.BROADCAST
     if not is_pipeline or window.algorithm != "ring":
@@ -303,7 +303,7 @@ def _read_classic(part: SourcePart) -> list[ServedCalls]:
 
 
 def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[ServedCalls]:
-    """Yield the calls of one collective, one per rule, after reading all its rules from `numbers`.
+    """Read all rules of one collective from `numbers`, then yield its calls, one per rule.
 
     A rule applies from its first number of bytes to that of the next rule; the last one has no
     upper limit. Fan and number of requests are ignored. Raises `InputError` for missing numbers,

@@ -88,10 +88,11 @@ def read(source: Source) -> Sequence[ServedCalls]:
 def _format_tokens(
     kind: CollectiveKind, windows: Sequence[SelectedWindow], num_ranks: int
 ) -> Iterator[str]:
-    """Yield one token of the tune string per size window of a collective, for `num_ranks` ranks.
+    """Yield the parts of UCC's tune string for a collective: one token per window of sizes.
 
-    Sizes are those of a message part: the full buffer divided by the number of parts, rounded up.
-    The end is exclusive, `inf` without a limit. A window that contains no such size is left out.
+    A token applies to `num_ranks` ranks. Its sizes are those of a message part: the full buffer
+    divided by the number of parts, rounded up. The end is exclusive, `inf` without a limit. A
+    window that contains no such size is left out.
     """
     parts = _count_parts(kind, num_ranks)
     for window in windows:
@@ -120,11 +121,12 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
 
 
 def _parse_token(token: str) -> ServedCalls:
-    """Parse a token to the calls that it serves, with sizes of the full buffer in bytes.
+    """Parse one token of UCC's tune string to the calls that it serves.
 
-    The end of the token's range is exclusive, `inf` without a limit. A full buffer between two
-    multiples of the number of parts belongs to the larger one. Raises `InputError` (`not-a-rule`)
-    for another form, an unknown collective or algorithm, and an empty range.
+    The token has the size range of a message part, with exclusive end (`inf`: no limit); the result
+    has sizes of the full buffer in bytes. A full buffer between two multiples of the number of
+    parts belongs to the larger one. Raises `InputError` (`not-a-rule`) for another form, an unknown
+    collective or algorithm, and an empty range.
     """
     match = _TOKEN.fullmatch(token)
     kind = _KIND_OF.get(match[1]) if match else None
