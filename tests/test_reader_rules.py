@@ -205,10 +205,52 @@ ELSEWHERE: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "plugins/synthesis/tests/certificates/test_recheck.py",
             "certificate-partial",
         ),
+        **{
+            f"certificate-{code}": ("plugins/synthesis/tests/certificates/test_recheck.py", text)
+            for code, text in {
+                "form": '"certificate-form"',
+                "collective": '"certificate-collective"',
+                "topology": '"certificate-topology"',
+                "ranks": '"broadcast", "ranks", ',
+                "tree": '"broadcast", "tree", ',
+                "trees": '"certificate-trees"',
+                "load": '"certificate-load"',
+                "parts": '"all-gather", "parts", ',
+                "rate": '"certificate-rate"',
+                "traffic": '"certificate-traffic"',
+                "bound": '"certificate-bound"',
+                "optimal": '"certificate-optimal"',
+            }.items()
+        },
+        "certificate-planes": (
+            "plugins/synthesis/tests/certificates/test_time_cut_flaws.py",
+            "a tree is on a plane that the network does not have",
+        ),
+        "certificate-prices": (
+            "plugins/synthesis/tests/flows/test_flow_certificate.py",
+            "test_prices_that_prove_nothing_are_refused",
+        ),
     },
     "reshard": {
         "no-solver": ("plugins/reshard/tests/scheduling/test_best.py", "OR-tools is not installed"),
-        "reshard-form": ("plugins/reshard/tests/test_command.py", "reshard-form"),
+        **{
+            f"reshard-{code}": (f"plugins/reshard/tests/{file}.py", f'"reshard-{code}"')
+            for code, file in {
+                "form": "test_command",
+                "topology": "test_command",
+                "tasks": "test_command",
+                "sender": "test_command",
+                "receivers": "test_fabric_streams",
+                "coverage": "test_command",
+                "release": "test_command",
+                "duration": "test_command",
+                "overlap": "test_command",
+                "makespan": "test_command",
+                "bound": "test_command",
+                "optimal": "test_false_proofs",
+                "traffic": "test_command",
+            }.items()
+        },
     },
     "execution": {
         "mode-not-claimed": ("plugins/run/tests/local/test_run.py", "does not claim to work"),
@@ -759,6 +801,42 @@ def test_every_error_of_a_reader_has_a_declared_rule() -> None:
         for line in _find_errors_without_rule(file)
     }
     assert sorted(nameless) == []
+
+
+# Functions that put a prefix before the identifier, by distribution: prefix, and position of the
+# argument with the rest of the identifier.
+_PREFIXES: Mapping[str, Mapping[str, tuple[str, int]]] = {
+    "coconet": {"require": ("refused-", 1), "build_refusal": ("refused-", 0)},
+    "reshard": {"FlawError": ("reshard-", 0)},
+    "synthesis": {"FlawError": ("certificate-", 0)},
+}
+
+
+def _list_prefixed_identifiers(file: Path) -> Iterable[str]:
+    """Yield the identifiers of calls in `_PREFIXES` whose rest is a literal.
+
+    Calls of `require` that record a condition which holds (`True`) create no finding.
+    """
+    functions = _PREFIXES.get(file.relative_to(ROOT).parts[1], {})
+    for node in ast.walk(ast.parse(file.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        name = getattr(node.func, "id", name)
+        holds = bool(node.args) and getattr(node.args[0], "value", None) is True
+        if name in functions and not holds:
+            prefix, position = functions[name]
+            rest = node.args[position]
+            if isinstance(rest, ast.Constant):
+                yield prefix + str(rest.value)
+
+
+@pytest.mark.once
+def test_every_identifier_with_a_prefix_has_a_page() -> None:
+    files = _list_packages().values()
+    created = {name for file in files for name in _list_prefixed_identifiers(file)}
+    assert len(created) > 50
+    assert sorted(created - _list_declared_rules().keys()) == []
 
 
 @pytest.mark.once

@@ -257,6 +257,10 @@ REQUESTS: Mapping[str, tuple[str, str]] = {
     "executors and loaded algorithms": ("unknown-op", "run RING --size 1KiB --op median"),
     "comparisons, compositions, the zoo, pages": ("unknown-entry", "zoo show nobody"),
     "jobs, tensor programs and shardings": ("schedule", "pipeline 1f2b"),
+    "transformations of tensor programs": (
+        "refused-target",
+        "transform PROGRAM --size N=64 --pass split -O target=none -o OUT.xml --to tensor-program",
+    ),
     "files for runtimes and simulators": (
         "library-name",
         "convert RING --to nccl -O name=a-b -o OUT.xml",
@@ -330,7 +334,12 @@ def test_a_file_above_a_limit_is_refused(
 
 def _find_code(command: str, ring: Path, folder: Path) -> str:
     """Run a command that raises, and return the identifier of its error."""
-    places = {"RING": str(ring), "OUT.xml": str(folder / "o.xml")}
+    program_file = Path(__file__).parents[1] / "examples" / "coconet" / "adam.py"
+    places = {
+        "RING": str(ring),
+        "OUT.xml": str(folder / "o.xml"),
+        "PROGRAM": str(program_file),
+    }
     arguments = [places.get(word, word) for word in command.split()]
     with pytest.raises(HubError) as refusal:
         program.main(arguments, prog_name="collhub", standalone_mode=False, obj=Session())

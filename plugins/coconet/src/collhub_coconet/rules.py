@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from collhub_coconet.transformation_rules import list_transformation_rules
 from hub_core.plugin_api import Rule, declare_rules, declare_similar_rules
 
 _PROGRAMS = (
@@ -314,7 +315,7 @@ _REQUESTS = (
 
 
 def list_rules() -> Sequence[Rule]:
-    """Return the rules in the order of their declaration."""
+    """Return the rules in the order of their declaration, those of transformations last."""
     return [
         *declare_rules("tensor programs, when they are read or built", _PROGRAMS),
         *declare_rules(
@@ -326,4 +327,5 @@ def list_rules() -> Sequence[Rule]:
             cause="Program, algorithm, network and options do not fit each other.",
             cure="Change the one that the message names.",
         ),
+        *list_transformation_rules(),
     ]

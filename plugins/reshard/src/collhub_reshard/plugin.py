@@ -62,6 +62,68 @@ _RESULTS = (
         "a certificate without its bound",
     ),
 )
+_FALSE_PROOFS = (
+    (
+        "reshard-topology",
+        "The proof is for other network cards or links than those of `--topology`.",
+        "a proof for `dgx-h100:2` and `--topology dgx-a100:2`",
+    ),
+    (
+        "reshard-tasks",
+        "The tasks of the proof are not those that follow from the moves of tensors.",
+        "a task of 1 byte for a shard of 1 MiB",
+    ),
+    (
+        "reshard-sender",
+        "A host or device sends data that it does not have.",
+        "a piece that starts at a host without the shard",
+    ),
+    (
+        "reshard-receivers",
+        "A stream does not reach all receivers of its data.",
+        "a stream without hops",
+    ),
+    (
+        "reshard-coverage",
+        "A task is not sent completely, or a part of it is sent twice.",
+        "only the first half of a task",
+    ),
+    (
+        "reshard-release",
+        "A task starts before its data are available.",
+        "a start at 0 s, and a release at 1 s",
+    ),
+    (
+        "reshard-duration",
+        "A task takes less time than the network cards need for its bytes.",
+        "1 GB in 1 ms at 50 GB/s",
+    ),
+    (
+        "reshard-overlap",
+        "More pieces use the network cards of a host at once than it has cards.",
+        "two pieces at the same time on a host with one card",
+    ),
+    (
+        "reshard-makespan",
+        "The makespan that is claimed is not that of the schedule.",
+        '"makespan_s": "1/2" for a schedule of 1 s',
+    ),
+    (
+        "reshard-bound",
+        "The lower bound does not follow from the tasks, or the schedule is faster than it.",
+        "a bound of a host that receives nothing",
+    ),
+    (
+        "reshard-optimal",
+        "The schedule is called optimal by its bound, but it takes longer.",
+        "a schedule of 2 s with a bound of 1 s",
+    ),
+    (
+        "reshard-traffic",
+        "The algorithm does not send the bytes of the tasks, or sends them between other devices.",
+        "an algorithm that was changed after its synthesis",
+    ),
+)
 
 _REQUESTS: tuple[tuple[str, str, str], ...] = (
     ("mesh-too-large", "The meshes name more devices than the network has.", "8 devices, `ring:4`"),
@@ -75,6 +137,12 @@ def list_rules() -> Sequence[Rule]:
     """Return the rules in the order of their declaration."""
     return [
         *declare_rules("results of `collhub reshard`", _RESULTS),
+        *declare_similar_rules(
+            "proofs of reshardings, by `collhub verify --certificate`",
+            _FALSE_PROOFS,
+            cause="The proof or the algorithm was changed, or belongs to another network.",
+            cure="Reshard again, or name the topology of the resharding.",
+        ),
         *declare_similar_rules(
             "requests: jobs, tensor programs and shardings",
             _REQUESTS,

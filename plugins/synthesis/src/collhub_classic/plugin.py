@@ -290,6 +290,75 @@ _CERTIFICATES = (
         "a certificate with only a cut",
     ),
 )
+_FALSE_CERTIFICATES = (
+    ("certificate-form", "The certificate cannot be read.", "a weight that is no number"),
+    (
+        "certificate-collective",
+        "The certificate is for another collective, size, root or counts than the algorithm.",
+        "a certificate of 1 MiB for an algorithm of 2 MiB",
+    ),
+    (
+        "certificate-topology",
+        "The certificate is for another network than the one of `--topology`.",
+        "a certificate of `ring:8` and `--topology ring:8?bandwidth=30GB/s`",
+    ),
+    (
+        "certificate-ranks",
+        "The ranks are not different NPUs of the network, the root is none of them, or an NPU "
+        "does not reach every rank.",
+        '"ranks": [0, 1, 1]',
+    ),
+    (
+        "certificate-planes",
+        "The planes of the network do not carry all data, or a tree is on an unknown plane.",
+        "two planes with shares of 1/2 and 1/4",
+    ),
+    (
+        "certificate-tree",
+        "A tree does not connect its root with the ranks that it serves.",
+        "a tree whose nodes 1 and 2 are parents of one another",
+    ),
+    (
+        "certificate-trees",
+        "The number of trees contradicts the trees, its lower bound or the unit of the weights.",
+        "3 trees, and a claim that at least 4 are needed",
+    ),
+    (
+        "certificate-load",
+        "The trees put more data on a link than it carries, or use a link that does not exist.",
+        "trees of 11 GB/s on a link of 10 GB/s",
+    ),
+    (
+        "certificate-parts",
+        "The trees that serve a rank do not carry its fraction of the rate.",
+        "an all-gather of 3 ranks whose trees carry 5, 5 and 4 GB/s",
+    ),
+    (
+        "certificate-rate",
+        "The rate of the trees is not the rate that is claimed.",
+        "trees of 10 GB/s, and a claim of 9 GB/s",
+    ),
+    (
+        "certificate-traffic",
+        "The algorithm sends other data between two ranks than the trees.",
+        "an algorithm that was changed after its synthesis",
+    ),
+    (
+        "certificate-prices",
+        "The prices of links, which prove the bound of a flow, are not usable.",
+        "a negative price",
+    ),
+    (
+        "certificate-bound",
+        "The bound does not follow from its cut, partition, prices or times, or a rate exceeds it.",
+        "a cut with all ranks on one side",
+    ),
+    (
+        "certificate-optimal",
+        "The claim whether the algorithm is optimal contradicts rate and bound.",
+        "a rate of half of the bound that is called optimal",
+    ),
+)
 
 
 def list_rules() -> Sequence[Rule]:
@@ -308,4 +377,10 @@ def list_rules() -> Sequence[Rule]:
             cure="Change the network according to the message, or choose another synthesizer.",
         ),
         *declare_rules("certificates, by `collhub verify --certificate`", _CERTIFICATES),
+        *declare_similar_rules(
+            "certificates, by `collhub verify --certificate`",
+            _FALSE_CERTIFICATES,
+            cause="The certificate or the algorithm was changed, or belongs to another network.",
+            cure="Synthesize the algorithm again, or name the topology of its synthesis.",
+        ),
     ]
