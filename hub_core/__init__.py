@@ -114,6 +114,7 @@ if TYPE_CHECKING:
         simulate,
     )
     from hub_core.pipeline.synthesis import (
+        add_sufficient_limits,
         create_synthesis_request,
         estimate_synthesis,
         fit_to_runtime,
@@ -184,6 +185,7 @@ __all__ = [
     "Written",
     "WrittenFiles",
     "__version__",
+    "add_sufficient_limits",
     "apply_rules",
     "are_ranks_of_one",
     "assign",
@@ -321,8 +323,8 @@ _HOMES = {
         "simulate"
     ),
     "hub_core.pipeline.synthesis": (
-        "create_synthesis_request estimate_synthesis fit_to_runtime resolve_counts "
-        "run_synthesizer synthesize"
+        "add_sufficient_limits create_synthesis_request estimate_synthesis fit_to_runtime "
+        "resolve_counts run_synthesizer synthesize"
     ),
     "hub_core.plugin_api.runs": "SimulationResult",
     "hub_core.registry.discovery": "discover run_registry",

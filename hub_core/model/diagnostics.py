@@ -107,7 +107,7 @@ class HubError(Exception):
         super().__init__(str(diagnostics[0]))
 
     # By default, an exception is pickled as its message, from which it cannot be created again.
-    def __reduce__(self) -> tuple[type[HubError], tuple[tuple[Diagnostic, ...]]]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.diagnostics,)
 
 

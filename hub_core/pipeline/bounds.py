@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import Diagnostic, InputError, Severity
+from hub_core.model.quantities import format_time
 from hub_core.network import Topology, lower_bounds_ps
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.plugin_api.synthesis import (
+    ONE_SIZE,
     BoundRequest,
     BoundResult,
     LowerBound,
@@ -163,3 +165,24 @@ def beaten_bound(
 def _is_tight(bound: ProvenBound, time_ps: int | None) -> bool:
     """Whether a time is so near the bound that a better bound would change little."""
     return time_ps is not None and time_ps <= TIGHT_RATIO * bound.time_ps
+
+
+def remove_beaten_bounds(result: SynthesisResult) -> SynthesisResult:
+    """Return the result without bounds above its time, which are wrong, and with warnings.
+
+    A bound equal to the time remains. Every removed bound adds a warning `bound-beaten`, except a
+    bound for messages of one size: with messages of other sizes, an algorithm may be faster.
+    """
+    bounds = {name: bound for name, bound in result.bounds_ns.items() if bound <= result.time_ns}
+    warnings = [
+        Diagnostic(
+            "bound-beaten",
+            f"the lower bound {name}, {format_time(bound)}, is wrong: the algorithm takes "
+            f"{format_time(result.time_ns)}",
+            Severity.WARNING,
+            cure="report this as a bug of the synthesizer that states the bound",
+        )
+        for name, bound in result.bounds_ns.items()
+        if name not in bounds and not name.endswith(ONE_SIZE)
+    ]
+    return replace(result, bounds_ns=bounds, diagnostics=(*result.diagnostics, *warnings))

@@ -17,8 +17,10 @@ from hub_core.pipeline.simulation import TimingSource, simulate
 from hub_core.plugin_api import (
     PREFERENCE_TOLERANCE,
     TIE,
+    TOO_LARGE,
     UNSERVED,
     FittedAlgorithm,
+    LimitError,
     Merit,
     RuntimeFit,
     SynthesisRequest,
@@ -38,7 +40,6 @@ from hub_core.verification import in_largest_units
 _MAX_RETRIES = 12
 # Copies of an algorithm, of which the runtime may execute fewer than the fastest number.
 _INSTANCES = (16, 8, 4, 2, 1)
-_TOO_LARGE = "runtime-limit"
 
 Variants = Callable[[Algorithm], Iterable[tuple[Algorithm, int, str]]]
 """Function that returns forms of an algorithm with their times in ns and descriptions."""
@@ -83,6 +84,10 @@ def create_target(
     max_units = [one.runtime.limits.max_units for one in chosen]
     max_messages = [_count_messages(one) for one in chosen]
     calls = _Calls(topology, tuple(sizes), unit_bytes, granules)
+    limits, replace_limits = None, None
+    if len(chosen) == 1:
+        limits = chosen[0].runtime.limits
+        replace_limits = partial(_replace_limits, chosen[0], topology, sizes, variants)
     return SynthesisTarget(
         names,
         UnitLimits(
@@ -94,7 +99,20 @@ def create_target(
         ),
         None if None in max_messages else max(one for one in max_messages if one is not None),
         partial(_fit, tuple(chosen), calls, variants),
+        limits=limits,
+        replace_limits=replace_limits,
     )
+
+
+def _replace_limits(
+    chosen: ChosenRuntime,
+    topology: Topology,
+    sizes: Sequence[int],
+    variants: Variants,
+    limits: Mapping[str, int | None],
+) -> SynthesisTarget:
+    """Create the target of a runtime with other limits of the named resources."""
+    return create_target([chosen.with_limits(limits)], topology, sizes, variants)
 
 
 def _count_messages(chosen: ChosenRuntime) -> int | None:
@@ -163,14 +181,14 @@ def _choose_variant(
             fit = _check_fit(chosen, calls, variant)
         except InputError as error:
             reason = reason or error
-            if error.diagnostics[0].code == _TOO_LARGE:
+            if error.diagnostics[0].code == TOO_LARGE:
                 fewest_refused = len(variant.steps)
             continue
         excess = fit.compute_excess(chosen.runtime.limits)
         merit = Merit(time_ns, len(variant.steps), excess)
         fitted.append(FittedAlgorithm(variant, time_ns, fit, text, merit))
     if not fitted:
-        raise reason or InputError("the algorithm has no time", code=_TOO_LARGE)
+        raise reason or InputError("the algorithm has no time", code=TOO_LARGE)
     return fitted[choose_best([one.merit for one in fitted])]
 
 
@@ -188,19 +206,21 @@ def _check_fit(chosen: ChosenRuntime, calls: _Calls, algorithm: Algorithm) -> Ru
         if operations > limits.max_operations:
             excess = f"at least {operations} operations of a rank, limit {limits.max_operations}"
             excess += " (the least for these messages; other algorithms may need fewer)"
-            raise _build_excess(runtime.name, excess)
+            raise _build_excess(runtime.name, excess, "operations")
     largest = max(calls.sizes)
     with blame(chosen.writer):
-        fit = resolve(runtime.fit)(algorithm, largest, calls.topology)
+        # A runtime without such options measures its program without regard to limits.
+        given = (limits,) if runtime.limit_options else ()
+        fit = resolve(runtime.fit)(algorithm, largest, calls.topology, *given)
     if not isinstance(fit, RuntimeFit):
         raise misfit(chosen.writer, f"fitted an algorithm by {type(fit).__name__}")
-    excess = fit.find_excess(limits)
-    if excess:
-        raise _build_excess(runtime.name, excess)
+    resource = fit.find_excess(limits)
+    if resource:
+        raise _build_excess(runtime.name, fit.describe_excess(limits), resource)
     _check_units(runtime.name, calls, fit.units)
     if fit.max_bytes is not None and fit.max_bytes < largest:
         excess = f"sizes up to {format_size(fit.max_bytes)}, above which connections fill up"
-        raise _build_excess(runtime.name, excess)
+        raise _build_excess(runtime.name, excess, "")
     return fit
 
 
@@ -229,8 +249,8 @@ def _check_units(name: str, calls: _Calls, units: int) -> None:
         raise limits.build_error(units)
 
 
-def _build_excess(runtime: str, excess: str) -> InputError:
-    return InputError(f"{runtime} cannot run the algorithm: {excess}", code=_TOO_LARGE)
+def _build_excess(runtime: str, excess: str, resource: str) -> LimitError:
+    return LimitError(f"{runtime} cannot run the algorithm: {excess}").about(resource)
 
 
 def fit_result(
@@ -249,7 +269,7 @@ def fit_result(
     """
     target = request.target
     assert target is not None
-    tries = _list_tries(request, result, search_again)
+    tries = list_tries(request, result, search_again)
     best, following, fastest_ns = next(tries), None, result.time_ns
     for following in tries:
         fastest_ns = min(fastest_ns, following.time_ns)
@@ -264,7 +284,7 @@ def fit_result(
             fitted = target.fit(each.algorithm)
         except InputError as error:
             # The error of the try with the fewest units states the least resources.
-            is_limit = error.diagnostics[0].code == _TOO_LARGE
+            is_limit = error.diagnostics[0].code == TOO_LARGE
             reason = error if reason is None or is_limit else reason
             continue
         fits.append((each, fitted))
@@ -288,7 +308,7 @@ def _chain(
     yield from tries
 
 
-def _list_tries(
+def list_tries(
     request: SynthesisRequest,
     result: SynthesisResult,
     search_again: Callable[[SynthesisRequest], SynthesisResult],

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hub_core.model import Algorithm, CollectiveKind, UsageError
+from hub_core.model.quantities import parse_whole
 from hub_core.pipeline.calls import transform
 from hub_core.pipeline.simulation import TimingSource
 from hub_core.plugin_api import (
     IDEAL,
+    RESOURCES,
     FormatWriter,
     Runtime,
     SelectionWriter,
@@ -19,6 +21,9 @@ from hub_core.plugin_api.offers import Offer
 from hub_core.registry.plugins import Provided, Registry
 from hub_core.verification import in_largest_units
 
+# Limits above this number limit nothing.
+_MAX_LIMIT = 1 << 24
+
 
 @dataclass(frozen=True, slots=True)
 class ChosenRuntime:
@@ -26,6 +31,23 @@ class ChosenRuntime:
 
     runtime: Runtime
     writer: Provided[FormatWriter]
+
+    def with_limits(self, limits: Mapping[str, int | None]) -> ChosenRuntime:
+        """Return the runtime with other limits of the named resources, None for no limit.
+
+        The options of the writer that set these limits are added to those that select the runtime.
+        """
+        options = {
+            self.runtime.limit_options[name]: str(value)
+            for name, value in limits.items()
+            if name in self.runtime.limit_options and value is not None
+        }
+        runtime = replace(
+            self.runtime,
+            limits=self.runtime.limits.with_limits(limits),
+            writer_options={**self.runtime.writer_options, **options},
+        )
+        return replace(self, runtime=runtime)
 
 
 def list_runtimes(registry: Registry) -> list[ChosenRuntime]:
@@ -38,14 +60,18 @@ def list_runtimes(registry: Registry) -> list[ChosenRuntime]:
 
 
 def find_runtimes(names: str, registry: Registry) -> tuple[ChosenRuntime, ...]:
-    """Return the runtimes of names separated by commas, each once; `ideal` gives none.
+    """Return the runtimes of texts separated by commas, each once; `ideal` gives none.
 
-    Raises `UsageError` (`unknown-runtime`) for an unknown name.
+    A text is a name, or a name with limits that replace those of the runtime, such as
+    `executor?blocks=16&block_operations=256`. Raises `UsageError` for an unknown name
+    (`unknown-runtime`), an unknown resource, a repeated one, and a limit that is not a positive
+    integer.
     """
     known = {one.runtime.name: one for one in list_runtimes(registry)}
     chosen = []
-    for name in dict.fromkeys(one.strip() for one in names.split(",")):
-        if name == IDEAL:
+    for text in dict.fromkeys(one.strip() for one in names.split(",")):
+        name, mark, query = text.partition("?")
+        if name == IDEAL and not mark:
             continue
         if name not in known:
             raise UsageError(
@@ -53,8 +79,32 @@ def find_runtimes(names: str, registry: Registry) -> tuple[ChosenRuntime, ...]:
                 cure=f"choose one of {', '.join([*known, IDEAL])}",
                 code="unknown-runtime",
             )
-        chosen.append(known[name])
+        limits = parse_limits(query, text) if mark else {}
+        chosen.append(known[name].with_limits(limits) if limits else known[name])
     return tuple(chosen)
+
+
+def parse_limits(query: str, source: str) -> dict[str, int]:
+    """Parse limits such as `blocks=16&channels=2` by resource; `source` names them in errors.
+
+    Raises `UsageError` for an unknown resource, a repeated one, and a limit that is not an integer
+    of at least 1.
+    """
+    limits: dict[str, int] = {}
+    for part in query.split("&"):
+        name, _, number = part.partition("=")
+        if name not in RESOURCES or name in limits:
+            problem = "is given twice" if name in limits else "is not a resource"
+            cure = f"limit each of {', '.join(RESOURCES)} at most once, as blocks=16"
+            raise UsageError(f"--for {source[:80]}: {name[:40]!r} {problem}", cure=cure)
+        value = parse_whole(number, _MAX_LIMIT)
+        if not value:
+            problem = (
+                f"the limit {number[:40]!r} of {name} is no whole number from 1 to {_MAX_LIMIT}"
+            )
+            raise UsageError(f"--for {source[:80]}: {problem}", cure="give such a number")
+        limits[name] = value
+    return limits
 
 
 def find_runtime(name: str, registry: Registry) -> ChosenRuntime | None:

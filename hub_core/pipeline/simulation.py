@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from hub_core.model import (
     format_ranks,
     placement_of,
 )
+from hub_core.network.links import Occupancy
 from hub_core.network.topology import Topology
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
 from hub_core.pipeline.inputs import as_topology
@@ -27,6 +28,7 @@ from hub_core.plugin_api import (
 )
 from hub_core.plugin_api.runs import SimulationRequest, SimulationResult
 from hub_core.registry.bind_options import OptionText
+from hub_core.registry.compatibility import options_of
 from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Provided, Registry
 
@@ -349,3 +351,29 @@ def _find_simulator(registry: Registry) -> Provided[Simulator] | None:
     """
     offered = registry.all(Simulator)
     return next((provided for provided in offered if provided.offer.machines), None)
+
+
+def create_timer(
+    topology: Topology, size: int, occupancy: Occupancy, backend: str, registry: Registry
+) -> Callable[[Algorithm], int | None]:
+    """Return a function that simulates an algorithm and returns its time in ns, None if unknown.
+
+    It simulates a collective of `size` bytes on `topology` with the simulator `backend`. The link
+    model `occupancy` is passed on if the simulator has such an option. The function always returns
+    None if the simulator is not installed, and if it has no such option but the link model is not
+    SERIALIZATION.
+    """
+    simulators = [offered.offer for offered in registry.all(Simulator) if offered.name == backend]
+    names = {option.name for offer in simulators for option in options_of(offer)}
+    has_choice = "occupancy" in names
+    if not simulators or (not has_choice and occupancy is not Occupancy.SERIALIZATION):
+        return lambda algorithm: None
+    options = {"occupancy": str(occupancy)} if has_choice else {}
+
+    def time_ns(algorithm: Algorithm) -> int | None:
+        result = simulate(
+            algorithm, topology, size, backend=backend, options=options, registry=registry
+        )
+        return result.time_ns
+
+    return time_ns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,35 +11,41 @@ from hub_core.model import (
     Algorithm,
     Collective,
     CollectiveKind,
-    Diagnostic,
     InputError,
-    Severity,
     UnitCounts,
     UsageError,
-    format_time,
 )
 from hub_core.model.count_sources import parse_counts, read_counts
 from hub_core.model.kinds import COUNTS_HELP
 from hub_core.network import Occupancy, Topology
 from hub_core.pipeline.bounded_reads import load_file
+from hub_core.pipeline.bounds import remove_beaten_bounds
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
 from hub_core.pipeline.inputs import as_topology
-from hub_core.pipeline.runtime_fits import create_target, fit_result, list_variants
+from hub_core.pipeline.limit_search import (
+    LimitedSearch,
+    check_necessary_limits,
+    find_sufficient_limits,
+)
+from hub_core.pipeline.runtime_fits import create_target, fit_result, list_tries, list_variants
 from hub_core.pipeline.runtimes import find_runtimes
-from hub_core.pipeline.simulation import DEFAULT_SIMULATOR, TimingSource, check_size, simulate
+from hub_core.pipeline.simulation import (
+    DEFAULT_SIMULATOR,
+    TimingSource,
+    check_size,
+    create_timer,
+)
 from hub_core.plugin_api import (
     IDEAL,
-    ONE_SIZE,
     BudgetReached,
+    LimitError,
     SearchBudget,
-    Simulator,
     SynthesisRequest,
     SynthesisResult,
     Synthesizer,
     resolve,
 )
 from hub_core.registry.bind_options import OptionText
-from hub_core.registry.compatibility import options_of
 from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Provided, Registry
 
@@ -154,6 +160,7 @@ def create_synthesis_request(
                     cure=f"it can express {kinds}; or choose --for {IDEAL}",
                     code="collective-unsupported",
                 )
+            check_necessary_limits(one, collective)
         source = timing or TimingSource(backend)
         variants = list_variants(source, topology, collective_bytes, registry)
         target = create_target(chosen, topology, (collective_bytes, *sizes), variants)
@@ -164,7 +171,7 @@ def create_synthesis_request(
         tuple(range(collective.num_ranks)) if npus is None else tuple(npus),
         occupancy,
         None if wanted is None else tuple(wanted),
-        judge or _create_timer(topology, collective_bytes, occupancy, backend, registry),
+        judge or create_timer(topology, collective_bytes, occupancy, backend, registry),
         progress,
         registry,
         budget or SearchBudget(),
@@ -220,7 +227,7 @@ def run_synthesizer(
     bandwidth, latency_s = topology.bandwidth_bytes_per_s, topology.latency_s
     try:
         slow = replace(topology, bandwidth_bytes_per_s=bandwidth / 1000, latency_s=latency_s * 1000)
-        time_in_ps = _create_timer(
+        time_in_ps = create_timer(
             slow, request.collective_bytes, request.occupancy, request.backend, registry
         )
         time_ps = time_in_ps(result.algorithm)
@@ -229,7 +236,7 @@ def run_synthesizer(
         return result
     if time_ps is None:
         return result
-    return _remove_beaten_bounds(replace(result, time_ns=-(-time_ps // 1000)))
+    return remove_beaten_bounds(replace(result, time_ns=-(-time_ps // 1000)))
 
 
 def fit_to_runtime(
@@ -237,16 +244,55 @@ def fit_to_runtime(
     name: str,
     result: SynthesisResult,
     options: OptionText | None = None,
+    *,
+    finds_limits: bool = True,
 ) -> SynthesisResult:
     """Convert a result of the synthesizer `name` to one that a runtime of the request executes.
 
     The request must have a target. The synthesizer is called again with fewer units if necessary;
-    see `fit_result`. Raises `InputError` if no result can be executed.
+    see `fit_result`. Raises `InputError` if no result can be executed; for an exceeded limit
+    (`LimitError`), it has the least limits that suffice, unless `finds_limits` is False.
     """
-    registry = request.hub or run_registry()
-    synthesizer = registry.find(Synthesizer, name)
+    try:
+        return fit_result(request, result, _search_with(request, name, options))
+    except LimitError as error:
+        if not finds_limits:
+            raise
+        raise add_sufficient_limits(error, [(request, name, result)], options) from None
+
+
+def add_sufficient_limits(
+    error: LimitError,
+    candidates: Sequence[tuple[SynthesisRequest, str, SynthesisResult]],
+    options: OptionText | None = None,
+) -> LimitError:
+    """Return the error with the least limits with which one of the candidates can be executed.
+
+    A candidate is a request, the name of the synthesizer and its result for the target of the
+    request; see `find_sufficient_limits`. `options`: of the synthesizers.
+    """
+
+    def create_search(
+        request: SynthesisRequest, name: str, result: SynthesisResult
+    ) -> LimitedSearch:
+        search_again = _search_with(request, name, options)
+
+        def list_results(again: SynthesisRequest) -> Iterator[SynthesisResult]:
+            is_same = again.units == request.units and again.chunk_limits == request.chunk_limits
+            yield from list_tries(again, result if is_same else search_again(again), search_again)
+
+        return LimitedSearch(request, list_results)
+
+    return find_sufficient_limits(error, [create_search(*one) for one in candidates])
+
+
+def _search_with(
+    request: SynthesisRequest, name: str, options: OptionText | None
+) -> Callable[[SynthesisRequest], SynthesisResult]:
+    """Return a function that calls the synthesizer `name` with these options."""
+    synthesizer = (request.hub or run_registry()).find(Synthesizer, name)
     bound = bound_options(synthesizer, options)
-    return fit_result(request, result, lambda again: _call_within_limits(synthesizer, again, bound))
+    return lambda again: _call_within_limits(synthesizer, again, bound)
 
 
 def estimate_synthesis(name: str, request: SynthesisRequest, registry: Registry) -> int | None:
@@ -318,27 +364,6 @@ def _call_within_limits(
     return replace(result, cuts=tuple(budget.cuts)) if budget.cuts else result
 
 
-def _remove_beaten_bounds(result: SynthesisResult) -> SynthesisResult:
-    """Return the result without bounds above its time, which are wrong, and with warnings.
-
-    A bound equal to the time remains. Every removed bound adds a warning `bound-beaten`, except a
-    bound for messages of one size: with messages of other sizes, an algorithm may be faster.
-    """
-    bounds = {name: bound for name, bound in result.bounds_ns.items() if bound <= result.time_ns}
-    warnings = [
-        Diagnostic(
-            "bound-beaten",
-            f"the lower bound {name}, {format_time(bound)}, is wrong: the algorithm takes "
-            f"{format_time(result.time_ns)}",
-            Severity.WARNING,
-            cure="report this as a bug of the synthesizer that states the bound",
-        )
-        for name, bound in result.bounds_ns.items()
-        if name not in bounds and not name.endswith(ONE_SIZE)
-    ]
-    return replace(result, bounds_ns=bounds, diagnostics=(*result.diagnostics, *warnings))
-
-
 def _check_npus(request: SynthesisRequest) -> None:
     """Raise `UsageError` unless every rank has its own NPU, and all NPUs exist.
 
@@ -358,29 +383,3 @@ def _check_npus(request: SynthesisRequest) -> None:
     if len(set(npus)) < len(npus):
         message = "an NPU is named for two ranks"
         raise UsageError(message, cure="name each NPU once", code="npu-range")
-
-
-def _create_timer(
-    topology: Topology, size: int, occupancy: Occupancy, backend: str, registry: Registry
-) -> Callable[[Algorithm], int | None]:
-    """Return a function that simulates an algorithm and returns its time in ns, None if unknown.
-
-    It simulates a collective of `size` bytes on `topology` with the simulator `backend`. The link
-    model `occupancy` is passed on if the simulator has such an option. The function always returns
-    None if the simulator is not installed, and if it has no such option but the link model is not
-    SERIALIZATION.
-    """
-    simulators = [offered.offer for offered in registry.all(Simulator) if offered.name == backend]
-    names = {option.name for offer in simulators for option in options_of(offer)}
-    has_choice = "occupancy" in names
-    if not simulators or (not has_choice and occupancy is not Occupancy.SERIALIZATION):
-        return lambda algorithm: None
-    options = {"occupancy": str(occupancy)} if has_choice else {}
-
-    def time_ns(algorithm: Algorithm) -> int | None:
-        result = simulate(
-            algorithm, topology, size, backend=backend, options=options, registry=registry
-        )
-        return result.time_ns
-
-    return time_ns

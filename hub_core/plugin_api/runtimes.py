@@ -10,6 +10,7 @@ from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import CollectiveKind
 from hub_core.model.quantities import format_bytes
 from hub_core.plugin_api.options import Reference
+from hub_core.plugin_api.runtime_limits import RuntimeFit, RuntimeLimits
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm
@@ -28,79 +29,6 @@ PREFERENCE_TOLERANCE = 0.05
 
 # Divisors above this number are not listed: no runtime executes that many chunks of a share.
 _MAX_DIVISOR = 1 << 14
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeLimits:
-    """Limits of a runtime for one program; None where it has no limit.
-
-    `unit_bytes`: every chunk is a multiple of this number of bytes, at least of one element; 0 if
-    the runtime serves all sizes with every number of chunks.
-    `max_units`: chunks of a buffer. `max_blocks`: thread blocks of a rank, which wait for each
-    other, so that its GPU must run all of them at once. `max_block_operations`: steps or operations
-    of a thread block. `max_channels`: channels of a program. `max_operations`: operations of a rank
-    above which the runtime spends more time on starting operations than on data.
-    `preferred_blocks`, `preferred_operations`: numbers of a rank up to which an algorithm is chosen
-    although another one is up to 5 % faster.
-    """
-
-    unit_bytes: int = 4
-    max_units: int | None = None
-    max_blocks: int | None = None
-    max_block_operations: int | None = None
-    max_channels: int | None = None
-    max_operations: int | None = None
-    preferred_blocks: int | None = None
-    preferred_operations: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeFit:
-    """Resources of an algorithm as a runtime executes it.
-
-    `blocks`, `operations`: thread blocks, and steps or operations, of the rank with the most.
-    `block_operations`: those of the longest block. `channels`: channels in use. `units`: chunks
-    into which the runtime divides the full buffer. `max_bytes`: largest size that the program
-    serves, None for no limit.
-    """
-
-    blocks: int
-    operations: int
-    block_operations: int
-    channels: int
-    units: int
-    max_bytes: int | None = None
-
-    def find_excess(self, limits: RuntimeLimits) -> str:
-        """Return a text on the first limit that the algorithm exceeds, "" if there is none.
-
-        The order is thread blocks, operations of a block, channels, operations of a rank, chunks.
-        An example is `80 thread blocks of a rank, at most 64 run at once (80 suffice, smaller
-        limits were not tried)`. The first number is sufficient for this algorithm, but not a proven
-        minimum.
-        """
-        for number, limit, text in (
-            (self.blocks, limits.max_blocks, "thread blocks of a rank, at most {} run at once"),
-            (self.block_operations, limits.max_block_operations, "operations of a block, limit {}"),
-            (self.channels, limits.max_channels, "channels, limit {}"),
-            (self.operations, limits.max_operations, "operations of a rank, limit {}"),
-            (self.units, limits.max_units, "chunks of the buffer, limit {}"),
-        ):
-            if limit is not None and number > limit:
-                suffices = f"{number} suffice, smaller limits were not tried"
-                return f"{number} {text.format(limit)} ({suffices})"
-        return ""
-
-    def compute_excess(self, limits: RuntimeLimits) -> float:
-        """Return the largest ratio of thread blocks or operations to their preferred limit.
-
-        The result is at least 1. A resource without a preferred limit does not count.
-        """
-        pairs = (
-            (self.blocks, limits.preferred_blocks),
-            (self.operations, limits.preferred_operations),
-        )
-        return max([1.0, *(number / limit for number, limit in pairs if limit)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +82,10 @@ class Runtime:
     execute the algorithm. `collectives`: kinds that its files can express. `writer_options`:
     options of the writer that select this runtime. `remainder`: how calls are served whose sizes
     the chunks of a program do not divide. `kernel`: value of the option `kernel` with which
-    simulators of machines time its programs; empty for their default.
+    simulators of machines time its programs; empty for their default. `limit_options`: option of
+    the writer by the resource (`RESOURCES`) whose limit it replaces. If it is not empty, `fit` has
+    a fourth parameter `limits: RuntimeLimits`, and the program that it measures respects these;
+    otherwise its resources do not depend on limits.
     """
 
     name: str
@@ -165,6 +96,7 @@ class Runtime:
     writer_options: Mapping[str, str] = field(default_factory=dict)
     remainder: str = ""
     kernel: str = ""
+    limit_options: Mapping[str, str] = field(default_factory=dict)
 
 
 def format_size(size: int) -> str:
@@ -283,6 +215,9 @@ class SynthesisTarget:
     `fit(algorithm)`: the fastest form of the algorithm that the runtime executes at the requested
     size; it raises `InputError` with the exceeded limit if there is none. `is_fitted_later`: the
     caller of the synthesizer calls `fit` itself, for the best of several results.
+    `limits`: those of the runtime, and `replace_limits(limits)`: the target with other limits of
+    resources by name, None for no limit. Both are None with several runtimes, whose limits are not
+    varied.
     """
 
     runtime: str
@@ -290,6 +225,8 @@ class SynthesisTarget:
     max_chunks: int | None
     fit: Callable[[Algorithm], FittedAlgorithm]
     is_fitted_later: bool = False
+    limits: RuntimeLimits | None = None
+    replace_limits: Callable[[Mapping[str, int | None]], SynthesisTarget] | None = None
 
     @property
     def chunks(self) -> UnitLimits:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from hub_core.model.kinds import CollectiveKind
 from hub_core.plugin_api.options import NoOptions, Reference
-from hub_core.plugin_api.runtimes import Merit, RuntimeFit, SynthesisTarget, UnitLimits
+from hub_core.plugin_api.runtime_limits import RuntimeFit
+from hub_core.plugin_api.runtimes import Merit, SynthesisTarget, UnitLimits
 
 if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm, JsonValue

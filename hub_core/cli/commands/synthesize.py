@@ -112,8 +112,8 @@ def _parse_ranks_option(
     "--for",
     "runtime",
     metavar="RUNTIME",
-    help="The runtime that will execute the algorithm, as executor; ideal: no limits (default: that"
-    " of OUT, without OUT ideal).",
+    help="The runtime that will execute the algorithm, as executor, or with limits of your own, as"
+    " 'executor?blocks=16'; ideal: no limits (default: that of OUT, without OUT ideal).",
 )
 @click.option(
     "-o",

@@ -6,7 +6,7 @@ The options are declared here, because they are listed without any of the reader
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from collhub_msccl.runtimes.known_runtimes import (
@@ -96,6 +96,11 @@ class WriteOptions:
     )
     max_steps: int | None = optional(
         "maximum steps per thread block, if the runtime was built with a different limit",
+        OptionType.INT,
+        minimum=1,
+    )
+    max_blocks: int | None = optional(
+        "maximum thread blocks of a rank; default: the limit of the runtime",
         OptionType.INT,
         minimum=1,
     )
@@ -230,6 +235,8 @@ def collhub_checks() -> Sequence[Check | RuleSet]:
 
 _DEFAULT_TARGET = "executor"
 _ELEMENT_BYTES = 4
+# More steps and channels than any file has.
+_ANY = 1 << 20
 _REMAINDER = "calls of other sizes are served by NCCL's own algorithms, or padded by the caller"
 
 
@@ -257,26 +264,52 @@ def _build_target(name: str) -> Runtime:
         f"collhub_msccl.plugin:fit_{name}",
         {"runtime": name},
         _REMAINDER,
+        limit_options={
+            "blocks": "max_blocks",
+            "block_operations": "max_steps",
+            "channels": "max_channels",
+        },
     )
 
 
-def fit_msccl(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
+def fit_msccl(
+    algorithm: Algorithm, collective_bytes: int, topology: Topology, limits: RuntimeLimits
+) -> RuntimeFit:
     """Return the resources of an algorithm on microsoft/msccl; raises as the writer does."""
-    return _fit(algorithm, collective_bytes, "msccl")
+    return _fit(algorithm, collective_bytes, "msccl", limits)
 
 
-def fit_executor(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
+def fit_executor(
+    algorithm: Algorithm, collective_bytes: int, topology: Topology, limits: RuntimeLimits
+) -> RuntimeFit:
     """Return the resources of an algorithm on Azure/msccl-executor-nccl; raises as the writer."""
-    return _fit(algorithm, collective_bytes, "executor")
+    return _fit(algorithm, collective_bytes, "executor", limits)
 
 
-def fit_rccl(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
+def fit_rccl(
+    algorithm: Algorithm, collective_bytes: int, topology: Topology, limits: RuntimeLimits
+) -> RuntimeFit:
     """Return the resources of an algorithm on ROCm/rccl; raises as the writer does."""
-    return _fit(algorithm, collective_bytes, "rccl")
+    return _fit(algorithm, collective_bytes, "rccl", limits)
 
 
-def _fit(algorithm: Algorithm, collective_bytes: int, runtime: str) -> RuntimeFit:
+def _fit(
+    algorithm: Algorithm, collective_bytes: int, runtime: str, limits: RuntimeLimits
+) -> RuntimeFit:
+    """Return the resources of the file for a runtime, written within the limits.
+
+    Limits that are those of the runtime set no option of the writer, so that the file is the one
+    that is written without options. A limit of steps or channels that is None permits any number.
+    """
     # Imported here: the offers of the plugin refer to this module, and need no writer.
     from collhub_msccl.writing.write_xml import measure_fit
 
-    return measure_fit(algorithm, WriteOptions(runtime=runtime, max_bytes=collective_bytes))
+    usual = _build_target(runtime).limits
+    options = WriteOptions(runtime=runtime, max_bytes=collective_bytes)
+    if limits.max_blocks != usual.max_blocks:
+        options = replace(options, max_blocks=limits.max_blocks)
+    if limits.max_block_operations != usual.max_block_operations:
+        options = replace(options, max_steps=limits.max_block_operations or _ANY)
+    if limits.max_channels != usual.max_channels:
+        options = replace(options, max_channels=limits.max_channels or _ANY)
+    return measure_fit(algorithm, options)

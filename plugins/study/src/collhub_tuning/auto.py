@@ -32,6 +32,7 @@ from hub_core.plugin_api import (
     ONE_SIZE,
     TIE,
     BudgetReached,
+    LimitError,
     Merit,
     SearchBudget,
     SynthesisRequest,
@@ -200,8 +201,9 @@ def _fit_candidates(search: _Search) -> None:
     them. Candidates are tried by ascending time, until `_MAX_FITTED` are converted or the next one
     is too slow: more than 1 % slower than the fastest converted one, or 5 % while all converted
     ones exceed the preferred limits of the runtime. Partial results are kept unchanged. A refused
-    candidate gets a reason in `search.failures`. Raises the first `InputError` if no candidate
-    remains.
+    candidate gets a reason in `search.failures`. If no candidate remains, raises the first
+    `LimitError`, extended by the least limits with which one of them can be executed, else the
+    first `InputError`.
     """
     fitted: list[_Candidate] = []
     reason: InputError | None = None
@@ -215,14 +217,21 @@ def _fit_candidates(search: _Search) -> None:
             fitted.append(candidate)
             continue
         try:
-            result = hub_core.fit_to_runtime(candidate.attempt, candidate.name, candidate.result)
+            result = hub_core.fit_to_runtime(
+                candidate.attempt, candidate.name, candidate.result, finds_limits=False
+            )
         except InputError as error:
-            reason = reason or error
+            # The error of an exceeded limit can be extended by a limit that suffices.
+            is_limit = isinstance(error, LimitError) and not isinstance(reason, LimitError)
+            reason = error if reason is None or is_limit else reason
             search.failures[candidate.name] = _get_first_message(error)
             continue
         fitted.append(replace(candidate, result=result, time_ns=result.time_ns))
     if not fitted:
         assert reason is not None
+        if isinstance(reason, LimitError):
+            rows = [(one.attempt, one.name, one.result) for one in search.sort_by_time()]
+            raise hub_core.add_sufficient_limits(reason, rows) from None
         raise reason
     search.fitted = fitted[choose_best([one.merit for one in fitted])]
     search.candidates = fitted

@@ -355,6 +355,9 @@ def _run_comparisons(
     from collhub_tuning.tuned_collectives import TunedCollective
     from hub_core import choose_runtimes, resolve_counts, time_on_runtime
 
+    if "?" in (arguments["runtime"] or ""):
+        message = "limits in --for have no meaning for the files of tune"
+        raise UsageError(message, cure="name the runtimes alone; synthesize and compare use limits")
     registry = context.registry()
     sizes = parse_sizes(arguments["sizes_text"])
     kinds = _parse_kinds(arguments["kinds"], registry)

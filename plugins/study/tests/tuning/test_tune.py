@@ -327,3 +327,10 @@ def test_defects_of_windows(found: list[ServedCalls], defects: list[str]) -> Non
 )
 def test_sizes_in_words(least: int, most: int | None, text: str) -> None:
     assert format_sizes(least, most) == text
+
+
+def test_limits_of_runtimes_have_no_meaning_for_files_of_tune(collhub, tmp_path: Path) -> None:
+    arguments = ["tune", "--collective", "all-gather", "--topology", "ring:4", "--size", "64KiB"]
+    run = collhub(*arguments, "--for", "executor?blocks=4", "--to", "msccl", "-o", tmp_path / "out")
+    assert run.code == 2
+    assert "limits in --for have no meaning for the files of tune" in run.err

@@ -52,7 +52,14 @@ class Attempt:
 
 
 class NoProgramError(Exception):
-    """An attempt fails; the text names the exceeded limit."""
+    """An attempt fails; the text names the exceeded limit.
+
+    `resource`: name of the limited resource (`hub_core.plugin_api.RESOURCES`), "" for other limits.
+    """
+
+    def __init__(self, text: str, resource: str = "") -> None:
+        super().__init__(text)
+        self.resource = resource
 
 
 def assemble(
@@ -112,9 +119,9 @@ class _Assembly:
                 self._memory,
                 self._limits.has_fused_steps,
             )
-            excess = _describe_excess(program, self._limits)
+            excess = _find_excess(program, self._limits)
             if excess:
-                raise NoProgramError(excess)
+                raise excess
             length = np.bincount(program.block, minlength=len(blocks))
             longest, limit = int(length.max(initial=0)), self._limits.max_steps
             if longest <= limit:
@@ -123,7 +130,7 @@ class _Assembly:
             if not self._may_cut:
                 break
             self._cut_more(blocks, length)
-        raise NoProgramError(reason)
+        raise NoProgramError(reason, "block_operations" if reason else "")
 
     def _restart(self, lanes: Lanes) -> None:
         """Replace the lanes (sequences of steps of a rank) and arrange the steps again, uncut.
@@ -199,7 +206,7 @@ class _Assembly:
             return None
         if channel is None:
             needed = f"more than the {max_channels} channels that it has"
-            raise NoProgramError(f"its connections need {needed}")
+            raise NoProgramError(f"its connections need {needed}", "channels")
         return channel
 
     def _cut_more(self, blocks: Blocks, length: Int64Array) -> None:
@@ -271,8 +278,8 @@ def _are_usable(blocks: Blocks, limit: int) -> bool:
     return True
 
 
-def _describe_excess(program: ThreadBlockProgram, limits: Runtime) -> str:
-    """Return a text about the first limit that a program exceeds; "" if it exceeds none.
+def _find_excess(program: ThreadBlockProgram, limits: Runtime) -> NoProgramError | None:
+    """Return an error about the first limit that a program exceeds; None if it exceeds none.
 
     The limit of steps is not checked. The order is: thread blocks of a rank (limit of the runtime),
     XML elements that a rank reads (4 095), thread block that a step waits for (127), end of an
@@ -284,16 +291,18 @@ def _describe_excess(program: ThreadBlockProgram, limits: Runtime) -> str:
     # <algo>, every <gpu>, and the thread blocks and steps of the rank.
     nodes = 1 + program.num_ranks + per_rank + steps
     rules = (
-        (per_rank, limits.max_blocks, "thread blocks"),
-        (nodes, MAX_NODES, "XML elements that it reads for one rank"),
+        (per_rank, limits.max_blocks, "thread blocks", "blocks"),
+        (nodes, MAX_NODES, "XML elements that it reads for one rank", ""),
     )
-    for numbers, limit, noun in rules:
+    for numbers, limit, noun, resource in rules:
         rank = int(numbers.argmax())
         if int(numbers[rank]) > limit:
             needed = f"{int(numbers[rank])} {noun}"
-            return f"rank {rank} needs {needed}, more than the {limit} that it accepts"
+            text = f"rank {rank} needs {needed}, more than the {limit} that it accepts"
+            return NoProgramError(text, resource)
     if int(program.depid.max(initial=0)) > MAX_DEPENDENCY_BLOCK:
-        return f"steps wait for thread blocks above {MAX_DEPENDENCY_BLOCK}, which it cannot name"
+        text = f"steps wait for thread blocks above {MAX_DEPENDENCY_BLOCK}, which it cannot name"
+        return NoProgramError(text)
     # Maximum end of a buffer, used or declared, in chunks.
     buffer_ends = (
         program.src_offset + program.count,
@@ -302,5 +311,6 @@ def _describe_excess(program: ThreadBlockProgram, limits: Runtime) -> str:
     )
     highest = max(int(column.max(initial=0)) for column in buffer_ends)
     if highest > MAX_OFFSET:
-        return f"chunk {highest} is beyond the {MAX_OFFSET} that its offsets reach"
-    return ""
+        text = f"chunk {highest} is beyond the {MAX_OFFSET} that its offsets reach"
+        return NoProgramError(text)
+    return None

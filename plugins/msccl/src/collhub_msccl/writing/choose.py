@@ -44,6 +44,7 @@ from collhub_msccl.writing.spread import (
 )
 from collhub_msccl.writing.thread_blocks import assign_lanes, find_given_lanes
 from hub_core.model import Algorithm, Collective, InputError, Location, StepTable
+from hub_core.plugin_api import LimitError
 from hub_core.verification import verify
 
 # Rows above which the first variant that is safe at every size is chosen: further variants cost
@@ -153,6 +154,7 @@ class _Chooser:
     def __init__(self, task: WritingTask) -> None:
         self._task = task
         self._reason = "the order of its connections makes steps wait for each other in a circle"
+        self._resource = ""
         self._is_deadlock = False
         # Maximum number of lanes of a rank; 0 without lanes.
         steps = task.algorithm.steps
@@ -177,7 +179,7 @@ class _Chooser:
             chosen = replace(task.memory, is_compact=is_compact)
             program = assemble(attempt, chosen, task.limits)
         except NoProgramError as error:
-            self._reason = str(error)
+            self._reason, self._resource = str(error), error.resource
             return None
         # Evaluate the file, as the reader would read it, but without implied true dependencies;
         # not the algorithm from which it was built. The reader's warnings do not apply.
@@ -206,7 +208,7 @@ class _Chooser:
         location = Location(task.algorithm.provenance.source_name or None)
         if not self._is_deadlock:
             message = f"cannot be written for {title}: {self._reason}"
-            return InputError(message, location=location, code="runtime-limit")
+            return LimitError(message, location=location).about(self._resource)
         is_simple = task.protocol == "Simple"
         return InputError(
             f"cannot be written for {title}: it deadlocks at every size,"

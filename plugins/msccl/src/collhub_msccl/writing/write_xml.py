@@ -50,13 +50,15 @@ _MAX_UNITS = (1 << 31) - 1
 def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     """Write an algorithm as one MSCCL-IR XML file for the runtime of the options, with its losses.
 
-    The limits of steps and channels are those of the runtime, unless the options `max_steps` and
-    `max_channels` replace them. The option `channels` gives the number of channels that may be
-    chosen freely. Without it the channels of the algorithm are kept, unless its extension declares
-    that they are not assigned. If counts or offsets are too large for the format, units are joined
-    to larger ones. The notes have the figures of the program, and, if the option `runtime` is
-    given, which versions of the runtime use the file. Raises `InputError` with the exceeded limit
-    if the runtime cannot execute the algorithm, and `UsageError` for options that do not fit it.
+    The limits of thread blocks, steps and channels are those of the runtime, unless the options
+    `max_blocks`, `max_steps` and `max_channels` replace them. The option `channels` gives the
+    number of channels that may be chosen freely. Without it the channels of the algorithm are kept,
+    unless its extension declares that they are not assigned. If counts or offsets are too large for
+    the format, units are joined to larger ones.
+
+    The notes have the figures of the program, and, if the option `runtime` is given, which versions
+    of the runtime use the file. Raises `InputError` with the exceeded limit if the runtime cannot
+    execute the algorithm, and `UsageError` for options that do not fit it.
     """
     coarse = _convert_to_larger_units(algorithm)
     target, chosen = _choose(coarse, options)
@@ -98,11 +100,11 @@ def _choose(
 ) -> tuple[Target, ChosenProgram]:
     """Choose the header and the program of the file for an algorithm whose units fit the format.
 
-    The options `max_steps` and `max_channels` replace the limits of the runtime. With the option
-    `channels`, or if the extension declares the channels as not assigned, channels are chosen
-    freely within that number; otherwise the channels of the algorithm are kept. `is_first`: take
-    the first safe program instead of the best one. Raises `InputError` (`runtime-limit`) for too
-    many ranks or chunks, and the errors of `choose_target` and `choose_program`.
+    The options `max_blocks`, `max_steps` and `max_channels` replace the limits of the runtime. With
+    the option `channels`, or if the extension declares the channels as not assigned, channels are
+    chosen freely within that number; otherwise the channels of the algorithm are kept. `is_first`:
+    take the first safe program instead of the best one. Raises `InputError` (`runtime-limit`) for
+    too many ranks or chunks, and the errors of `choose_target` and `choose_program`.
     """
     target = choose_target(coarse, options)
     # Sizes that no assignment of steps can fit into the runtime.
@@ -119,6 +121,7 @@ def _choose(
     limits = replace(
         runtime,
         max_steps=options.max_steps or runtime.max_steps,
+        max_blocks=options.max_blocks or runtime.max_blocks,
         max_channels=options.max_channels or runtime.max_channels,
     )
     # Addresses in every mode that the file claims.

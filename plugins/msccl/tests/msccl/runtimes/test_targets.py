@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -12,8 +14,11 @@ from collhub_packing.pipelining.schedules import apportion
 from hub_core import create_synthesis_request, run_synthesizer, write
 from hub_core.cli.main import main
 from hub_core.model import Collective, CollectiveKind, InputError, UsageError
+from hub_core.pipeline.limit_search import find_necessary_limit
 from hub_core.pipeline.runtime_fits import count_least_operations
 from hub_core.plugin_api import (
+    RESOURCES,
+    LimitError,
     Merit,
     RuntimeFit,
     RuntimeLimits,
@@ -90,9 +95,8 @@ def test_counts_of_units_divide_every_granule() -> None:
 def test_the_first_exceeded_limit_is_reported() -> None:
     fit = RuntimeFit(blocks=80, operations=900, block_operations=70, channels=1, units=8)
     limits = RuntimeLimits(max_blocks=64, max_operations=500)
-    excess = "80 thread blocks of a rank, at most 64 run at once"
-    suffices = "(80 suffice, smaller limits were not tried)"
-    assert fit.find_excess(limits) == f"{excess} {suffices}"
+    assert fit.find_excess(limits) == "blocks"
+    assert fit.describe_excess(limits) == "80 thread blocks of a rank, at most 64 run at once"
 
 
 def test_fewest_messages_win_within_one_percent_and_preferred_limits_within_five() -> None:
@@ -133,3 +137,95 @@ def test_convert_names_the_nearest_sizes_that_the_runtime_serves(
     message = capsys.readouterr().err
     assert "executor does not serve 4 KiB: the algorithm serves multiples of 24 bytes" in message
     assert "the nearest are 4080 bytes and 4104 bytes" in message
+
+
+def synthesize_within(name: str, kind: str, runtime: str, limits: str) -> RuntimeFit:
+    request = request_of(kind, 8, 64 * KIB, f"{runtime}?{limits}", "switch:8")
+    fit = run_synthesizer(request, name).fit
+    assert fit is not None
+    return fit
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("name", "kind", "runtime", "resource", "limit"),
+    [
+        ("direct", "all-to-all", "executor", "blocks", 3),
+        ("direct", "all-to-all", "msccl", "operations", 9),
+        ("direct", "all-gather", "executor", "block_operations", 2),
+        ("ring", "all-gather", "executor", "operations", 3),
+        ("ring", "all-reduce", "mscclpp", "block_operations", 4),
+        ("halving-doubling", "all-reduce", "rccl", "block_operations", 1),
+        ("auto", "reduce-scatter", "mscclpp", "operations", 3),
+    ],
+)
+def test_the_named_limit_suffices_and_one_less_does_not(
+    name: str, kind: str, runtime: str, resource: str, limit: int
+) -> None:
+    with pytest.raises(LimitError) as refused:
+        synthesize_within(name, kind, runtime, f"{resource}={limit}")
+    assert refused.value.resource == resource
+    (sufficient,) = re.findall(rf"set {resource}=(\d+) in --for", str(refused.value))
+    assert f"{sufficient} {RESOURCES[resource].noun} suffice" in str(refused.value)
+    fit = synthesize_within(name, kind, runtime, f"{resource}={sufficient}")
+    assert fit.get_use(resource) <= int(sufficient)
+    with pytest.raises(LimitError):
+        synthesize_within(name, kind, runtime, f"{resource}={int(sufficient) - 1}")
+
+
+@pytest.mark.once
+def test_limits_that_only_suffice_together_are_named_together() -> None:
+    with pytest.raises(LimitError, match="suffice together") as refused:
+        synthesize_within("ring", "all-gather", "mscclpp", "block_operations=4&operations=9")
+    (query,) = re.findall(r"set (\S+) in --for", str(refused.value))
+    assert synthesize_within("ring", "all-gather", "mscclpp", query)
+
+
+@pytest.mark.parametrize(
+    ("kind", "limits", "message"),
+    [
+        ("all-gather", "chunks=4", "a limit of 4 chunks of the buffer: 8 are necessary for every"),
+        ("all-gather", "operations=1", "1 operations of a rank: 2 are necessary for every"),
+        ("all-to-all", "block_operations=1&blocks=1", "blocks of a rank: 2 are necessary"),
+    ],
+)
+def test_limits_below_the_proven_minimum_are_refused(kind: str, limits: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        request_of(kind, 8, 64 * KIB, f"executor?{limits}", "ring:8")
+
+
+def test_an_all_reduce_may_need_a_single_operation() -> None:
+    collective = Collective(CollectiveKind.ALL_REDUCE, 8, 1)
+    assert find_necessary_limit(collective, RuntimeLimits(), "operations") == 1
+
+
+@pytest.mark.parametrize(
+    ("runtime", "message"),
+    [
+        ("executor?threads=4", "'threads' is not a resource"),
+        ("executor?blocks=2&blocks=3", "'blocks' is given twice"),
+        ("executor?blocks=0", "the limit '0' of blocks is no whole number from 1"),
+        ("executor?blocks=-1", "the limit '-1' of blocks"),
+        ("executor?blocks", "the limit '' of blocks"),
+        ("executor?", "'' is not a resource"),
+    ],
+)
+def test_invalid_limits_are_refused(runtime: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        request_of("all-gather", 8, 64 * KIB, runtime, "ring:8")
+
+
+@pytest.mark.once
+def test_a_written_file_respects_the_limits_of_the_request(tmp_path: Path) -> None:
+    out = tmp_path / "direct.xml"
+    arguments = ["synthesize", "direct", "--collective", "all-gather", "--topology", "switch:8"]
+    arguments += ["--size", "64KiB", "--for", "executor?blocks=7", "-o", str(out)]
+    assert main(arguments) == 0
+    blocks = [gpu.count("<tb ") for gpu in out.read_text().split("<gpu ")[1:]]
+    assert max(blocks) == 7
+
+
+def test_errors_of_limits_keep_their_resource_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(LimitError("too many").about("channels")))
+    assert error.resource == "channels"
+    assert str(error) == "too many"

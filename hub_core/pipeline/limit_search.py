@@ -1,0 +1,224 @@
+"""Find the least limits of a runtime with which a synthesis that failed has a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hub_core.model import Collective, HubError, InputError
+from hub_core.pipeline.runtimes import ChosenRuntime
+from hub_core.plugin_api import (
+    RESOURCES,
+    TOO_LARGE,
+    BudgetReached,
+    LimitError,
+    RuntimeFit,
+    RuntimeLimits,
+    SearchBudget,
+    SynthesisRequest,
+    SynthesisResult,
+    SynthesisTarget,
+)
+
+# Steps of all algorithms that are fitted to find a sufficient limit: some seconds.
+_MAX_WORK = 150_000
+
+Limits = Mapping[str, int | None]
+"""Limits by the name of the resource, None for no limit."""
+
+
+@dataclass(slots=True)
+class LimitedSearch:
+    """A search whose results exceed the limits of a runtime.
+
+    `list_results(target)`: the results to fit for a target: the first one, then those with fewer
+    units. They depend only on the units of the target and are computed once per value of these.
+    """
+
+    request: SynthesisRequest
+    list_results: Callable[[SynthesisRequest], Iterator[SynthesisResult]]
+    _known: dict[tuple[int | None, int | None], list[SynthesisResult]] = field(default_factory=dict)
+
+    def find_results(self, target: SynthesisTarget) -> list[SynthesisResult]:
+        """Return the results for a target, those with the fewest steps first."""
+        key = target.units.max_units, target.max_chunks
+        if key not in self._known:
+            try:
+                rows = list(self.list_results(replace(self.request, target=target)))
+            except HubError:
+                rows = []
+            self._known[key] = sorted(rows, key=lambda row: len(row.algorithm.steps))
+        return self._known[key]
+
+
+def check_necessary_limits(chosen: ChosenRuntime, collective: Collective) -> None:
+    """Raise `InputError` (`runtime-limit`) if a limit of the runtime is below the proven minimum.
+
+    The minimum (`find_necessary_limit`) is necessary for every schedule; the message has it.
+    """
+    limits = chosen.runtime.limits
+    for resource in RESOURCES.values():
+        limit = limits.get_limit(resource.name)
+        necessary = find_necessary_limit(collective, limits, resource.name)
+        if limit is not None and limit < necessary:
+            raise InputError(
+                f"{chosen.runtime.name} has a limit of {limit} {resource.noun}: {necessary} are "
+                f"necessary for every {collective.kind} of {collective.num_ranks} ranks",
+                cure=f"allow {resource.name}={necessary} or more",
+                code=TOO_LARGE,
+            )
+
+
+def find_necessary_limit(collective: Collective, limits: RuntimeLimits, resource: str) -> int:
+    """Return a proven minimum of the limit of a resource, at least 1.
+
+    - `chunks`: the parts of the collective, since ranks send and receive parts.
+    - `operations`: 2 if every rank sends its own data and receives data that nobody added to it, as
+      in an all-gather: an operation that forwards sends only what it receives. Otherwise 1.
+    - `blocks` and `block_operations`: that number of operations, divided by the other limit.
+    """
+    traits, ranks = collective.kind.traits, collective.num_ranks
+    is_even = collective.counts is None and collective.contract is None
+    if resource == "chunks":
+        return traits.parts(ranks) if is_even else 1
+    is_exchange = traits.split_by_source and not traits.is_rooted and not collective.reduces
+    operations = 2 if is_even and is_exchange and ranks > 1 else 1
+    if resource == "operations":
+        return operations
+    other = {"blocks": limits.max_block_operations, "block_operations": limits.max_blocks}
+    return -(-operations // (other.get(resource) or operations))
+
+
+def find_sufficient_limits(error: LimitError, searches: Sequence[LimitedSearch]) -> LimitError:
+    """Return the error of a failed synthesis, extended by the least limits that suffice.
+
+    A trial succeeds if one of `searches`, which have equal targets, has a result that the runtime
+    executes within the limits of the trial. First the resource of the error gets no limit; as long
+    as every result exceeds a further limit, that is removed too. Then each removed limit, in the
+    order of `RESOURCES`, is reduced by bisection to a number with which a trial succeeds although
+    it fails with one less. Trials end after `_MAX_WORK` fitted steps of algorithms; then the
+    message has the numbers that were not tried.
+
+    A number that suffices is a result of the search: another search may need less. The message also
+    has the proven minimum (`find_necessary_limit`) if that is above 1. `error` is returned
+    unchanged if the request has several runtimes, or no limits were found within the work.
+    """
+    target = searches[0].request.target
+    if target is None or target.replace_limits is None or target.limits is None:
+        return error
+    trials = _Trials(target.replace_limits, searches, searches[0].request.budget.part(_MAX_WORK))
+    try:
+        sufficient = _remove_limits(error.resource, trials)
+        if not sufficient or trials.run(sufficient) is None:
+            return error
+    except BudgetReached:
+        return error
+    failed = _bisect(sufficient, target.limits, trials)
+    collective = searches[0].request.collective
+    text = _describe(sufficient, failed, target.limits, collective)
+    query = "&".join(f"{name}={number}" for name, number in sufficient.items())
+    found = error.diagnostics[0]
+    return LimitError(
+        f"{found.message}; {text}",
+        location=found.location,
+        cure=f"set {query} in --for to search within that",
+    ).about(error.resource)
+
+
+@dataclass(slots=True)
+class _Trials:
+    """Trials of limits. `budget`: limits the steps of all fitted algorithms.
+
+    `last_error`: of the last trial that failed because of a limit.
+    """
+
+    replace_limits: Callable[[Limits], SynthesisTarget]
+    searches: Sequence[LimitedSearch]
+    budget: SearchBudget
+    last_error: LimitError | None = None
+
+    def run(self, limits: Limits) -> RuntimeFit | None:
+        """Return the resources of the first result that fits into the limits, None if none does.
+
+        Raises `BudgetReached` if the budget is used up.
+        """
+        target = self.replace_limits(limits)
+        self.last_error = None
+        for search in self.searches:
+            for result in search.find_results(target):
+                self.budget.spend(len(result.algorithm.steps))
+                try:
+                    return target.fit(result.algorithm).fit
+                except LimitError as error:
+                    self.last_error = error
+                except InputError:
+                    # The size is not served, or the writer refuses the algorithm.
+                    continue
+        return None
+
+
+def _remove_limits(resource: str, trials: _Trials) -> dict[str, int]:
+    """Remove limits until a trial succeeds; return the use of these resources, {} without success.
+
+    `resource`: the first limit to remove. Then the one that the last failed result exceeds follows.
+    """
+    removed: list[str] = []
+    while resource and resource not in removed:
+        removed.append(resource)
+        fit = trials.run(dict.fromkeys(removed))
+        if fit is not None:
+            return {name: fit.get_use(name) for name in RESOURCES if name in removed}
+        resource = "" if trials.last_error is None else trials.last_error.resource
+    return {}
+
+
+def _bisect(sufficient: dict[str, int], present: RuntimeLimits, trials: _Trials) -> dict[str, int]:
+    """Reduce sufficient limits in place; return the largest smaller number that failed, by name.
+
+    A resource whose present limit suffices together with the other numbers is removed from
+    `sufficient`. If the budget is used up, numbers between the returned and the sufficient one are
+    not tried.
+    """
+    failed = {name: present.get_limit(name) or 0 for name in sufficient}
+    is_single = len(sufficient) == 1
+    try:
+        for name, low in list(failed.items()):
+            if not is_single and trials.run({**sufficient, name: low}) is not None:
+                del sufficient[name]
+                continue
+            while sufficient[name] - failed[name] > 1:
+                middle = (sufficient[name] + failed[name]) // 2
+                if trials.run({**sufficient, name: middle}) is None:
+                    failed[name] = middle
+                else:
+                    sufficient[name] = middle
+    except BudgetReached:
+        pass
+    return failed
+
+
+def _describe(
+    sufficient: Mapping[str, int],
+    failed: Mapping[str, int],
+    limits: RuntimeLimits,
+    collective: Collective,
+) -> str:
+    """Describe sufficient numbers, such as `80 thread blocks of a rank suffice, 79 do not`."""
+    numbers, notes = [], []
+    for name, number in sufficient.items():
+        numbers.append(f"{number} {RESOURCES[name].noun}")
+        if number - failed[name] > 1:
+            notes.append(f"{failed[name] + 1} to {number - 1} were not tried")
+        else:
+            notes.append(f"{number - 1} {_agree(number - 1, 'does', 'do')} not")
+        necessary = find_necessary_limit(collective, limits, name)
+        if necessary > 1:
+            notes.append(f"{necessary} are necessary")
+    verb = "suffice together" if len(numbers) > 1 else "suffice"
+    if numbers == [f"1 {RESOURCES[next(iter(sufficient))].noun}"]:
+        verb = "suffices"
+    return f"{' and '.join(numbers)} {verb} ({', '.join(notes)})"
+
+
+def _agree(number: int, singular: str, plural: str) -> str:
+    return singular if number == 1 else plural

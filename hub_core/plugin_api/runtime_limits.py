@@ -1,0 +1,165 @@
+"""Limits of a runtime for one program, and the resources of an algorithm that they limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from hub_core.model.diagnostics import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A resource that runtimes limit.
+
+    `name`: its name in `--for RUNTIME?NAME=N`; `used`: attribute of `RuntimeFit`; `limit`:
+    attribute of `RuntimeLimits`; `noun`: for messages; `excess`: text after the number of an excess
+    with `{}` for the limit.
+    """
+
+    name: str
+    used: str
+    limit: str
+    noun: str
+    excess: str
+
+
+RESOURCES = {
+    each.name: each
+    for each in (
+        Resource(
+            "blocks",
+            "blocks",
+            "max_blocks",
+            "thread blocks of a rank",
+            "thread blocks of a rank, at most {} run at once",
+        ),
+        Resource(
+            "block_operations",
+            "block_operations",
+            "max_block_operations",
+            "operations of a block",
+            "operations of a block, limit {}",
+        ),
+        Resource("channels", "channels", "max_channels", "channels", "channels, limit {}"),
+        Resource(
+            "operations",
+            "operations",
+            "max_operations",
+            "operations of a rank",
+            "operations of a rank, limit {}",
+        ),
+        Resource(
+            "chunks", "units", "max_units", "chunks of the buffer", "chunks of the buffer, limit {}"
+        ),
+    )
+}
+"""Resources by name, in the order in which limits are checked."""
+
+TOO_LARGE = "runtime-limit"
+"""Code of errors for an algorithm that exceeds a limit of its runtime."""
+
+
+class LimitError(InputError):
+    """A program exceeds a limit (`runtime-limit`). `resource`: the name of the limited resource."""
+
+    default_code = TOO_LARGE
+    resource = ""
+
+    def about(self, resource: str) -> LimitError:
+        """Set the resource that is exceeded, and return this error."""
+        self.resource = resource
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (*super().__reduce__(), {"resource": self.resource})
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeLimits:
+    """Limits of a runtime for one program; None where it has no limit.
+
+    `unit_bytes`: every chunk is a multiple of this number of bytes, at least of one element; 0 if
+    the runtime serves all sizes with every number of chunks.
+    `max_units`: chunks of a buffer. `max_blocks`: thread blocks of a rank, which wait for each
+    other, so that its GPU must run all of them at once. `max_block_operations`: steps or operations
+    of a thread block. `max_channels`: channels of a program. `max_operations`: operations of a rank
+    above which the runtime spends more time on starting operations than on data.
+    `preferred_blocks`, `preferred_operations`: numbers of a rank up to which an algorithm is chosen
+    although another one is up to 5 % faster.
+    """
+
+    unit_bytes: int = 4
+    max_units: int | None = None
+    max_blocks: int | None = None
+    max_block_operations: int | None = None
+    max_channels: int | None = None
+    max_operations: int | None = None
+    preferred_blocks: int | None = None
+    preferred_operations: int | None = None
+
+    def get_limit(self, resource: str) -> int | None:
+        """Return the limit of a resource (a name in `RESOURCES`), None without a limit."""
+        limit: int | None = getattr(self, RESOURCES[resource].limit)
+        return limit
+
+    def with_limits(self, limits: Mapping[str, int | None]) -> RuntimeLimits:
+        """Return these limits with other ones for the named resources; None removes a limit."""
+        values = {RESOURCES[name].limit: value for name, value in limits.items()}
+        return replace(self, **values)  # type: ignore[arg-type]  # Only limits are replaced.
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFit:
+    """Resources of an algorithm as a runtime executes it.
+
+    `blocks`, `operations`: thread blocks, and steps or operations, of the rank with the most.
+    `block_operations`: those of the longest block. `channels`: channels in use. `units`: chunks
+    into which the runtime divides the full buffer. `max_bytes`: largest size that the program
+    serves, None for no limit.
+    """
+
+    blocks: int
+    operations: int
+    block_operations: int
+    channels: int
+    units: int
+    max_bytes: int | None = None
+
+    def get_use(self, resource: str) -> int:
+        """Return how much of a resource (a name in `RESOURCES`) the program uses."""
+        number: int = getattr(self, RESOURCES[resource].used)
+        return number
+
+    def find_excess(self, limits: RuntimeLimits) -> str:
+        """Return the name of the first resource whose limit is exceeded; "" if there is none.
+
+        The order is that of `RESOURCES`: thread blocks, operations of a block, channels, operations
+        of a rank, chunks.
+        """
+        for name in RESOURCES:
+            limit = limits.get_limit(name)
+            if limit is not None and self.get_use(name) > limit:
+                return name
+        return ""
+
+    def describe_excess(self, limits: RuntimeLimits) -> str:
+        """Describe the first exceeded limit; "" if there is none.
+
+        An example is `80 thread blocks of a rank, at most 64 run at once`.
+        """
+        name = self.find_excess(limits)
+        if not name:
+            return ""
+        return f"{self.get_use(name)} {RESOURCES[name].excess.format(limits.get_limit(name))}"
+
+    def compute_excess(self, limits: RuntimeLimits) -> float:
+        """Return the largest ratio of thread blocks or operations to their preferred limit.
+
+        The result is at least 1. A resource without a preferred limit does not count.
+        """
+        pairs = (
+            (self.blocks, limits.preferred_blocks),
+            (self.operations, limits.preferred_operations),
+        )
+        return max([1.0, *(number / limit for number, limit in pairs if limit)])
