@@ -45,12 +45,14 @@ def parse_pairs(
 def assign(
     assignments: Assignments, declared: Mapping[str, Sequence[Option]]
 ) -> dict[str, dict[str, str]]:
-    """Assign every option to the components that declare it, such as `reader` and `writer`.
+    """Give each option of the command line (`-O`) to the components that declare it.
 
-    `declared`: options by component. `key` is assigned to every component that declares it,
+    Components are the parts of a command that take options, such as `reader`, `writer` or a pass.
+    `declared`: options by component. `key` goes to every component that declares it,
     `component.key` only to that component, where it takes precedence over `key`. `name.key` of an
-    option of pairs is assigned to every component that declares `name`. Raises `UsageError` with
-    the closest option for a key that no component declares.
+    option of pairs (several values by key) goes to every component that declares `name`. Returns
+    texts by component and name. Raises `UsageError` with the closest option for a key that no
+    component declares.
     """
     values_by_component: dict[str, dict[str, str]] = {component: {} for component in declared}
     for key, value in sorted(assignments.items(), key=lambda item: "." in item[0]):
@@ -76,11 +78,11 @@ def assign(
 
 
 def _find_pairs(key: str, declared: Mapping[str, Sequence[Option]]) -> dict[str, str]:
-    """Find the components that declare an option of pairs `name` for the key `name.key`.
+    """Find the components for a key `name.key` of an option of pairs, which has values by key.
 
-    Returns `name.key` without the component, by component. If the key begins with the name of a
-    component, as in `reader.bandwidth.nvlink`, only that component counts; otherwise all that
-    declare such an option. `-` in `name` stands for `_`, the rest of the key is unchanged. Empty
+    Returns, by component that declares such an option `name`, the key without a component. If the
+    key begins with the name of a component, as in `reader.bandwidth.nvlink`, only that component
+    counts; otherwise all do. `-` in `name` stands for `_`; the rest of the key is unchanged. Empty
     for any other key.
     """
     prefix, _, rest = key.partition(".")
@@ -101,12 +103,12 @@ def _names(options: Sequence[Option]) -> list[str]:
 
 
 def _suggest_option(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
-    """Return the remedy for an unknown option.
+    """Return the remedy for an option that no component declares in this spelling.
 
-    If a component declares the last part of the name: the full name with the first such component.
-    Else, for a time limit (`timeout`, `time_limit`): `--timeout`. Else the closest known name or,
-    if none is close, all known names in alphabetical order. If no component declares an option, the
-    text says so.
+    The first rule that applies: if a component declares the last part of the name, the full name
+    with the first such component; for a time limit (`timeout`, `time_limit`), `--timeout`; the
+    closest known name; all known names in alphabetical order. If no component declares any option,
+    the text says so.
     """
     for component, options in declared.items():
         if name in _names(options):

@@ -29,11 +29,12 @@ class BashWords(BashComplete):
     """
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the complete words before the one being completed, and that word as typed so far.
+        """Join the words that bash split: return (words before the last one, last word as typed).
 
         bash splits words at `=` and `:`. A part that consists only of these characters is joined to
-        the word before it, and so is the part after it. Stores in `_typed` how many characters at
-        the start of the word bash does not replace, which are those up to the last such character.
+        the word before it, and so is the part after it. bash replaces only the part of the last
+        word after its last such character; `_typed` is set to the number of characters before that
+        part.
         """
         parts, last = super().get_completion_args()
         words: list[str] = []

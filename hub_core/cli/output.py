@@ -26,11 +26,11 @@ _HANGING = 4
 
 
 def print_line(line: str = "") -> None:
-    """Print one line of data on standard output, with coloured verdicts.
+    """Print one line of data on standard output; `coloured_line` colours a verdict in it.
 
-    Control characters are escaped. If the line is longer than the terminal is wide, it is wrapped
-    between words; the continuation lines are indented by 4 more than the line. Lines are not
-    wrapped where standard output is no terminal.
+    Control characters are escaped. A line that is wider than the terminal is wrapped between words
+    and not coloured; its continuation lines are indented by 4 more than the line. Without a
+    terminal, lines are not wrapped.
     """
     text = one_line(line)
     room = _get_terminal_width()

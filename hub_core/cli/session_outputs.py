@@ -235,11 +235,11 @@ def choose_path(target: ChosenOutput, opened: OpenedAlgorithm, *, force: bool) -
 
 
 def place_in_folder(target: ChosenOutput, stem: str) -> ChosenOutput:
-    """Append `stem`, with the suffix of the format, to an output `folder/`.
+    """Complete an output that ends with a slash by a file name in that folder.
 
-    The suffix is the first one of a format of a single file; a format of one file per rank, and one
-    without suffixes, adds none, as its rank files extend the prefix. Other outputs, and formats
-    that are folders, are returned unchanged.
+    The name is `stem` and the first suffix of the format. There is no suffix for a format with one
+    file per rank, whose files extend the name as a prefix, and for a format without suffixes. Other
+    outputs, and those whose format is itself a folder, are returned unchanged.
     """
     from hub_core.plugin_api import Layout
 

@@ -290,9 +290,9 @@ def readme(nouns: Sequence[str]) -> str:
 def _generate_hook(name: str, kinds: Sequence[OfferKind]) -> Iterator[str]:
     """Yield the source lines of one hook function, which returns an example of each kind.
 
-    `name`: the hook; `kinds`: kinds of offers of that hook. The lines begin with two empty ones. If
-    the signature is longer than 100 characters, the return type moves to a line of its own, or with
-    one type per line if that is too long as well. If the docstring is longer than that, it gives
+    `name`: the hook; `kinds`: kinds of offers of that hook. The first two lines are empty. In a
+    signature longer than 100 characters, the return type has a line of its own, or one line per
+    type if it does not fit. A docstring longer than 100 characters is replaced by one that gives
     only the number of kinds.
     """
     types = " | ".join(kind.type.__name__ for kind in kinds)

@@ -42,10 +42,11 @@ class PassStep:
         return self.name.replace("-", "_")
 
     def own(self, declared: Sequence[Option]) -> dict[str, str]:
-        """Return the options after this pass that the pass itself declares, by key as given.
+        """Select the options given after this pass that the pass declares; keys are as given.
 
-        A key matches if it is the name of a declared option, with `-` for `_`, either without a
-        prefix or with the prefix `side.`, the name of this pass. All other options are omitted.
+        `declared`: options of the pass. A key is the name of one of them, with `-` for `_`, alone
+        or after the prefix `side.` (the name of this pass). The other options are for the reader,
+        the writer or other passes, and are omitted.
         """
         names = {option.name for option in declared}
         options = {}
@@ -145,10 +146,11 @@ class SearchWorkers:
         return self.engine or DEFAULT_ENGINE
 
     def sides(self, session: Session) -> Mapping[str, tuple[Option, ...]]:
-        """Return the options of the engine as a mapping with one entry.
+        """Return the declared options of the engine that starts the workers, by component.
 
-        The key is the name of the engine with `_` for `-`, as in `-O`. The mapping is empty if the
-        command line names no engine and the default engine is not installed.
+        The component is the name of the engine with `_` for `-`, as in `-O`. Empty if the command
+        line names no engine and the default engine is not installed. Raises `HubError` if a named
+        engine is not installed.
         """
         if not self._is_installed(session):
             return {}
@@ -237,10 +239,11 @@ def _separate_pass_options(args: Sequence[str]) -> tuple[list[str], list[PassSte
 
 
 def _read_flag(args: Sequence[str], i: int) -> tuple[str, str, int]:
-    """Return (flag, value, number of words) of the argument at `i`.
+    """Read a `--pass` or `-O` among the arguments: return (flag, value, number of its words).
 
-    Recognised are `--pass NAME`, `--pass=NAME`, `-O PAIR` and `-OPAIR`. Any other word gives ("",
-    "", 1), and so does `--pass` as the last word; a last `-O` has an empty value.
+    `i`: index of the argument. Recognised are `--pass NAME`, `--pass=NAME`, `-O PAIR` and `-OPAIR`.
+    Any other word gives ("", "", 1), and so does `--pass` as the last word; a last `-O` has an
+    empty value.
     """
     word = args[i]
     if word in (_PASS, _OPTION) and i + 1 < len(args):

@@ -347,11 +347,11 @@ def _create_simulation(
 def _build_timed_variant(
     result: SynthesisResult, simulation: SimulationResult, session: Session
 ) -> SynthesisResult:
-    """Apply the passes that a simulation names to the algorithm of a result.
+    """Replace the algorithm of a result by the variant that a simulation found to be the fastest.
 
-    The passes are applied in their order, each with its options. The time is that of the simulation
-    in ns; if it is None or 0, the former time is kept. If there is at least one pass, the statistic
-    `variant` describes the passes and their options.
+    The variant is made by the passes that the simulation names, in their order and each with its
+    options; the statistic `variant` describes them. Without passes the algorithm is unchanged. The
+    time in ns is that of the simulation, or the former one if that is None or 0.
     """
     from hub_core.pipeline.runtimes import build_variant
 

@@ -149,11 +149,10 @@ class _Table:
         return tuple(spent_by_group)
 
     def _group_rows(self, *keys: Int64Array) -> list[tuple[Int64Array, int]]:
-        """Group the rows of this table by a combination of keys.
+        """Group the rows of this table by several keys; return (rows, number of rows) per group.
 
-        Returns one pair (rows, number of rows) per group. `keys`: int64 arrays with one value per
-        row. Groups are ordered by the first key, then by the next ones; the rows of a group are
-        ascending. Empty for a table without rows.
+        `keys`: int64 arrays with one value per row. Groups are ordered by the first key, then by
+        the next ones; the rows of a group are ascending. Empty for a table without rows.
         """
         order = np.lexsort(keys[::-1])
         table = np.stack([key[order] for key in keys])

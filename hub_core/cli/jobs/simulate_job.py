@@ -141,10 +141,10 @@ def simulate_and_report(
 
 
 def _merge_findings(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Merge findings that differ only in rank and place within the file into the first of them.
+    """Merge findings that differ only in rank and place within the file into the first one.
 
-    The message of the merged finding adds the distinct ranks of the later ones in ascending order,
-    if they have any. The order is that of first appearance.
+    The order is that of first appearance. The message of a merged finding names the distinct ranks
+    of the other findings in ascending order; findings without a rank add none.
     """
     ranks: dict[Diagnostic, list[int]] = {}
     first: dict[Diagnostic, Diagnostic] = {}

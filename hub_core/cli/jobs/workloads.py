@@ -150,10 +150,11 @@ def print_workload(
 
 
 def _count_collectives(workload: Workload) -> list[CollectiveCalls]:
-    """Count the collectives of a job by kind, bytes, number of ranks, and uneven or not.
+    """Count the collectives of a job: one row per kind, number of ranks and bytes.
 
-    Unknown bytes (negative) are reported as 0. Each row has the number of groups and of calls; a
-    call counts once per rank. Rows are sorted by bytes times calls, highest first.
+    Uneven collectives have rows of their own, with `-v` after the kind. A row has the number of
+    groups and of calls; a call counts once for each rank that takes part. Unknown bytes (negative)
+    are reported as 0. Rows are sorted by bytes times calls, highest first.
     """
     # Imported here, and below: the help of the commands needs no numpy.
     import numpy as np

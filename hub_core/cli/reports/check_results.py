@@ -85,10 +85,10 @@ class Baseline(Report, tag="collhub/baseline-1", frozen=True, kw_only=True):
 def locate_findings(checked: Sequence[CheckedSource]) -> list[FileFinding]:
     """Return the findings of all inputs with URI, line and fingerprint, in the order of the inputs.
 
-    An input that failed without an error gets the error `not-verified`. A note of a rule that has
-    errors becomes an error, because it gives the number of errors that are not listed. The
-    fingerprint is a hash of code, file, rank, message without line numbers, and the number of equal
-    findings before.
+    A fingerprint identifies a finding in later runs, also if lines move: it is a hash of code,
+    file, rank, message without line numbers, and the number of equal findings before. An input that
+    failed without an error gets the error `not-verified`. A note of a rule that has errors becomes
+    an error, because it gives the number of errors that are not listed.
     """
     located: list[FileFinding] = []
     occurrences: dict[str, int] = {}

@@ -44,10 +44,11 @@ class ReportFiles:
     reported: list[Diagnostic]
 
     def note(self, source: str, ok: bool, diagnostics: Sequence[Diagnostic]) -> CheckedSource:
-        """Return the verdict on one input in the form that `write` needs.
+        """Collect the findings on one input, for the files that `write` writes.
 
-        The findings are those that readers reported since the last call, without those in
-        `diagnostics`, and then `diagnostics`. Clears `self.reported`.
+        They are the findings that readers reported since the last call (`self.reported`, which is
+        cleared), except for those in `diagnostics`, followed by `diagnostics`. `ok`: the verdict.
+        Returns them with the input and the verdict.
         """
         # Imported here, as below: the help of the command needs no reports.
         from hub_core.cli.reports.check_results import CheckedSource

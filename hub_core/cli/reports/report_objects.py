@@ -44,11 +44,12 @@ def cut_fields(cuts: Sequence[SearchCut]) -> dict[str, str]:
 
 
 def change_lines(changes: Sequence[JobChange]) -> list[str]:
-    """Format one line per change of a job, in their order, then each assumption once.
+    """Describe what each change of a job saves, in one line per change, then each assumption.
 
-    A line has the time of the changed job and of the unchanged one, their difference as `saves`
-    (also for 0) or `costs`, as a time and in percent of the unchanged time (0.0 if that is 0), and,
-    if both its limits are known, the band of the saving that the held-out error of the model gives.
+    A line has the time of the changed job and of the unchanged one, and their difference: `saves`
+    (also for 0) or `costs` a time, and its percentage of the unchanged time (0.0 if that is 0). If
+    both limits of the saving are known, their band follows; it comes from the error of the model on
+    held-out measurements. An assumption of several changes is listed once.
     """
     lines = []
     for change in changes:

@@ -71,11 +71,11 @@ class Lanes:
 
 
 def lanes(steps: StepTable) -> Lanes:
-    """Count the lanes per rank, the steps of the longest lane, and the fused steps.
+    """Count the lanes of each rank; return the most, the length of the longest, and fused steps.
 
-    A lane is a pair of rank and lane number; steps without a lane (-1) are ignored. A send that
-    forms one instruction with the preceding receive is fused, and is not counted in the length of
-    its lane. `most` (lanes of the rank with the most) and `longest` are 0 if no step has a lane.
+    A lane is a pair of rank and lane number; steps without a lane (-1) are ignored. Its length is
+    its number of steps without fused sends: those that form one instruction with the preceding
+    receive. `most` and `longest` are 0 if no step has a lane.
     """
     named = np.flatnonzero(steps.lane >= 0)
     pairs = np.stack([steps.rank[named], steps.lane[named]])
@@ -120,11 +120,12 @@ def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
 
 
 def critical_path(steps: StepTable) -> CriticalPath | None:
-    """Find the longest chains over dependencies and messages; None if there is a cycle.
+    """Find the longest chains of steps that wait for each other; None if there is a cycle.
 
-    Returns the most steps and the most messages in a chain; the two may come from different chains.
-    A RECV follows the SEND that it matches; an unmatched RECV has no predecessor. Both numbers are
-    0 without steps. Takes O(steps + dependencies) time plus a constant per level.
+    A step waits for its dependencies, and a RECV for the SEND that it matches; an unmatched RECV
+    waits for no message. Returns the most steps and the most messages in a chain; the two may come
+    from different chains, and are 0 without steps. Takes O(steps + dependencies) time plus a
+    constant per level.
     """
     parent, child, is_message = _list_edges(steps)
     order = np.argsort(parent, kind="stable")

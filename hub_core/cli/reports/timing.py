@@ -114,8 +114,8 @@ def judge(
     `results`: results of `backend` by size in bytes; the order is kept. `bounded`: the network for
     which bounds are proven, None for `topology`. A `Timing` has the result, its bound, the exact
     time and its uncertainty in ps (from `exact_time`), and whether the contents of the algorithm
-    are known. All bounds are None if in any result messages do not share links. A bound is None if
-    no method proves one, as for custom collectives.
+    are known. A bound is None if no method proves one, as for custom collectives; all are None if
+    the simulator let messages use a link at full rate at the same time.
     """
     collective = algorithm.collective
     sizes = list(results)
