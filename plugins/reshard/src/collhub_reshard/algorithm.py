@@ -48,14 +48,14 @@ from hub_core.network import Topology
 
 
 def build_collective(layout: BoxLayout, origins: Sequence[Origin]) -> Collective:
-    """Build the custom collective whose contract describes the resharding.
+    """Build the custom collective whose contract says where every byte of a resharding comes from.
 
-    For every output unit, the contract names the rank and the unit of its INPUT from which it
-    comes. Replicas of a box have equal inputs, but the contract names only the replica that is
-    sent. If several origins have the same output unit, the output is their sum. Empty origins are
-    skipped. Buffer sizes are those of `layout`; a rank without input units has no defined INPUT.
-    The unit count of the collective is the largest number of units in any input or output, at least
-    1.
+    For every unit of OUTPUT, the contract names the rank and the unit of its INPUT that contains
+    the data. `origins`: which device's box each receiver got; empty ones are skipped. If several
+    origins have the same output unit, the output is their sum. If several devices hold the same
+    box, only the one that sent it is named. Buffer sizes are those of `layout`; a rank without
+    input units has no defined INPUT. The unit count of the collective is the largest size of any
+    INPUT or OUTPUT, at least 1.
     """
     parts = [_build_contributions(layout, origin) for origin in origins if origin.high > origin.low]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
@@ -71,7 +71,7 @@ def build_collective(layout: BoxLayout, origins: Sequence[Origin]) -> Collective
 
 
 def _build_contributions(layout: BoxLayout, origin: Origin) -> tuple[Int64Array, ...]:
-    """Return the contract rows of one origin: a part of a box at one receiver.
+    """Return the contract rows of one origin: a part of a box that a receiver got from a device.
 
     The columns are (receiving rank, offset in OUTPUT, source rank, unit of its INPUT), each int64
     with one entry per unit.
@@ -84,7 +84,7 @@ def _build_contributions(layout: BoxLayout, origin: Origin) -> tuple[Int64Array,
 
 
 def _list_units(region: Region) -> Int64Array:
-    """Return the numbers of all units of a region, run after run: int64[units]."""
+    """Return the numbers of all units of a region, run of contiguous units after run: int64."""
     inside = np.arange(region.run_units, dtype=np.int64)
     units: Int64Array = (region.starts[:, None] + inside).reshape(-1)
     return units
@@ -111,11 +111,12 @@ class ReceiverTurns:
     _last_out: dict[int, Fraction] = field(default_factory=dict)
 
     def awaited(self, piece: Piece, audience: Audience) -> FinishedPiece | None:
-        """Return the piece of another sender that must arrive before this piece may start.
+        """Return the piece of another sender that must arrive before this piece starts, or `None`.
 
-        This is the last piece on the card of the first receiving host. Returns `None` if there is
-        none, if the same sender sent it, or if this sender is itself busy until the end of that
-        piece or longer.
+        Pieces (scheduled parts of boxes) that enter the same host share its card. So this is the
+        last piece recorded for the first host that receives this piece. It is `None` if there is
+        none, if the same sender sent it, or if this sender's own last piece ends at the same time
+        as that piece or later.
         """
         sender_free_at = self._last_out.get(piece.sender, Fraction(0))
         # Chains begin at the first host and keep their order after it.
@@ -128,7 +129,8 @@ class ReceiverTurns:
     def pass_on(self, piece: Piece, row: int, audience: Audience) -> None:
         """Record a piece as the last one on the cards of its sender and of its receiving hosts.
 
-        For each host, the first device is recorded as the receiving device. `row`: unit task.
+        For each receiving host, its first device is recorded as the one at which the piece arrives.
+        `row`: number of the unit task (a box with its senders and receivers).
         """
         self._last_out[piece.sender] = piece.end
         for host, devices in audience.hosts.items():
@@ -136,12 +138,13 @@ class ReceiverTurns:
 
 
 def build_tree_transfers(topology: Topology, audience: Audience, chunks: int) -> list[Transfer]:
-    """Send a box over trees that are packed on the topology; return the transfers.
+    """List the transfers that send a box over several spanning trees of the topology at once.
 
-    Each tree carries a fraction of the box in proportion to its rate, in `chunks` parts, from
-    parents to children. Chunk by chunk, all trees send one part. Only the sender, the receivers and
-    the switches forward data. This is optimal among such trees, but other NPUs could also help, so
-    it is a heuristic for Steiner trees.
+    The trees are packed so that their total rate is the largest. Each carries a fraction of the box
+    in proportion to its rate, divided into `chunks` parts. The transfers are listed chunk by chunk,
+    and in a chunk tree by tree, from parents to children. Only the sender, the receivers and
+    switches forward data. This is optimal among such trees, but other NPUs could help too, so it is
+    only a heuristic.
     """
     receivers = [device for devices in audience.hosts.values() for device in devices]
     nodes = (audience.sender, *receivers)
@@ -161,10 +164,10 @@ def build_tree_transfers(topology: Topology, audience: Audience, chunks: int) ->
 
 @lru_cache(maxsize=256)
 def _pack_trees(topology: Topology, nodes: tuple[int, ...]) -> tuple[SpanningTree, ...]:
-    """Pack spanning trees from the first node to all others, with the maximum total rate.
+    """Pack spanning trees from the first of `nodes` to all others, with the largest total rate.
 
-    Only the subnetwork of `nodes` (NPUs) is used. If it has switches, they are first replaced by
-    direct links between NPUs. Results are cached.
+    Only `nodes` (numbers of NPUs) and switches take part. Switches are first replaced by direct
+    links between NPUs. Results are cached.
     """
     graph = CapacityGraph.of(topology.subset(nodes))
     rate = broadcast_rate(graph, 0)
@@ -177,11 +180,11 @@ def _pack_trees(topology: Topology, nodes: tuple[int, ...]) -> tuple[SpanningTre
 def _send_down_tree(
     tree: SpanningTree, nodes: tuple[int, ...], part: tuple[Fraction, Fraction], first: int
 ) -> list[Transfer]:
-    """List the transfers of one part of a box down a tree, by depth, then by node number.
+    """List the transfers that send one part of a box down a tree, ordered by depth, then by node.
 
-    `nodes`: the device of every node of the tree; node 0 is the root. `first`: the number of
-    transfers before these ones. The parent of a transfer is the number of the transfer that brought
-    the part to its sender, -1 at the root.
+    `nodes`: the device of every node of the tree; node 0 is the root. `part`: (first, last)
+    fraction of the box. `first`: number of transfers that precede these. The `parent` of a transfer
+    is the number of the transfer that brought the part to its source, -1 at the root.
     """
     depths = tree.depths
     order = sorted(range(1, len(nodes)), key=lambda node: (int(depths[node]), node))
@@ -233,14 +236,17 @@ def lower_schedule(
     choices: LoweringChoices,
     extension: JsonValue,
 ) -> Lowered:
-    """Convert a schedule of the hosts' cards to an algorithm.
+    """Convert a schedule of the hosts' network cards to an algorithm.
 
-    Pieces are written in the order of the schedule, with the strategy and the chunks of their unit
-    task in `choices`. The strategy tree needs the topology in `choices`; without one, the ordinary
-    transfers of the strategy are used. If hosts have one card each, pieces from different senders
-    to the same receiver take turns: the next sender waits for a token. The layout is by rows if
-    `choices` says so, otherwise packed, with 16 units per chunk if possible. `extension` is
-    attached to the algorithm. Raises `InputError` for a row layout of too many runs.
+    The pieces (parts of unit tasks) are written in the order of the schedule, each with the
+    strategy and number of chunks of its unit task in `choices`. The strategy tree needs a topology
+    in `choices`; without one, `list_transfers` gives its transfers. If hosts have one card each,
+    pieces of different senders to the same host take turns: the next sender waits for a token (a
+    message without data).
+
+    The buffers contain rows of tiles if `choices` says so, otherwise packed boxes with 16 units per
+    chunk if possible. `extension` is attached to the algorithm. Raises `InputError` for a row
+    layout of too many runs.
     """
     max_chunks = max(choices.chunks.values(), default=1)
     if choices.layout == "rows":
@@ -275,12 +281,14 @@ def lower_streams(
     choices: LoweringChoices,
     extension: JsonValue,
 ) -> Lowered:
-    """Convert streams to an algorithm.
+    """Convert a plan of streams (parts of deliveries, each over one tree) to an algorithm.
 
     Every stream is sent in the same number of chunks, the largest one in `choices`. The chunks of
-    all streams alternate, so that the streams share the links in proportion. The first messages of
-    a chunk wait for those of the chunk `_STREAM_WINDOW` before in the same stream; cards do not
-    take turns. The layout is by rows if `choices` says so, otherwise packed. `extension` is
+    all streams alternate, so that the streams share the links in proportion. In each stream, the
+    first messages of a chunk wait for those of the chunk `_STREAM_WINDOW` before it. There are no
+    turns on network cards.
+
+    The buffers contain rows of tiles if `choices` says so, otherwise packed boxes. `extension` is
     attached to the algorithm. Raises `InputError` for a row layout of too many runs.
     """
     count = max(choices.chunks.values(), default=1)

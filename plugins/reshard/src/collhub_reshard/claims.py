@@ -71,11 +71,14 @@ class ScheduleClaim:
 
 
 def read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> ScheduleClaim:
-    """Read a proof of a schedule, with rates as exact fractions.
+    """Read the proof document of a schedule, with all times and rates as exact fractions.
 
-    Raises `FlawError` if a value has another type or range, or its hosts do not fit its moves
-    ("form"), if its tasks do not follow from its moves, or if, with `topology` given, its rates are
-    not those of the topology, where a host has one card ("topology").
+    Raises `FlawError` for the first of these flaws that is found:
+
+    - "form": a value has another type or range, or the hosts do not fit the moves
+    - "topology": `topology` is given, and its network cards, one per host, are not those of the
+      proof
+    - "tasks": the tasks are not those that follow from the moves
     """
     moves = [
         parse_move_object(cast("Mapping[str, JsonValue]", entry))
@@ -132,8 +135,9 @@ def _read_rates(document: Mapping[str, JsonValue], name: str) -> dict[int, Fract
 
 
 def _read_work(entry: Mapping[str, JsonValue], task: int) -> Fraction:
-    """Read how many times the busiest card carries the bytes of a task; raises `FlawError`
-    ("tasks") below 1.
+    """Read the work of a task: how many times the busiest network card carries its bytes.
+
+    Raises `FlawError` ("tasks") if it is below 1.
     """
     work = parse_fraction(entry["work"], f"the work of task {task}")
     if work < 1:
@@ -142,9 +146,10 @@ def _read_work(entry: Mapping[str, JsonValue], task: int) -> Fraction:
 
 
 def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) -> None:
-    """Raise `FlawError` (`tasks`) unless the proof has the tasks that follow from the moves, in the
-    same order: unit task, bytes, senders and receivers must be equal. Raises `FlawError` (`form`)
-    for bytes and hosts that are no integers from 0 on.
+    """Raise `FlawError` (`tasks`) unless the proof has the tasks that follow from its moves.
+
+    The tasks must be in the same order and have equal unit task, bytes, senders and receivers.
+    Raises `FlawError` (`form`) for bytes and hosts that are no integers from 0 on.
     """
     if len(task_entries) != len(tasks):
         raise FlawError(

@@ -179,9 +179,9 @@ def _format_count(count: int, name: str) -> str:
 
 
 def _count_strategies(plan: ReshardPlan) -> Counter[str]:
-    """Count the unit tasks that cross between hosts by the name of their strategy.
+    """Count the boxes that cross between hosts (unit tasks) by the name of their strategy.
 
-    In a plan of streams, all of them count as `streams`. The counter is empty without tasks.
+    In a plan of streams, all of them count as `streams`. The counter is empty if there are none.
     """
     if plan.streams is not None:
         return Counter({"streams": len(plan.chunks)} if plan.chunks else {})

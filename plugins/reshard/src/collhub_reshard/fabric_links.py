@@ -43,12 +43,12 @@ class FabricLinks:
 
     @classmethod
     def of(cls, topology: Topology, devices: Iterable[int]) -> FabricLinks:
-        """Find the links on the routes between NPUs of a topology.
+        """Find the links that messages between NPUs of a topology use.
 
-        `devices` may be repeated and in any order; they are stored ascending and once. There is a
-        route for every ordered pair of them, including equal ones: the pair of positions (i, j) has
-        number i * count + j. Rates are exact, in bytes/s, for all links of the topology. Raises
-        `InputError` for NPUs without a path.
+        `devices`: the NPUs; they may be repeated and in any order, and are stored ascending, each
+        once. There is a route for every ordered pair of them, also of equal ones: the pair of
+        positions (i, j) has number i * count + j. The rates of all links are exact, in bytes/s.
+        Raises `InputError` for NPUs without a path.
         """
         npus = np.asarray(sorted(set(devices)), np.int64)
         count = len(npus)
@@ -78,10 +78,10 @@ class FabricLinks:
         return np.bincount(np.concatenate(rows), minlength=len(self.rates))
 
     def sum_pair_costs(self, weights: Float64Array) -> Float64Array:
-        """Return the sum of weights over the links of every route: float64[positions, positions].
+        """Return the cost of a message between every two devices: float64[positions, positions].
 
-        The first index is the source. `weights`: float64[links of the topology]. A route without
-        links, from a device to itself, has 0.
+        It is the sum of `weights` (float64, one per link) over the links of the route. The first
+        index is the source. A message from a device to itself costs 0.
         """
         count = len(self.devices)
         pair = group_of_entry(self.indptr)
@@ -123,13 +123,14 @@ def build_cheap_tree(
     senders: Sequence[int],
     receivers: Sequence[int],
 ) -> tuple[Edge, ...]:
-    """Build a cheap tree from senders to all receivers; return its (parent, child) edges.
+    """Build a cheap tree of messages from senders to all receivers; return (parent, child) edges.
 
-    Parents come before their children; all numbers are positions. Shortest-path heuristic of
-    Takahashi and Matsuyama (1980): repeatedly, the receiver that is nearest to the tree joins it
-    over a cheapest path. Ties go to the position that joined the tree earlier, then to the earlier
-    receiver. With one receiver, the tree is a cheapest path; without receivers it has no edges.
-    `best`, `before`: the results of `find_cheapest_paths`.
+    Parents come before their children; all numbers are positions. `best`, `before`: results of
+    `find_cheapest_paths`. Shortest-path heuristic of Takahashi and Matsuyama (1980): again and
+    again, the receiver that is nearest to the tree joins it over a cheapest path. Of equally near
+    ones, the path from the position that joined earlier is taken, then the earlier receiver. A
+    sender that is also a receiver needs no edge. With one receiver, the tree is a cheapest path;
+    without receivers it has no edges.
     """
     reached = list(senders)
     missing = list(receivers)
@@ -172,10 +173,10 @@ class Delivery:
         return self.ends[-1]
 
     def boxes(self, part: Part) -> Iterator[tuple[int, Part]]:
-        """Yield (unit task, part of its box) for a part of the delivery's bytes.
+        """Yield (unit task, part of its box) for each box with bytes of a part of the delivery.
 
-        A part is (first, last), fractions from 0 to 1. The bytes of a delivery are those of its
-        unit tasks, one after the other. Unit tasks without bytes in the part are left out.
+        The bytes of a delivery are those of its unit tasks, one after the other. A part is (first,
+        last), fractions from 0 to 1 of the delivery, or of the box in the result.
         """
         low, high = part[0] * self.bytes, part[1] * self.bytes
         begin = 0
@@ -188,11 +189,12 @@ class Delivery:
 
 
 def group_deliveries(units: UnitTasks) -> list[Delivery]:
-    """Group the unit tasks with the same senders and the same receivers to deliveries.
+    """Group unit tasks with equal senders and equal receivers, which are sent as one delivery.
 
-    The same means the same devices in the same order. Receivers that are also senders are left out,
-    and so are unit tasks without bytes or without other receivers. A delivery has its unit tasks
-    and the running sum of their bytes. Deliveries are in the order of their first unit task.
+    The same means the same devices in the same order. Receivers that hold the box themselves are
+    left out; unit tasks without bytes or without other receivers are too. A delivery has its unit
+    tasks and, for each, the sum of all bytes up to its end. Deliveries are in the order of their
+    first unit task.
     """
     rows_by_ends: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
     for row in range(len(units)):
@@ -227,11 +229,12 @@ class LinkBound:
 def compute_proved_bound_s(
     fabric: FabricLinks, deliveries: Sequence[Delivery], weights: Mapping[int, int]
 ) -> Fraction:
-    """Return the minimum time in seconds that weights of links prove, as an exact fraction.
+    """Return the least time in seconds for all deliveries that weights of links prove, exactly.
 
-    `weights`: by link number; other links have weight 0. The result is a quotient: the sum over
-    deliveries of bytes times a lower bound on the weight of any tree to their receivers, divided by
-    the sum over links of rate (bytes/s) times weight. It is 0 if the divisor is 0.
+    It is (weighted work that is needed) / (weighted work that the links do per second). Needed is
+    the sum over the deliveries of bytes times a lower bound on the weight of any tree to their
+    receivers. Done is the sum over the links of rate (bytes/s) times weight. `weights`: by link
+    number; all other links have 0. The result is 0 if the divisor is 0.
     """
     column = np.zeros(len(fabric.rates))
     for link, weight in weights.items():
@@ -250,12 +253,12 @@ def compute_proved_bound_s(
 def find_best_bound(
     fabric: FabricLinks, deliveries: Sequence[Delivery], prices: Iterable[Float64Array]
 ) -> LinkBound:
-    """Find the largest bound that integer weights near to given prices of links prove.
+    """Find integer weights of links that prove the largest lower bound on the time.
 
-    `prices`: several candidates, each float64[links]. If all positive prices of a candidate are
-    equal, they become weights of 1. Otherwise, the prices are rounded at the scales `_SCALES`, from
-    coarse to fine, and each result is tried. The earliest of equal bounds is returned, or a bound
-    of 0 if no price is positive.
+    `prices`: candidates, each float64[links], from which weights are made. If all positive prices
+    of a candidate are equal, they become 1. Otherwise the prices, relative to the largest, are
+    multiplied by each of `_SCALES` (ascending) and rounded. The first of equal bounds is returned,
+    or a bound of 0 if no price is positive.
     """
     best = LinkBound(Fraction(0), {})
     for price in prices:
@@ -272,10 +275,11 @@ def find_best_bound(
 
 
 def generate_cuts(fabric: FabricLinks, host_of: Int64Array) -> Iterator[Float64Array]:
-    """Yield prices of links for simple cuts: 1 for the links that leave or enter a part, else 0.
+    """Yield prices of links for simple cuts of the network: around every node and every host.
 
-    The parts are every node, then every host. For each part there are two arrays, float64[links]:
-    the links out of it, then the links into it. `host_of`: host of every NPU, -1 if it is not used.
+    For each of them there are two arrays, float64[links], with 1 for the links that leave it, then
+    for the links that enter it, and 0 for all others. Nodes come first. `host_of`: host of every
+    NPU, -1 if it is not used.
     """
     topology = fabric.topology
     of_host = find_owners(topology, host_of)
@@ -288,12 +292,12 @@ def generate_cuts(fabric: FabricLinks, host_of: Int64Array) -> Iterator[Float64A
 
 
 def bound_tree_cost(costs: Int64Array, senders: Sequence[int], receivers: Sequence[int]) -> int:
-    """Return a lower bound on the cost of any tree from some senders to all receivers.
+    """Return a lower bound on the cost of any tree that leads from some senders to all receivers.
 
-    Dual ascent: for each receiver, consider the set of positions from which it can be reached at
-    cost 0. While this set has no sender, the cost of all edges into it is decreased by the cheapest
-    one, which is added to the bound. `costs`: int64[positions, positions] of messages, not changed.
-    With one receiver, the bound is the cost of the cheapest path.
+    `costs`: int64[positions, positions], cost of each message; not changed. Method (dual ascent):
+    for each receiver, take the set of positions from which it can be reached at cost 0. While this
+    set has no sender, decrease the costs of all messages into it by the smallest of them, and add
+    that to the bound. With one receiver, the bound is the cost of the cheapest path.
     """
     remaining = costs.copy()
     total = 0

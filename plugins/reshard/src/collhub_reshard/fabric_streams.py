@@ -79,11 +79,11 @@ class StreamPlan:
         return float(self.makespan_s / bound_s - 1) if bound_s else 0.0
 
     def predicted_s(self, chunks: int) -> float:
-        """Return the time in seconds, including store-and-forward and latency.
+        """Predict the time in seconds, with latencies and the waiting for complete chunks.
 
-        It is the makespan times (1 + (links - 1) / chunks), because every link on a path forwards a
-        chunk only when it has arrived, plus the largest sum of latencies on any path. `links` is
-        the number of links on the longest path of any stream.
+        It is the makespan times (1 + (links - 1) / `chunks`), because a link forwards a chunk only
+        when it has arrived, plus the largest sum of latencies on any path of a stream. `links`:
+        number of links on the longest path of any stream.
         """
         position = {device: number for number, device in enumerate(self.fabric.devices)}
         latency = self.fabric.topology.latency_s
@@ -100,12 +100,12 @@ class StreamPlan:
 
 
 def plan_streams(topology: Topology, units: UnitTasks) -> StreamPlan:
-    """Plan streams for all boxes on a topology, with a lower bound on their time.
+    """Plan how all boxes are sent at once over trees of a topology, with a lower bound on the time.
 
-    Unit tasks with equal senders and receivers are one delivery. Without deliveries, the plan is
-    empty and its bound is 0. The bound is the largest that prices of links from the search prove.
-    If the streams take longer, simple cuts of the network are tried as well, and the larger bound
-    is kept. Raises `InputError` for devices without a path.
+    Unit tasks with equal senders and receivers are one delivery; a stream carries a part of a
+    delivery over one tree. The bound is the largest one that prices of links from the search prove.
+    If the streams take longer, simple cuts of the network are tried too. Without deliveries, the
+    plan is empty and its bound is 0. Raises `InputError` for devices without a path.
     """
     devices = [*units.senders.tolist(), *units.receivers.tolist()]
     fabric = FabricLinks.of(topology, devices)
@@ -161,11 +161,11 @@ class _StreamSearch:
     def run(self) -> tuple[Float64Array, list[Float64Array]]:
         """Find trees for all deliveries by column generation; return (shares, prices).
 
-        `shares`: float64[trees], the part of its delivery that each tree carries. Each round solves
-        the linear program of the known trees, and adds trees that are cheaper than the price of
-        their delivery. The search ends if there are none, and after `_PRICING_ROUNDS` + 1 rounds.
-        `prices`: float64[links] of each of the last two rounds, as price times seconds per byte of
-        the link.
+        `shares`: float64[trees], the part of its delivery that each known tree carries. Each round
+        solves the linear program of the known trees, and adds trees that are cheaper at its prices
+        than the price of their delivery. The search ends if there is none, or after
+        `_PRICING_ROUNDS` + 1 rounds. `prices`: those of the links in each of the last two rounds,
+        float64[links], times seconds per byte.
         """
         self._spread()
         prices: list[Float64Array] = []
@@ -177,11 +177,11 @@ class _StreamSearch:
                 return shares, prices[-2:]
 
     def streams(self, shares: Float64Array) -> list[Stream]:
-        """Build the streams of all trees that have a share, delivery by delivery.
+        """Build a stream for every tree that carries a share, delivery by delivery.
 
-        The parts of the streams of a delivery follow one another and fill 0..1 exactly. For this
-        purpose the shares are rounded to fractions; trees whose share becomes 0 are left out. Edges
-        are pairs of devices, not positions. `shares`: float64[trees].
+        `shares`: float64[trees]. They are rounded to fractions, so that the parts of the streams of
+        a delivery follow one another and fill 0..1 exactly; trees whose share becomes 0 are left
+        out. Edges are pairs of devices, not of positions.
         """
         devices = self._fabric.devices
         streams = []
@@ -202,11 +202,11 @@ class _StreamSearch:
         return streams
 
     def _spread(self) -> None:
-        """Add initial trees: in each round, every delivery gets a tree that avoids loaded links.
+        """Add a few initial trees to each delivery, which avoid the links that earlier trees load.
 
-        The price of a link is its seconds per byte times e^(8 * load / greatest load). There are at
-        most `_SPREADING_ROUNDS` rounds, fewer if there are many deliveries, but at least two. Equal
-        trees of a delivery are stored once.
+        There are at most `_SPREADING_ROUNDS` rounds (fewer for many deliveries, at least two). In
+        each, every delivery gets the cheap tree for prices of seconds per byte times e^(8 * load /
+        largest load). Equal trees of a delivery are stored once.
         """
         load = np.zeros(len(self._link_s))
         rounds = min(_SPREADING_ROUNDS, max(2, _MAX_INITIAL_TREES // len(self._deliveries)))
@@ -219,11 +219,11 @@ class _StreamSearch:
                 load += self._add(number, edges)
 
     def _join(self, price: Float64Array, value: Float64Array) -> bool:
-        """Add a tree to each delivery if it is cheaper than the price of the delivery.
+        """Add to each delivery a tree that is cheaper at these prices than the delivery's price.
 
-        `price`: of every link, per byte. `value`: price of every delivery in seconds. The candidate
-        of a delivery is the cheap tree for these prices; it must be cheaper by more than the
-        fraction `_CLOSE`. Returns whether a tree was added that was not known yet.
+        `price`: of every link, per byte. `value`: price of every delivery, in seconds. The tree is
+        the cheap tree (`build_cheap_tree`) for these prices; it must be cheaper by more than the
+        fraction `_CLOSE`. Returns whether any tree was added that was not known yet.
         """
         best, before = find_cheapest_paths(self._fabric.sum_pair_costs(price))
         known = len(self._trees)
@@ -247,12 +247,11 @@ class _StreamSearch:
         return self._trees[key]
 
     def _solve(self) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Solve the linear program: find shares of the known trees with the smallest makespan.
+        """Solve the linear program: divide each delivery among its trees with the least makespan.
 
-        The shares of each delivery's trees add up to 1, and no link is busy for longer than the
-        makespan. The objective also has the total load with the small price `_LINK_TIME_PRICE`, so
-        that a small total load decides between equal makespans. Returns (share of every tree, price
-        of every link, at least 0, price of every delivery in seconds).
+        The makespan is the time for which the busiest link is used. Of equal makespans, a smaller
+        total load decides (it costs `_LINK_TIME_PRICE`). Returns (share of every tree, price of
+        every link, at least 0, price of every delivery in seconds).
         """
         columns = np.stack(list(self._trees.values()), axis=1)
         scale = float(columns.max())

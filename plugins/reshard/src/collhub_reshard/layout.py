@@ -59,10 +59,10 @@ class BoxLayout:
 def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: int) -> BoxLayout:
     """Lay out the boxes of every device one after the other, in the order of unit tasks.
 
-    Input (boxes that the device sends) and output (boxes that it receives) are separate. A unit
-    task that is a further summand uses the output region of the unit task before it. A box has at
-    least `least_units` units if its elements allow. The last unit of a box may be padded;
-    `padding_bytes` is the sum over all devices, in which shared regions count once.
+    INPUT contains the boxes that the device holds, OUTPUT those that it receives. A unit task that
+    is a further summand of a sum uses the output region of the unit task before it. A box has at
+    least `least_units` units if its elements permit. The last unit of a box may be padded;
+    `padding_bytes` is the sum over all devices, with shared regions counted once.
     """
     unit_bytes = _choose_unit_bytes(units, moves, least_units)
     box_units = -(-units.bytes // unit_bytes)
@@ -97,13 +97,14 @@ def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: in
 
 
 def _choose_unit_bytes(units: UnitTasks, moves: Sequence[Move], least_units: int) -> int:
-    """Choose the bytes of a unit.
+    """Choose how many bytes a unit of the buffers has.
 
-    It is the largest size that divides every box exactly, gives the smallest box at least
-    `least_units` units, and needs at most about `_MAX_UNITS` units in all. If there is none, the
-    smallest exact size within `_MAX_UNITS` is used, so boxes have fewer units. If there is none
-    either, the size is a multiple of the element size, and the last unit of a box is padded. It is
-    1 without bytes.
+    It is a multiple of the element size that divides every box exactly: the largest one with which
+    the smallest box has at least `least_units` units, but all boxes together have at most about
+    `_MAX_UNITS`. If there is none, it is the smallest exact size within `_MAX_UNITS`. If there is
+    none either, boxes are padded: the size is the smallest multiple of the element size within
+    `_MAX_UNITS`. If the element size does not divide all boxes, the greatest common divisor of the
+    boxes replaces it. The result is 1 if no box has bytes.
     """
     sizes = units.bytes[units.bytes > 0]
     if not len(sizes):
@@ -135,12 +136,13 @@ def _list_divisors(number: int) -> list[int]:
 
 
 def build_row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
-    """Lay out whole tiles in row-major order, with every box as the contiguous runs in its tile.
+    """Lay out whole tiles (parts of tensors on a device) in row-major order; boxes are runs.
 
     The tiles of a device are stored one after the other in the order of `moves`, separately for
-    input and output. The bytes of a unit are the greatest common divisor of all run lengths, run
-    starts and buffer sizes, so there is no padding. Unit tasks without bytes have no regions.
-    Raises `InputError` (`too-many-runs`) if the boxes have more than `_MAX_RUNS` runs in all.
+    INPUT and OUTPUT. A box consists of equally long contiguous runs of its tile. The size of a unit
+    is the greatest common divisor of all run lengths, run starts and buffer sizes, so there is no
+    padding. Unit tasks without bytes have no regions. Raises `InputError` (`too-many-runs`) for
+    more than `_MAX_RUNS` runs in all.
     """
     runs: dict[tuple[int, int, bool], tuple[Int64Array, int]] = {}
     bases = [np.zeros((len(units.host_of), 2), np.int64)]
@@ -210,12 +212,12 @@ class _TileGrid:
         self.element_bytes = move.tensor.element_bytes
 
     def runs(self, units: UnitTasks, row: int, is_output: bool) -> tuple[Int64Array, int]:
-        """Return the contiguous runs of a box in its tile, as (first bytes, length in bytes).
+        """Return the contiguous runs of a box in the row-major tile that contains it.
 
-        The tile is the source tile of the unit task, or with `is_output` its destination tile,
-        stored in row-major order. All runs have the same length. `first bytes`: int64[runs],
-        ascending, from the start of the tile. Trailing dimensions that the box fills are part of a
-        run, so that runs are as long as possible.
+        `row`: unit task of the box. The tile is the source tile of the unit task, or with
+        `is_output` its destination tile. Returns (first byte of every run from the start of the
+        tile, int64 ascending; length of all runs in bytes). Runs are as long as possible: trailing
+        dimensions that the box fills are part of a run.
         """
         tile = int(units.destination_tile[row] if is_output else units.source_tile[row])
         at = np.unravel_index(tile, self.counts)

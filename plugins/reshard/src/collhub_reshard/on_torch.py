@@ -182,11 +182,11 @@ def _run(
     shard: torch.Tensor | None,
     output: torch.Tensor | None,
 ) -> None:
-    """Send and receive all messages of this rank round by round, then add up partial sums.
+    """Send and receive all messages of this rank round by round, and write the result to `output`.
 
-    In a later round a rank may forward boxes that it received earlier. `shard` and `output`: the
-    tiles of this rank in source and destination, `None` outside of the mesh. The result is written
-    to `output`.
+    In a later round a rank may forward boxes that it received earlier. At the end, partial sums are
+    added up. `shard` and `output`: the tiles of this rank in source and destination, `None` outside
+    of the mesh.
     """
     shape = move.tensor.shape
     source_shard = _Tiled(shard, _find_tile(move.source, shape, rank))
@@ -209,9 +209,9 @@ class _Tiled:
     bounds: list[tuple[int, int]] | None
 
     def box(self, plan: ReshardPlan, row: int) -> torch.Tensor:
-        """Return a view of the box of a unit task in this tile.
+        """Return a view of the box of a unit task in this tile; writes to it change the tile.
 
-        Writes to the view change the tile. The tile must have data.
+        `row`: unit task. The tile must have data and contain the box.
         """
         assert self.tensor is not None
         assert self.bounds is not None
@@ -236,10 +236,11 @@ class _Arrivals:
     summands: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def box(self, row: int) -> torch.Tensor:
-        """Return the tensor that stores a received box, and from which it is forwarded.
+        """Return the tensor in which a received box is stored, and from which it is forwarded.
 
-        It is a view of the target tile. If the source has partial sums, it is instead a separate
-        contiguous tensor per unit task, which the first call allocates uninitialized.
+        `row`: unit task. The tensor is a view of the target tile. If the source has partial sums,
+        it is a separate contiguous tensor instead, which the first call for the unit task allocates
+        uninitialized.
         """
         view = self.target.box(self.plan, row)
         if not self.are_summands:
@@ -272,11 +273,12 @@ def _run_round(
     source_shard: _Tiled,
     arrivals: _Arrivals,
 ) -> None:
-    """Exchange the messages of one round that concern this rank; wait until all have ended.
+    """Exchange the messages of one round that this rank sends or receives, and wait for them.
 
-    A message from this rank to itself is a copy. A box that this rank sends is read from
-    `source_shard` if the rank is a sender of the unit task, otherwise from the boxes in `arrivals`.
-    Received boxes are stored in `arrivals` after all operations of the round have ended.
+    A message from this rank to itself is a copy. A box to send is read from `source_shard` if the
+    rank is one of its original senders, otherwise from the boxes that it received before
+    (`arrivals`). Received boxes are stored in `arrivals` after all operations of the round have
+    ended.
     """
     import torch
     import torch.distributed as dist
@@ -307,12 +309,13 @@ def _run_round(
 
 
 def _list_messages(plan: ReshardPlan) -> list[_Message]:
-    """Return all messages in an order that is the same on every rank.
+    """Return all messages of a plan with their rounds, in an order that is the same on every rank.
 
-    Unit tasks without bytes have no messages. First come the local copies and the messages within
-    the hosts of senders, all in round 0. Then each piece passes a chain of hosts: the message to
-    the first device of the n-th host, counted from 0, is in round n, and the messages from there to
-    the other devices of this host in round n + 1.
+    First come, for each unit task, the copies within a device and the messages within hosts that
+    hold the box, in round 0. Then each piece of the schedule passes from host to host: the message
+    to the first device of the n-th receiving host, counted from 0, is in round n, and those from
+    there to the other devices of this host are in round n + 1. Unit tasks without bytes have no
+    messages.
     """
     messages = []
     for row in range(len(plan.units)):

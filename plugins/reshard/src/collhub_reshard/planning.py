@@ -134,12 +134,12 @@ class ReshardPlan:
         return lower_schedule(self.units, self.moves, self.tasks, self.schedule, choices, document)
 
     def _compute_end_s(self, piece: Piece) -> float:
-        """Compute when the last chunk of a piece has arrived, in seconds.
+        """Predict when the last chunk of a scheduled piece has arrived everywhere, in seconds.
 
-        The time of one message (duration / (chunks * parts)) is added to the end of the piece for
-        every link after the first one on the longest way, and the latency for every hop. Send/recv
-        and local all-gather have one hop, all other strategies one hop per receiving host; each hop
-        has `LINKS_PER_HOP` links.
+        The piece passes h hops: one for send/recv and local all-gather, otherwise one per receiving
+        host; each has `LINKS_PER_HOP` links. To the end of the piece is added, for every link after
+        the first one, the time of one message: the duration divided by the messages (chunks x
+        `_count_parts`). For every hop, the latency is added.
         """
         row = self.tasks.rows[piece.task]
         links = LINKS_PER_HOP * len(self.tasks.receivers[piece.task])
@@ -165,13 +165,14 @@ def plan_reshard(
     choices: ReshardChoices | None = None,
     simulate: SimulateSeconds | None = None,
 ) -> ReshardPlan:
-    """Plan moves on a topology, or between hosts with equal cards.
+    """Plan how tensors move between meshes, on a topology or between hosts with equal cards.
 
     Without a topology, `host_bandwidth` is required: bytes/s of each of the `cards` cards of a
-    host; `latency_s` is in seconds. Streams are planned on a topology where possible, otherwise a
-    schedule of the hosts' cards. Each unit task gets the strategy of `choices`, or the cheapest
-    one, and the number of chunks of `choices`, or the best by formula. For streams, `simulate`
-    selects the number of chunks; without it, the maximum is used.
+    host; `latency_s` is in seconds. On a topology, streams over its links are planned where
+    possible (`_can_stream`). Otherwise the hosts' cards are scheduled: each box gets the strategy
+    of `choices` or the cheapest one, and the number of chunks of `choices` or the best one by
+    formula. For streams, `simulate` (a function that returns seconds) selects the number of chunks;
+    without it, the maximum is used.
 
     Raises `InputError` without a network, for moves that do not fit it, and for the strategy tree
     without a topology.
@@ -230,13 +231,13 @@ def _plan_streamed(
     choices: ReshardChoices,
     simulate: SimulateSeconds | None,
 ) -> ReshardPlan:
-    """Plan streams, with the number of chunks that is fastest in the simulation.
+    """Plan streams on a topology, with the number of chunks that is fastest in the simulation.
 
-    The numbers of `_STREAM_CHUNKS` are tried as long as the mean message has at least
-    `_MIN_MESSAGE_BYTES` bytes (otherwise only 1); the smallest of equally fast ones is used. If the
-    user requested a number, only this one is used. Without `simulate` it is `MAX_CHUNKS`. At the
-    time limit, the best number so far is used, and the cut is recorded in the budget. Without
-    deliveries, the plan has no chunks.
+    If the user requested a number of chunks, only that is used; without `simulate` it is
+    `MAX_CHUNKS`. Otherwise the numbers of `_STREAM_CHUNKS` are simulated for which the mean message
+    has at least `_MIN_MESSAGE_BYTES` bytes, only 1 if there is none. Of equally fast ones, the
+    smallest is used. At the time limit, the best number so far is used, and the cut is recorded in
+    the budget. If there is nothing to send, the plan has no chunks.
     """
     streams = plan_streams(topology, units)
     empty_schedule = HostSchedule(
@@ -285,10 +286,10 @@ def _build_network(
     latency_s: float,
     cards: int,
 ) -> HostNetwork:
-    """Build the cards of the hosts, from the topology or else from the given numbers.
+    """Return the network cards of the hosts: from the topology, or else from the given numbers.
 
     With a topology, `host_bandwidth` (bytes/s of a card), `latency_s` and `cards` are ignored.
-    Raises `InputError` without a topology and bandwidth.
+    Raises `InputError` if neither topology nor bandwidth is given.
     """
     if topology is not None:
         return find_host_network(topology, units.host_of)
@@ -299,9 +300,10 @@ def _build_network(
 
 
 def _find_reach(units: UnitTasks, row: int, hosts: Sequence[int]) -> Reach:
-    """Return the number of receiving hosts, and the largest number of receivers on one of them.
+    """Return how many hosts need a box, and the largest number of its receivers on one of them.
 
-    `hosts`: the hosts that need the box. Without hosts, the second number is 1.
+    `row`: unit task of the box. `hosts`: the hosts that need it; without hosts, the second number
+    is 1.
     """
     on_host = units.host_of[units.receivers_of(row)].tolist()
     return Reach(len(hosts), max((on_host.count(host) for host in hosts), default=1))

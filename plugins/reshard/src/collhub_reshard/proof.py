@@ -99,7 +99,7 @@ def find_proof(algorithm: Algorithm) -> dict[str, JsonValue] | None:
 def build_schedule_document(
     moves: Sequence[Move], units: UnitTasks, tasks: HostTasks, schedule: HostSchedule
 ) -> dict[str, JsonValue]:
-    """Build the proof document of a schedule.
+    """Build the document that proves a schedule of network cards, which an algorithm carries.
 
     It contains the moves as text, the host of every device, the cards, the tasks between hosts, the
     schedule, the bound with the hosts or the task that prove it, and the status. A piece of the
@@ -145,7 +145,7 @@ def build_schedule_document(
 def build_stream_document(
     moves: Sequence[Move], units: UnitTasks, plan: StreamPlan
 ) -> dict[str, JsonValue]:
-    """Build the proof document of streams.
+    """Build the document that proves a plan of streams, which an algorithm carries.
 
     It contains the moves as text, the host of every device, the network with its links as columns
     (source, destination, bandwidth in bytes/s), the streams, and the bound with the weights of
@@ -228,7 +228,7 @@ class FlawError(Exception):
 
 
 def report_flaw(diagnostic: Diagnostic) -> CheckReport:
-    """Return a failed check report with this diagnostic and the verdict `wrong`.
+    """Return the check report of a flawed proof: not ok, with this diagnostic, verdict `wrong`.
 
     Its facts are `is_optimal` false, and `rate` and `bound` `None`.
     """
@@ -330,7 +330,7 @@ def parse_move_object(entry: Mapping[str, JsonValue]) -> Move:
 
 
 def place_on_hosts(move: Move, host_of: Int64Array) -> Move:
-    """Return a copy of a move with the hosts of a proof for the devices of both meshes.
+    """Return a copy of a move in which the devices of both meshes are on the hosts of a proof.
 
     `host_of`: host of every device, int64[devices].
     """
@@ -342,10 +342,9 @@ def place_on_hosts(move: Move, host_of: Int64Array) -> Move:
 
 
 def is_covering(parts: Sequence[Interval]) -> bool:
-    """Return whether the parts fill 0..1 without gap or overlap; False without parts, and with an
-    empty part or one that ends before it begins.
+    """Return whether the parts (first, last), in any order, fill 0..1 without gap or overlap.
 
-    The order of the parts (first, last) does not matter.
+    False without parts, and with an empty part or one that ends before it begins.
     """
     position = Fraction(0)
     for first, last in sorted(parts):

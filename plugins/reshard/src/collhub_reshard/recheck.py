@@ -178,15 +178,17 @@ def _check_bound(claim: ScheduleClaim) -> Fraction:
 
 
 def _compute_bound(claim: ScheduleClaim, kind: str, hosts: set[int], task: int) -> Fraction:
-    """Compute the bound of one kind, in seconds; see `Bound` for the kinds.
+    """Compute the lower bound on the time of a schedule that hosts or a task prove, in seconds.
 
-    "nothing": 0. "task": the bytes of `task` at the fastest of its senders, plus its release; the
-    work of its strategy does not count, because a chain carries the bytes once. "receiver": all
-    bytes for the one host in `hosts`, at the rate of its cards, plus the earliest release of them.
-    Other kinds: the bytes of tasks that only `hosts` can send, at the sum of their rates; for
-    "exclusive", tasks that every receiving host needs are excluded from that and added at the rate
-    of a single card of the slowest receiving host; releases do not count. Raises `FlawError` if the
-    host of "receiver" receives nothing.
+    - "nothing": 0
+    - "task": the bytes of `task` at the rate from its fastest sender, plus its release
+    - "receiver": all bytes for the one host in `hosts` at the rate of its cards, plus the earliest
+      release of its tasks; raises `FlawError` if the host receives nothing
+    - "senders": the bytes of all tasks that only `hosts` can send, at the sum of their rates
+    - "exclusive": as "senders", but tasks that every receiving host needs do not count there; their
+      bytes at the rate of one card of the slowest receiving host are added
+
+    The work of a strategy does not count, because a chain carries the bytes once.
     """
     tasks, network = claim.tasks, claim.tasks.network
     numbers = range(len(tasks))
@@ -219,12 +221,12 @@ def _compute_bound(claim: ScheduleClaim, kind: str, hosts: set[int], task: int) 
 
 
 def _check_status(claim: ScheduleClaim, bound: Fraction, is_met: bool) -> None:
-    """Raise `FlawError` if the makespan, the lower bound or the status contradicts the bound.
+    """Raise `FlawError` if makespan, stated lower bound or status contradict the recomputed bound.
 
-    Codes: `bound` if the schedule is faster than the bound, or the stated lower bound is not
-    between bound and makespan (both inclusive); `optimal` if it is claimed optimal by its bound but
-    is longer (for unsplit tasks: than the bound in whole ticks). `is_met`: the makespan is at most
-    the bound, which for unsplit tasks is rounded up to whole ticks.
+    `bound`: the recomputed one, in seconds. Codes: `bound` if the schedule is faster than it, or if
+    the stated lower bound is not between it and the makespan (inclusive). `optimal` if the schedule
+    is claimed optimal by its bound, but does not meet it. `is_met`: whether the makespan is at most
+    the bound (`_round_up`).
     """
     makespan = claim.makespan
     # Both were recomputed, so one of the two computations would be wrong.
@@ -262,9 +264,10 @@ def _check_traffic(claim: ScheduleClaim, algorithm: Algorithm) -> None:
 
 
 def _round_up(claim: ScheduleClaim, bound: Fraction) -> Fraction:
-    """Return the bound in seconds, rounded up to whole ticks if the least time is a whole number of
-    ticks: for unsplit tasks whose cards carry the bytes once. Other strategies have other durations
-    and ticks, so that nothing can be said about the best of all strategies.
+    """Round a bound in seconds up to whole ticks if every makespan is a whole number of ticks.
+
+    That is so if tasks are not split and cards carry the bytes of every task once. Otherwise the
+    bound is returned unchanged, because other strategies have other durations and ticks.
     """
     tick_s = claim.tasks.tick_s
     if not claim.is_unsplit or any(work != 1 for work in claim.tasks.work):

@@ -78,10 +78,10 @@ class StepWriter:
         self._scratch = np.zeros(len(self.units.host_of), np.int64)
 
     def finish(self) -> tuple[StepTable, Int64Array]:
-        """Finish the algorithm after all pieces are sent; return (steps, scratch units per device).
+        """Add the last steps after all pieces are sent; return (steps, SCRATCH units by device).
 
-        Adds the messages and copies of boxes within hosts, the copies from SCRATCH to OUTPUT, and
-        the sums.
+        These are the messages and copies of boxes within hosts, the copies from SCRATCH to OUTPUT,
+        and the sums.
         """
         for row in range(len(self.units)):
             if self.units.bytes[row]:
@@ -95,12 +95,13 @@ class StepWriter:
         bounds: tuple[Fraction, Fraction],
         awaited: Mapping[int, Sequence[int]] = _NO_STEPS,
     ) -> Mapping[int, Sequence[int]]:
-        """Write the messages of one piece of a box; return the SENDs of devices that hold the box.
+        """Add the messages of one piece of a box; return the SENDs of the original holders.
 
-        `bounds`: (first, last) of the piece as fractions of the box; the transfers state fractions
-        of the piece. Bounds of messages are rounded down to units. `awaited`: by holding device,
-        the steps for which its SENDs wait. The result lists the SENDs by holding device. The
-        origins of the received parts are recorded in `origins`.
+        `row`: unit task of the box. `transfers`: messages with fractions of the piece. `bounds`:
+        (first, last) of the piece as fractions of the box. Bounds of messages are rounded down to
+        units. `awaited`: steps for which the SENDs of a holding device wait, by device. The result
+        lists the SENDs in the same way. From where each receiver got its part is recorded in
+        `origins`.
         """
         self._awaited = awaited
         self._sent = {}
@@ -121,14 +122,16 @@ class StepWriter:
         return self._sent
 
     def _send_part(self, row: int, transfer: Transfer, low: int, count: int, parent: int) -> int:
-        """Add one message: a SEND and its RECV; return the RECV, or -1 if it is empty and not sent.
+        """Add one message, a SEND and its RECV; return the RECV, or -1 for an empty message.
 
-        The message carries `count` units of the box, from unit `low` of the box. A transfer with a
-        parent forwards what its source received by step `parent` (-1 if that part was empty). A
-        transfer without a parent sends the source's own box, after the copy that packs it, if any,
-        and after the steps in `_awaited`. Between hosts, the message also waits for its turn on the
-        card of the source host. Both steps are recorded: the SEND for the card and the sender, the
-        RECV as an arrival of the box.
+        The message carries `count` units of the box of unit task `row`, from unit `low` on. If the
+        transfer has a parent, its source forwards what it received in step `parent` (-1 if that
+        part was empty). Otherwise the source sends its own box, after the copy that packs it, if
+        any, and after the steps in `_awaited`. Between hosts, the message also waits for its turn
+        on the card of the source host.
+
+        Both steps are recorded: the SEND for the card and the sender, the RECV as an arrival of the
+        box.
         """
         if count <= 0:
             return -1
@@ -175,12 +178,13 @@ class StepWriter:
         source: int,
         destination: int,
     ) -> list[int]:
-        """Return the steps for which the next message on the source host's card waits.
+        """Return the steps for which the next message on the card of the source's host waits.
 
         A message waits for the SEND that is `_WINDOW` messages before it on the same card. If
-        another device made that SEND, this device sends a token, and its RECV is returned;
-        consecutive messages of one device wait for the same token. The list is empty within a host,
-        without turns, and while the card has sent fewer than `_WINDOW` messages.
+        another device made that SEND, that device tells this one by a token (a message without
+        data), whose RECV is returned; consecutive messages of one device wait for the same token.
+        The list is empty for a message within a host, if no turns are taken, and while the card has
+        sent fewer than `_WINDOW` messages.
         """
         if not self.takes_turns:
             return []
@@ -201,11 +205,12 @@ class StepWriter:
         return [self._told[host]] if host in self._told else []
 
     def send_token(self, row: int, device: int, sender: int) -> list[int]:
-        """Tell a sender that a box has arrived at a device; return the steps to wait for.
+        """Let a sender wait until a box has almost arrived at a device; return the steps.
 
-        The signal does not wait for the last `_WINDOW` - 1 messages of the box. It is a token, or
-        the arrival itself if both devices are the same. The list is empty if the device has
-        received nothing of the box.
+        `row`: unit task of the box. The sender is told by a token (a message without data) when all
+        but the last `_WINDOW` - 1 messages of the box have arrived. If both devices are the same,
+        it waits for this arrival itself. The list is empty if the device has received nothing of
+        the box.
         """
         arrived = self._arrivals.get((row, device), [])
         if not arrived:
@@ -254,10 +259,11 @@ class StepWriter:
         return BoxPlace(landing.buffer, landing.offset, (step,))
 
     def _held(self, row: int, device: int) -> BoxPlace:
-        """Return the place of a contiguous copy of the box that a device holds in its INPUT.
+        """Return where a device has a contiguous copy of a box from its INPUT.
 
-        If the box is contiguous in INPUT, this is the place. Otherwise the first call adds steps
-        that pack it into SCRATCH; every call returns this place with these steps.
+        `row`: unit task of the box. If the box is contiguous in INPUT, it is there. Otherwise the
+        first call adds steps that pack it into SCRATCH; every call returns that place with these
+        steps.
         """
         key = row, device
         region = self.layout.inputs[key]
@@ -335,12 +341,13 @@ class StepWriter:
         return tuple(steps)
 
     def _finish_row(self, row: int) -> None:
-        """Add the steps of a box within hosts, and copy it from SCRATCH to OUTPUT.
+        """Add the steps of a box within hosts, and bring it from SCRATCH to OUTPUT.
 
-        A receiver on the host of a device that holds the box gets it from this device, unless it
-        has arrived already. A receiver that holds the box itself copies it from its INPUT, and this
-        is recorded as an origin. Boxes received in SCRATCH are then copied to OUTPUT, or added
-        there if they are further summands. Boxes received in OUTPUT are in place.
+        `row`: unit task of the box. A receiver on the host of a device that holds the box gets it
+        from this device, unless it has arrived already. A receiver that holds the box itself copies
+        it from its INPUT, which is recorded as an origin. Boxes that were received in SCRATCH are
+        copied to OUTPUT, or added there if they are further summands. Boxes that were received in
+        OUTPUT remain there.
         """
         local = find_local_receivers(self.units, row)
         full = (Fraction(0), Fraction(1))
@@ -362,10 +369,11 @@ class StepWriter:
                 self._settle(row, device, BoxPlace(landing.buffer, landing.offset, arrived))
 
     def _settle(self, row: int, device: int, box: BoxPlace) -> None:
-        """Copy a box to its region in OUTPUT, or add it there if it is a further summand.
+        """Copy a box to its region in OUTPUT, or add it there if it is a further summand of a sum.
 
-        A further summand waits for the steps of the row before it on the same device. The added
-        steps replace the recorded arrivals of this box, so that the next summand waits for them.
+        `row`: unit task. A further summand waits for the steps of the summand before it (the
+        previous row) on the same device. The added steps replace the recorded arrivals of this box,
+        so that the next summand waits for them.
         """
         region = self.layout.outputs[row, device]
         is_sum = bool(self.units.summand[row])

@@ -40,9 +40,11 @@ class Reach:
 
 
 def compute_card_work(strategy: Strategy, reach: Reach) -> Fraction:
-    """Return how many times the busiest card carries the box, as an exact fraction.
+    """Return how many times the busiest network card carries a box, as an exact fraction.
 
-    - Send/recv: hosts * devices per host.
+    `reach`: number of receiving hosts, and of devices per host.
+
+    - Send/recv: hosts * devices.
     - Local all-gather: hosts.
     - Scatter and all-gather: (2 * hosts - 1) / hosts.
     - Broadcast chain and tree: 1.
@@ -104,11 +106,12 @@ def compute_costs_s(reach: Reach, t_s: float, alpha_s: float) -> Mapping[Strateg
 
 
 def choose_cheapest(reach: Reach, t_s: float, alpha_s: float) -> Strategy:
-    """Return the cheapest strategy for a task.
+    """Return the strategy that sends a box in the shortest time by the cost model.
 
-    For one receiver it is send/recv. For several receivers on one host it is the broadcast chain,
-    which is then a single message to the host. Otherwise it is the chain if no other strategy is
-    cheaper; among the others, ties go to send/recv, then scatter and all-gather.
+    `t_s`: seconds of the box on a card. `alpha_s`: latency in seconds. For one receiver it is
+    send/recv. For several receivers on one host it is the broadcast chain, which is then a single
+    message to the host. Otherwise it is the chain if no other strategy is cheaper; of the others,
+    ties go to send/recv, then scatter and all-gather.
     """
     costs = compute_costs_s(reach, t_s, alpha_s)
     if reach == Reach(1, 1):

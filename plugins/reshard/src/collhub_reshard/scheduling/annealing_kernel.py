@@ -68,14 +68,14 @@ def _find_first_free(free: Int64Array) -> int:
 def _evaluate(
     tasks: TaskColumns, state: State, cards: CardTimes, target: int, outcome: Int64Array
 ) -> float:
-    """Build the schedule of a state and return its cost.
+    """Build the schedule of a state (order of tasks, sender of each) and return its cost.
 
     The tasks are placed in the order of `state.order`. A task starts when it is released and its
-    chosen sender and all its receivers have a free card, and it uses the card of each host that
-    becomes free first. `outcome` is set to (lateness, makespan) in ticks; lateness is the largest
-    excess of an end over a due time, at least 0. The cost is the excess of the makespan over
-    `target`, plus this excess for the last end of every card, plus a million times the lateness.
-    `cards` is overwritten.
+    chosen sender and all its receivers have a free card; it uses the card of each host that becomes
+    free first. `outcome` is set to (lateness, makespan) in ticks; lateness is the largest time by
+    which a task ends after its due time, at least 0. The cost is a million times the lateness, plus
+    the time by which the makespan exceeds `target`, plus the same for the last end of every card.
+    `cards` is working memory.
     """
     cards.sending[:] = 0
     cards.receiving[:] = 0

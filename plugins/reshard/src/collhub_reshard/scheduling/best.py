@@ -68,17 +68,18 @@ class Effort:
 
 
 def find_best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> HostSchedule:
-    """Find the best schedule within the limits of the effort, and the largest known lower bound.
+    """Find the best schedule of tasks on network cards within the limits of the effort.
 
-    If splitting is requested and possible, the split schedule is returned. Otherwise the methods
-    are tried in this order until one meets the bound: colours, priorities, public orders, choice of
-    senders with rotations, annealing, CP-SAT. The schedule with the smallest lateness of its latest
-    task is kept, then the one with the smallest makespan.
+    If splitting is requested and reaches its bound (`can_split`), the split schedule is returned.
+    Otherwise the methods are tried in this order until one meets the largest known lower bound:
+    colours, priorities, public orders, choice of senders with rotations, annealing, CP-SAT. The
+    schedule with the smallest lateness of its latest task is kept; of equal ones, that with the
+    smallest makespan.
 
-    After the public orders, the search ends if there are more than `_MAX_TASKS_OF_SEARCH` tasks
-    (which also excludes the public orders), if the effort has no work, or at the time limit, which
-    is recorded as a cut. CP-SAT must be installed, and there may be at most `MAX_TASKS_OF_SOLVER`
-    tasks.
+    The search ends after the public orders if there are more than `_MAX_TASKS_OF_SEARCH` tasks
+    (then the public orders are left out too), if the effort has no work, or at the time limit,
+    which is recorded as a cut. CP-SAT must be installed, and is used for at most
+    `MAX_TASKS_OF_SOLVER` tasks.
     """
     if effort.split and special_cases.can_split(tasks) and len(tasks):
         # Tasks are split, so the bound by the longest task does not apply.
@@ -162,13 +163,15 @@ class _ScheduleSearch:
             self.pieces, self.method = pieces, method
 
     def schedule(self, bound: Bound) -> HostSchedule:
-        """Return the result and its proof: the analytic `bound`, a solver, or none.
+        """Return the best schedule so far with its status, lower bound, and what proves it.
 
-        A search that is not done gives "feasible" without proof. Otherwise the schedule is
-        "optimal" by a solver that proved it, by the bound if its makespan is at most the bound's
-        whole ticks, or by a solver's bound. The lower bound (ticks) is the makespan if a solver
-        proved it. If cards carry the bytes of a task several times, the solver and whole ticks
-        prove nothing, because other strategies have other durations and may be faster.
+        - "optimal": a solver has proved it, the makespan is at most `bound` in whole ticks, or it
+          equals the larger bound that a solver found. The proof is `bound` or `solver`.
+        - "feasible" without proof: the search is not done.
+
+        The lower bound (ticks) is the larger one of `bound` and the solver's, or the makespan if a
+        solver proved it. If cards carry the bytes of a task several times, only a makespan equal to
+        `bound` is optimal, because other strategies have other durations and may be faster.
         """
         makespan = compute_makespan(self.pieces)
         if any(work != 1 for work in self.tasks.work):
@@ -201,11 +204,12 @@ def could_use_solver(schedule: HostSchedule, effort: Effort) -> bool:
 
 
 def _try_senders(search: _ScheduleSearch) -> None:
-    """Improve the bound and the schedule by a better choice of senders, and by rotations.
+    """Try schedules with a better choice of senders, and add them to the search.
 
-    There are two choices of senders: balanced loads, and the optimum of an assignment problem if it
-    can be solved. The optimum may raise the lower bound of the search, and orders by priority are
-    tried for it. Finally the rotations of both choices are tried until the search is done.
+    There are two choices: balanced loads, and the optimum of an assignment problem if it can be
+    solved. The optimum may raise the lower bound of the search; orders by priority are tried for
+    it. Finally the rotations (`generate_rotations`) of both choices are tried until the search is
+    done.
     """
     tasks = search.tasks
     senders = [balance_senders(tasks)]
@@ -223,11 +227,10 @@ def _try_senders(search: _ScheduleSearch) -> None:
 
 
 def _try_heuristics(search: _ScheduleSearch, units: UnitTasks) -> None:
-    """Try colours, priorities and the public orders until the search is done.
+    """Add schedules of fast methods to the search until it is done: colours, priorities, orders.
 
-    Colours are only used where `is_colourable`. With more than `_MAX_TASKS_OF_SEARCH` tasks there
-    are only 2 rounds of priorities, and no public orders. All schedules are added to `search`. Does
-    nothing without tasks.
+    Colours are used only where `is_colourable`. With more than `_MAX_TASKS_OF_SEARCH` tasks there
+    are only 2 rounds of priorities, and no public orders. Does nothing without tasks.
     """
     tasks = search.tasks
     if not len(tasks):
@@ -318,14 +321,14 @@ def solve_exactly(
     work: float,
     time_limit_s: float | None = None,
 ) -> Solved | None:
-    """Search for the best schedule with CP-SAT, starting from the schedule `hint`.
+    """Search for the best schedule with the solver CP-SAT, starting from the schedule `hint`.
 
-    `least`: a lower bound of the makespan in ticks. `work`: 1 for `_DETERMINISTIC_SECONDS`
-    deterministic seconds. `time_limit_s`: in seconds, optional. Returns the pieces, a lower bound
-    of the makespan in ticks (with due times it is `least`), and whether the schedule is optimal.
-    Returns `None` if no schedule is found within the limits. The search strategies are interleaved
-    in fixed batches, so that the result depends neither on the elapsed time, unless the time limit
-    ends the search, nor on the number of cores.
+    `least`: a lower bound on the makespan in ticks. `work`: limit, in units of
+    `_DETERMINISTIC_SECONDS` deterministic seconds. `time_limit_s`: optional limit in seconds.
+    Returns the pieces, a lower bound on the makespan in ticks (`least` if any task has a due time),
+    and whether the schedule is optimal; `None` if no schedule is found within the limits. The
+    result does not depend on the number of cores, and on elapsed time only if the time limit ends
+    the search.
     """
     # Imported here: it takes a second, and is an extra.
     from ortools.sat.python import cp_model

@@ -86,10 +86,10 @@ def find_host_network(topology: Topology, host_of: Int64Array) -> HostNetwork:
 
 
 def find_owners(topology: Topology, host_of: Int64Array) -> Int64Array:
-    """Return the host of every node of a topology: int64[nodes].
+    """Return the host to which every node of a topology belongs: int64[nodes].
 
-    A switch belongs to a host if all NPUs with a link to it do. Every other node without a host has
-    a negative number of its own. `host_of`: host of the first NPUs, -1 if it is not used.
+    `host_of`: host of the first NPUs, -1 if an NPU is not used. A switch belongs to a host if all
+    NPUs with a link to it do. Every other node gets a different negative number.
     """
     owner = -1 - np.arange(topology.num_nodes, dtype=np.int64)
     used = np.flatnonzero(host_of >= 0)
@@ -157,7 +157,7 @@ class HostTasks:
         return float(ticks * self.tick_s)
 
     def classes(self) -> dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]]:
-        """Return the task numbers, ascending, by (senders, receivers)."""
+        """Group the tasks by (senders, receivers); return the task numbers, ascending."""
         tasks_by_class: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
         for task, key in enumerate(zip(self.senders, self.receivers, strict=True)):
             tasks_by_class.setdefault(key, []).append(task)
@@ -170,12 +170,12 @@ def build_host_tasks(
     network: HostNetwork,
     work: Mapping[int, Fraction] | None = None,
 ) -> HostTasks:
-    """Build the tasks that cross between hosts, in the order of unit tasks.
+    """Build the tasks for network cards: the boxes that must cross between hosts, in their order.
 
-    The receiving hosts of a task are those that need its box and do not have it; unit tasks without
-    such a host or without bytes are left out. `work`: how many times the busiest card carries the
-    box, by unit task, default 1; it multiplies the duration. A tick is the greatest common measure
-    of all durations, release and due times, so that all of them are whole numbers of ticks.
+    The receiving hosts of a task are those that need its box and do not have it; boxes without such
+    a host or without bytes have no task. `work`: how many times the busiest card carries the box,
+    by unit task, 1 by default; durations are multiplied by it. Times are in ticks: the largest time
+    of which all durations, release and due times are whole multiples.
     """
     work = {} if work is None else work
     needs = find_needing_hosts(tasks)

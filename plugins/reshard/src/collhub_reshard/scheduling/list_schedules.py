@@ -38,17 +38,17 @@ class Assignment:
 
 
 def assign_senders(tasks: HostTasks) -> Assignment | None:
-    """Choose the senders so that the busiest one finishes earliest; return them with a bound.
+    """Choose a sender for every task so that the busiest sender finishes earliest, with a bound.
 
-    `share_among_senders` lets senders share a task, which an unsplit schedule cannot do: five equal
-    tasks on three senders take two rounds, not 5/3. So this solves a mixed-integer program (HiGHS)
-    over classes of tasks with equal senders and durations: x tasks of a class are sent by a host,
-    the x of a class sum to its size, and no host is busy for longer than T.
+    A task is not divided: five equal tasks on three senders take two rounds, not 5/3. So this
+    solves a mixed-integer program (HiGHS): of each class of tasks with equal senders and durations,
+    it chooses how many tasks each sender takes. The bound is a lower bound on the makespan in
+    ticks.
 
     If hosts have one card, tasks that all hosts receive exclude all others. They are not part of
-    the program, keep their first sender, and their time is added to the bound. Returns `None` if
-    every task has only one sender, if there are no other tasks than these, or if no solution is
-    found within `_MAX_NODES` nodes.
+    the program, keep their first sender, and their shortest times are added to the bound. Returns
+    `None` if every task has only one sender, if there are no other tasks than these, or if no
+    solution is found within `_MAX_NODES` nodes.
     """
     if all(len(senders) == 1 for senders in tasks.senders):
         return None
@@ -117,11 +117,11 @@ _Class = tuple[int, tuple[int, ...]]
 
 
 def balance_senders(tasks: HostTasks) -> list[int]:
-    """Choose a sender for every task so that the loads of the senders are even.
+    """Choose a sender for every task so that the loads of the senders are nearly even.
 
-    First, bytes are divided evenly among senders, as if tasks could be split. Then tasks are taken
-    by descending bytes, ties by number. Each one gets the sender with the most bytes left of its
-    part of this division, the first one in case of a tie.
+    First the bytes are divided evenly among the senders, as if tasks could be split. Then tasks are
+    taken by descending bytes, ties by number. Each one gets the sender that has the most bytes left
+    of its part of that division; of equal ones, the first.
     """
     sharing = share_among_senders(tasks, range(len(tasks)))
     room = {key: float(share) for key, share in sharing.shares.items()}
@@ -158,12 +158,12 @@ class _ListScheduler:
     left_in: dict[int, float] = field(default_factory=dict)
 
     def order(self) -> Order:
-        """Return the order of (task, sender) in which the task that can start first is next.
+        """Order the tasks by list scheduling: next is always the task that can start first.
 
-        Tasks with equal sender and receivers form a queue: earliest release first, then earliest
-        due time, then longest task. If several queues can start equally early, the one whose cards
-        have the most remaining load wins; this load is raised at random by up to the fraction
-        `noise`. The remaining loads are changed, so call it once.
+        Returns (task, sender) in this order. Tasks with equal sender and receivers form a queue:
+        earliest release first, then earliest due time, then longest task. Of queues that can start
+        equally early, the one whose cards have the most remaining load wins; this load is raised at
+        random by up to the fraction `noise`. The remaining loads are changed, so call it once.
         """
         queues = self._queues()
         sending, receiving = Cards(self.tasks.cards), Cards(self.tasks.cards)
@@ -184,10 +184,10 @@ class _ListScheduler:
         return order
 
     def _queues(self) -> dict[_Class, list[int]]:
-        """Build the queues of tasks by (sender, receivers), and count the loads of all cards.
+        """Build a queue of tasks for every (sender, receivers), and count the loads of all cards.
 
-        The last entry of a queue is next: the earliest release, then the earliest due time, then
-        the longest task.
+        The last entry of a queue is the next task: that with the earliest release, then the
+        earliest due time, then the longest duration.
         """
         queues: dict[_Class, list[int]] = {}
         for task, sender in enumerate(self.senders):
@@ -209,10 +209,9 @@ class _ListScheduler:
         return -self.tasks.release[task], latest, self.tasks.duration(task, sender)
 
     def _take(self, key: _Class, ticks: int) -> None:
-        """Subtract ticks from the remaining load of the cards of a class.
+        """Subtract `ticks` from the remaining load of the sender and of every receiver in `key`.
 
-        A class is (sender, receivers); the load of its sender and of every receiver changes.
-        Negative ticks add load. Loads begin with 0.
+        `key`: (sender, receivers). Negative ticks add load. Loads begin with 0.
         """
         # Negative ticks add load, at the start.
         sender, receivers = key
@@ -222,12 +221,12 @@ class _ListScheduler:
             self.left_in[host] = self.left_in.get(host, 0.0) - ticks
 
     def _next(self, queues: Mapping[_Class, list[int]], sending: Cards, receiving: Cards) -> _Class:
-        """Choose the class whose next task can start first.
+        """Choose the queue, by its (sender, receivers), whose next task can start first.
 
-        It can start when it is released and the sender and all receivers have a free card. In case
-        of a tie, the class with the most load wins. This load is the largest remaining load of its
-        sender and receivers, plus a quarter of the smaller one of its sender and first receiver; it
-        is raised at random by up to the fraction `noise`. `queues` must not be empty.
+        A task can start when it is released and the sender and all receivers have a free card. Of
+        equal starts, the queue with the most load wins. This load is the largest remaining load of
+        its sender and receivers, plus a quarter of the smaller one of its sender and first
+        receiver; it is raised at random by up to the fraction `noise`. `queues` must not be empty.
         """
         best: tuple[float, float] | None = None
         chosen: _Class | None = None
@@ -262,13 +261,16 @@ def can_anneal(tasks: HostTasks) -> bool:
 
 
 def generate_rotations(tasks: HostTasks, senders: Sequence[int]) -> list[Order]:
-    """Generate orders in which sender i serves receivers i, then i + 1, and so on, cyclically.
+    """Generate orders in which the senders serve the receivers in turn, shifted by one each.
 
-    As in a Latin square, each sender follows another one from receiver to receiver without
-    contention. `senders`: the sender of every task. Senders and receivers are each sorted by load,
-    ascending or descending, and the rotation has both directions: 8 cases. In each case there are
-    two orders: the tasks of a pair one after another, or one task of every pair per rotation. Tasks
-    of a pair are sorted by descending duration.
+    In round t, sender i serves the receivers with number i + t (cyclically), so that senders follow
+    one another from receiver to receiver without contention, as in a Latin square. `senders`: the
+    sender of every task.
+
+    Senders and receivers are each sorted by load, ascending or descending, and the rotation has
+    both directions: 8 cases. In each case there are two orders: all tasks of a pair one after
+    another, or one task of every pair per rotation. Tasks of a pair are sorted by descending
+    duration.
     """
     out_load: dict[int, int] = {}
     in_load: dict[tuple[int, ...], int] = {}
@@ -321,12 +323,12 @@ def improve_order(
     max_placements: int,
     budget: SearchBudget | None = None,
 ) -> Order:
-    """Improve a schedule by annealing; return the best order of (task, sender).
+    """Improve a schedule by simulated annealing; return the best order of (task, sender).
 
-    Its schedule is never worse than `pieces`. There is one round per entry of `_TEMPERATURES`, each
-    with an equal part of the work; a round starts from the best schedule so far. `target`: a lower
-    bound of the makespan in ticks, at which the search ends. `max_placements`: limit of the work,
-    in placed tasks, so that the result does not depend on elapsed time. At the time limit of
+    `pieces`: the schedule to start from; the result is never worse. There is one round per entry of
+    `_TEMPERATURES`, each with an equal part of the work, from the best schedule so far. `target`: a
+    lower bound on the makespan in ticks, at which the search ends. `max_placements`: limit of the
+    work in placed tasks, so that the result does not depend on elapsed time. At the time limit of
     `budget`, the search ends between two rounds, which is recorded as a cut.
     """
     budget = budget or SearchBudget()

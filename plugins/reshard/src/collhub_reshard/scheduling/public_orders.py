@@ -64,12 +64,13 @@ def order_by_device(tasks: HostTasks, units: UnitTasks) -> Order:
 def order_greedily(
     tasks: HostTasks, seed: int, sizes: Sequence[int] | None = None, idle_hosts: int = 0
 ) -> Order:
-    """Return (task, sender) in rounds, each with as many tasks at once as possible.
+    """Order the tasks in rounds, each with as many tasks as possible at the same time.
 
-    Of `_ROUNDS` random candidates for a round, the one with the most tasks is taken, then the one
-    with the smallest standard deviation of the loads, then the first. `sizes`: load of each task
-    for its sender, by default its bytes. `idle_hosts`: number of hosts that never send but count
-    for the deviation, as in the public class. The public order `loadbalance_order`, greedy.
+    For each round, `_ROUNDS` random candidates are drawn. The one with the most tasks is taken; of
+    equal ones, that with the smallest standard deviation of the senders' loads, then the first.
+    Returns (task, sender). `sizes`: load of each task for its sender, by default its bytes.
+    `idle_hosts`: number of further hosts that never send but count for the deviation. This is the
+    public order `loadbalance_order`, greedy.
     """
     rng = random.Random(seed)
     sizes = tasks.bytes if sizes is None else sizes

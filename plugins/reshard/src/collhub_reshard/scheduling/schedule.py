@@ -110,11 +110,11 @@ class Cards:
 
 
 def schedule_in_order(tasks: HostTasks, order: Order) -> tuple[Piece, ...]:
-    """Schedule (task, sender) pairs in their order; return one piece per task, in ticks.
+    """Schedule tasks strictly in the given order of (task, sender); return one piece per task.
 
-    A task starts when it is released and its sender and all receivers have a free card. It occupies
-    the card of each of these hosts that becomes free first, until its end; a later task of the
-    order never uses a gap before it. Pieces are sorted by start, then by task.
+    A task starts when it is released and its sender and all receivers have a free card. On each of
+    these hosts it occupies the card that becomes free first until its end; a later task of the
+    order never uses a gap before it. Times are in ticks. Pieces are sorted by start, then by task.
     """
     sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
     pieces = []
@@ -173,15 +173,15 @@ class Sharing:
 
 
 def find_least_sharing(demand: Mapping[Group, int], rate: Mapping[int, Fraction]) -> Sharing:
-    """Divide the bytes of every group among its hosts so that the busiest host finishes earliest.
+    """Divide the bytes of every group among its hosts so that the busiest host ends earliest.
 
     `demand`: bytes by group of hosts that may send them. `rate`: bytes per second by host. The
-    result also has a set of hosts that proves the time: the bytes that only these hosts can send
-    take them all of it. Without bytes, the time is 0.
+    result has the time in seconds, the division, and a set of hosts that proves the time: the bytes
+    that only these hosts can send take them all of it. Without bytes, the time is 0.
 
-    The search tries a time by a maximum flow. If bytes do not fit, the flow gives a set of hosts
-    with too little capacity, and the next time is the one that this set needs. Every time is thus a
-    lower bound, and the last one is achieved.
+    Method: a maximum flow tests whether a time suffices. If not, it gives a set of hosts with too
+    little capacity, and the next time is the one that this set needs. Every time is a lower bound,
+    and the last one is achieved.
     """
     groups = [group for group in sorted(demand) if demand[group]]
     hosts = sorted({host for group in groups for host in group})
@@ -205,9 +205,10 @@ def _compute_ratio(
     hosts: Sequence[int],
     rate: Mapping[int, Fraction],
 ) -> Fraction:
-    """Return the time in seconds that hosts need together for the bytes that only they can send.
+    """Return the time in seconds that `hosts` need together for the bytes that only they can send.
 
-    It is exact. Raises `ZeroDivisionError` if the sum of their rates is 0.
+    These are the bytes (`demand`) of the groups that are subsets of `hosts`. The result is exact.
+    Raises `ZeroDivisionError` if the sum of their rates is 0.
     """
     host_set = set(hosts)
     total = sum(demand[group] for group in groups if set(group) <= host_set)
@@ -325,11 +326,11 @@ class Bound:
 
 
 def compute_fluid_bound(tasks: HostTasks) -> Bound:
-    """Return the largest of the lower bounds that also hold if tasks are split, in ticks.
+    """Return the largest lower bound on the makespan, in ticks, that also holds if tasks are split.
 
-    There are three: by one receiver, by a set of senders, and by tasks that all hosts receive
-    (`exclusive`). The first in this order wins ties. Without tasks it is the bound `nothing` of 0
-    ticks.
+    There are three: by the data of one receiver, by the data that a set of senders must send, and
+    by tasks that all hosts receive (`exclusive`). Of equal ones, the first in this order counts.
+    Without tasks it is the bound `nothing` of 0 ticks.
     """
     if not len(tasks):
         return Bound("nothing", Fraction(0))
@@ -368,7 +369,7 @@ def compute_receiver_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_receiver_loads(tasks: HostTasks, chosen: Iterable[int]) -> dict[int, Fraction]:
-    """Return the ticks that every receiving host needs for the tasks in `chosen`.
+    """Return how many ticks every receiving host needs to receive the tasks in `chosen`, by host.
 
     A host receives with all its cards at once. The earliest release of its tasks is added. Hosts
     that receive none of these tasks are absent.
@@ -399,13 +400,13 @@ def share_among_senders(tasks: HostTasks, chosen: Iterable[int]) -> Sharing:
 
 
 def compute_exclusive_bound(tasks: HostTasks) -> Bound:
-    """Return the bound that adds up tasks with all receivers and the other tasks, in ticks.
+    """Return a lower bound on the makespan, in ticks, from tasks that all receivers get.
 
-    The bound has the kind `exclusive`. Receivers are the hosts that receive at least one task. If
-    hosts have one card, a task that goes to all receivers excludes every other task. The first term
-    is the bytes of such tasks at the rate of the slowest receiver. The second term is the shortest
-    time in which the senders can send the other tasks. Kind `nothing` and 0 if hosts have several
-    cards, or if one of the two groups of tasks is empty.
+    If hosts have one card, such a task excludes every other task. So the bytes of these tasks at
+    the rate of the slowest receiver, and the shortest time in which the senders can send all other
+    tasks, add up. Receivers are the hosts that receive at least one task. The kind of the bound is
+    `exclusive`; it is `nothing` with 0 ticks if hosts have several cards, or if one of the two
+    groups of tasks is empty.
     """
     everyone = tuple(sorted({host for hosts in tasks.receivers for host in hosts}))
     shared = [task for task in range(len(tasks)) if tasks.receivers[task] == everyone]
@@ -419,11 +420,11 @@ def compute_exclusive_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_task_bound(tasks: HostTasks) -> Bound:
-    """Return the bound by the task with the latest possible end, from its fastest sender.
+    """Return a lower bound on the makespan, in ticks, by the single task that must end latest.
 
-    The end is release plus duration, in ticks, where cards carry the bytes once, as in a chain,
-    whatever the strategy of the task; the first task wins among equals. Kind "nothing" and 0
-    without tasks.
+    Its end is release plus the duration from its fastest sender, if cards carry the bytes once (as
+    in a chain), whatever its strategy. Of equal ends, the first task counts. The kind is `task`; it
+    is "nothing" with 0 ticks without tasks.
     """
     if not len(tasks):
         return Bound("nothing", Fraction(0))

@@ -53,12 +53,12 @@ def schedule_by_colours(tasks: HostTasks) -> tuple[Piece, ...]:
 
 
 def _choose_even_senders(tasks: HostTasks) -> list[int]:
-    """Choose a sender for every task so that the busiest sender has as few tasks as possible.
+    """Choose a sender for every task so that the busiest sender gets as few tasks as possible.
 
-    All tasks have equal size. The limit is the bound with splitting, rounded up to whole tasks.
-    Tasks of groups with few senders come first. A task gets a sender that has fewer tasks than the
-    limit, and among these the one with the largest share left of the division with splitting; the
-    first one in case of a tie. If all have reached the limit, only the share decides.
+    All tasks have equal size. The limit per sender is the bound with splitting, rounded up to whole
+    tasks. Tasks with few possible senders come first. A task gets a sender that is below the limit;
+    of several, the one with the most bytes left of its share in the division with splitting, then
+    the first. If all have reached the limit, only the share decides.
     """
     sharing = share_among_senders(tasks, range(len(tasks)))
     size = tasks.bytes[0]
@@ -145,10 +145,10 @@ _Pair = tuple[int, int]
 
 
 def can_split(tasks: HostTasks) -> bool:
-    """Return whether splitting tasks reaches the fluid bound.
+    """Return whether a schedule of split tasks that reaches the fluid bound can be built.
 
-    All cards must be equal and each host must have one. Each task must have one receiving host or
-    all of them, and no release time.
+    All cards must have the same rate, and each host one card. Each task must have one receiving
+    host or all of them, and no release time.
     """
     network = tasks.network
     rates = set(network.out_rate.values()) | set(network.in_rate.values())
@@ -158,11 +158,12 @@ def can_split(tasks: HostTasks) -> bool:
 
 
 def build_split_schedule(tasks: HostTasks) -> tuple[Piece, ...]:
-    """Build a schedule of split tasks whose makespan is the fluid bound, if `can_split`.
+    """Build a schedule of split tasks whose makespan is the fluid bound; only if `can_split`.
 
     Tasks that all hosts receive come first, one after the other. The other tasks are divided among
-    their senders and sent in matchings, in which every card has at most one piece at a time. Pieces
-    are sorted by start, then by task, then by first fraction.
+    their senders. They are then sent in matchings, one after the other, in each of which every card
+    has at most one piece at a time. Pieces are sorted by start, then by task, then by first
+    fraction.
     """
     everyone = tuple(sorted({host for hosts in tasks.receivers for host in hosts}))
     shared = [task for task in range(len(tasks)) if len(tasks.receivers[task]) > 1]
@@ -282,12 +283,13 @@ def _run(queue: list[_Part], start: Fraction, length: Fraction) -> list[Piece]:
 def _decompose_into_matchings(
     loads: Mapping[_Pair, Fraction],
 ) -> list[tuple[Fraction, Fraction, list[_Pair]]]:
-    """Decompose loads of (sender, receiver) pairs into matchings that run one after the other.
+    """Divide the loads of (sender, receiver) pairs into matchings that run one after the other.
 
-    Returns (start, length, pairs) of each matching, in ticks. Together they take as long as the
-    largest load of a card. Each matching covers every card without slack, whose load equals the
-    remaining time. It runs until a pair is finished or another card loses its slack; both happen at
-    most once per pair or card, so there are few matchings. The list is empty without loads.
+    In a matching, every card is used by at most one pair. Returns (start, length, pairs) of each,
+    in ticks; together they take as long as the largest load of a card. Each matching uses every
+    card whose load equals the remaining time (a card without slack). It runs until one of its pairs
+    is finished or another card loses its slack; both happen at most once per pair or card, so there
+    are few matchings. The list is empty without loads.
     """
     remaining = {pair: load for pair, load in loads.items() if load}
     matchings = []
@@ -355,10 +357,10 @@ def _match(
     needed: set[int],
     seen: set[int],
 ) -> bool:
-    """Match a node to a partner; return whether this is possible.
+    """Give a node a partner, moving others to other partners if needed; return whether it worked.
 
-    If a partner is taken, its holder is moved to another partner; if that fails, the holder loses
-    its partner unless it is in `needed`. Partners in `seen` are not tried again. `mine` (node to
+    If a partner is taken, its holder gets another partner if possible. Otherwise the holder loses
+    its partner, unless it is in `needed`. Partners in `seen` are not tried again. `mine` (node to
     partner), `theirs` (partner to node) and `seen` are changed.
     """
     for partner in edges[node]:
