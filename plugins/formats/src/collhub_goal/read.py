@@ -133,13 +133,13 @@ def samples() -> Sequence[Source]:
 
 
 def _find_dependencies(schedule: GoalSchedule, file: str | None) -> tuple[Int64Array, Int64Array]:
-    """Return (parent, child) rows of all dependencies on the end of an operation.
+    """Return all dependencies of a schedule as (parent, child) rows: a child waits for its parent.
 
-    The hub has no dependency on a start (`irequires`). An operation starts when its predecessors
-    have finished, so `c irequires b` becomes: c waits for the predecessors of b. If b itself waits
-    for the start of a, then c waits for the predecessors of a too, and so on. Pairs may be
-    repeated. Raises `InputError` (`goal-dependencies`) if more than `_MAX_HOPS` (1000) `irequires`
-    follow one another or form a cycle.
+    It waits for the parent's end: the hub has no dependency on a start (`irequires`). An operation
+    starts when its predecessors have finished, so `c irequires b` becomes: c waits for the
+    predecessors of b. If b itself waits for the start of a, then c waits for the predecessors of a
+    too, and so on. Pairs may be repeated. Raises `InputError` (`goal-dependencies`) if more than
+    `_MAX_HOPS` (1000) `irequires` follow one another or form a cycle.
     """
     parents, children = [schedule.parent], [schedule.child]
     # For a row, the rows whose end it waits for, and those whose start it waits for.
@@ -177,10 +177,10 @@ class _Followers:
         self._indptr, self._value = csr(key, value, rows)
 
     def look_up(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return the values of all `rows`, and for each value the position of its row in `rows`.
+        """Return the values that belong to some rows, and for each value the position of its row.
 
-        A row has any number of values, possibly none. The values are ordered by the position of
-        their row.
+        The positions are those in `rows`. A row has any number of values, possibly none. The values
+        are ordered by the position of their row.
         """
         first = self._indptr[rows]
         count = self._indptr[rows + 1] - first

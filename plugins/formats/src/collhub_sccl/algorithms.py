@@ -261,13 +261,14 @@ class _StepReader:
         )
 
     def _build_transfers(self) -> Transfers:
-        """Return one transfer per send, in the order of the file; each moves one chunk.
+        """Return one transfer per send of the document, in the order of the file.
 
-        The distinct pairs (step, time) are numbered in ascending order. A transfer starts at the
-        number of its pair and ends at the next number. There is one link per ordered pair of ranks,
-        and no window. If the file states for each send whether it reduces, transfers follow it;
-        otherwise all transfers reduce if the collective does. Raises `InputError` if a rank sends
-        an address and reduces into it at the same start, since simultaneous sends read old data.
+        Each moves one chunk. Start and end are numbers: the distinct pairs (step, time) are
+        numbered in ascending order, and a transfer starts at the number of its pair and ends at the
+        next number. There is one link per ordered pair of ranks, and the window of every transfer
+        is 0. If the file states for each send whether it reduces, transfers follow it; otherwise
+        all reduce if the collective does. Raises `InputError` if a rank sends an address and
+        reduces into it at the same start, since simultaneous sends read old data.
         """
         document = self._document
         sends = document.sends

@@ -306,10 +306,10 @@ def count_addresses(kind: CollectiveKind, ranks: int) -> int:
 
 
 def find_share(kind: CollectiveKind, address: int, ranks: int) -> int:
-    """Return the number of the share at an address, in the order of `Chunks.cut`.
+    """Convert an address of SCCL to the number of its share of data in the hub's order.
 
-    It is the address itself, except for an all-to-all: its addresses are ordered by target, and its
-    shares by source.
+    That is the order of `Chunks.cut`. The number is the address itself, except for an all-to-all:
+    its addresses are ordered by target, and its shares by source.
     """
     if kind is CollectiveKind.ALL_TO_ALL:
         # Addresses are ordered by target, shares by source.
@@ -342,7 +342,7 @@ class _AddressTracing:
             self._address[first : first + len(addresses)] = addresses
 
     def execute_step(self, row: int) -> None:
-        """Execute a step after its predecessors: update address and step of the written units.
+        """Execute a step after its predecessors: track the address of each unit, and its step.
 
         - A send stores the addresses that it reads, and the latest step of its data.
         - A receive appends one send per unit to `sends`, in that step. Its units are available one

@@ -180,12 +180,13 @@ def _iterate_pairs(
     gpus: int,
     units: _Units,
 ) -> Iterator[_Pair]:
-    """Yield the links of a node: from the matrices if the file has them, else from its times.
+    """Yield the links within a node: from the file's matrices if it has them, else from its times.
 
-    One time in `node_betas_list` joins all pairs of GPUs by one link per direction. Two times
-    describe an NDv2 of eight GPUs: the first is for pairs with two links, the second for pairs with
-    one. Each joined pair becomes one link per direction with the bandwidth of its time. Raises
-    `InputError` for any other list of times, and for invalid values.
+    A time is that of one chunk over a link. One time in `node_betas_list` joins all pairs of GPUs
+    by one link per direction. Two times describe an NDv2 of eight GPUs: the first is for pairs that
+    NVLink joins twice, the second for pairs that it joins once. Each such pair becomes one link per
+    direction with the bandwidth of its time. Raises `InputError` for any other list of times, and
+    for invalid values.
     """
     if root.get("links") is not None:
         yield from _iterate_matrix_pairs(root, gpus, units)

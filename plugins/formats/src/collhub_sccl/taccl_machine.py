@@ -121,13 +121,13 @@ class _Pairs:
 
     @classmethod
     def from_topology(cls, topology: Topology) -> _Pairs:
-        """Describe every pair of NPUs whose route passes no other NPU, as matrices [NPUs, NPUs].
+        """Describe every ordered pair of NPUs whose route passes no other NPU.
 
-        Rows are sources and columns destinations; the route is that of `Topology.routes`. An entry
-        has the bandwidth of the slowest link of the route in bytes/s, its total latency in s, and
-        the number of parallel direct links (1 through switches). `is_switched` is True for routes
-        through switches. Other pairs, and the diagonal, have 0 or False. Raises `UsageError` for
-        parallel links with different bandwidths.
+        The route is that of `Topology.routes`. The results are matrices [NPUs, NPUs] by source and
+        destination: the bandwidth of the slowest link of the route in bytes/s, its total latency in
+        s, the number of parallel direct links (1 through switches), and `is_switched`, True for
+        routes through switches. Other pairs, and the diagonal, have 0 or False. Raises `UsageError`
+        for parallel links with different bandwidths.
         """
         npus = topology.num_npus
         source, destination = np.divmod(np.arange(npus * npus), npus)
@@ -236,12 +236,12 @@ def _find_receivers(is_joined: BoolArray) -> dict[int, list[int]]:
 def _count_cards(
     topology: Topology, receivers: dict[int, list[int]], gpus: int, bandwidth_bytes_per_s: float
 ) -> int:
-    """Return how many connections of a node can be used simultaneously at full bandwidth.
+    """Return how many network cards a node has: its connections that can be used at once.
 
     All connections from node 0 to node 1 are used at the same time on their routes. The link that
-    is slowed down most decides: the result is the number of connections divided by its slowdown.
-    Raises `UsageError` if the result is below 1 or not an integer (beyond a relative tolerance of
-    1e-9).
+    slows them down most decides: the result is the number of connections divided by its slowdown.
+    `receivers`: for each GPU of a node the GPUs of another node to which it is connected. Raises
+    `UsageError` if the result is below 1 or not an integer (beyond a relative tolerance of 1e-9).
     """
     pairs = [
         (gpu, gpus + receiver)

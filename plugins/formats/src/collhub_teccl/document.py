@@ -139,10 +139,11 @@ class _Parser:
         )
 
     def _parse_flow(self, line: object, json_path: str) -> _Flow:
-        """Parse a line of the list of flows, and return its hop and its volume.
+        """Parse a line of the list of flows, and return the hop of a chunk and the volume on it.
 
-        The hop is (chunk, origin, source, destination, epoch). Switches of the hop are added to
-        those of the schedule. Raises `InputError` if the line does not have the solver's form.
+        The hop is (chunk, origin, source, destination, epoch). Switches that the line names are
+        added to those of the schedule. Raises `InputError` if the line does not have the solver's
+        form.
         """
         match = _FLOW.fullmatch(line) if isinstance(line, str) else None
         if match is None:
@@ -314,7 +315,7 @@ class _Parser:
 
 
 def _count_lost_flows(flows: Sequence[_Flow], paths: Paths) -> int:
-    """Return the number of distinct hops with less volume in the list of flows than in the paths.
+    """Count the hops that have less volume in the list of flows than in the paths of demands.
 
     A hop is (chunk, origin, source, destination, epoch). Volumes of equal hops are added up on both
     sides. Differences up to `TOLERANCE` do not count, and hops that only the list has are ignored.

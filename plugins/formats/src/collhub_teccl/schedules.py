@@ -243,11 +243,11 @@ class _ScheduleConversion:
         self._report_warning("flows-lost", f"{message}: the paths of the demands are read")
 
     def build_chunks(self) -> tuple[Collective, Chunks, Int64Array]:
-        """Return the collective, its chunks, and the chunk of every path (-1 if it has no units).
+        """Find the collective of the schedule: return it, its chunks, and the chunk of every path.
 
-        Schedules with volumes are all-to-alls, all others are all-gathers. Raises `InputError`
-        (`demand-not-met`) if the volumes of a demand do not add up to 1 within `TOLERANCE`. Raises
-        `InputError` if the demands are not those of the collective.
+        A path without units has chunk -1. Schedules with volumes are all-to-alls, all others are
+        all-gathers. Raises `InputError` (`demand-not-met`) if the volumes of a demand do not add up
+        to 1 within `TOLERANCE`. Raises `InputError` if the demands are not those of the collective.
         """
         # Refuse a demand whose volumes do not add up to 1.
         paths = self._paths
@@ -357,12 +357,13 @@ class _ScheduleConversion:
         return collective, chunks, chunk_of_path
 
     def _divide_demands(self) -> _PathShares:
-        """Divide every demand among its paths in whole units; the units of a demand are one chunk.
+        """Divide the units of every demand among its paths; the units of a demand are one chunk.
 
         Each path gets its volume times the units per chunk, rounded down after adding `TOLERANCE`.
         Missing units go to the paths with the largest remainders, the earlier path if equal. A path
-        may get none. The units of a demand are consecutive in the order of its paths. Reports the
-        warning `volumes-rounded` if this changes a volume by more than `TOLERANCE`.
+        may get none. The units of a demand are consecutive in the order of its paths. The result
+        has the first unit and the number of units of each path, and the units per chunk. Reports
+        the warning `volumes-rounded` if this changes a volume by more than `TOLERANCE`.
         """
         paths = self._paths
         parts = self._count_parts()
@@ -410,11 +411,11 @@ class _ScheduleConversion:
         return ranks
 
     def _check_demands(self, chunk: Int64Array, required: tuple[Int64Array, Int64Array]) -> None:
-        """Raise `InputError` for a required demand that the file lacks, or one that occurs twice.
+        """Check that the file has each demand of the collective, and none twice; else `InputError`.
 
-        A demand is a pair of chunk and rank. `chunk` has the chunk of every demand of the file, and
-        `required` the chunk and rank of every demand of the collective. The missing demand with the
-        smallest chunk and rank is named (code `demand-not-met`), and the others are counted.
+        A demand is a pair of chunk and rank that must get it. `chunk`: chunk of every demand of the
+        file. `required`: chunk and rank of every demand of the collective. The missing demand with
+        the smallest chunk and rank is named (code `demand-not-met`), and the others are counted.
         Demands of the file that are not required are accepted.
         """
         at = self._to_ranks(self._paths.at)

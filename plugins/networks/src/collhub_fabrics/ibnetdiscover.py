@@ -232,10 +232,11 @@ class _Listing:
         cable: _Cable,
         options: InfinibandOptions,
     ) -> float:
-        """Return the bandwidth of a cable in bytes/s.
+        """Return the bandwidth of a cable in bytes/s, from the rates in the listing or the options.
 
-        If its ends have different rates, the lower one is used, with the warning `unequal-rates`.
-        Without a rate, it is the option `bandwidth`. Raises `InputError` if that is missing too.
+        `first`, `second`: its ends, for messages. If both ends give a rate and the rates differ,
+        the lower one is used, with the warning `unequal-rates`. Without a rate, it is the option
+        `bandwidth`. Raises `InputError` if that is missing too.
         """
         if not cable.rates:
             if options.bandwidth is None:
@@ -251,11 +252,11 @@ class _Listing:
         return min(cable.rates) * _BYTES_PER_GBIT
 
     def _find_node_names(self, are_hosts: bool) -> dict[str, str]:
-        """Return the name of the node of each device, by guid.
+        """Return for each device, by guid, the name of the network node that it belongs to.
 
-        With `are_hosts`, the node of a card is its host, which is the first word of its name;
-        several cards may have the same host. Otherwise the node of a device has the device's name;
-        if another device already has this name, the guid is appended.
+        With `are_hosts`, the node of a card is its host, which is the first word of the card's
+        name; several cards may have the same host. Otherwise each device is a node with its own
+        name; if an earlier device has the same name, the guid is appended.
         """
         node_of: dict[str, str] = {}
         used_names: set[str] = set()
@@ -277,11 +278,12 @@ class _Listing:
         hosts: Sequence[str],
         node_of: dict[str, str],
     ) -> dict[str, list[str]]:
-        """Return the groups of cards as names of nodes: `host NAME` first, then `rail NAME`.
+        """Group the cards by host and by rail; return the names of nodes by name of the group.
 
-        The host is the first word of the card's name. The rail is the rest of the name, or the
-        entire name if it is one word. Members are in the order of `hosts`. Returns {} if every host
-        has only one card.
+        Groups are `host NAME` first, then `rail NAME`. The host is the first word of the card's
+        name. The rail is the rest of the name, or the entire name if it is one word. Members are in
+        the order of `hosts`, the nodes of the cards. `node_of`: name of the node by guid. Returns
+        {} if every host has only one card.
         """
         of_host: dict[str, list[str]] = {}
         of_rail: dict[str, list[str]] = {}

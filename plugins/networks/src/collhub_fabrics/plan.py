@@ -65,10 +65,10 @@ class FabricPlan:
         self._cables.append((first, second, bandwidth_bytes_per_s))
 
     def add_nic(self, host: str, nic: int, switch: str, bandwidth_bytes_per_s: float) -> None:
-        """Add a cable between a NIC of a host and a switch.
+        """Add a cable between a network card (NIC) of a host and a switch.
 
-        If the NIC was added before, it gets one more cable, and its bandwidth (to its GPUs) becomes
-        that of the last cable, in bytes/s.
+        A NIC that was added before gets one more cable. The bandwidth between a NIC and its GPUs is
+        that of its last cable, in bytes/s.
         """
         self._nic_rates[host, nic] = bandwidth_bytes_per_s
         self._cables.append((_build_nic_name(host, nic), switch, bandwidth_bytes_per_s))
@@ -140,10 +140,11 @@ class FabricPlan:
         return cables
 
     def _build_nic_cables(self) -> list[Cable]:
-        """Return the cables between GPUs and NICs; [] if NICs are not nodes.
+        """Return the cables between the GPUs of each host and its network cards (NICs).
 
-        With fewer NICs than GPUs, GPU g uses NIC g * NICs // GPUs. With at least as many NICs, NIC
-        n belongs to GPU n * GPUs // NICs. The bandwidth is that of the NIC to its switch.
+        It is empty if NICs are not nodes. With fewer NICs than GPUs, GPU g uses NIC g * NICs //
+        GPUs. With at least as many NICs, NIC n belongs to GPU n * GPUs // NICs. The bandwidth is
+        that of the NIC to its switch.
         """
         if not self._has_nic_nodes or self._nics is None:
             return []
@@ -174,11 +175,11 @@ class FabricPlan:
         return range(host * self._gpus, (host + 1) * self._gpus)
 
     def _find_node(self, name: str) -> int:
-        """Return the number of the node of a switch, NIC or host; names are searched in this order.
+        """Return the number of the node with this name: a switch, network card (NIC) or host.
 
-        The numbers are: NPUs, switches, hosts with several GPUs, NICs. A host with one GPU is its
-        NPU. If NICs are not nodes, NIC n of a host is NPU n of this host. Raises `KeyError` for an
-        unknown name.
+        Names are searched in this order. The numbers are: NPUs, switches, hosts with several GPUs,
+        NICs. A host with one GPU is its NPU. If NICs are not nodes, NIC n of a host is NPU n of
+        this host. Raises `KeyError` for an unknown name.
         """
         npus = len(self._hosts) * self._gpus
         if name in self._switches:

@@ -82,11 +82,11 @@ class _TopologyFile:
         number: int,
         pairs: dict[str, str],
     ) -> None:
-        """Add the switch or block of a line, or replace the block sizes.
+        """Add what a line describes: a switch, a block, or the sizes of blocks.
 
-        Other keys in a line with BlockSizes are ignored. Raises `InputError` for a line without a
-        name, for a name that was described before, and for an entry with neither Switches nor
-        Nodes.
+        Sizes replace earlier ones; other keys in their line are ignored. Raises `InputError` for a
+        line without a name, for a name that was described before, and for an entry with neither
+        Switches nor Nodes.
         """
         if "blocksizes" in pairs:
             self._sizes = [
@@ -107,7 +107,7 @@ class _TopologyFile:
         entries[name] = TreeSwitch(below, hosts, number)
 
     def _build_block_levels(self) -> dict[str, TreeSwitch]:
-        """Return the blocks as switches, with a level of switches above per further block size.
+        """Convert the blocks to switches, with a level of switches above per further block size.
 
         A size that is k times the previous one combines k units of the level below, in the order of
         the file, under a switch named `FIRST..LAST`; the last one may have fewer. If several units

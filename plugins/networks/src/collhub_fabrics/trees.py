@@ -61,7 +61,7 @@ def _split_names(text: str) -> Iterator[str]:
 
 
 def _expand_numbers(text: str) -> list[str]:
-    """Expand a text such as `01-04,07` to its numbers as texts.
+    """Expand the content of brackets such as `01-04,07` to its numbers as texts.
 
     The numbers of a range are padded with zeros to the width of its first number. Raises
     `ValueError` for a part that is neither a number of at most 9 digits nor a range, for a
@@ -155,10 +155,10 @@ class SwitchTree:
         return plan
 
     def _measure_heights(self, start: str) -> None:
-        """Store the heights of a switch and of all switches below it in `_heights`.
+        """Compute the heights of a switch and of all switches below it; store them in `_heights`.
 
-        The height is 1 + the maximum height of the switches directly below, and 1 if there are
-        none. Known heights are reused. Raises `InputError` for a switch that is above itself.
+        The height is 1 for a switch without switches directly below, else 1 more than the largest
+        of theirs. Known heights are reused. Raises `InputError` for a switch that is above itself.
         """
         # No recursion: a chain of switches may be as deep as the file is long.
         stack = [(start, False)]
@@ -179,12 +179,12 @@ class SwitchTree:
                 stack += [(child, False) for child in switch.switches]
 
     def _parse_rates(self, options: TreeOptions) -> Sequence[float]:
-        """Return the bandwidths of the cables in bytes/s, by level from the hosts upwards.
+        """Return the bandwidth of the cables of each level in bytes/s, from the hosts upwards.
 
-        The number of levels is 1 + the largest height of a switch that is below another one, and 1
-        if there is none. A single value of the option applies to all levels. Raises `InputError` if
-        the option is missing, and for any other number of values than 1 and the number of levels.
-        Raises `UsageError` for an invalid bandwidth.
+        The levels are that of the hosts (level 0), and one per height of the switches that are
+        below others. A single value of the option `bandwidth` applies to all levels. Raises
+        `InputError` if the option is missing, and for any other number of values than 1 and the
+        number of levels. Raises `UsageError` for an invalid bandwidth.
         """
         levels = 1 + max(
             (

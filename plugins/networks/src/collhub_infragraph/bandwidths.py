@@ -51,7 +51,7 @@ class Hop:
         return sum(self.latencies) if self.latencies else None
 
     def reverse(self) -> Hop:
-        """Return the same path from its other end, with vertices, links and positions reversed.
+        """Return the same path of edges from its other end: vertices, links and positions reversed.
 
         Bandwidths and latencies keep their order, because only their minimum and sum are used.
         """
@@ -97,10 +97,11 @@ class Contraction:
             self._add_hop(number, hop)
 
     def run(self) -> list[Hop]:
-        """Remove vertices until none can be removed; return the remaining hops.
+        """Remove the vertices that only forward, until none can be removed; return the hops.
 
-        In each round, all vertices are tried in ascending order; another round follows if a vertex
-        was removed. Hops are in the order of their first edges. Updates `is_removed`.
+        A hop is a path of edges between two vertices. In each round, all vertices are tried in
+        ascending order; another round follows if a vertex was removed. Hops are in the order of
+        their first edges. Updates `is_removed`.
         """
         removed = 1
         # A removal lowers the degree of neighbours, which may then be removed too.
@@ -111,9 +112,9 @@ class Contraction:
     def _remove_vertex(self, vertex: int) -> bool:
         """Remove a vertex if the rules of the contraction allow it; return whether it was removed.
 
-        It is not removed if it must be kept, is already removed, or has more than two hops, nor if
-        it has two hops that `_contract` does not allow to join. Its remaining hops are removed with
-        it.
+        It stays if it must be kept, is already removed, has more than two hops (paths to other
+        vertices), or has two that `_contract` does not allow to join. With it, its hops are
+        removed, unless they were joined.
         """
         if self._is_kept[vertex] or self.is_removed[vertex] or len(self._hops_at[vertex]) > 2:
             return False
@@ -125,12 +126,12 @@ class Contraction:
         return True
 
     def _contract(self, vertex: int) -> bool:
-        """Try to join the two hops of a vertex; return whether the vertex may be removed.
+        """Try to replace the two hops of a vertex by one; return whether the vertex may be removed.
 
-        False, without a change, if another hop already connects the two neighbours and parallel
-        hops are not kept. If both hops lead to the same neighbour, the result is True without a
-        change, and the caller removes both. Otherwise both hops are replaced by the joined hop,
-        which gets the number of the earlier one, so that hops stay in the order of the document.
+        It may not if another hop already connects the two neighbours and parallel hops are not
+        kept; then nothing is changed. If both hops lead to the same neighbour, the result is True
+        without a change, and the caller removes both. Otherwise the joined hop gets the number of
+        the earlier one, so that hops stay in the order of the document.
         """
         first, second = sorted(self._hops_at[vertex])
         before, after = self._hops[first], self._hops[second]
@@ -202,12 +203,12 @@ def apply_bandwidths(
     bandwidths: Mapping[str, float],
     findings: NetworkFindings,
 ) -> tuple[LinkKind, ...]:
-    """Return the links with the bandwidths of the option, in the same order.
+    """Set the bandwidths of links that the user gives by the option `bandwidth`.
 
-    `bandwidths`: bytes/s by `device/link` or `link`; the former takes precedence. A bandwidth of
-    the option replaces that of the document, removes the link's `flaw`, and is recorded as a note
-    in `findings`. The name `*`, which only supplies missing values, is ignored. Raises `UsageError`
-    (`unknown-link`) for a name without a link.
+    Returns the links in the same order. `bandwidths`: bytes/s by `device/link` or `link`; the
+    former takes precedence. A bandwidth of the option replaces that of the document, removes the
+    link's `flaw`, and is recorded as a note in `findings`. The name `*`, which only supplies
+    missing values, is ignored. Raises `UsageError` (`unknown-link`) for a name without a link.
     """
     known = {name for link in links for name in (link.name, link.title)}
     for name in bandwidths:
@@ -236,7 +237,7 @@ def supply_missing_values(
     options: InfragraphReadOptions,
     findings: NetworkFindings,
 ) -> list[Hop]:
-    """Return the hops with missing bandwidths and latencies supplied by the options.
+    """Complete the hops (paths of edges) that lack a bandwidth or a latency, from the options.
 
     A value is missing if no edge of the hop has it. A missing bandwidth becomes that of `*` in the
     option `bandwidth`, else `UNLIMITED` if the option `missing` is `unlimited`; otherwise

@@ -29,11 +29,12 @@ class Step:
         count: int,
         endpoint: Value,
     ) -> range:
-        """Return the indices below `count` that the brackets select.
+        """Return the indices of the parts of a component that the brackets of this name select.
 
-        Missing or empty brackets select all. Slices are those of Python, such as `0:2`, `::2` or
-        `::-1`; a single index may be negative. Raises `InputError` at `endpoint` for an index that
-        does not exist, a text that is not a slice, a step of 0, and a slice that selects nothing.
+        `count`: number of parts. Missing or empty brackets select all. Slices are those of Python,
+        such as `0:2`, `::2` or `::-1`; a single index may be negative. Raises `InputError` at
+        `endpoint` for an index that does not exist, a text that is not a slice, a step of 0, and a
+        slice that selects nothing.
         """
         text = self.slice_text.strip()
         parts = [part.strip() for part in text.split(":")]
@@ -157,11 +158,12 @@ class Device:
         steps: Sequence[Step],
         endpoint: Value,
     ) -> Int64Array:
-        """Return the vertices that the steps of an endpoint select: int64, the first step slowest.
+        """Return the numbers of the device's vertices that a path of names with brackets selects.
 
-        Each step selects parts of a component; all but the last step must select devices, in which
-        the next step continues. Raises `InputError` at `endpoint` for a component or index that
-        does not exist, for a path that ends at a device, and for further steps after a vertex.
+        `steps`: the names. Each selects parts of a component; all but the last must select devices,
+        in which the next name is looked up. The result is int64, in the order of nested loops with
+        the first name outermost. Raises `InputError` at `endpoint` for a component or index that
+        does not exist, for a path that ends at a device, and for further names after a vertex.
         """
         step = steps[0]
         component = self.components.get(step.name)
@@ -237,10 +239,10 @@ class DeviceList:
     ) -> None:
         """Append a component of the document to a device, after checking its kind, name and size.
 
-        The kind `device` expands the device of the component's name; `custom` is replaced by its
-        `type`. Raises `InputError` for an unknown kind, a repeated name, a count outside of
-        1..`MAX_NODES`, and if the device would get more than `MAX_NODES` vertices or the component
-        more than `MAX_LINKS` edges.
+        A component of the kind `device` consists of copies of the device with the component's name;
+        the kind `custom` is replaced by its `type`. Raises `InputError` for an unknown kind, a
+        repeated name, a count outside of 1..`MAX_NODES`, and if the device would get more than
+        `MAX_NODES` vertices or the component more than `MAX_LINKS` edges.
         """
         name, kind = component["name"].text(), component["choice"].text()
         if kind not in _KINDS:

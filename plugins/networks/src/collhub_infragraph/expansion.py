@@ -31,12 +31,13 @@ def join_endpoints(
     second_ends: Int64Array,
     findings: NetworkFindings,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return both ends of all edges that an edge's scheme creates from two lists of vertices.
+    """Create the edges of one entry: join two lists of vertices by the entry's scheme.
 
-    `one2one` joins the lists in pairs; the surplus of the longer one is ignored, as in InfraGraph,
-    with the warning `cut-edges`. `many2many` joins all pairs, the second end fastest. Edges from a
-    vertex to itself are dropped. Raises `InputError` for a missing or unknown scheme, for `ring`
-    (which is not defined), and for more than `MAX_LINKS` edges of `many2many`.
+    Returns both ends of all edges. `one2one` joins the lists in pairs; the surplus of the longer
+    one is ignored, as in InfraGraph, with the warning `cut-edges`. `many2many` joins all pairs, the
+    second end fastest. Edges from a vertex to itself are dropped. Raises `InputError` for a missing
+    or unknown scheme, for `ring` (which is not defined), and for more than `MAX_LINKS` edges of
+    `many2many`.
     """
     scheme = edge.text_of("scheme", "")
     if scheme == "one2one":
@@ -143,10 +144,10 @@ class _Expansion:
         edge: Value,
         owner: str,
     ) -> int:
-        """Return the row of the link that an edge names, among the links of `owner` only.
+        """Return the number of the link with the name that an edge gives.
 
-        `owner`: a device, or empty for the document. Raises `InputError` with the known names if
-        there is no such link.
+        Only links of `owner` are searched: a device, or "" for the document. Raises `InputError`
+        with the known names if there is no such link.
         """
         name = edge["link"].text()
         row = self._rows.get((owner, name))
@@ -161,9 +162,10 @@ class _Expansion:
         edge: Value,
         device: Device,
     ) -> EdgeBlock:
-        """Build the edges of one entry in the list of a device: numbers of the vertices at both
-        ends within the device, joined by the scheme of the entry, and the row of the link. Findings
-        go to `_findings`. Raises `InputError` for unknown endpoints and links.
+        """Build the edges of one entry in a device's list: (first vertices, second vertices, link).
+
+        Vertices are numbers within the device, joined by the scheme of the entry; the link is its
+        row. Findings go to `_findings`. Raises `InputError` for unknown endpoints and links.
         """
         endpoints = find_ends(edge, device, "ep1"), find_ends(edge, device, "ep2")
         first_ends, second_ends = join_endpoints(edge, *endpoints, self._findings)
@@ -235,10 +237,11 @@ class _Expansion:
             yield first_ends, second_ends, self._find_link(edge, "")
 
     def _find_ends(self, endpoint: Value) -> Int64Array:
-        """Return the vertices of an endpoint between instances, one instance after another.
+        """Return the vertices that one end of an edge between instances selects.
 
-        Of the text `instance`, only the part before the first point is used. Raises `InputError`
-        for an instance or component that does not exist.
+        They are grouped by instance. Of the text `instance`, only the part before the first point
+        is used; its brackets select copies of the instance. Raises `InputError` for an instance or
+        component that does not exist.
         """
         instance = endpoint["instance"]
         # InfraGraph uses only the text before the first point.
@@ -274,11 +277,12 @@ def _remove_repeated_edges(
     blocks: list[EdgeBlock],
     vertices: int,
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Concatenate all edges; a repeated pair keeps its first position and gets its last link.
+    """Concatenate all edges, and keep each pair of vertices once.
 
-    A pair counts as the same in both directions, and keeps the direction of its first edge, as in
-    InfraGraph. `vertices`: number of all vertices. Returns (first vertices, second vertices, rows
-    of links), int64 in the order of first positions.
+    The pair remains at its first position, with its last link. It counts as the same in both
+    directions, and keeps the direction of its first edge, as in InfraGraph. `vertices`: number of
+    all vertices. Returns (first vertices, second vertices, rows of links), int64 in the order of
+    first positions.
     """
     empty = np.zeros(0, np.int64)
     first_ends = np.concatenate([empty, *(block[0] for block in blocks)])

@@ -139,9 +139,9 @@ def _choose_exact(
     annotation: str | None,
     rounded: float | None,
 ) -> float | None:
-    """Return the number in the hub's annotation, or `rounded` without an annotation.
+    """Return a link's exact number from the hub's annotation, or `rounded` without an annotation.
 
-    Raises `InputError` at the link's path for an annotation that is not a finite number.
+    Raises `InputError` at the link's path (`value`) for an annotation that is not a finite number.
     """
     # Documents use decimal units, which cannot represent every value of the hub.
     if annotation is None:
@@ -183,7 +183,7 @@ def _find_quantity(
     value: Value,
     units: tuple[str, ...],
 ) -> tuple[str, Decimal | None]:
-    """Return the unit and the number of a quantity.
+    """Return the unit in which a quantity of a link is given, and its number.
 
     The unit is the `choice`; without it, the first of `units` that has a value; without any, the
     first of `units`. The number is None if the quantity has no value in this unit. Raises

@@ -124,12 +124,13 @@ def _find_hops_and_switches(
     npus: Sequence[int],
     options: InfragraphReadOptions,
 ) -> tuple[list[Hop], list[int]]:
-    """Return (the remaining hops, the switches, which are the other vertices that are not removed).
+    """Remove the vertices that only forward; return the remaining hops and the switches.
 
-    With `options.detail` `full`, nothing is removed. In a document of the hub, only vertices of the
-    kind `port` may be removed, and parallel cables remain. In other documents every vertex that
-    only forwards may be removed, unless a hop already connects its two neighbours. Switches are in
-    ascending order.
+    A hop is a path of edges between two vertices; switches are the vertices that are neither NPUs
+    nor removed, in ascending order. With `options.detail` `full`, nothing is removed. In a document
+    of the hub, only vertices of the kind `port` may be removed, and parallel cables remain. In
+    other documents every vertex that only forwards may be removed, unless a hop already connects
+    its two neighbours.
     """
     hops = build_hops(graph)
     is_npu = [False] * len(graph.names)
@@ -184,11 +185,12 @@ Positions = tuple[int | None, int | None]
 
 
 def _find_positions(graph: VertexGraph) -> dict[tuple[int, int], Positions]:
-    """Parse the hub's annotations of edges: the rows of the two links, as `12,40`, `12,` or `,40`.
+    """Return for each edge the numbers of its two links in the network, from the hub's annotations.
 
-    Returns (row from the first to the second vertex, row back), by both orders of the edge's
-    vertices. A row is None if there is no link in this direction. Empty annotations and those of
-    unknown vertices are skipped. {} for documents that the hub did not write.
+    An annotation is `12,40`, `12,` or `,40`. The result maps both orders of the edge's vertices to
+    (number of the link from the first to the second vertex, number of the link back). A number is
+    None if there is no link in this direction. Empty annotations and those of unknown vertices are
+    skipped. {} for documents that the hub did not write.
     """
     if not graph.annotations.is_exact:
         return {}
@@ -212,10 +214,10 @@ def _build_links(
 ) -> Links:
     """Build the directed links of all hops: two per hop, or those that its annotation lists.
 
-    `number`: node of every vertex. `planes`: plane of every hop. Links are sorted by their
-    annotated rows. A hop without an annotation gets the rows n and n + 1 if n links were built
-    before it, forward first. A direction whose row is None has no link. Missing bandwidths and
-    latencies become 0.
+    `number`: node of every vertex. `planes`: plane of every hop. Links are sorted by the numbers
+    that annotations give them. A hop without an annotation gets the numbers n and n + 1 if n links
+    were built before it, the link from its first vertex first. A direction whose number is None has
+    no link. Missing bandwidths and latencies become 0.
     """
     rows: list[tuple[int, int, int, float, float, int]] = []
     for hop, plane in zip(hops, planes, strict=True):
@@ -369,11 +371,10 @@ def _check_connected(
     hops: Sequence[Hop],
     npus: Sequence[int],
 ) -> None:
-    """Check that the hops connect all NPUs; hops count in both directions.
+    """Raise `InputError` (`unconnected-npus`) unless the hops connect all NPUs, in any direction.
 
-    Raises `InputError` (`unconnected-npus`) otherwise. Its message counts the separate parts, and
-    for the first 4 of them it names the first NPU and the number of its other NPUs. Documents that
-    the hub wrote with annotations are not checked.
+    The message counts the separate parts; for the first 4 of them it names the first NPU and the
+    number of its other NPUs. Documents that the hub wrote with annotations are not checked.
     """
     # The hub's own networks may have several parts, and are read back unchanged.
     if graph.annotations.is_exact:

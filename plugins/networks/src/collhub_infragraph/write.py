@@ -170,8 +170,9 @@ class _Strand:
 
     @property
     def positions(self) -> str:
-        """The rows of the forward and reverse link as in the annotation: `12,40`; a missing row is
-        empty, as in `12,`.
+        """Return the numbers of the edge's forward and reverse link, as in the annotation: `12,40`.
+
+        A missing link is empty, as in `12,`.
         """
         texts = ["" if row is None else str(row) for row in (self.forward_row, self.reverse_row)]
         return ",".join(texts)
@@ -269,11 +270,11 @@ class _DocumentBuilder:
         return _InfragraphDocument(infrastructure, self._build_annotations())
 
     def _add_strand(self, strand: _Strand) -> None:
-        """Append the edge of a strand with its annotation; add its link unless an equal one exists.
+        """Append an edge of the network to the document, with its annotation and its link.
 
-        Strands with equal bandwidth, latency and plane share a link. Links are named `link-0`,
-        `link-1` and so on, in the order of first use. The annotation of the edge has the rows of
-        its links.
+        Edges with equal bandwidth, latency and plane share a link, which is added at its first use.
+        Links are named `link-0`, `link-1` and so on. The annotation of the edge has the positions
+        of its two links in the network.
         """
         values = (strand.bandwidth_bytes_per_s, strand.latency_s, strand.plane)
         link = self._links.setdefault(values, f"link-{len(self._links)}")
@@ -297,9 +298,9 @@ class _DocumentBuilder:
         node: int,
         strand: _Strand,
     ) -> tuple[str, int, str, int]:
-        """Return the vertex of a strand at a node: (instance, number, component, index).
+        """Return the vertex at which an edge ends at a node: (instance, number, component, index).
 
-        It is the node's core (`xpu` or `asic`, index 0). If the strand is parallel to others, it is
+        It is the node's core (`xpu` or `asic`, index 0). If the edge is parallel to others, it is
         the node's next unused port, which then counts as used, because two edges between the same
         vertices would count as one.
         """
@@ -324,7 +325,7 @@ class _DocumentBuilder:
         kind: str,
         nodes: Sequence[int],
     ) -> _JsonObject:
-        """Build a device: its core, and as many ports as any of `nodes` uses at most.
+        """Build a device of the document: its core, and as many ports as any of `nodes` uses.
 
         `kind`: `xpu` or `switch`; the core is named `xpu` or `asic` accordingly. If there are
         ports, one edge with the link `ic` connects the core to all of them. Otherwise the lists of

@@ -73,10 +73,10 @@ def _find_npus_without_links(topology: Topology) -> Iterator[Diagnostic]:
 
 
 def _find_unreachable(topology: Topology) -> Iterator[Diagnostic]:
-    """Yield one error `unreachable` if some NPU cannot reach another one.
+    """Yield one error `unreachable` if some NPU cannot reach another one; otherwise nothing.
 
     The message names one such pair, and all nodes that the first of the two reaches: no link leaves
-    this set. Yields nothing if all NPUs reach one another.
+    this set.
     """
     pair = _find_unreachable_pair(topology)
     if pair is None:
@@ -142,7 +142,7 @@ def _find_unusual_links(topology: Topology) -> Iterator[Diagnostic]:
 
 
 def _find_idle_switches(topology: Topology) -> Iterator[Diagnostic]:
-    """Yield one note `idle-switch` that lists the switches without links in or without links out.
+    """Yield one note `idle-switch` that lists all switches without links in or without links out.
 
     No message can pass such a switch. Yields nothing if there is none.
     """
@@ -160,7 +160,7 @@ def _find_idle_switches(topology: Topology) -> Iterator[Diagnostic]:
 
 
 def _describe_cut(topology: Topology, closed: Int64Array) -> str:
-    """Describe a set of nodes: its NPUs, and its switches if it has any.
+    """Describe a set of nodes as a text: its NPUs, and its switches if it has any.
 
     The set must have at least one NPU.
     """

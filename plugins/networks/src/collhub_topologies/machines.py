@@ -410,11 +410,12 @@ def _build_nvswitch_machine(text: TopologyText, gpus: int, bandwidth_per_gpu: fl
 
 
 def _build_lane_links(lanes: Lanes, machines: int, gpus: int, lane: tuple[float, float]) -> Links:
-    """Build the links within all machines, machine by machine.
+    """Build the links between GPUs within all machines, machine by machine.
 
-    Within a machine they are sorted by source and destination. `lanes`: number of lanes by pair of
-    GPUs (lower, higher). Each pair gets one link per direction with the bandwidth of all its lanes.
-    `gpus`: of each machine. `lane`: (bandwidth in bytes/s, latency in s) of one lane.
+    Within a machine they are sorted by source and destination. `lanes`: number of lanes (physical
+    connections) by pair of GPUs (lower, higher). Each pair gets one link per direction with the
+    bandwidth of all its lanes. `gpus`: of each machine. `lane`: (bandwidth in bytes/s, latency in
+    s) of one lane.
     """
     forward = [(*pair, count) for pair, count in lanes.items()]
     reverse = [(high, low, count) for low, high, count in forward]

@@ -51,11 +51,11 @@ def build_levels(
     constants: Sequence[tuple[float, float]],
     groups: Mapping[str, tuple[int, ...]],
 ) -> Topology:
-    """Build a network of levels, where each level is a list of pairs of nodes.
+    """Build a network from lists of pairs of nodes; every pair becomes a link in each direction.
 
-    Every pair (low[i], high[i]) of a level becomes a link in each direction. `constants`:
-    (bandwidth in bytes/s, latency in s) by level. The links are sorted by source. NPUs are named by
-    their numbers; `switch_names` are in the order of the switch ids, which follow the `npus` NPUs.
+    `levels`: lists (low, high), of which low[i] and high[i] are a pair. `constants`: (bandwidth in
+    bytes/s, latency in s) by level. The links are sorted by source. NPUs are named by their
+    numbers; `switch_names` are in the order of the switch ids, which follow the `npus` NPUs.
     """
     parts = []
     for (low, high), (bandwidth, latency) in zip(levels, constants, strict=True):

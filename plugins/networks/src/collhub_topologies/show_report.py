@@ -206,9 +206,8 @@ def create_facts_report(network: Topology, facts: Facts, *, with_links: bool) ->
 def _find_switch_rate(network: Topology) -> float | None:
     """Return the measured rate in bytes/s of the switches that multicast and reduce.
 
-    The result is `None` if the network has no measured switches. It is also `None` if the network
-    itself declares switches that multicast or reduce, because the measured switches are not used in
-    this case.
+    It is `None` if the network has no measured switches, and if it declares other switches that
+    multicast or reduce, because the measured switches are not used then.
     """
     machine = network.with_measured_switches()
     if machine is network or network.measured_switches is None:

@@ -61,9 +61,9 @@ def compute_diameter(topology: Topology) -> int | None:
 def _find_distinct_starts(topology: Topology) -> Int64Array:
     """Return the NPUs from which the search for the diameter must start, ascending int64.
 
-    NPUs whose links all lead to the same single node have equal distances to all other nodes, so
-    only the first two of them by number are included. Two are needed for the distance between such
-    NPUs. All other NPUs are included.
+    All others would give no larger distance: of the NPUs whose links all lead to the same single
+    node, only the first two by number are included, because they have equal distances to all other
+    nodes. Two are needed for the distance between such NPUs.
     """
     order = np.lexsort((topology.destination, topology.source))
     source = topology.source[order]
@@ -83,12 +83,11 @@ def _find_distinct_starts(topology: Topology) -> Int64Array:
 def compute_longest_distance(
     arcs: Arcs, starts: Int64Array, goals: int, work: int
 ) -> tuple[int, int] | None:
-    """Return the longest shortest path from the starts to the goals, and the bytes processed.
+    """Return the largest distance from any start to any goal, in arcs, and the bytes processed.
 
-    The path length is in arcs. The goals are nodes 0..goals - 1. Each start is a bit, 8 per byte,
-    and each round passes the bits of every arc's tail to its head, so that a round costs arcs *
-    starts / 8 bytes. Returns `None` if some start does not reach some goal, or if more than `work`
-    bytes would be processed.
+    The goals are nodes 0..goals - 1. Each start is a bit, 8 per byte, and each round passes the
+    bits of every arc's tail to its head, so that a round costs arcs * starts / 8 bytes. Returns
+    `None` if some start does not reach some goal, or if more than `work` bytes would be processed.
     """
     # Each set has every head at most once: an assignment to repeated rows keeps only the last one.
     ordinal = ordinals(arcs.head)

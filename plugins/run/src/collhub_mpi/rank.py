@@ -75,11 +75,11 @@ class MpiTransport:
         self._communicator = communicator
 
     def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
-        """Create persistent requests for a level's messages; return a function that starts them.
+        """Prepare a level's messages as persistent requests; return the function that starts them.
 
-        The function is called once per run. It starts receives before sends, to avoid unexpected
-        messages, and returns the requests to wait for in this order. The requests are freed when
-        the function is no longer referenced.
+        The function is called once per run. It starts receives before sends, so that no message
+        arrives unexpectedly, and returns the requests to wait for in this order. The requests are
+        freed when the function is no longer referenced.
         """
         world = self._communicator
         requests = [world.Recv_init(*_arguments(post)) for post in receives]
