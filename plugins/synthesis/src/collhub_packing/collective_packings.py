@@ -70,13 +70,13 @@ def all_gather_trees(
     seeds: int = 4,
     first_seed: int = 0,
 ) -> MultirootPacking:
-    """Pack trees of the best rate x at which every node v sends `weights[v]` * x to all others.
+    """Pack trees for an all-gather at the best rate x: every node v sends `weights[v]` * x to all.
 
     x is `all_gather_rate`. With 1 / x = a / b, capacities are multiplied by a / g, and a node sends
     b / g per unit of its weight; g is the greatest common divisor of b and all capacities, so these
-    are the smallest integers. Switches are replaced by direct links (`without_switches`). Of the
-    packings of `seeds` random orders, the one with the fewest trees is returned, then the smallest
-    depth by weight.
+    are the smallest integers. Switches are replaced by direct links (`without_switches`). Packings
+    are computed in `seeds` random orders, from the number `first_seed` on. The one with the fewest
+    trees is returned, of several the one with the smallest sum of weight times depth.
     """
     share = to_weight_array(graph, weights)
     rate = all_gather_rate(graph, weights)
@@ -98,10 +98,11 @@ def fixed_trees(
     seeds: int = 4,
     first_seed: int = 0,
 ) -> MultirootPacking:
-    """Pack trees of the best rate at which each node roots `per_root` trees per unit of its weight.
+    """Pack trees for an all-gather with `per_root` trees per unit of each node's weight.
 
-    `per_root` = 1 gives the fewest possible trees. The result is as of `all_gather_trees`, but its
-    rate has no cut as a proof, because more trees may be faster.
+    The rate is the best one with this number of trees; `per_root` = 1 gives the fewest possible
+    trees. The result is as of `all_gather_trees`, but its rate has no cut as a proof, because more
+    trees may be faster.
     """
     value = fixed_rate(graph, per_root, weights)
     sent = scaled(to_weight_array(graph, weights), per_root)
@@ -115,11 +116,11 @@ def fixed_rate(
     per_root: int,
     weights: Sequence[int] | None = None,
 ) -> Fraction:
-    """Compute the best rate if each node roots `per_root` trees of weight 1 per unit of its weight.
+    """Compute the best all-gather rate with `per_root` trees per unit of weight.
 
-    The rate is x = per_root / U, where U is the smallest factor for which the capacities floor(U *
-    c) suffice. U is a multiple of 1 / c for some capacity c, so it is found by one binary search
-    per distinct capacity. Weights are as in `all_gather_rate`.
+    All trees have weight 1. The rate is x = per_root / U, where U is the smallest factor for which
+    the capacities floor(U * c) suffice. U is a multiple of 1 / c for some capacity c, so it is
+    found by one binary search per distinct capacity. `weights` are as in `all_gather_rate`.
     """
     sent = scaled(to_weight_array(graph, weights), per_root)
     network = SourcedNetwork(graph)
@@ -169,11 +170,12 @@ def all_reduce_trees(
 ) -> tuple[Strength, list[SpanningTree]]:
     """Compute the strength a / q of a network without switches, and pack trees of total weight a.
 
-    Weights are in units of 1 / q of those of the graph. All trees together, used for reducing to
-    their roots and broadcasting from them, load every link by at most its capacity in each
-    direction. Each tree is rooted at its centre. Of the packings of `seeds` random orientations,
-    the one with the fewest trees is returned, then the smallest sum of weight times depth. Raises
-    `InputError` for switches (`switches`; use `all_reduce_packing`) and as `strength` does.
+    The strength is the largest possible rate of an all-reduce over trees. Weights are in units of 1
+    / q of those of the graph. All trees together, used for reducing to their roots and broadcasting
+    from them, load every link by at most its capacity in each direction. Each tree is rooted at its
+    centre. Of the packings of `seeds` random orientations, the one with the fewest trees is
+    returned, then the smallest sum of weight times depth. Raises `InputError` for switches
+    (`switches`; use `all_reduce_packing`) and as `strength` does.
     """
     if graph.has_switches:
         raise InputError(
@@ -193,13 +195,13 @@ def all_reduce_packing(
     seeds: int = 8,
     first_seed: int = 0,
 ) -> AllReducePacking:
-    """Pack trees for an all-reduce at the strength of a network, which may have switches.
+    """Pack trees for an all-reduce at the best rate (strength) of any network.
 
-    Links are oriented first; half of a switch's capacity is directed into it, so that all data that
-    enter can leave. Switches are then replaced by direct links. Weights are multiples of 1 /
-    `scale`, or of 1 / (2 `scale`) if a switch has an odd capacity to halve. The default is the
-    smallest scale at which the rate equals the strength. A smaller one gives the best rate below
-    it, with fewer trees. Trees are chosen as in `all_reduce_trees`.
+    The network may have switches. Links are oriented first; half of a switch's capacity is directed
+    into it, so that all data that enter can leave. Switches are then replaced by direct links.
+    Weights are multiples of 1 / `scale`, or of 1 / (2 `scale`) if a switch has an odd capacity to
+    halve. The default is the smallest scale at which the rate equals the strength. A smaller one
+    gives the best rate below it, with fewer trees. Trees are chosen as in `all_reduce_trees`.
     """
     network_strength = strength(graph)
     min_scale = network_strength.value.denominator if scale is None else scale
@@ -214,17 +216,15 @@ def orient_links(
     order: list[int],
     min_scale: int | None = None,
 ) -> tuple[CapacityGraph, int]:
-    """Divide the capacity of every link between its directions, so that out-trees of the rate fit.
+    """Divide the capacity of every link between its directions, so that out-trees fit.
 
     Returns the directed network with capacities times the scale, and the scale. The scale is
     `min_scale` (default: the denominator of the rate), or twice that if a switch has an odd
     capacity to halve. All nodes are then reached from `order[0]` at the rate. Different orders of
-    the compute nodes may give different trees.
-
-    The capacity into every node is lowered in reversed `order` as far as every set of nodes allows,
-    with one minimum cut each; one flow then divides the links (Frank 1980). Raises `InputError` if
-    `order` does not contain every compute node once, and (`scale`) if the scale is too small for
-    the rate.
+    the compute nodes may give different trees. The capacity into every node is lowered in reversed
+    `order` as far as every set of nodes allows, with one minimum cut each; one flow then divides
+    the links (Frank 1980). Raises `InputError` if `order` does not contain every compute node once,
+    and (`scale`) if the scale is too small for the rate.
     """
     if sorted(order) != list(range(graph.num_compute)):
         raise InputError("the order must name every compute node once")
@@ -251,10 +251,10 @@ def _find_smallest_multiple(
     upper: Fraction,
     is_sufficient: Callable[[Fraction], bool],
 ) -> Fraction:
-    """Return the smallest sufficient multiple of 1 / `capacity` in `lower`..`upper`.
+    """Return the smallest multiple of 1 / `capacity` that `is_sufficient` accepts.
 
-    Both limits are included. Every factor above a sufficient one must be sufficient too (binary
-    search). If no multiple in the range is sufficient, `upper` is returned.
+    `lower` and `upper` limit the multiples, both included. If it accepts a factor, it must accept
+    all larger ones (binary search). If no multiple in the range is sufficient, `upper` is returned.
     """
     low, high = math.ceil(lower * capacity), math.floor(upper * capacity)
     # More capacity never hurts, so that sufficient factors are above the insufficient ones.
@@ -269,7 +269,7 @@ def _find_smallest_multiple(
 
 
 def _scale_capacities(graph: CapacityGraph, times: Fraction) -> CapacityGraph:
-    """Multiply capacities by a factor, rounded down; the unit shrinks by that factor."""
+    """Multiply capacities by a factor, rounded down; divide the unit by the factor."""
     capacity = _scale_and_floor(graph.capacity, times)
     return replace(graph, capacity=capacity, unit=graph.unit / times)
 
@@ -287,11 +287,12 @@ def _build_packing(
     spread: SwitchSpread,
     seed: int,
 ) -> AllReducePacking:
-    """Build the packing for one random orientation of the links, which `seed` determines.
+    """Build the packing of an all-reduce for one random orientation of the links.
 
-    Capacities are multiplied by `min_scale`, or twice that, to get integers. Switches are replaced
-    by direct links. The weights of the trees add up to strength times scale, rounded down. Trees
-    are rerooted at their centres, where they have minimum depth, and sorted, wide ones first.
+    `seed` determines the orientation. Capacities are multiplied by `min_scale`, or twice that, to
+    get integers. Switches are replaced by direct links. The weights of the trees add up to strength
+    times scale, rounded down. Trees are rerooted at their centres, where they have minimum depth,
+    and sorted, wide ones first.
     """
     order: list[int] = np.random.default_rng(seed).permutation(graph.num_compute).tolist()
     directed, scale = orient_links(graph, network_strength, order, min_scale)
@@ -334,12 +335,13 @@ def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
 
 
 def _compute_arriving(links: DuplexLinks, order: list[int], total: int, scale: int) -> Int64Array:
-    """Compute a sufficient capacity into every node: int64[nodes], in units of 1 / `scale`.
+    """Choose how much capacity is directed into each node, so that trees from the first node fit.
 
-    `order`: the compute nodes, the root first; capacities of the last nodes are lowered first. A
-    set of nodes without the root needs the capacity of the links inside it plus `total`. As this
-    function of sets is supermodular, lowering node by node leads to an integer solution (Frank
-    1980). A switch gets half of its capacity, rounded down.
+    `order`: the compute nodes, the root of the trees first; capacities of the last nodes are
+    lowered first. A set of nodes without the root needs the capacity of the links inside it plus
+    `total`. As this function of sets is supermodular, lowering node by node leads to an integer
+    solution (Frank 1980). A switch gets half of its capacity, rounded down. Returns int64[nodes],
+    in units of 1 / `scale`.
     """
     touching = _compute_touching(links, scale)
     # Half of a switch's capacity is directed into it.
@@ -358,7 +360,10 @@ def _compute_arriving(links: DuplexLinks, order: list[int], total: int, scale: i
 
 
 def _compute_touching(links: DuplexLinks, scale: int) -> Int64Array:
-    """Return the total capacity of the links at every node, times `scale`: int64[nodes]."""
+    """Return the total capacity of all links that have a node as one of their ends: int64[nodes].
+
+    It is multiplied by `scale`.
+    """
     capacity = scaled(links.capacity, scale)
     total = np.zeros(links.num_nodes, np.int64)
     # `np.add.at`, since a node occurs many times.
@@ -368,11 +373,12 @@ def _compute_touching(links: DuplexLinks, scale: int) -> Int64Array:
 
 
 def _divide_links(links: DuplexLinks, capacity: Int64Array, arriving: Int64Array) -> Int64Array:
-    """Divide the capacity of the links so that the capacities into the nodes become `arriving`.
+    """Divide the capacity of each link, so that `arriving` leads into each node.
 
-    Returns the capacity from `low` to `high` of every link. It starts with equal halves and
-    computes one flow from nodes with too much incoming capacity to nodes with too little: turning
-    capacity from (u to v) into (v to u) moves it from the capacity into v to that into u.
+    `capacity`: by link. Returns the capacity from `low` to `high` of every link; the rest is that
+    from `high` to `low`. It starts with equal halves and computes one flow from nodes with too much
+    incoming capacity to nodes with too little: turning capacity from (u to v) into (v to u) moves
+    it from the capacity into v to that into u.
     """
     up = capacity // 2
     # Compute the capacity into every node minus `arriving`.

@@ -115,11 +115,11 @@ def _compile_cached(function: _Function, options: dict[str, Any]) -> _Function:
 
 
 def _ignore_unreadable_index(compiled: Any) -> None:
-    """Make numba treat a cache on disk whose index cannot be read as empty.
+    """Make numba treat a cache on disk whose index cannot be read as empty, instead of failing.
 
-    Patches the index loader of `compiled`. numba reads the types of all stored signatures before it
-    compares the stamp of the source, so an index of an earlier version fails if it names a class
-    that has moved since. Without a cache nothing is changed.
+    Replaces the index loader of `compiled`, a function that numba compiles. numba reads the types
+    of all stored signatures before it compares the stamp of the source, so an index of an earlier
+    version fails if it names a class that has moved since. Without a cache nothing is changed.
     """
     index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     load = getattr(index, "_load_index", None)
@@ -199,10 +199,11 @@ class _Listener(event.Listener):
 
 
 def compile_kernels(work: Callable[[], None]) -> CheckReport:
-    """Run `work`, which must call every kernel, and report the kernels that were compiled.
+    """Run `work`, which must call every kernel, and report whether the kernels are cached on disk.
 
-    The report fails, with a cure, if some machine code could not be cached on disk. If nothing had
-    to be compiled, it passes. Errors of `work` are not caught.
+    The report fails, with a cure, if machine code was compiled that could not be cached. It passes
+    if nothing had to be compiled. It has the number of compiled kernels and the seconds. Errors of
+    `work` are not caught.
     """
     start = time.perf_counter()
     with compilations() as compiled:

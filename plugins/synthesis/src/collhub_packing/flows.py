@@ -74,7 +74,7 @@ class FlowNetwork:
 
     @classmethod
     def of(cls, num_nodes: int, source: Int64Array, destination: Int64Array) -> FlowNetwork:
-        """Build the network with an arc from `source[a]` to `destination[a]` for every a.
+        """Build the network for flows with an arc from `source[a]` to `destination[a]` for every a.
 
         Every pair of nodes with an arc gets one wire in each direction, which parallel arcs share.
         Wires are sorted by the node where they start. `place[a]` is the wire of arc a. Capacities
@@ -108,9 +108,9 @@ class FlowNetwork:
         destination: Int64Array,
         receivers: Int64Array,
     ) -> FlowNetwork:
-        """Build the network with one more node, `num_nodes`, and an arc from it to each receiver.
+        """Build the network with one more node, `num_nodes`, that feeds the receivers.
 
-        These arcs come after the given ones.
+        It has one arc to each of `receivers`; these arcs come after the given ones.
         """
         feeder = np.full(len(receivers), num_nodes)
         tails = np.concatenate([source, feeder])
@@ -124,7 +124,7 @@ class FlowNetwork:
         source: Int64Array,
         destination: Int64Array,
     ) -> FlowNetwork:
-        """Build the network with two more nodes: a feeder and a drain.
+        """Build the network with two additional nodes that feed all nodes and drain all nodes.
 
         The feeder, node `num_nodes`, has an arc to every node; the drain, node `num_nodes` + 1, an
         arc from every node. The given arcs come first, then those of the feeder, then those of the
@@ -137,10 +137,10 @@ class FlowNetwork:
         return cls.of(num_nodes + 2, tails, heads)
 
     def residual(self, capacity: Int64Array) -> Int64Array:
-        """Return the capacity of every wire, the sum of its arcs: int64[wires].
+        """Return the capacity of every wire before any flow: the sum over its arcs, int64[wires].
 
-        These are the residual capacities before any flow. Raises `InputError` if all capacities add
-        up to `UNLIMITED` (2^60) or more.
+        `capacity`: by arc. A wire without arcs has capacity 0. Raises `InputError` if all
+        capacities add up to `UNLIMITED` (2^60) or more.
         """
         # As doubles, because the sum of int64s might overflow to a small number.
         if float(np.sum(capacity, dtype=np.float64)) >= UNLIMITED:
@@ -173,10 +173,11 @@ class FlowNetwork:
         source: int,
         sink: int,
     ) -> tuple[int, Int64Array]:
-        """Compute a maximum flow; return its value and the remaining capacity of every arc.
+        """Compute a maximum flow; return its value and what it leaves of every arc.
 
-        Flow along an arc increases the remaining capacity of the reverse arc. Parallel arcs share
-        one remaining capacity. Raises `InputError` as `residual` does.
+        Flow along an arc increases what remains of the reverse arc. Parallel arcs share one
+        remaining capacity, which is returned for each of them. Raises `InputError` as `residual`
+        does.
         """
         from collhub_packing import kernels
 
@@ -191,11 +192,12 @@ class FlowNetwork:
         sinks: Sequence[int] | Int64Array,
         limit: int = UNLIMITED,
     ) -> Cut | None:
-        """Return the minimum cut between the source and any sink, if its value is below `limit`.
+        """Find the smallest of the minimum cuts between the source and each sink.
 
-        None if there is no such cut. Of equal values, the cut of the first sink is returned, with
-        the smallest source side. `capacity`: int64 per arc; it is not changed. Raises `InputError`
-        if the capacities add up to `UNLIMITED` (2^60) or more.
+        Returns None if no cut has a value below `limit`. Of sinks with equal values, the first one
+        counts; its cut is the one with the fewest nodes on the side of the source. `capacity`:
+        int64 per arc; it is not changed. Raises `InputError` if the capacities add up to
+        `UNLIMITED` (2^60) or more.
         """
         from collhub_packing import kernels
 

@@ -84,10 +84,10 @@ def transposed(graph: CapacityGraph) -> CapacityGraph:
 
 
 def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
-    """Return the sub-graph of the given nodes, all as compute nodes, numbered in the given order.
+    """Return the part of the network between the given nodes, all as compute nodes.
 
-    It has the arcs between these nodes in their order, with capacity and row. Nodes must be
-    distinct.
+    They are numbered in the given order and must be distinct. The arcs between them keep their
+    order, capacity and row.
     """
     # Removed nodes have the number -1; arcs that touch one are removed.
     number = positions_in(np.asarray(nodes, np.int64), graph.num_nodes)
@@ -105,10 +105,11 @@ def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
 
 
 def with_common_unit(topology: Topology) -> tuple[Topology, float]:
-    """Return the topology with bandwidths that have a common unit, and the rounding's tolerance.
+    """Return the topology with bandwidths that are multiples of a common unit, and a tolerance.
 
-    If the bandwidths have a common unit (`_to_integers`), it is the given topology with 0.0, else
-    the result of `round_bandwidths`.
+    If the bandwidths have such a unit (`_to_integers`), it is the given topology with the tolerance
+    0.0. Otherwise it is the result of `round_bandwidths`, whose tolerance is the relative error of
+    the rounding.
     """
     try:
         _to_integers(topology.bandwidth_bytes_per_s, topology.name)
@@ -143,11 +144,11 @@ def round_bandwidths(topology: Topology) -> tuple[Topology, float]:
 
 
 def _to_integers(bandwidth_bytes_per_s: Float64Array, name: str) -> tuple[Int64Array, Fraction]:
-    """Convert bandwidths to the smallest integers in their proportion, in the same order.
+    """Convert bandwidths to the smallest integers in the same proportion, in the same order.
 
-    Also return the unit in bytes/s, by which the integers must be multiplied. A bandwidth counts as
-    its shortest decimal text. An empty array gives unit 1. Raises `InputError` if an integer would
-    exceed 2^40; `name` is the topology's.
+    Also returns the unit in bytes/s: a bandwidth is its integer times the unit. A bandwidth counts
+    as its shortest decimal text. An empty array gives unit 1. Raises `InputError` if an integer
+    would exceed 2^40; `name` is the topology's, for the message.
     """
     if not len(bandwidth_bytes_per_s):
         return np.zeros(0, np.int64), Fraction(1)
@@ -262,9 +263,9 @@ class LeastSets:
         weights: Int64Array,
         allowed: BoolArray,
     ) -> tuple[int, BoolArray]:
-        """Find the set of minimum value that contains all `members` and only nodes of `allowed`.
+        """Find the set of minimum value with all `members` and only nodes of `allowed`.
 
-        The value of a set is the scaled capacity of the links that leave it plus the `weights`
+        The value of a set is the scaled capacity of the links that leave it, plus the `weights`
         (int64[nodes], may be negative) of its nodes. Returns the value and the set as bool[nodes];
         of several such sets the smallest, which is contained in all others.
         """

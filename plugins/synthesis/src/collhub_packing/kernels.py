@@ -70,11 +70,11 @@ def _find_levels(
     source: int,
     sink: int,
 ) -> bool:
-    """Compute the distances of nodes to the sink until the source is found; return whether it is.
+    """Compute the distances of nodes to the sink, as far as the source; return whether it is found.
 
     A distance is a number of wires with capacity left in the direction of the sink. It is stored in
-    `space.level`, with -1 for nodes that were not reached before the source. False also if the
-    source is the sink.
+    `space.level`, with -1 for nodes that were not reached when the source was found. False also if
+    the source is the sink.
     """
     level, queue = space.level, space.queue
     level[:] = -1
@@ -133,10 +133,11 @@ def _push_along(
     length: int,
     maximum: int,
 ) -> tuple[int, int]:
-    """Push as much flow along a path as fits, at most `maximum`; modifies `residual`.
+    """Push as much flow along a path as fits, at most `maximum`; return the amount.
 
-    The path is the first `length` wires of `trail`. Returns the amount and the index of the first
-    saturated wire, or `length` if there is none.
+    The path is the first `length` wires of `trail`. `residual`, the capacity left by wire, is
+    reduced along the path and increased in the reverse direction. Also returns the index in `trail`
+    of the first wire without capacity left, or `length` if there is none.
     """
     amount = maximum
     for position in range(length):
@@ -153,10 +154,10 @@ def _push_along(
 
 @part
 def _find_next_wire(wires: WirePairs, residual: Int64Array, space: _Workspace, node: int) -> int:
-    """Return the next wire of a node that leads one level closer to the sink, -1 without one.
+    """Return the next wire of a node, with capacity left, that leads one level closer to the sink.
 
-    The wire has capacity left. `space.turn[node]` is advanced past skipped wires, which cannot be
-    used again until the levels are recomputed.
+    -1 if there is none. The search begins at `space.turn[node]`, which is advanced past skipped
+    wires; these cannot be used again until the levels are recomputed.
     """
     next_level = space.level[node] - 1
     while space.turn[node] < wires.first[node + 1]:
@@ -176,7 +177,7 @@ def _push_blocking_flow(
     sink: int,
     limit: int,
 ) -> int:
-    """Push flow along shortest paths until each has a saturated wire, or `limit` is reached.
+    """Push flow along shortest paths until none has capacity left, or `limit` is reached.
 
     Paths follow `space.level`, one level closer to the sink per wire. Modifies `residual` (the
     capacity left by wire) and the work arrays. Returns the amount; 0 without a path.
@@ -214,10 +215,11 @@ def _augment(
     sink: int,
     limit: int,
 ) -> int:
-    """Increase a flow by at most `limit` (Dinic 1970); return the increase.
+    """Increase a flow from the source to the sink by as much as fits, at most `limit` (Dinic 1970).
 
-    Modifies `residual`. Levels are searched from the sink, so only paths that reach it are
-    followed, and a saturated cut near the sink is found early.
+    Returns the increase. Modifies `residual`, the capacity left by wire. Levels are searched from
+    the sink, so only paths that reach it are followed, and a saturated cut near the sink is found
+    early.
     """
     pushed = 0
     while pushed < limit and _find_levels(wires, residual, space, source, sink):
@@ -248,11 +250,11 @@ def least_cut(
     sinks: Int64Array,
     limit: int,
 ) -> tuple[int, int, BoolArray]:
-    """Find the minimum cut below `limit` between the source and one of the sinks.
+    """Find the smallest of the minimum cuts between the source and each sink.
 
-    Returns its value, the index of the sink, and the source side as bool[nodes]; (limit, -1, all
-    False) if there is none. Of equal values the first sink is returned. Each flow stops at the
-    smallest value so far.
+    Returns its value, the index of the sink in `sinks`, and the source side as bool[nodes]; (limit,
+    -1, all False) if none is below `limit`. Of equal values the first sink is returned. Each flow
+    stops at the smallest value so far.
     """
     num_nodes = len(wires.first) - 1
     space = _allocate_workspace(num_nodes)
@@ -315,13 +317,14 @@ class _Growth(NamedTuple):
 
 @kernel
 def grow_tree(field: GrowthField, root: int, salt: int, arc_of: Int64Array) -> int:
-    """Cut a spanning out-tree with maximum width out of the field; return its width.
+    """Build the widest possible tree from `root` to all nodes; return its width.
 
-    Writes the arc into every node to `arc_of`, -1 for the root, and subtracts the tree from
-    `field`. The tree starts at the width of all unsent data of the root. It is narrowed when no arc
-    can be taken at this width; at a smaller width an arc always can, and the rest suffices for the
-    other unsent data (Lovasz 1976; Berczi and Frank 2010). 0 if the unsent data do not fit. `salt`
-    shuffles arcs of equal capacity.
+    The width is the data that the tree carries. Writes the arc into every node to `arc_of`, -1 for
+    the root, and subtracts the tree from the capacities and unsent data of `field`. The tree starts
+    at the width of all unsent data of the root. It is narrowed when no arc can be taken at this
+    width; at a smaller width an arc always can, and the rest suffices for the other unsent data
+    (Lovasz 1976; Berczi and Frank 2010). 0 if the unsent data do not fit. `salt` shuffles arcs of
+    equal capacity.
     """
     growth = _create_root_tree(field, root, salt, arc_of)
     width = int(field.unsent[root])
@@ -381,7 +384,7 @@ def _shuffle_arcs(capacity: Int64Array, salt: int) -> tuple[Int64Array, Int64Arr
 
 @part
 def _change_width(field: GrowthField, growth: _Growth, root: int, increase: int) -> None:
-    """Increase the width of the tree by `increase`; a negative number decreases it.
+    """Increase the width of a tree (data on each of its arcs) by `increase`; negative: decrease it.
 
     The amount is subtracted in `field` from the unsent data of the root and from the capacity of
     every arc of the tree. Nothing is checked.
@@ -405,7 +408,7 @@ def _take_capacity(field: GrowthField, arc: int, amount: int) -> None:
 
 @part
 def _add_reachable_nodes(field: GrowthField, growth: _Growth, width: int) -> int:
-    """Add every node that the tree can reach at this width, level by level.
+    """Add every node to the tree that it can reach at this width, level by level.
 
     Arcs out of a level are tried in the order of `growth.rank`. An arc to a new node is taken, and
     the width subtracted from its capacity in `field`, if its capacity and the flows of later trees
@@ -440,10 +443,10 @@ def _add_reachable_nodes(field: GrowthField, growth: _Growth, width: int) -> int
 def _list_arcs_out_of_level(
     field: GrowthField, growth: _Growth, level: int, pending_ranks: Int64Array
 ) -> int:
-    """Write the ranks of the arcs out of a level's nodes to `pending_ranks`; return their number.
+    """Write the ranks of the arcs that leave the nodes of a level to `pending_ranks`.
 
-    A level is a depth in the tree. The ranks (positions in the order in which arcs are tried) are
-    not sorted, and arcs to nodes of the tree are included.
+    Returns their number. A level is a depth in the tree. A rank is the arc's position in the order
+    in which arcs are tried. Ranks are not sorted, and arcs to nodes of the tree are included.
     """
     count = 0
     for node in range(len(growth.depth)):
@@ -458,11 +461,11 @@ def _list_arcs_out_of_level(
 def _find_allowed_width(
     field: GrowthField, growth: _Growth, arc: int, width: int, unsent_weight: int
 ) -> int:
-    """Return the width at which the tree may take an arc, up to `width`.
+    """Return the largest width, up to `width`, at which the tree may take an arc.
 
-    All unsent data (`unsent_weight`) must still reach the end of the arc after its capacity is
-    reduced by this width. The tree counts as a source at the start of the arc: the flow to the end
-    beyond `unsent_weight` is the capacity that can be spared.
+    It is 0 if the arc cannot be taken. All unsent data (`unsent_weight`) must still reach the end
+    of the arc after its capacity is reduced by this width. The tree counts as a source at the start
+    of the arc: the flow to the end beyond `unsent_weight` is the capacity that can be spared.
     """
     source = len(field.first) - 1
     limit = unsent_weight + width
@@ -504,7 +507,7 @@ class Junction(NamedTuple):
 
 @kernel
 def supply(junction: Junction, capacity: Int64Array) -> bool:
-    """Compute a flow of the demand to every sink; return whether all exist.
+    """Compute a flow of `junction.demand` from the source to every sink; return whether all exist.
 
     The flows are independent: each has the full `capacity` by wire. The capacity left by flow k is
     stored in `junction.flows[k]`. The search ends at the first sink without a full flow; later rows
@@ -530,7 +533,7 @@ def split_off(
     shares: Int64Array,
     moved: Int64Array,
 ) -> None:
-    """Replace pairs of links (u, switch), (switch, t) by direct links (u, t).
+    """Replace links through a switch by direct links: pairs (u, switch), (switch, t) become (u, t).
 
     Of each pair as much is replaced as leaves every sink its demand. In round r, the pairs of
     neighbour i are tried in the order `order[i, :]`, with at most `shares[r, i, j]` for the pair
@@ -554,11 +557,11 @@ def split_off(
 
 @part
 def _split_pair(junction: Junction, space: _Workspace, i: int, j: int, amount: int) -> int:
-    """Replace as much as possible of a pair of links, at most `amount`; return the amount.
+    """Replace a pair of links through the switch by a direct link, as far as possible.
 
-    Capacity from neighbour i to the switch and from there to neighbour j moves to a direct link, as
-    long as every sink keeps its full demand. All flows in `junction.flows` are repaired. The
-    capacities of the junction are not changed.
+    At most `amount` of capacity, from neighbour i to the switch and from there to neighbour j,
+    moves to the direct link, as long as every sink keeps its full demand. Returns the moved amount.
+    All flows in `junction.flows` are repaired. The capacities of the junction are not changed.
     """
     wires, source = junction.wires, junction.source
     for k in range(len(junction.sinks)):
@@ -626,9 +629,10 @@ def _reroute(junction: Junction, space: _Workspace, k: int, cut_link: int, inter
 
 @part
 def _reduce_capacity(wires: WirePairs, residual: Int64Array, wire: int, amount: int) -> int:
-    """Reduce the capacity of a wire, and its flow to the new capacity; return the removed flow.
+    """Reduce the capacity of a wire, and its flow; return how much flow was lost.
 
-    Modifies `residual`. The result is 0 if the flow still fits.
+    Modifies `residual` (capacity left) of the wire and its reverse. The result is 0 if the flow
+    still fits.
     """
     residual[wire] -= amount
     excess = max(0, -int(residual[wire]))

@@ -122,10 +122,10 @@ class SourcedNetwork:
         self._network = FlowNetwork.fed(graph.num_nodes, *endpoints, nodes)
 
     def shortage(self, capacity: Int64Array, sent: Int64Array) -> BoolArray | None:
-        """Find the cut of largest deficit if each node v sends `sent[v]` to all compute nodes.
+        """Check whether each node v can send `sent[v]` to all compute nodes at once.
 
-        Returns the source side as bool[nodes]; None if all fits. `capacity`: int64 per arc; `sent`:
-        int64 per compute node.
+        Returns None if it can. Otherwise returns the cut with the largest deficit: its source side
+        as bool[nodes]. `capacity`: int64 per arc; `sent`: int64 per compute node.
         """
         # A cut of at least the total is no deficit.
         limit = min(int(sent.sum()), UNLIMITED)
@@ -136,10 +136,11 @@ class SourcedNetwork:
     def generate_cuts(
         self, capacity: Int64Array, sent: Int64Array, limit: int
     ) -> Iterator[BoolArray]:
-        """Yield for each compute node its minimum cut from the source if that is below `limit`.
+        """Yield each compute node's minimum cut from the source, if below `limit`.
 
-        A cut is its source side as bool[nodes]. The nodes are taken in ascending order. `capacity`
-        and `sent` are as in `shortage`.
+        The source feeds all data. A cut is its source side as bool[nodes]. The nodes are taken in
+        ascending order. `capacity` (per arc) and `sent` (what each compute node sends) are as in
+        `shortage`.
         """
         amounts = np.concatenate([capacity, sent])
         for node in range(len(self._sinks)):
@@ -180,12 +181,13 @@ def _find_worst_partition(
     num_compute: int,
     rate: Fraction,
 ) -> tuple[int, list[list[int]]]:
-    """Find the partition P of compute nodes that minimizes c(E(P)) - rate * |P|, and the minimum.
+    """Find the partition of the compute nodes that most violates a rate.
 
-    The minimum is multiplied by twice the denominator of the rate, to be an integer. Nodes are
-    added one by one. The price of a node is the minimum value of a set around it minus the prices
-    of earlier nodes; all blocks that this set meets are merged. The minimum is the sum of the
-    prices.
+    Returns a value and the blocks. It is the partition P that minimizes c(E(P)) - rate * |P|, where
+    c(E(P)) is the capacity between blocks. That value is multiplied by twice the denominator of the
+    rate, to be an integer. Nodes are added one by one. The price of a node is the minimum value of
+    a set around it minus the prices of earlier nodes; all blocks that this set meets are merged.
+    The value is the sum of the prices.
     """
     sets = LeastSets(links, rate.denominator)
     prices = np.zeros(links.num_nodes, np.int64)
@@ -210,10 +212,11 @@ def _find_worst_partition(
 def _compute_partition_rate(
     graph: CapacityGraph, links: DuplexLinks, blocks: list[list[int]]
 ) -> Strength:
-    """Compute the rate that a partition of the compute nodes allows.
+    """Compute the largest rate of an all-reduce that a partition of the compute nodes allows.
 
     Every block gets the switches that minimize the capacity leaving it. The rate is the capacity
-    that leaves all blocks, divided by 2 (blocks - 1).
+    that leaves all blocks, divided by 2 (blocks - 1). The result has the blocks, sorted, and the
+    blocks with their switches.
     """
     sides = ordered = sorted(sorted(block) for block in blocks)
     if graph.has_switches:
@@ -232,10 +235,9 @@ def _sum_capacity_out_of(graph: CapacityGraph, nodes: list[int]) -> int:
 
 
 def _find_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> list[int]:
-    """Return a block with those switches that minimize the capacity leaving it.
+    """Add to a block of compute nodes those switches that minimize the capacity leaving it.
 
-    `block`: compute nodes, all of which stay inside; all other compute nodes stay outside. Of
-    several minimum sets the smallest is returned.
+    All other compute nodes stay outside. Returns the nodes; of several minimum sets the smallest.
     """
     allowed = np.arange(graph.num_nodes) >= graph.num_compute
     allowed[block] = True

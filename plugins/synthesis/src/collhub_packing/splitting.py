@@ -47,9 +47,10 @@ class DirectNetwork:
     routes: tuple[tuple[int, ...], ...]
 
     def paths(self, tree: SpanningTree, switched: CapacityGraph) -> dict[int, list[int]]:
-        """Return the links (topology rows) from the parent to every node of a tree except the root.
+        """Return the links to each node of a tree, except the root, from its parent.
 
-        `switched`: the network with switches, from which this network was derived.
+        Links are rows of the topology. `switched`: the network with switches, from which this
+        network was derived.
         """
         paths = {}
         for node in np.flatnonzero(tree.arc >= 0).tolist():
@@ -92,13 +93,14 @@ def without_switches(
     *,
     spread: SwitchSpread = SwitchSpread.NOWHERE,
 ) -> DirectNetwork:
-    """Replace all switches by direct links such that all nodes can still send `sent[v]` to all.
+    """Replace all switches by direct links without loss of what nodes can send.
 
-    The result is exact: flows to all compute nodes are maintained and repaired. Switches near
-    compute nodes are removed first. `spread`: at which switches the capacity is distributed evenly
-    among pairs of neighbours (nowhere, everywhere, or at those of `_connects_widest_links`); at all
-    others every pair takes as much as possible. Raises `InputError` if the demand does not fit
-    (`no-room`), and for some switches whose links differ by direction (`unbalanced-switch`).
+    Each node v can still send `sent[v]` to all others. The result is exact: flows to all compute
+    nodes are maintained and repaired. Switches near compute nodes are removed first. `spread`: at
+    which switches the capacity is distributed evenly among pairs of neighbours (nowhere,
+    everywhere, or at those of `_connects_widest_links`); at all others every pair takes as much as
+    possible. Raises `InputError` if the demand does not fit (`no-room`), and for some switches
+    whose links differ by direction (`unbalanced-switch`).
     """
     demand = np.asarray(sent, np.int64)
     # Map (source, destination) to the capacity of every arc with capacity, routed over itself.
@@ -140,7 +142,7 @@ def remove_switches(
 
 
 def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> DirectNetwork:
-    """Build a network from links between compute nodes: one arc per route.
+    """Build a network from links between compute nodes, with one arc per route.
 
     Arcs are sorted by source, destination and route, so parallel arcs remain if routes differ. The
     row of an arc is that of the first link of its route.
@@ -164,10 +166,10 @@ def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> Dir
 
 
 def _sort_switches(graph: CapacityGraph) -> list[int]:
-    """Return the switches by their distance from a compute node, nearest first, then by number.
+    """Return the switches in the order of their removal: nearest to a compute node first.
 
     The distance is the number of arcs from the nearest compute node, regardless of capacity.
-    Unreachable switches are last.
+    Switches with equal distance are sorted by number; unreachable switches are last.
     """
     # The neighbours of the removed switch are then mostly compute nodes, whose direct links are
     # final.
@@ -181,9 +183,10 @@ def _sort_switches(graph: CapacityGraph) -> list[int]:
 
 
 def _connects_widest_links(switch: int, links: _RoutedCapacities, num_compute: int) -> bool:
-    """Return whether all senders to a switch are compute nodes that send at least half to it.
+    """Return whether a switch gets at least half of what each sender can send.
 
-    Half refers to the capacity of all links that leave the node. True without senders.
+    All senders must be compute nodes. What a node can send is the capacity of all its outgoing
+    links. True without senders.
     """
     sent: Counter[int] = Counter()
     for (source, _), routed in links.items():
@@ -199,9 +202,11 @@ def _total_flow(routed: Iterable[_RoutedCapacity]) -> int:
 
 
 def _move_past(switch: int, u: int, t: int, links: _RoutedCapacities, amount: int) -> None:
-    """Replace `amount` of capacity from u via a switch to t by direct capacity, in place.
+    """Replace `amount` of capacity from node u via a switch to node t by direct capacity.
 
-    Modifies `links`. Capacity from a node back to itself is dropped. Equal routes are merged.
+    Modifies `links`: the capacity is removed from both links of the switch and added to (u, t),
+    with the joined routes. If u and t are the same node, it is only removed. Equal routes are
+    merged.
     """
     routed = _join_routes(links[u, switch], links[switch, t], amount)
     # Capacity from a node back to itself is dropped.
@@ -218,9 +223,10 @@ def _join_routes(
     outgoing: list[_RoutedCapacity],
     amount: int,
 ) -> list[_RoutedCapacity]:
-    """Remove `amount` from the fronts of both lists and return it with joined routes.
+    """Take `amount` of capacity from the fronts of both lists; return it with joined routes.
 
-    Both lists are modified. They must have at least this capacity; an entry may be divided.
+    Entry by entry, a route of `incoming` is continued by one of `outgoing`. Both lists are
+    modified. They must have at least this capacity; an entry may be divided.
     """
     routed = []
     while amount:
@@ -254,7 +260,7 @@ def _split_off(
     demand: Int64Array,
     is_spread: bool,
 ) -> Int64Array:
-    """Compute how much capacity of each pair of neighbours becomes a direct link.
+    """Compute how much capacity through a switch becomes a direct link, by pair.
 
     The result is int64[senders, receivers]. Afterwards every compute node must still receive the
     entire demand. With `is_spread` every pair is first limited to an even share; links back to the
@@ -366,10 +372,10 @@ def _order_neighbours(
 ) -> Int64Array:
     """Order the receivers of a switch for each of its senders: int64[senders, receivers].
 
-    Entries are indices of `receivers`. Receivers in other components of the network without the
-    switch come first; of these the one with the same rank in its component as the sender, then
-    cyclically, so that senders have different partners. Ties go to the next component, then to the
-    order of `receivers`.
+    Pairs are tried in this order when direct links are created. Entries are indices of `receivers`.
+    Receivers in other components of the network without the switch come first; of these the one
+    with the same rank in its component as the sender, then cyclically, so that senders have
+    different partners. Ties go to the next component, then to the order of `receivers`.
     """
     part = _find_components(switch, sorted({*senders, *receivers}), endpoints)
     # Count, for every neighbour, the previous neighbours in its component.
@@ -400,10 +406,10 @@ def _order_neighbours(
 def _find_components(
     switch: int, neighbours: list[int], endpoints: Iterable[_Pair]
 ) -> dict[int, int]:
-    """Return the component of each neighbour in the network without the switch, numbered from 0.
+    """Return for each neighbour of a switch its part of the network without the switch.
 
-    Links count in both directions, also those over other nodes; components are in the order of
-    their first neighbour. The result has the order of `neighbours`.
+    Parts are numbered from 0 in the order of their first neighbour. Links count in both directions,
+    also those over other nodes. The result has the order of `neighbours`.
     """
     # List the neighbours of every node in either direction, without links of the switch.
     linked: dict[int, list[int]] = defaultdict(list)

@@ -60,10 +60,10 @@ class SpanningTree:
         return int(self.depths.max(initial=0))
 
     def rerooted(self, root: int, opposite: Int64Array) -> SpanningTree:
-        """Return the tree with the same links as an out-tree from another of its nodes.
+        """Return the tree with the same links, but with another of its nodes as the root.
 
-        `opposite[a]`: the reverse arc of arc a. Only the links between both roots are reversed.
-        This tree is not changed.
+        Only the links between both roots change their direction. `opposite[a]`: the reverse arc of
+        arc a. This tree is not changed.
         """
         parent, arc = self.parent.copy(), self.arc.copy()
         node = root
@@ -77,10 +77,11 @@ class SpanningTree:
         return SpanningTree(root, self.weight, parent, arc)
 
     def centre(self, opposite: Int64Array) -> int:
-        """Return the root at which the undirected tree has minimum depth: a longest path's middle.
+        """Return the node at which the tree has the smallest depth if it is the root.
 
-        The node farthest from any node is an end of a longest path (Jordan 1869); the node farthest
-        from it is the other end. `opposite[a]`: the reverse arc of arc a.
+        It is the middle of a longest path. The node farthest from any node is an end of a longest
+        path (Jordan 1869); the node farthest from it is the other end. `opposite[a]`: the reverse
+        arc of arc a.
         """
         end = int(np.argmax(self.depths))
         longest = self.rerooted(end, opposite)
@@ -106,7 +107,7 @@ def pack_arborescences(
     seeds: int = 8,
     first_seed: int = 0,
 ) -> list[SpanningTree]:
-    """Pack out-trees from one root with the total weight `total`, the widest first.
+    """Pack trees from one root to all nodes, with the total weight `total`; the widest tree first.
 
     `total` must not exceed `broadcast_rate`. Raises `InputError` as `pack_rooted_trees` does.
     """
@@ -128,13 +129,14 @@ def pack_rooted_trees(
     seeds: int = 8,
     first_seed: int = 0,
 ) -> list[SpanningTree]:
-    """Pack out-trees within the capacities; those rooted at node v have the total weight `sent[v]`.
+    """Pack trees so that those rooted at node v have the total weight `sent[v]`.
 
-    Weights are integers. Trees grow arc by arc; each arc must leave enough capacity for the
-    remaining weight (Lovasz 1976; Berczi and Frank 2010), which needs one flow per trial. Of the
-    packings of `seeds` random orders, the one with the fewest trees is returned, then the smallest
-    sum of weight times depth. Trees are sorted by `_tree_key`. Raises `InputError` if the weights
-    do not fit (`no-room`), and for networks with switches (`switches`).
+    They fit into the capacities. Each tree leads from its root to all nodes. Weights are integers.
+    Trees grow arc by arc; each arc must leave enough capacity for the remaining weight (Lovasz
+    1976; Berczi and Frank 2010), which needs one flow per trial. Of the packings of `seeds` random
+    orders, the one with the fewest trees is returned, then the smallest sum of weight times depth.
+    Trees are sorted by `_tree_key`. Raises `InputError` if the weights do not fit (`no-room`), and
+    for networks with switches (`switches`).
     """
     weights = np.asarray(sent, np.int64)
     if graph.has_switches:
@@ -183,7 +185,7 @@ def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[Spann
 
 
 def _build_field(graph: CapacityGraph, sent: Int64Array) -> GrowthField:
-    """Build the kernel's state before the first tree, with copies of the arrays that it modifies.
+    """Build the state in which the kernel grows the first tree, with copies of what it modifies.
 
     `sent`: capacity from the common source into every node, int64[nodes]. The residual capacity of
     the wires is that of the arcs, and `sent` from the source. `first` and `out` list the arcs that

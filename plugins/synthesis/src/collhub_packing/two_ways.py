@@ -159,7 +159,11 @@ class _CutRows:
     """
 
     def __init__(self, graph: CapacityGraph, networks: _TwoNetworks) -> None:
-        """Begin with the cuts around each compute node and around all others."""
+        """Begin the linear program with the cuts around each compute node and around all others.
+
+        `networks`: the network and its reverse. There is also one row per switch: as much is
+        directed into it as out of it.
+        """
         self._graph = graph
         self._capacity = graph.capacity / graph.capacity.max()
         self._networks = networks
@@ -178,7 +182,11 @@ class _CutRows:
                 self._add(side, is_up=True)
 
     def _build_program(self) -> LinearProgram:
-        """Build the program without rows."""
+        """Build the linear program without rows.
+
+        Its columns are the capacity that each arc gives to the way down, then the weight of each
+        root; the sum of the weights is maximized.
+        """
         graph = self._graph
         num_columns = graph.num_arcs + graph.num_compute
         none, no_limits = np.zeros(0, np.int64), np.zeros(0)
@@ -191,7 +199,11 @@ class _CutRows:
         )
 
     def _add(self, side: BoolArray, *, is_up: bool) -> bool:
-        """Add the row of a set S, bool[nodes], in a direction; return whether it is new."""
+        """Add the row of the program for the cut around a set of nodes; return whether it is new.
+
+        `side`: the set S, bool[nodes]. `is_up`: the row of the way up (capacity out of S),
+        otherwise that of the way down (capacity into S).
+        """
         key = is_up, side.tobytes()
         if key in self._known:
             return False
@@ -225,7 +237,11 @@ class _CutRows:
         return is_new
 
     def list_limiting(self, row_prices: Float64Array) -> tuple[_NodeSets, _NodeSets]:
-        """List the sets S whose row has a price, on the way up, then on the way down."""
+        """List the sets of nodes whose cuts limit the rate, on the way up, then down.
+
+        These are the sets S whose row has a price above `_TOLERANCE`, each as a tuple of node
+        numbers.
+        """
         sets: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])
         prices = row_prices[len(row_prices) - len(self._known) :]
         for ((is_up, _), side), price in zip(self._known.items(), prices.tolist(), strict=True):
@@ -237,10 +253,11 @@ class _CutRows:
 def _to_integers(
     graph: CapacityGraph, networks: _TwoNetworks, down: Float64Array, weights: Float64Array
 ) -> _Division | None:
-    """Convert a solution to integers, with the smallest denominator at which its trees fit.
+    """Convert a solution to integers, with the smallest common denominator at which its trees fit.
 
-    `down`, `weights`: in units of the largest capacity. None if the denominator is above 120, or
-    if the capacities times it are too large for flows.
+    `down` (capacity of arcs for the way down) and `weights` (of roots) are in units of the largest
+    capacity. None if the denominator is above 120, or if the capacities times it are too large for
+    flows.
     """
     largest, total = int(graph.capacity.max()), sum(graph.capacity.tolist())
     solution = np.concatenate([down, weights])

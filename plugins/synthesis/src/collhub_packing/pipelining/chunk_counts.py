@@ -71,11 +71,11 @@ def _find_best(times: dict[int, int]) -> int:
 
 
 def fitted_chunks(times: dict[int, int], maximum: int) -> int:
-    """Return the number q in 1..`maximum` at which a fit a + b q + c / q to the times is minimal.
+    """Choose the number of chunks with the shortest time, by a fit of the times to a + b q + c / q.
 
-    `times`: time by number of chunks. The fit is by least squares, and q is rounded. 1 if c is not
-    positive, else `maximum` if b is not positive. With fewer than three times it is the number with
-    the shortest time.
+    `times`: time by number of chunks q. The fit is by least squares; its minimum is rounded and
+    limited to 1..`maximum`. 1 if c is not positive, else `maximum` if b is not positive. With fewer
+    than three times it is the number with the shortest time.
     """
     if len(times) < 3:
         return _find_best(times)

@@ -91,10 +91,10 @@ class PipelineState(NamedTuple):
 
 
 def build_state(plan: PipelinePlan) -> PipelineState:
-    """Build the state before the first message, with heaps large enough for all entries.
+    """Build the state of the simulation before the first message, with room for all entries.
 
     Starts and ends of messages are unset, all links free and unused. No message is enqueued yet,
-    and `unmet` (number of messages that each waits for) is 0 for all.
+    and `unmet` (number of messages that each waits for) is 0 for all; `start_messages` sets it.
     """
     operations = np.diff(plan.stream_operation)
     chunks = np.diff(plan.stream_chunk)
@@ -169,7 +169,7 @@ def advance(budget: int, plan: PipelinePlan, state: PipelineState) -> bool:
 
 @lean_part
 def _find_operation(message: int, stream: int, plan: PipelinePlan) -> int:
-    """Return the operation (index over all streams) of a message.
+    """Return the operation (index over all streams) of which a message is one chunk.
 
     The messages of a stream are all its operations for chunk 0, then for chunk 1, and so on.
     """
@@ -183,12 +183,13 @@ def _find_operation(message: int, stream: int, plan: PipelinePlan) -> int:
 def _process_event(
     item: int, now: int, touched: int, plan: PipelinePlan, state: PipelineState
 ) -> int:
-    """Process an event: a link becomes free, or a message arrives at the end of a link.
+    """Process one event: a link becomes free, or a message arrives at the end of a link.
 
-    `item`: a link, or the number of links plus a message. A message with further links on its route
-    is enqueued at the next one. Otherwise its finish (`now` minus the slack) is stored, and
-    followers in the same chunk that wait for no other message are enqueued. Returns the new number
-    of touched links, which may take a message now.
+    `item`: the link, or the number of links plus the message. A message with further links on its
+    route is enqueued at the next one. Otherwise its finish (`now` minus the slack) is stored, and
+    the messages of the same chunk that waited only for it are enqueued. Links that may take a
+    message now are recorded in `state.touched`; `touched` is their number, and the new number is
+    returned.
     """
     num_links = len(state.is_free)
     if item < num_links:
@@ -239,9 +240,10 @@ def _enqueue(message: int, touched: int, plan: PipelinePlan, state: PipelineStat
 
 @lean_part
 def _mark_touched(link: int, touched: int, state: PipelineState) -> int:
-    """Record in `state.touched` that the queue or the availability of a link has changed.
+    """Record that a link may be able to take a message now: its queue or availability has changed.
 
-    A link is recorded once. `touched` is the number of recorded links; the new number is returned.
+    The link is appended to `state.touched`, unless it is there already. `touched` is the number of
+    recorded links; the new number is returned.
     """
     if state.is_touched[link]:
         return touched
@@ -306,9 +308,10 @@ def _is_before(key: int, item: int, other_key: int, other_item: int) -> bool:
 
 @lean_part
 def _push(keys: Int64Array, items: Int64Array, first: int, size: int, key: int, item: int) -> None:
-    """Add an entry to the heap of `size` entries at `first`; the caller increases `size`.
+    """Add an entry (key, item) to a heap; the lowest key comes first, then the lowest item.
 
-    The lowest key comes first, then the lowest item.
+    The heap has `size` entries of `keys` and `items`, from index `first` on. The caller increases
+    `size`.
     """
     hole = size
     while hole > 0:
@@ -324,10 +327,11 @@ def _push(keys: Int64Array, items: Int64Array, first: int, size: int, key: int, 
 
 @lean_part
 def _pop(keys: Int64Array, items: Int64Array, first: int, size: int) -> int:
-    """Remove the first entry of the heap of `size` entries at `first`; return its item.
+    """Remove the first entry of a heap, and return its item.
 
-    It has the lowest key, and among equal keys the lowest item. `size` must be at least 1; the
-    caller reduces it.
+    The heap has `size` entries of `keys` and `items`, from index `first` on. The first entry has
+    the lowest key, and among equal keys the lowest item. `size` must be at least 1; the caller
+    reduces it.
     """
     top = items[first]
     end = first + size - 1

@@ -97,7 +97,7 @@ TreePaths = Sequence[Mapping[int, Sequence[int]]]
 
 
 def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
-    """Prune a tree to the paths from its root to `members`.
+    """Remove from a tree all nodes that are not on a path from its root to one of `members`.
 
     The remaining nodes, without the root, are sorted by depth, then number. Parents of all other
     nodes are -1. The height of a node is measured to the deepest member below it. Raises
@@ -217,12 +217,13 @@ def generate_streams(
     collective: Collective,
     members: Int64Array,
 ) -> Iterator[Stream]:
-    """Yield the streams of a collective whose rank r runs on NPU `members[r]`, tree by tree.
+    """Divide the data of a collective among trees; yield the resulting streams, tree by tree.
 
-    Every share of the data is divided among the trees that carry it, in proportion to their
-    weights. A tree of a scatter or gather has one stream per rank. Raises `InputError` for a
-    collective that cannot run on trees (`trees-unsuitable`), for trees with wrong roots, and for
-    trees that do not reach a member.
+    A stream is the part of one share of the data that one tree carries, with its messages. Rank r
+    runs on NPU `members[r]`. Every share of the data is divided among the trees that carry it, in
+    proportion to their weights. A tree of a scatter or gather has one stream per rank. Raises
+    `InputError` for a collective that cannot run on trees (`trees-unsuitable`), for trees with
+    wrong roots, and for trees that do not reach a member.
     """
     if collective.kind not in _OPERATION_BUILDERS:
         message = f"{collective.kind} does not run on spanning trees"
@@ -247,12 +248,12 @@ def apply_tree_paths(
     topology: Topology,
     routes: Routes,
 ) -> Routes:
-    """Replace the routes of the operations for which `tree_paths` has a path; return all routes.
+    """Use given paths instead of the topology's routes for messages along the edges of trees.
 
     `tree_paths`: by tree, the links to each node from its parent. `routes`: routes of all
     operations of all streams, in this order; operations without a path keep theirs. A message from
-    a child to its parent uses the reverse links of the path. Raises `KeyError` if a reverse link is
-    missing.
+    a child to its parent uses the reverse links of the path. Returns all routes. Raises `KeyError`
+    if a reverse link is missing.
     """
     bounds = zip(routes.indptr[:-1], routes.indptr[1:], strict=True)
     rows = [routes.links[first:last] for first, last in bounds]
@@ -369,9 +370,10 @@ def _find_first_shares(
     collective: Collective,
     members: Int64Array,
 ) -> list[int]:
-    """Return the share that each tree carries first: 0, or the rank at its root.
+    """Return for each tree the number of the first share of the data that it carries.
 
-    The root decides only for all-gather and reduce-scatter; -1 if it is no member.
+    For all-gather and reduce-scatter it is the rank at the tree's root, -1 if the root is no
+    member; for all other kinds it is 0.
     """
     if collective.kind not in _ROOTED_AT_RANKS:
         return [0] * len(trees)
@@ -393,11 +395,11 @@ def _check_roots(
     collective: Collective,
     members: Int64Array,
 ) -> None:
-    """Raise `InputError` if a share has no tree, or if a tree has a wrong root.
+    """Raise `InputError` if the roots of the trees do not fit the collective.
 
-    `shares`: share of each tree, -1 if its root is no member. All-gather and reduce-scatter need a
-    tree for the share of every rank; other collectives need one for share 0. If the collective has
-    a root, all trees must be rooted at its NPU.
+    `shares`: for each tree the share that it carries, -1 if its root is no member. All-gather and
+    reduce-scatter need a tree for the share of every rank; other collectives need one for share 0.
+    If the collective has a root, all trees must be rooted at its NPU.
     """
     share_count = collective.num_ranks if collective.kind in _ROOTED_AT_RANKS else 1
     uncovered = set(range(share_count)) - set(shares)
@@ -425,9 +427,10 @@ Nodes without an entry use the topology's own routes.
 
 
 def _generate_hops(stream: Stream, tree: SpanningTree) -> Iterator[tuple[int, bool]]:
-    """Yield (child node, whether the child receives) for every operation of a stream.
+    """Yield for each operation of a stream the tree edge that it uses, and its direction.
 
-    The child is the one of the operation's two nodes that is the child of the other in the tree.
+    An item is (child node, whether the child receives). The child is the one of the operation's two
+    nodes that is the child of the other in the tree.
     """
     sources = stream.operations.source.tolist()
     destinations = stream.operations.destination.tolist()

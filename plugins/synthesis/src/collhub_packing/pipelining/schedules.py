@@ -134,9 +134,10 @@ class Pipelining:
         collective_bytes: int,
         occupancy: Occupancy,
     ) -> Pipelining:
-        """Prepare to schedule streams whose messages use the routes of the topology.
+        """Prepare to schedule streams (parts of the data with their messages) on a topology.
 
-        The operations of all streams are joined in the order of the streams.
+        Messages use the routes of the topology. The operations of all streams are joined in the
+        order of the streams.
         """
         operations = Operations.joined([stream.operations for stream in streams])
         return cls(
@@ -155,7 +156,7 @@ class Pipelining:
         return self.collective.kind.traits.parts(self.collective.num_ranks)
 
     def schedule(self, chunk_counts: Sequence[int], slack_ps: int = 0) -> Pipeline:
-        """Schedule the data in `chunk_counts[t]` equal chunks on tree t.
+        """Compute a pipelined schedule with the data of tree t in `chunk_counts[t]` equal chunks.
 
         In a scatter or gather, the data of every rank on the tree are divided into that number of
         chunks. `slack_ps`: delay before received data are sent on, so that late arrivals delay no
@@ -170,9 +171,10 @@ class Pipelining:
         return self._schedule(counts, slack_ps)
 
     def count_chunks_of_share(self, chunk_counts: Sequence[int]) -> int:
-        """Return the largest number of chunks of a share, summed over its streams.
+        """Return the number of chunks of the share of the data that has the most chunks.
 
-        `chunk_counts`: number of chunks by tree.
+        `chunk_counts`: number of chunks by tree. The chunks of a share are those of all its
+        streams.
         """
         numbers: dict[int, int] = {}
         for stream in self.streams:
@@ -182,11 +184,11 @@ class Pipelining:
     def _divide_evenly(
         self, counts: Sequence[int], units: UnitLimits
     ) -> tuple[tuple[Stream, ...], list[int]]:
-        """Divide each share into an allowed number of equal chunks; distribute them to its streams.
+        """Divide each share into an allowed number of equal chunks for its streams.
 
-        `counts`: requested chunks by stream. The number is the largest allowed one up to the
-        largest sum of `counts` of a share, or else the smallest allowed one; it is at least one per
-        stream. Each stream gets chunks in proportion to its fraction of the share, by largest
+        `counts`: requested chunks by stream. The number per share is the largest allowed one up to
+        the largest sum of `counts` of a share, or else the smallest allowed one; it is at least one
+        per stream. Each stream gets chunks in proportion to its fraction of the share, by largest
         remainders. Returns the streams with changed fractions and their numbers of chunks. Raises
         `InputError` if no number is allowed.
         """
@@ -212,10 +214,11 @@ class Pipelining:
         return tuple(streams), numbers
 
     def _schedule(self, counts: Sequence[int], slack_ps: int) -> Pipeline:
-        """Cut the data of stream i into `counts[i]` equal chunks and compute all messages' times.
+        """Schedule all messages if the data of stream i are cut into `counts[i]` equal chunks.
 
-        The result has the collective in its new units, chunks, transfers, and the time in ps at
-        which the last message ends (0 without messages). Raises `InputError` as `_cut_chunks` does.
+        `slack_ps`: delay before received data are sent on. The result has the collective in its new
+        units, chunks, transfers, and the time in ps at which the last message ends (0 without
+        messages). Raises `InputError` as `_cut_chunks` does.
         """
         collective, chunks, units = self._cut_chunks(counts)
         # A unit of the collective need not be an integer number of bytes.
@@ -399,11 +402,11 @@ def windows_of(
 ) -> Int64Array:
     """Return for every message how many messages of its link may be in flight at once, with itself.
 
-    `link`: first link of each message's route. The number is the maximum in the schedule, up to
-    `limit`. For messages that wait for no other one (`is_ready`) it is also limited to the number
-    of messages before them on the link, so that none starts before the first one: simulators and
-    runtimes start messages that may start at one instant in any order. Arrays have one entry per
-    message.
+    `link`: first link of each message's route. `start`, `finish`: times in the schedule. The number
+    is the maximum for the link in the schedule, up to `limit`. For messages that wait for no other
+    one (`is_ready`) it is also limited to the number of messages before them on the link, so that
+    none starts before the first one: simulators and runtimes start messages that may start at one
+    instant in any order. Arrays have one entry per message.
     """
     if not len(link):
         return link
@@ -418,10 +421,11 @@ def windows_of(
 
 
 def apportion(parts: Sequence[Fraction], total: int) -> list[int]:
-    """Divide `total` items in proportion to `parts` by largest remainders, at least one for each.
+    """Divide `total` items in proportion to `parts`, so that each part gets at least one.
 
-    `parts`: positive weights, at most `total` of them. Of equal remainders the first one is
-    preferred.
+    `parts`: positive weights, at most `total` of them. Numbers are rounded down; missing items go
+    to the largest remainders, surplus items are taken from the smallest, the first one if equal.
+    Returns the numbers in the order of `parts`.
     """
     weight = sum(parts)
     exact = [part / weight * total for part in parts]
