@@ -61,11 +61,12 @@ def find_allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[Al
 
 
 def _add_to_class(classes: _Classes, bandwidth: Float64Array, npus: _Npus) -> None:
-    """Add a set of NPUs to its class in `classes`, or to a new class; ignore unconnected sets.
+    """Add a set of NPUs to its isomorphism class, or to a new class; skip unconnected sets.
 
-    Sets are of one class if an isomorphism preserves all bandwidths (`bandwidth[from, to]`). Only
-    the first member of each class with the same signature, the size and the sorted colours of the
-    NPUs, is compared.
+    Two sets are of one class if an isomorphism preserves all bandwidths between their NPUs.
+    `bandwidth`: float64[from, to] of all NPUs. To save work, the set is compared only with the
+    first member of each class that has an equal signature: number of NPUs and sorted colours
+    (`_compute_colors`).
     """
     restricted = _restrict(bandwidth, npus)
     if not _is_connected(restricted):
@@ -105,10 +106,10 @@ def _is_connected(bandwidth: Float64Array) -> bool:
 
 
 def _compute_colors(bandwidth: Float64Array) -> list[_Color]:
-    """Compute a colour for every node; an isomorphism maps a node only to one of equal colour.
+    """Compute a colour for every node, which every isomorphism preserves.
 
-    A colour is the pair of the sorted bandwidths to the other nodes and from them. `bandwidth`:
-    bytes/s, float64[from, to].
+    A colour is the pair of the sorted bandwidths to the other nodes and from them. So an
+    isomorphism maps a node only to one of equal colour. `bandwidth`: bytes/s, float64[from, to].
     """
     colours = []
     for node in range(len(bandwidth)):
@@ -123,10 +124,11 @@ def _generate_isomorphisms(
     images: list[list[int]],
     chosen: list[int],
 ) -> Iterator[list[int]]:
-    """Yield the isomorphisms whose first images are `chosen`; each is the list of images by node.
+    """Yield all isomorphisms of two networks that begin with the images `chosen`, by backtracking.
 
-    `images[v]`: candidates for the image of node v, in the order in which they are tried. The
-    bandwidths between all nodes and between their images are equal in both directions.
+    An isomorphism is the list of the images of nodes 0, 1, ... All bandwidths between nodes of
+    `source` and between their images in `target` are equal, in both directions. `images[v]`:
+    candidates for the image of node v, in the order in which they are tried.
     """
     node = len(chosen)
     if node == len(source):

@@ -18,13 +18,17 @@ _WORK_PER_NODE_AND_LINK = 5_000
 
 
 def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
-    """Prove a lower bound of the time for every size by a minimum cut or a partition.
+    """Prove a lower bound of the time for every size, by a partition of the nodes or a minimum cut.
 
-    An all-reduce is bounded by a partition, other collectives by a cut. In the limit of large sizes
-    no set of nodes gives a better bound (`collhub_packing.rates`). The result is empty in these
-    cases: not all NPUs are ranks, switches multicast or reduce, bandwidths have no common unit, the
-    links of an all-reduce differ by direction, the network is not connected, or the work exceeds
-    the limit of the request.
+    An all-reduce is bounded by a partition, all other collectives by a cut: the data that must
+    cross it divided by its bandwidth. For large sizes no other set of nodes gives a better bound
+    (`collhub_packing.rates`). The result is empty, because nothing can be proved, in these cases:
+
+    - not all NPUs are ranks
+    - switches multicast or reduce
+    - bandwidths have no common unit, or the links of an all-reduce differ by direction
+    - the network is not connected
+    - the work would exceed the limit of the request
     """
     topology, collective = request.topology, request.collective
     work = topology.num_nodes * topology.num_links * _WORK_PER_NODE_AND_LINK
@@ -41,12 +45,15 @@ def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
 
 
 def _find_blocks(request: BoundRequest) -> Int64Array:
-    """Return the block of every node: int64[nodes], -1 for switches that belong to several blocks.
+    """Divide the nodes into the blocks between which links limit the rate: block of every node.
 
-    All-reduce: the blocks of the partition with minimum strength, numbered from 0. Other
-    collectives: 0 on the sending side of the tightest cut and 1 on the other side; for collectives
-    to a root the cut is that of the network with reversed links. Raises `InputError` for bandwidths
-    without a common unit, and for links and networks of which the rate cannot be computed.
+    All-reduce: the blocks of the partition that determines the strength, numbered from 0; -1 for
+    switches that belong to several blocks. Other collectives: 0 on the sending side of the tightest
+    cut, 1 on the other side. For collectives to a root (or reduce-scatter), it is the cut of the
+    network with reversed links.
+
+    Raises `InputError` for bandwidths without a common unit, and for links and networks of which
+    the rate cannot be computed. The result is int64[nodes].
     """
     topology, kind = request.topology, request.collective.kind
     graph = CapacityGraph.of(topology)

@@ -26,11 +26,11 @@ def summarize_packing(
     packings: Sequence[PlacedPacking],
     best: TimedSchedule,
 ) -> Statistics:
-    """Collect the statistics of the chosen schedule.
+    """Collect the statistics of the chosen packing of trees and of its schedule.
 
-    `packings`: all candidates; "trees x depth" lists those that are not shallow. Rates are in GB/s.
-    "fewest trees" is a number if the packing is proved to be optimal, else the text "at least N".
-    An interrupted search is noted.
+    `packings`: all candidates; "trees x depth" lists those that are not built as shallow. Rates are
+    in GB/s. "fewest trees" is a number if the packing is proved to have the fewest trees, otherwise
+    the text "at least N". It is noted if the search was interrupted.
     """
     packing = best.packing
     is_proved = packing.status == "optimal"

@@ -84,11 +84,11 @@ def _synthesize_with_common_unit(
 
 
 def _relax_bounds(result: SynthesisResult, tolerance: float) -> SynthesisResult:
-    """Return a result that was computed for rounded bandwidths, adapted to the true ones.
+    """Adapt a result that was computed with rounded bandwidths to the true bandwidths.
 
-    The true bandwidths are larger by up to `tolerance` (relative), so lower bounds are divided by 1
-    + `tolerance` and rounded down. The certificate of the rounded network is removed. A note with
-    the tolerance is added to the algorithm and the statistics.
+    These are larger by up to `tolerance` (relative), so lower bounds are divided by 1 + `tolerance`
+    and rounded down. The certificate, which holds for the rounded network only, is removed. A note
+    with the tolerance is added to the algorithm and the statistics. A copy is returned.
     """
     extension = result.algorithm.extensions[_NAME]
     assert isinstance(extension, dict)
@@ -163,10 +163,10 @@ class _ScheduleTimer:
         built_algorithms: list[Algorithm] = []
 
         def build_algorithm() -> Algorithm:
-            """Build the algorithm without an extension and append it to `built_algorithms`.
+            """Build the algorithm of the schedule without an extension, keep it, and return it.
 
-            Returns the first entry of `built_algorithms`, which is this algorithm on the first
-            call.
+            It is appended to `built_algorithms`; the first entry of this list is returned, so call
+            it once.
             """
             built_algorithms.append(_build_algorithm(self._task, pipeline, {}))
             return built_algorithms[0]
@@ -279,10 +279,10 @@ def _collect_bounds_ns(
 
 
 def _choose_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Return the packings that the option `trees` allows, in the order of the search.
+    """Compute the packings of a task that the option `trees` allows, in the order of the search.
 
-    `auto` allows all, `shallow` those built as shallow, `fewest` the others with the minimum number
-    of trees. Raises `UsageError` if there are none.
+    `auto` allows all, `shallow` those that were built as shallow, `fewest` those of the others that
+    have the fewest trees among them. Raises `UsageError` if there are none.
     """
     packings = find_packings(task)
     if task.trees == "auto":
@@ -306,10 +306,11 @@ def _evaluate_time_ns(
     request: SynthesisRequest,
     algorithm: Callable[[], Algorithm],
 ) -> int:
-    """Return the time of a schedule in ns, simulated if possible.
+    """Return the time of a schedule in ns, by simulation if possible.
 
-    It is the planned time, rounded up, without a simulated time, and for more than
-    `_MAX_SIMULATED_MESSAGES` messages.
+    `algorithm`: function that builds its algorithm; it is called only for a simulation. The planned
+    time, rounded up, is returned for more than `_MAX_SIMULATED_MESSAGES` messages, and if the
+    simulation gives no time.
     """
     # Rounded up: no schedule is faster than planned.
     planned_time_ns = -(-pipeline.time_ps // 1000)

@@ -55,19 +55,20 @@ def find_fewest_all_reduce_trees(
     known: Sequence[SpanningTree],
     budget: Budget,
 ) -> TreeSearchResult:
-    """Find the fewest spanning trees with integer weights whose sum is `total`.
+    """Find the fewest spanning trees that carry an all-reduce at the best rate.
 
-    `total` is the strength of the network. `known` is an available packing, which is returned if
-    the search within the `budget` finds none with fewer trees. More than `_MAX_TREES` trees or
-    `_MAX_NODES` nodes are not searched. Trees that are found are rooted at their centres. The
-    result has the proved minimum and the reason.
+    The trees have integer weights whose sum is `total`, the strength of the network. `known`: an
+    available packing, which is returned if the search within the `budget` finds none with fewer
+    trees. Numbers above `_MAX_TREES` and networks of more than `_MAX_NODES` nodes are not searched.
+    Trees that are found are rooted at their centres. The result also has the proved minimum number
+    of trees, and the reason.
     """
     links = DuplexLinks.of(graph)
     widest = _find_widest_tree_weight(links)
     bound, reason = -(-total // widest), "no tree can be wider"
 
     def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:
-        """Search a packing of `count` trees within the remaining budget.
+        """Search for a packing of exactly `count` trees within the remaining budget.
 
         Returns (trees, True), or (None, whether it is proved that there is no such packing). More
         than `_MAX_TREES` trees or `_MAX_NODES` nodes are not searched: (None, False).
@@ -88,16 +89,19 @@ def _find_trees(
     vectors: Iterator[tuple[int, ...]],
     budget: Budget,
 ) -> tuple[tuple[SpanningTree, ...] | None, bool]:
-    """Search for trees with one of the weight vectors.
+    """Search for spanning trees whose weights are one of the given vectors.
 
-    Returns (trees of the first vector with a solution, True). Without a solution it returns None
-    and whether it is proved that no vector has one; an exhausted `budget` proves nothing. `total`:
-    sum of the weights.
+    Returns (trees of the first vector for which a solution is found, True). Without a solution it
+    returns None and whether it is proved that no vector has one; if the `budget` is used up,
+    nothing is proved. `total`: sum of the weights.
     """
     problems = tuple(_generate_problems(graph, np.arange(len(links.low)), total))
 
     def build_search(weights: Sequence[int]) -> _JointSearch | None:
-        """Build the joint search for trees of these weights; None if a problem rules them out."""
+        """Build a search for trees of these weights in all parts of the divided network.
+
+        None if one of the parts (problems) cannot have such trees.
+        """
         searches = [_build_link_search(problem, weights) for problem in problems]
         possible = [search for search in searches if search is not None]
         if len(possible) < len(problems):
@@ -158,12 +162,12 @@ def _generate_problems(
     numbers: Int64Array,
     total: int,
 ) -> Iterator[_SpanningProblem]:
-    """Yield the spanning problems into which a network can be divided.
+    """Divide the search for spanning trees of a network into independent problems; yield them.
 
-    If the strength is `total`, trees must fill all links between the blocks of the tightest
-    partition. They give a problem with one node per block, and each block of several nodes is then
-    divided further. A network of another strength is one problem, whose links may have capacity
-    left. `numbers`: number of each link in the original network.
+    If the strength of the network is `total`, the trees must fill all links between the blocks of
+    the tightest partition. So these links are one problem, with one node per block, and each block
+    of several nodes is divided further. A network of another strength is one problem, whose links
+    may have capacity left. `numbers`: number of each link in the original network.
     """
     links = DuplexLinks.of(graph)
     network_strength = strength(graph)
@@ -186,11 +190,12 @@ def _generate_problems(
 
 
 def _build_link_search(problem: _SpanningProblem, weights: Sequence[int]) -> _LinkSearch | None:
-    """Build the search for trees with these weights; None if a link has no allowed set of trees.
+    """Build the search that decides for each link of a problem which trees use it, or None.
 
-    The sets of a link are those whose weights fit on its capacity (if the problem is full, fill it
-    exactly), the largest load first. Links are ordered by their higher node, then the lower one, so
-    that trees close cycles early.
+    The trees on a link must fit on its capacity, or fill it exactly if the problem is full; None if
+    a link has no such set of trees. Of the possible sets of trees, the one with the largest total
+    weight is tried first. Links are in order of their higher node, then the lower one, so that
+    cycles are found early.
     """
     # Links among the first nodes first, so that trees close cycles early.
     lower = np.minimum(problem.first, problem.second)
@@ -226,11 +231,11 @@ def _build_link_search(problem: _SpanningProblem, weights: Sequence[int]) -> _Li
 
 
 def _find_sharing_sets(capacity: int, weights: Sequence[int], is_full: bool) -> list[int]:
-    """Return the sets of trees whose weights fit on a link; bit t of a set is tree t.
+    """Return the sets of trees that can share a link; bit t of a set is tree t.
 
-    The sum of the weights is at most `capacity`, with `is_full` exactly `capacity`. Sets are sorted
-    by decreasing sum, then by number. The empty set is included if it fits; the list is empty if no
-    set does.
+    The sum of their weights is at most `capacity`, or with `is_full` exactly `capacity`. Sets are
+    sorted by decreasing sum, then by number. The empty set is included if it fits; the list is
+    empty if no set does.
     """
     load = [0]
     for weight in weights:
@@ -297,10 +302,11 @@ class _JointSearch:
     done: list[_LinkSearch]
 
     def resume(self, steps: int) -> int:
-        """Run all open searches for at most `steps` steps each.
+        """Continue all open searches, each for at most `steps` steps; return the joint outcome.
 
-        Returns EXHAUSTED if one of them proves that there are no trees, FOUND if all have
-        succeeded, else STOPPED. Successful searches move from `waiting` to `done`.
+        EXHAUSTED: one of them proves that it has no trees, so there are none together. FOUND: all
+        have succeeded. STOPPED: otherwise; another call continues. Searches that succeed move from
+        `waiting` to `done`.
         """
         outcomes = [search.resume(steps) for search in self.waiting]
         # The problems share only the weights: one without a solution rules them out.

@@ -28,11 +28,11 @@ _UNREACHED = 1 << 30
 
 
 def bound_tree_count(graph: CapacityGraph, root: int, total: int) -> tuple[int, str]:
-    """Return a lower bound of the number of trees for any real weights, and its reason as text.
+    """Return a lower bound on the number of trees with total weight `total`, and its reason.
 
-    It is the larger of two bounds. A tree cannot be wider than the widest spanning tree. If the
-    capacity into a node equals `total`, each of its in-arcs is filled, and a tree uses only one of
-    them.
+    It is the larger of two bounds. No tree can have more weight than the widest spanning tree. And
+    if the capacity into a node equals `total`, every arc into it is filled, and a tree uses only
+    one of them. Both hold for any real weights. The reason is a text.
     """
     bound, reason = -(-total // find_widest_tree_weight(graph, root)), "no tree can be wider"
     for node in range(graph.num_nodes):
@@ -67,12 +67,12 @@ def find_fewest_broadcast_trees(
     budget: Budget,
     max_depth: int | None = None,
 ) -> TreeSearchResult:
-    """Find the fewest trees from `root` with integer weights whose sum is `total`.
+    """Find the fewest trees from `root` to all nodes with integer weights whose sum is `total`.
 
     All nodes of `graph` are compute nodes. `known`: an available packing, which is returned if the
     search within the `budget` finds none with fewer trees. `max_depth`: maximum depth of the trees,
-    None for any. The result has the proved minimum and the reason; without `known` it may have no
-    trees.
+    None for any. The result also has the proved minimum number and the reason; without `known` it
+    may have no trees.
     """
     bound, reason = bound_tree_count(graph, root, total)
     depth = graph.num_nodes - 1 if max_depth is None else max_depth
@@ -83,7 +83,7 @@ def find_fewest_broadcast_trees(
         return _build_parent_search(graph, root, weights, depth)
 
     def attempt(count: int) -> tuple[tuple[SpanningTree, ...] | None, bool]:
-        """Search a packing of `count` trees within the remaining budget.
+        """Search for a packing of exactly `count` trees within the remaining budget.
 
         Returns (trees, True), or (None, whether it is proved that there is no such packing).
         """
@@ -158,9 +158,10 @@ class _ParentSearch:
         parents: Int64Array,
         arc_of: dict[tuple[int, int], int],
     ) -> SpanningTree:
-        """Build the tree in which node v has the parent `parents[v]` (-1: the root or none).
+        """Build a tree of a weight from the parent of every node.
 
-        `arc_of`: the arc from a parent to a node; an edge that it lacks gets arc -1.
+        `parents[v]`: parent of node v, -1 for the root or none. `arc_of`: arc by (parent, node);
+        the tree has arc -1 where there is none.
         """
         pairs = zip(parents.tolist(), range(len(parents)), strict=True)
         arcs = [arc_of.get(pair, -1) for pair in pairs]
@@ -173,12 +174,12 @@ def _build_parent_search(
     weights: Sequence[int],
     depth: int,
 ) -> _ParentSearch | None:
-    """Build the search for trees with these weights; None if there can be none.
+    """Build the search that chooses the parents of every node in all trees, or return None.
 
-    That is the case if a node is more than `depth` hops from the root, or if the in-arcs of a node
-    have no room for the weights. Nodes are ordered by their number of patterns (choices of parents
-    for all trees), then by hops from the root, then by number. Raises `OverflowError` if a node may
-    have too many patterns.
+    None means that there are no trees: if a node is more than `depth` hops from the root, or if the
+    arcs into a node have no room for the weights. Nodes with few patterns (choices of parents for
+    all trees) come first, then those near the root, then low numbers. Raises `OverflowError` if a
+    node may have too many patterns.
     """
     distance = _count_hops(graph, np.ones(graph.num_arcs, np.bool_), root)
     if int(distance.max()) > depth:
@@ -216,10 +217,11 @@ def _build_parent_search(
 def _generate_patterns(
     graph: CapacityGraph, node: int, weights: Sequence[int]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the possible parents of a node: a tuple with the tail of an in-arc for every tree.
+    """Yield all possible choices of a node's parents: a tuple with the parent in each tree.
 
-    The weights of the trees on an arc do not exceed its capacity. Raises `OverflowError`, before
-    anything is yielded, if there may be more than `_MAX_PATTERNS`.
+    A parent is a node with an arc to `node`. Trees with the same parent share that arc, so their
+    weights must fit on its capacity. Raises `OverflowError`, before anything is yielded, if there
+    may be more than `_MAX_PATTERNS`.
     """
     arcs = np.flatnonzero(graph.destination == node)
     tails = graph.source[arcs].tolist()

@@ -32,12 +32,13 @@ _RATE_TOLERANCE = Fraction(1, 5000)
 
 
 def build_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]:
-    """Build Blink's packings for several hosts, and mixes with direct trees where they are faster.
+    """Build packings of trees for several equal hosts with narrower links between them.
 
-    Blink's plan (Wang et al., MLSys 2020) has one tree per rank, over the ranks with the same local
-    index on the other hosts: reduction within hosts, exchange between hosts and broadcast within
-    hosts are one pipeline. There is a packing for every partition into hosts of equal size. A mix
-    is added if its rate is higher by at least `_MIN_GAIN_OF_TWO_KINDS`.
+    There is one for every partition of the ranks into hosts of equal size. Blink's plan (Wang et
+    al., MLSys 2020) has one tree per rank, over the ranks with the same local index on the other
+    hosts: reduction within hosts, exchange between hosts and broadcast within hosts are one
+    pipeline. A mix of these trees with trees that leave the root's host from all its ranks is added
+    if its rate is higher by at least `_MIN_GAIN_OF_TWO_KINDS`.
     """
     packings = []
     for hosts in _find_hosts(task.network.graph):
@@ -56,10 +57,11 @@ def build_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPa
 
 
 def build_rooted_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]:
-    """Build packings in which each part of the data first goes to one other host that forwards it.
+    """Build packings for several hosts where each part of the data first goes to one other host.
 
-    There is a packing for every partition into hosts of equal size, with a tree for every rank
-    outside the host of the root. Chains over all hosts would have the same rate and many more hops.
+    That host forwards the part to the others. There is a packing for every partition of the ranks
+    into hosts of equal size, with a tree for every rank outside the host of the root. Chains over
+    all hosts would have the same rate and many more hops.
     """
     method = "by way of every machine"
     return [
@@ -94,10 +96,10 @@ class _Hosts:
         self._num_ranks = num_ranks
 
     def build_trees(self, is_across: bool) -> list[SpanningTree]:
-        """Build a tree of weight 1 with each rank as the root, by host, then by index in the host.
+        """Build one tree of weight 1 from each rank to all others, by host, then by index.
 
-        With `is_across` the data leave the host of the root from all its ranks, otherwise only from
-        the root.
+        With `is_across` the data leave the host of the root from all its ranks, each to the ranks
+        with its index on the other hosts. Otherwise they leave only from the root.
         """
         build = self._build_tree_from_every_local_rank if is_across else self._build_tree_over_peers
         return [
@@ -105,7 +107,7 @@ class _Hosts:
         ]
 
     def build_rooted_trees(self, root: int) -> list[SpanningTree]:
-        """Build a tree from `root` for every rank on another host, which gets the data first there.
+        """Build a tree from `root` for every rank on another host, where its data arrive first.
 
         The order is by host, then by index of that rank in its host.
         """
@@ -179,9 +181,10 @@ class _Hosts:
         return _build_tree(root, parent)
 
     def _attach_below(self, parent: Int64Array, host: int, top: int) -> None:
-        """Set, in `parent`, the parents of all ranks of a host except its rank `top`.
+        """Set the parents of all ranks of a host except its rank `top`, which reaches them all.
 
-        They are those of the tree within the host that has the root `top`.
+        They are those of the tree within the host that has the root `top`. `parent` (of every rank)
+        is changed.
         """
         tree = self._inner[host][top]
         children = np.flatnonzero(tree.parent >= 0)
@@ -196,10 +199,10 @@ def _build_tree(root: int, parent: Int64Array) -> SpanningTree:
 def _mix_packings(
     task: PackingTask, peer_trees: PlacedPacking, direct_trees: PlacedPacking
 ) -> PlacedPacking:
-    """Mix the trees of both packings so that the rate is nearly the maximum.
+    """Combine the trees of two packings to one whose rate is nearly the maximum.
 
-    All trees of a packing get one weight, and one of the two weights is 1. Among weights within
-    `_RATE_TOLERANCE` of the best rate, those with the smallest sum are chosen.
+    All trees of a packing get the same weight, and one of the two weights is 1. Of the weights
+    whose rate is within `_RATE_TOLERANCE` of the best, those with the smallest sum are chosen.
     """
     units = _compute_units_by_weights(task, peer_trees, direct_trees)
     best_rate = max(unit * sum(weights) for weights, unit in units.items())
@@ -221,10 +224,11 @@ def _mix_packings(
 def _compute_units_by_weights(
     task: PackingTask, peer_trees: PlacedPacking, direct_trees: PlacedPacking
 ) -> dict[tuple[int, int], Fraction]:
-    """Compute, for pairs of weights, the largest unit (bytes/s per weight) that fits on all links.
+    """Compute how fast two kinds of trees can run together, for several pairs of weights.
 
-    Keys are the weights (peer trees, direct trees): (1, 1), (2, 1), (1, 2), ... up to
-    `_MAX_WEIGHT_RATIO`.
+    The weights (of peer trees, of direct trees) are (1, 1), (2, 1), (1, 2), ... up to
+    `_MAX_WEIGHT_RATIO`. Each value is the largest unit (bytes/s per weight) at which the trees fit
+    on all links.
     """
     is_up = task.collective.kind is CollectiveKind.ALL_REDUCE
     bandwidth = collect_exact_bandwidths(task.oriented_network.topology)
@@ -272,11 +276,11 @@ def _build_trees_within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[in
 
 
 def find_islands(graph: CapacityGraph) -> Iterator[Blocks]:
-    """Yield partitions of the ranks into groups that are connected by links of at least some width.
+    """Yield ways to divide the ranks into groups that wide links connect, as candidates for hosts.
 
-    The width decreases from partition to partition. The first one has every rank in its own block.
-    Equal partitions are yielded once. The ranks of a host are assumed to have wider links than
-    hosts have between each other.
+    Each way belongs to a width: the links of at least this width connect the ranks of a group. The
+    width decreases; the first way has every rank in its own group. Equal ways are yielded once.
+    This assumes that links within a host are wider than those between hosts.
     """
     seen = set()
     # Above all capacities: every rank is separate.
@@ -292,9 +296,9 @@ def find_islands(graph: CapacityGraph) -> Iterator[Blocks]:
 
 
 def _find_components(graph: CapacityGraph, chosen: BoolArray) -> Int64Array:
-    """Return the smallest node of each node's component over the chosen arcs: int64[nodes].
+    """Return the connected component of every node: int64[nodes], its smallest node number.
 
-    `chosen`: bool per arc. The directions of arcs are ignored.
+    Only arcs in `chosen` (bool per arc) count; their directions are ignored.
     """
     label = np.arange(graph.num_nodes)
     source, destination = graph.source[chosen], graph.destination[chosen]

@@ -37,10 +37,11 @@ from hub_core.schedules import LinkCapacities, directed_partition_rate, partitio
 
 
 def build_all_gather_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Build packings for an all-gather, or for a reduce-scatter in the reversed network.
+    """Build the candidate packings of trees for an all-gather, or for a reversed reduce-scatter.
 
-    The first has trees of every rank at the optimal rate. With switches, trees with spread traffic
-    and the plans for several hosts follow. The last has a shallow tree per rank.
+    The first has trees of every rank at the optimal rate. With switches, trees whose traffic is
+    spread at switches and the plans for several hosts follow. The last one has a shallow tree per
+    rank.
     """
     network = task.oriented_network
     packings = [build_every_rank_packing(task, network, SwitchSpread.NOWHERE)]
@@ -57,11 +58,11 @@ def build_all_gather_packings(task: PackingTask) -> list[PlacedPacking]:
 def build_every_rank_packing(
     task: PackingTask, network: RankNetwork, spread: SwitchSpread
 ) -> PlacedPacking:
-    """Build a packing of trees of every rank at the optimal rate.
+    """Build a packing with trees from every rank to all others at the optimal rate.
 
     `spread`: how traffic is distributed at switches. If it is spread everywhere,
-    `task.seeds_of_flat_trees` random orders are tried, else `task.seeds`. The bound is the data
-    that must enter a set of nodes. The minimum number of trees is the number of ranks.
+    `task.seeds_of_flat_trees` random orders are tried, otherwise `task.seeds`. The bound on the
+    rate is by the data that must enter a set of nodes. At least as many trees as ranks are needed.
     """
     is_flat = spread is SwitchSpread.EVERYWHERE
     packing = all_gather_trees(
@@ -81,11 +82,11 @@ def build_every_rank_packing(
 
 
 def build_all_reduce_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Build packings for an all-reduce: those at the optimal rate, then two for small sizes.
+    """Build the candidate packings of trees for an all-reduce.
 
-    The packings for small sizes have a shallow tree per rank, and only the shallow tree with the
-    most central root. If some link has no reverse link of equal bandwidth, the result is only
-    `build_directed_packing`.
+    First come those at the optimal rate, then two for small sizes: a shallow tree per rank, and
+    only the shallow tree with the most central root. If some link has no reverse link of equal
+    bandwidth, the only candidate is `build_directed_packing`.
     """
     # Using one tree in both directions needs links with equal bandwidth in both.
     if not task.network.is_duplex:
@@ -109,11 +110,11 @@ def _depth_key(placed_tree: PlacedTree) -> tuple[int, int, int]:
 
 
 def _build_minimal_packing(task: PackingTask) -> PlacedPacking:
-    """Build the packing with the fewest trees at the strength of a network without switches.
+    """Build the all-reduce packing with the fewest trees at the best rate, without switches.
 
-    The unit is scaled so that the strength is an integer, the total weight of the trees. If the
-    search budget ends first, the smallest packing so far is used. The packing contains the proved
-    minimum and the reason.
+    The best rate is the strength of the network; the unit is scaled so that it is an integer, the
+    total weight of the trees. If the search budget is used up first, the smallest packing so far is
+    used. The result also has the proved minimum number of trees and the reason.
     """
     network = task.network
     graph = network.graph
@@ -134,10 +135,10 @@ def _build_minimal_packing(task: PackingTask) -> PlacedPacking:
 
 
 def _build_switched_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Build the packings of an all-reduce in a network with switches.
+    """Build the candidate packings at the best rate for an all-reduce in a network with switches.
 
-    They are the up and down trees of every rank, trees through forwarders with concentrated and
-    with spread traffic, and the plans for several hosts.
+    In this order: up and down trees of every rank, trees in which ranks forward instead of switches
+    (with concentrated, then with spread traffic), and the plans for several hosts.
     """
     packings = [
         _build_forwarded_packing(task, SwitchSpread.NOWHERE),
@@ -189,11 +190,12 @@ def _build_forwarded_packing(task: PackingTask, spread: SwitchSpread) -> PlacedP
 
 
 def build_directed_packing(task: PackingTask) -> PlacedPacking:
-    """Build trees that reduce upwards and other trees of the same roots that broadcast downwards.
+    """Build all-reduce trees for links that differ by direction: one tree up and another one down.
 
+    Each pair of trees has one root: data are reduced up the first and broadcast down the second.
     The links are divided between both directions at the best rate of such trees. If that fails, the
-    trees of an all-gather are paired with those of a reduce-scatter, and the unit is the largest
-    for which all links have room. The rate may be below the bound.
+    trees of an all-gather are paired with those of a reduce-scatter. The unit is the largest for
+    which all links have room. The rate may be below the bound.
     """
     network = task.network
     packing = pack_two_ways(network.graph, seeds=task.seeds, first_seed=task.seed)
@@ -214,7 +216,10 @@ def build_directed_packing(task: PackingTask) -> PlacedPacking:
 
 
 def _pack_trees(task: PackingTask, network: RankNetwork) -> tuple[PlacedTree, ...]:
-    """Pack all-gather trees. The trees of each root have the same total weight."""
+    """Pack trees of an all-gather on a network, and place them on its topology.
+
+    The trees of each root have the same total weight.
+    """
     packing = all_gather_trees(network.graph, seeds=task.seeds, first_seed=task.seed)
     return place_trees(network, packing.trees, packing.network, network.graph)
 
@@ -265,11 +270,12 @@ def _replace_weight(placed_tree: PlacedTree, weight: int) -> PlacedTree:
 
 
 def compute_directed_bound(network: RankNetwork, packing: TwoWayPacking | None = None) -> RateBound:
-    """Return the smallest of the bounds by partitions into ranks and hosts and by minimum cuts.
+    """Return the smallest proved upper bound on the rate of an all-reduce, for any links.
 
-    All data must cross a cut in both directions. If the sets that limit a `packing` are disjoint,
-    their directed partition counts too. A packing need not reach the bound. If switches multicast
-    or reduce, only the cuts are used.
+    All data must cross a cut in both directions. The bounds are by partitions into ranks and into
+    hosts, by minimum cuts, and, if the sets of nodes that limit a `packing` are disjoint, by the
+    directed partition into them. A packing need not reach the bound. If switches multicast or
+    reduce, only the cuts are used.
     """
     if network.is_multiplied:
         return compute_minimum_cut_bound(network)

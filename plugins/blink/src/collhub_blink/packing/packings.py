@@ -105,7 +105,10 @@ class PlacedPacking:
 
 
 def to_cut_bound(network: RankNetwork, rate: Rate) -> RateBound:
-    """Return the bound of a broadcast, or of a reduce in the reversed network, by a minimum cut."""
+    """Return the upper bound on the rate of a broadcast by a minimum cut, in bytes/s.
+
+    `rate`: rate and cut in units of the graph. For a reduce, the network must be reversed.
+    """
     bytes_per_s = rate.value * network.graph.unit
     return RateBound("cut", bytes_per_s, network.to_topology_nodes(rate.cut))
 
@@ -122,10 +125,10 @@ def to_ingress_bound(network: RankNetwork, rate: Rate) -> RateBound:
 
 
 def to_partition_bound(network: RankNetwork, network_strength: Strength) -> RateBound:
-    """Return the bound of an all-reduce on duplex links, from the partition of the strength.
+    """Return the upper bound on the rate of an all-reduce by the partition that gives the strength.
 
-    If switches multicast or reduce, it is the bound by minimum cuts, because one message would
-    count several times in a partition.
+    Each link must have an equal reverse link. If switches multicast or reduce, it is the bound by
+    minimum cuts instead, because one message would count several times in a partition.
     """
     if network.is_multiplied:
         return compute_minimum_cut_bound(network)
@@ -161,10 +164,10 @@ def get_cached_packings(
 ) -> list[PlacedPacking]:
     """Return `pack(task)`, from a cache if this process has packed an equal task before.
 
-    Tasks are equal if collective, root, NPUs, seeds, depth, remaining steps and topology are equal.
-    The `_MAX_CACHED` most recently used results are kept. A cached result is charged to the budget
-    with the steps that its search took. Results of interrupted searches are not cached. The list is
-    a copy.
+    Tasks are equal if collective, root, NPUs, seeds, depth, remaining search steps and topology
+    are. The `_MAX_CACHED` most recently used results are kept. A result from the cache takes as
+    many steps from the budget as its search took. Results of interrupted searches are not cached.
+    The list is a copy.
     """
     # The key contains everything that a packing depends on.
     collective = task.collective
@@ -217,10 +220,10 @@ def build_shallow_packing(
     roots: Sequence[int],
     bound: RateBound,
 ) -> PlacedPacking:
-    """Build one tree of minimum depth from each of the roots, all of equal weight.
+    """Build a packing with one tree of minimum depth from each of the `roots`, of equal weight.
 
-    On a single switch these are the one-hop trees of Blink (Wang et al., MLSys 2020). `roots`:
-    ranks.
+    `method`: name of the packing. On a single switch these are the one-hop trees of Blink (Wang et
+    al., MLSys 2020).
     """
     trees = [build_shallow_tree(task.oriented_network.graph, root) for root in roots]
     return build_packing_along_routes(task, method, trees, bound)
@@ -232,9 +235,10 @@ def build_packing_along_routes(
     trees: Sequence[SpanningTree],
     bound: RateBound,
 ) -> PlacedPacking:
-    """Build a packing of trees over ranks on the topology's own routes.
+    """Build a packing from trees over ranks, whose edges follow the topology's own routes.
 
-    The unit is the largest for which all links have room (in both directions for an all-reduce).
+    The unit is the largest for which all links have room; for an all-reduce, in both directions.
+    `method`: name of the packing. `bound`: its upper bound on the rate.
     """
     kind = task.collective.kind
     network = task.oriented_network
@@ -253,10 +257,11 @@ _HOPS_OVER_ONE_SWITCH = 2
 
 
 def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | None:
-    """Search for a chain of all ranks at the optimal rate on the topology's own routes.
+    """Search for one chain through all ranks, from the root, that reaches the optimal rate.
 
-    The orders of `_generate_orders` (random, by the seed of the task) are tried until one is
-    optimal. None if none is, or with more than `_MAX_RANKS` ranks.
+    Its edges follow the topology's own routes. The random orders of `_generate_orders` are tried
+    (seed of the task); the first optimal one is returned. None if none is, or with more than
+    `_MAX_RANKS` ranks.
     """
     network = task.oriented_network
     if network.graph.num_compute > _MAX_RANKS:
@@ -275,11 +280,11 @@ def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | N
 
 
 def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int64Array]:
-    """Yield `_MAX_TRIALS` orders of the ranks: the root first, then group by group.
+    """Yield `_MAX_TRIALS` orders of the ranks for a chain: the root first, then group by group.
 
     A group consists of ranks at most two links apart, normally those at one switch. The next group
-    is the nearest one that was not visited. Of equally near groups it is the one with the fewest
-    such groups at the minimum distance, then a random one (`seed`).
+    is always the nearest one that was not visited (`_find_path`); the random numbers of `seed`
+    decide between equal ones.
     """
     # Count the links on the route from every rank to every other rank: int64[ranks, ranks].
     ranks = network.graph.num_compute
@@ -302,10 +307,11 @@ def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int
 
 
 def _find_path(hops: Int64Array, first: int, noise: Int64Array) -> list[int]:
-    """Find a path through all positions that always continues to a nearest unvisited one.
+    """Find a path through all positions from `first` that always continues to a nearest one.
 
-    `hops`: distances, int64[positions, positions]. Ties go to the position with the fewest
-    unvisited positions at the minimum distance (Warnsdorff's rule), then to the lowest `noise`.
+    `hops`: distances, int64[positions, positions]. Of equally near ones, the position with the
+    fewest unvisited positions at the minimum distance is taken (Warnsdorff's rule), then the one
+    with the lowest `noise`.
     """
     minimum_hops = np.where(hops > 0, hops, hops.max(initial=0)).min(initial=0)
     is_unvisited = np.ones(len(hops), np.bool_)

@@ -25,9 +25,10 @@ _Path = tuple[int, ...]
 def build_path_packings(task: PackingTask) -> list[PlacedPacking]:
     """Build the packing of paths from the root to every other rank, for a scatter or a gather.
 
-    For a gather, the paths are those of the reversed network. Each path is a separate tree with its
-    last rank as target. Paths are sorted by target, then by decreasing weight. The rate is the
-    largest that all ranks can receive at the same time.
+    Each path is a separate tree, whose last rank is its target: the rank whose data it carries. The
+    rate is the largest that all ranks can receive at the same time. For a gather, the paths are
+    those of the reversed network. Paths are sorted by target, then by decreasing weight. The list
+    has this packing only.
     """
     network = task.oriented_network
     graph = network.graph
@@ -87,11 +88,12 @@ class _Flow:
 
 
 def _find_best_flow(graph: CapacityGraph, root: int) -> _Flow:
-    """Find the flow of the maximum rate from the root to all other ranks at the same time.
+    """Find the largest amount that every other rank can get from the root at once, and the flow.
 
-    The rate is an exact fraction: the amount that every rank receives. Newton's iteration on cuts
-    (Dinkelbach 1967) starts with the capacity out of the root per other rank, and continues with
-    the capacity of a violated cut per rank beyond it, until the flow exists.
+    The rate (exact) is what each of them receives. Newton's iteration on cuts (Dinkelbach 1967):
+    the first rate is the capacity out of the root divided by the other ranks. While there is no
+    flow of this rate, the next rate is the capacity of the cut that prevents it, divided by the
+    ranks beyond.
     """
     # Build the flow network with an additional sink that takes flow from every rank but the root.
     takers = np.asarray([rank for rank in range(graph.num_compute) if rank != root])

@@ -46,9 +46,10 @@ class PlacedTree:
         return max(self.tree.depth, upward)
 
     def paths(self) -> list[Stops]:
-        """List, for every child in ascending order, the nodes on its route from parent to child.
+        """List the route from the parent to the child for each child, in ascending order.
 
-        Both ends are included; without a recorded route it is (parent, child).
+        A route is the tuple of its nodes with both ends; without a recorded route it is (parent,
+        child).
         """
         paths = []
         for node, parent in enumerate(self.tree.parent.tolist()):
@@ -101,11 +102,12 @@ def _place_tree(
     direct: DirectNetwork,
     graph: CapacityGraph,
 ) -> PlacedTree:
-    """Convert a tree over ranks to a tree over NPUs; see `place_trees`.
+    """Convert a tree over ranks to a tree over NPUs of the topology.
 
-    The route of a rank is that of its arc in `direct`, which may pass switches and NPUs that
-    forward. It starts at the last NPU on it that already has the chunk, so that no NPU gets the
-    chunk twice. Ranks are processed by ascending depth.
+    An edge to a rank becomes the route of its arc in `direct`, which may pass switches and NPUs
+    that forward. Only the part after the last NPU that already has the chunk is used, so that no
+    NPU gets the chunk twice. Ranks are processed by ascending depth. `graph`: the network over
+    which the routes lead.
     """
     nodes = network.nodes
     root = int(nodes[tree.root])
@@ -126,9 +128,11 @@ def _place_tree(
 def _generate_new_segments(
     path: Sequence[int], has_chunk: set[int], num_npus: int
 ) -> Iterator[Stops]:
-    """Yield the segments, from NPU to NPU, of a path after the last NPU that has the chunk.
+    """Yield the parts, from NPU to NPU, of a route that are still needed.
 
-    Cycles are skipped: if a node occurs again, the path continues at its last occurrence.
+    They begin at the last NPU of the route that already has the chunk (`has_chunk`). Cycles are
+    skipped: if an NPU occurs again, the route continues at its last occurrence. NPUs are the nodes
+    below `num_npus`.
     """
     positions = [position for position, node in enumerate(path) if node < num_npus]
     last_of = {path[position]: position for position in positions}
@@ -161,10 +165,10 @@ def _place_along_routes(network: RankNetwork, tree: SpanningTree) -> PlacedTree:
 
 
 def build_shallow_tree(graph: CapacityGraph, root: int) -> SpanningTree:
-    """Build the out-tree of weight 1 from a rank with the fewest links to every other rank.
+    """Build the tree of weight 1 from a rank that reaches every other rank over the fewest links.
 
-    Of equally short ways the last link is the widest possible. The tree has ranks only; switches
-    and idle NPUs are on its routes. The arcs of the tree are -1.
+    Of equally short ways, the last link is as wide as possible. Nodes of the tree are ranks only;
+    switches and idle NPUs are passed. The arcs of the tree are -1.
     """
     depth = np.full(graph.num_nodes, -1, np.int64)
     parent = np.full(graph.num_nodes, -1, np.int64)
@@ -202,10 +206,10 @@ def compute_unit(
 
 
 def compute_loads(trees: Sequence[PlacedTree], is_up: bool) -> Counter[tuple[int, int]]:
-    """Return the total weight on every link, by (source, destination).
+    """Return the total weight of the trees on every link, by (source, destination).
 
     Trees load the links from parent to child. With `is_up` there is also a reduction, which loads
-    the reverse links of the `up` tree, or of the tree itself if it has none.
+    the reverse links of each tree's `up` tree, or of the tree itself if it has none.
     """
     load: Counter[tuple[int, int]] = Counter()
     for tree in trees:

@@ -34,12 +34,12 @@ _MAX_NODES_OF_A_FRONT = 24
 
 
 def build_rooted_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Build packings for a broadcast, or for a reduce in the reversed network.
+    """Build the candidate packings of trees for a broadcast, or for a reduce with reversed links.
 
     Without switches: the packing with the fewest trees, then packings with more trees and less
-    depth. With switches: a chain if there is one, trees through forwarders, and plans for several
-    hosts. The last packing is one shallow tree. Raises `InputError` (`depth`) if the task limits
-    the depth and no trees are found, or there are switches.
+    depth. With switches: a chain if there is one, trees in which ranks forward, and plans for
+    several hosts. The last packing is one shallow tree. Raises `InputError` (`depth`) if the task
+    limits the depth and no trees are found, or there are switches.
     """
     network = task.oriented_network
     rate = broadcast_rate(network.graph, task.root)
@@ -123,14 +123,15 @@ def find_tree_front(
     total: int,
     known: Sequence[SpanningTree],
 ) -> list[TreeSearchResult]:
-    """Find packings with the fewest trees for decreasing depth.
+    """Find packings with the fewest trees for smaller and smaller depth.
 
-    The first has the fewest trees of any depth. Each of the next ones is shallower and replaces the
-    one before if it has as many trees. The search ends when no packing is found within the budget,
-    or on Ctrl-C; above `_MAX_NODES_OF_A_FRONT` nodes only the first is searched. If the task has a
-    maximum depth, the result is only the packing with the fewest trees within it, and `InputError`
-    (`depth`) is raised if none is found. `total`: the rate in units of the graph; `known`: an
-    available packing.
+    `total`: the rate in units of the graph. `known`: an available packing. The first result has the
+    fewest trees of any depth. Each next one is shallower; it replaces the one before if it has as
+    many trees. The search ends when the budget finds no packing, or on Ctrl-C. Above
+    `_MAX_NODES_OF_A_FRONT` nodes only the first is searched.
+
+    If the task has a maximum depth, the only result is the packing with the fewest trees within it;
+    `InputError` (`depth`) is raised if none is found.
     """
     if task.depth is not None:
         return [_find_within_depth(task, graph, total, known, task.depth)]

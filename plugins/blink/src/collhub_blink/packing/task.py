@@ -34,8 +34,9 @@ class RankNetwork:
 
     @classmethod
     def of(cls, topology: Topology, npus: Sequence[int]) -> RankNetwork:
-        """Build the network in which rank r runs on `npus[r]`.
+        """Build the network of an algorithm in which rank r runs on NPU `npus[r]`.
 
+        Its nodes are the ranks in order, then all other NPUs and the switches, which may forward.
         Parallel links, also of several planes, add up. Raises `InputError` for bandwidths without a
         common unit.
         """
@@ -65,10 +66,11 @@ class RankNetwork:
         )
 
     def find_routes(self, parents: Int64Array, children: Int64Array) -> list[tuple[int, ...]]:
-        """Return the nodes of the route from each parent to its child, as simulators route.
+        """Return the nodes on the route from each parent to its child, as simulators route.
 
-        `parents`, `children`: topology nodes, int64[pairs]. Both ends are included. In a reversed
-        network, messages go from child to parent; the route is still listed from parent to child.
+        `parents`, `children`: nodes of the topology, int64[pairs]. A route has both ends. In a
+        reversed network, messages go from child to parent; the route is still listed from parent to
+        child.
         """
         topology, senders, receivers = self.topology, parents, children
         if self.is_reversed:

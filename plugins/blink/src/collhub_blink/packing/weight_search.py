@@ -104,13 +104,14 @@ def run_searches(
     build_search: Callable[[Sequence[int]], ResumableSearch[Found] | None],
     budget: Budget,
 ) -> tuple[Found | None, bool]:
-    """Search packings for all weight vectors; return (first solution, True).
+    """Search for a packing with one of several weight vectors; return (first solution, True).
 
     Without a solution it returns None and whether it is proved that there is none. Nothing is
-    proved if the budget runs out, or with more than `_MAX_VECTORS` vectors. The searches run round
-    robin in growing slices of steps, because one vector may take long while another is easy.
-    `build_search(weights)` returns None for weights that no packing can have. If it raises
-    `OverflowError`, the search would be too large, and the result is (None, False).
+    proved if the budget is used up, or with more than `_MAX_VECTORS` vectors.
+    `build_search(weights)` returns the search for a vector, or None for weights that no packing can
+    have. If it raises `OverflowError`, the search would be too large, and the result is (None,
+    False). The searches run in turn, in growing slices of steps, because one vector may take long
+    while another is easy.
     """
     chosen = list(islice(vectors, _MAX_VECTORS + 1))
     try:
@@ -180,13 +181,13 @@ def search_counts(
     counts: Iterable[int],
     budget: Budget,
 ) -> TreeSearchResult:
-    """Try increasing numbers of trees until a packing is found.
+    """Find the fewest trees: try increasing numbers of trees until a packing is found.
 
-    `attempt(count)` returns the trees, or None, and whether it is proved that this number is
-    impossible; each proof raises `bound`. The result is `known` if an attempt ends without a proof,
-    if `count` reaches the number of known trees, and on Ctrl-C, which also sets
-    `budget.is_interrupted`. Without known trees, Ctrl-C is raised, and the result may have no
-    trees.
+    `attempt(count)` returns (trees, or None; whether it is proved that this number is impossible).
+    Each proof raises the lower bound, at first `bound` with its `reason`. `known` (available trees)
+    is the result if an attempt ends without a proof, if `count` reaches the number of known trees,
+    and on Ctrl-C, which also sets `budget.is_interrupted`. Without known trees, Ctrl-C is raised,
+    and the result may have no trees.
     """
     try:
         for count in counts:
@@ -220,10 +221,11 @@ def _reaches_all(
     queue: Int64Array,
     depth: Int64Array,
 ) -> bool:
-    """Return whether all nodes can be at most `max_depth` arcs from the root.
+    """Return whether every node can be at most `max_depth` arcs from the root, given some parents.
 
-    A node with a parent (`parent[v] >= 0`) is reached only from it, other nodes over any arc.
-    `queue` and `depth` are work arrays with one entry per node.
+    A node whose parent is decided (`parent[v] >= 0`) can be reached only from it, all other nodes
+    over any arc. `head[first[v]:first[v + 1]]`: ends of the arcs of node v. `queue` and `depth` are
+    work arrays with one entry per node.
     """
     depth[:] = -1
     depth[root] = 0
@@ -338,9 +340,10 @@ def _can_span(
     second: Int64Array,
     level: int,
 ) -> bool:
-    """Return whether the links from `level` on can join all components of a tree.
+    """Return whether the links from number `level` on can connect all nodes of a tree.
 
-    `part_of`: component of every node. Overwrites `scratch`.
+    `part_of`: component of every node after the earlier links. `first`, `second`: ends of every
+    link. Overwrites `scratch`.
     """
     scratch[:] = part_of
     for link in range(level, len(first)):

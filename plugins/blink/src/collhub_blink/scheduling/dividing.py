@@ -73,15 +73,16 @@ def _generate_divisions(
     full_task: PackingTask,
     time_ns: PipelineTimer,
 ) -> Iterator[Division]:
-    """Yield all data on the fastest single plane, then divisions among several planes.
+    """Yield ways to divide the data among planes: all on the fastest plane, then several planes.
 
-    The fastest plane has the smallest sum of start-up time and size divided by the rate of its best
-    packing. Nothing is yielded if it cannot carry all data because there are too few bytes.
+    The fastest plane has the smallest start-up time plus size / rate of its best packing. If it
+    cannot carry all data because there are too few bytes, nothing is yielded. Then up to
+    `_CORRECTION_ROUNDS` divisions follow in which all planes finish at about the same time; each is
+    corrected by the times of the previous shares.
 
-    Up to `_CORRECTION_ROUNDS` divisions follow, in which all planes finish at about the same time;
-    each is corrected by the times of the previous shares. They end early if fewer than two planes
-    get a share, or if a share is too small for the requested chunks. All other errors are raised,
-    also if all data on the single plane are too few for the chunks.
+    They end early if fewer than two planes get a share, or if a share is too small for the
+    requested chunks. All other errors are raised, also if all data on the single plane are too few
+    for the chunks.
     """
     channels = [
         Channel(float(max(packing.rate for packing in plane.packings)), plane.startup_ns / 1e9)
@@ -174,10 +175,10 @@ def _build_division(
 def _find_fastest_on_plane(
     plane: Plane, part: Fraction, time_ns: PipelineTimer
 ) -> TimedSchedule | None:
-    """Find the fastest schedule for a fraction `part` of the data on one plane alone.
+    """Find the fastest schedule for a fraction `part` of the data if only this plane is used.
 
-    The time includes the start-up of the plane. None if the fraction is below one byte or too small
-    for any schedule.
+    `time_ns`: returns the time of a schedule in ns, which includes the start-up of the plane. None
+    if the fraction is below one byte or too small for any schedule.
     """
     task = _build_task(plane, part)
     if task is None:
@@ -200,10 +201,10 @@ def _reschedule_share(
     part: Fraction,
     time_ns: PipelineTimer,
 ) -> TimedSchedule | None:
-    """Schedule another fraction of the data on the plane of a share; None if it is too small.
+    """Schedule another fraction of the data on the plane of a share, in the same way as the share.
 
-    Packing, slack, link order and number of chunks (rounded down to a power of two) are those of
-    the given share.
+    Packing, slack, presence of a link order and number of chunks (rounded down to a power of two)
+    are those of the share. None if the fraction is too small.
     """
     task = _build_task(share.plane, part)
     if task is None:
@@ -237,9 +238,9 @@ def _build_task(plane: Plane, part: Fraction) -> PackingTask | None:
 
 
 def _measure_channel(share: Share, size: int) -> Channel:
-    """Describe a plane by its start-up time and its rate for its share after start-up.
+    """Describe the plane of a share as a channel: its start-up time, and its rate after start-up.
 
-    `size`: bytes of all data.
+    The rate is that at which it carried this share. `size`: bytes of all data.
     """
     startup_ns = share.plane.startup_ns
     # Times are rounded, and a rate must be finite.
@@ -250,10 +251,10 @@ def _measure_channel(share: Share, size: int) -> Channel:
 def _round_to_common_units(shares: Sequence[float], units: Sequence[int]) -> list[Fraction]:
     """Round shares in bytes to fractions of the data with few common units; their sum is 1.
 
-    `units`: number of units in the schedule of each share. The smallest unit above 0 gets 1, 2, ...
-    common units until every share is within `_TOLERANCE` of its exact value, but at most
-    `_MAX_UNITS`. A share of 0 remains 0. Few units are preferred, because the effort of checking
-    contents grows with them.
+    `units`: number of units in the schedule of each share. The smallest of these units that is
+    above 0 is divided into 1, 2, ... common units, at most `_MAX_UNITS`, until every share is
+    within `_TOLERANCE` of its exact value. A share of 0 remains 0. Few units are preferred, because
+    the effort of checking contents grows with them.
     """
     widths = [share / count for share, count in zip(shares, units, strict=True)]
     smallest = min((width for width in widths if width), default=1.0)
@@ -312,11 +313,12 @@ class Channel:
 
 
 def balanced_shares(size_bytes: float, *channels: Channel) -> tuple[float, ...]:
-    """Return the bytes of every channel such that all channels with a share finish together.
+    """Divide bytes among channels so that all channels with a share finish at the same time.
 
-    Channels join in the order of their set-up times; one that is not ready before the common finish
-    gets 0. For two channels of which only the second needs a set-up time T, its share is max(0, (B
-    * b2 - T * b1 * b2) / (b1 + b2)) for B bytes (Blink, section 3.5), so it helps above B = T * b1.
+    A channel that is not ready before the common finish gets 0. The result has one share per
+    channel. For two channels of which only the second needs a set-up time T, its share is max(0, (B
+    * b2 - T * b1 * b2) / (b1 + b2)) for B bytes and rates b1, b2 (Blink, section 3.5), so it helps
+    above B = T * b1.
     """
     # The shortest set-up delays all channels equally and does not affect the balance.
     start_s = min(channel.setup_s for channel in channels)
@@ -337,10 +339,11 @@ def _choose_channels(
     channels: Sequence[Channel],
     delays_s: Sequence[float],
 ) -> tuple[list[int], float]:
-    """Choose the channels that get a share; return their numbers and their common finish time in s.
+    """Choose the channels that get a share; return their numbers and the common finish time in s.
 
-    Numbers are in the order of set-up; the time counts from the start of the first channel.
-    `delays_s`: delay of each channel's start after that of the first.
+    `delays_s`: how much later than the first channel each one is set up. Channels join in this
+    order as long as the others would not finish before they are ready. The time counts from the
+    set-up of the first channel.
     """
     rate = head_start = 0.0
     chosen: list[int] = []

@@ -42,9 +42,9 @@ def compute_union_bound(task: PackingTask) -> RateBound:
 
 
 def _compute_rooted_bound(task: PackingTask) -> RateBound:
-    """Return the bound of the rate of a broadcast or reduce: the minimum cut to any rank.
+    """Return the upper bound on the rate of a broadcast or reduce by the minimum cut.
 
-    The cut separates the root from a rank, in the direction of the data.
+    The cut separates the root from some rank, in the direction of the data.
     """
     network = task.oriented_network
     return to_cut_bound(network, broadcast_rate(network.graph, task.root))
@@ -102,11 +102,12 @@ def find_planes(
     options: BlinkOptions,
     packings: Callable[[PackingTask], list[PlacedPacking]],
 ) -> list[Plane]:
-    """Build the planes on which all ranks reach each other, each with `packings(task)`.
+    """Find the planes of a topology on which all ranks reach each other, each with its packings.
 
-    Planes on which some rank is unreachable are left out. If all are, the `InputError` of the first
-    one is raised; all other errors are raised at once. The option `within` is ignored. Raises
-    `UsageError` if the option `setup` does not have one time per plane.
+    `packings`: function that computes the packings of a task. Planes on which some rank is
+    unreachable are left out. If all are, the `InputError` of the first one is raised; all other
+    errors are raised at once. The option `within` is ignored. Raises `UsageError` if the option
+    `setup` does not have one time per plane.
     """
     startup_ns = _parse_startup_times(options.setup, request.topology.num_planes)
     # The known time holds for the full data; a slower plane gets a smaller share.
@@ -183,12 +184,12 @@ class Share:
 
 
 def join_shares(collective: Collective, shares: Sequence[Share]) -> Pipeline:
-    """Join the schedules of all shares to one in common units.
+    """Join the schedules of several planes to one schedule in common units.
 
-    The time (ps) is that of the slowest plane. Every share of the collective is divided among the
-    planes in the same proportions, plane after plane, into the smallest number of units that suits
-    all planes. Transfers of a plane are delayed by its start-up time. Links of different planes get
-    different numbers. At least one share is needed.
+    Every rank's share of the collective is divided among the planes in the same proportions, plane
+    after plane, into the smallest number of units that suits all planes. Transfers of a plane are
+    delayed by its start-up time. Links of different planes get different numbers. The time (ps) is
+    that of the slowest plane. At least one share is needed.
     """
     ratios = [share.part / share.units for share in shares]
     # Least number of units that makes the units of all planes whole numbers.
@@ -214,10 +215,10 @@ def join_shares(collective: Collective, shares: Sequence[Share]) -> Pipeline:
 
 
 def _rescale_chunks(pipeline: Pipeline, begin: int, scale: int, units: int) -> Chunks:
-    """Return the chunks of a plane in common units.
+    """Convert the chunks of one plane's schedule to the common units of all planes.
 
-    A unit of the plane is `scale` common units. A share of the collective has `units` common units;
-    the part of this plane starts at its offset `begin`.
+    A unit of the plane is `scale` common units. A rank's share of the collective has `units` common
+    units; the part of this plane starts at unit `begin` of it.
     """
     chunks, share = pipeline.chunks, pipeline.collective.units_per_rank
     offsets = []

@@ -50,11 +50,12 @@ class PackingSchedule:
 
 
 def find_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule | None:
-    """Build the schedule with the requested number of chunks, or with the best one by a search.
+    """Build the schedule of a packing with the requested number of chunks, or with the best one.
 
-    The search stops early if no refinement can beat `task.within_ns`. None if a chunk would be
-    below one byte for every number; with a requested number `InputError` (`size-too-small`) is
-    raised instead. Ctrl-C ends the search with the best schedule so far; without one it is raised.
+    The best number is searched (`_CountSearch`). The search stops early if no refinement can beat
+    `task.within_ns`. None if a chunk would be below one byte for every number; with a requested
+    number `InputError` (`size-too-small`) is raised instead. Ctrl-C ends the search with the best
+    schedule so far; without one it is raised.
     """
     pipelining = prepare_pipelining(task, packing)
     if task.chunks is not None:
@@ -72,7 +73,7 @@ def find_schedule(task: PackingTask, packing: PlacedPacking) -> PackingSchedule 
 # The search evaluates the same few packings of a task repeatedly.
 @lru_cache(maxsize=16)
 def bandwidth_time_ns(task: PackingTask, packing: PlacedPacking) -> float:
-    """Compute the busiest link's time in ns without latencies: its bytes over its bandwidth.
+    """Compute the time in ns for which the busiest link transfers its bytes, without latencies.
 
     Messages follow `Topology.routes`, which may differ from the routes of the packing. The result
     is cached.
@@ -138,10 +139,11 @@ def maximum_chunks(
 def build_schedule(
     task: PackingTask, packing: PlacedPacking, chunks: int, slack: float = 0.0
 ) -> PackingSchedule | None:
-    """Build the schedule with `chunks` chunks on the widest tree and a slack of `slack` rounds.
+    """Build the schedule of a packing with `chunks` chunks on the widest tree.
 
-    Received data are sent on only after the slack. A round is the bandwidth time divided by
-    `chunks`, which must not be 0. None if a chunk would be below one byte.
+    The other trees have chunks in proportion to their weights. `slack`: number of rounds for which
+    received data wait before they are sent on. A round is the bandwidth time divided by `chunks`,
+    which must not be 0. None if a chunk would be below one byte.
     """
     round_ns = bandwidth_time_ns(task, packing) / chunks
     slack_ps = 1000 * slack * round_ns
@@ -206,14 +208,14 @@ class _CountSearch:
         self.best: PackingSchedule | None = None
 
     def run(self, bandwidth_ns: float, within_ns: float | None) -> None:
-        """Search for the number of chunks and store its schedule in `best`.
+        """Search for the number of chunks that is best, and store its schedule in `best`.
 
-        `bandwidth_ns`: the time of the busiest link without latencies. The search starts with the
-        maximum number, or with a quarter of it if that is within `MIN_GAIN_OF_QUADRUPLING` of the
-        bandwidth time. The number is divided by four while the time grows by at most
-        `MIN_GAIN_OF_QUADRUPLING`, then half of the result is tried. If no refinement of the quarter
-        can beat `within_ns`, the quarter is the result. `best` remains None if every chunk would be
-        below one byte.
+        `bandwidth_ns`: the time of the busiest link without latencies. The first number is the
+        maximum, or a quarter of it if the time is then within `MIN_GAIN_OF_QUADRUPLING` of the
+        bandwidth time. It is divided by four as long as the time grows by at most
+        `MIN_GAIN_OF_QUADRUPLING`; then half of the result is tried. If no refinement of the first
+        quarter can beat `within_ns`, the quarter is the result. `best` remains None if every chunk
+        would be below one byte.
         """
         count = self._most
         quarter = self.build_schedule(count // 4)
@@ -235,11 +237,11 @@ class _CountSearch:
             self._is_good(self.best.chunks // 2, MIN_GAIN_OF_DOUBLING)
 
     def _may_half_do(self, schedule: PackingSchedule) -> bool:
-        """Return whether half as many chunks may make the schedule only slightly slower.
+        """Return whether half as many chunks may be almost as fast as a schedule.
 
-        The estimate uses the slowdown with a quarter of the chunks, which is three times that with
-        half of them, because filling the pipelines takes twice and four times as long. True if no
-        schedule with a quarter was built.
+        It is estimated from the slowdown with a quarter of the chunks, which is three times that
+        with half of them, because filling the pipelines takes four times instead of twice as long.
+        True if no schedule with a quarter was built.
         """
         quarter = self._made.get(schedule.chunks // 4)
         if quarter is None:
@@ -341,7 +343,11 @@ class _ChunkLimits:
 
     @classmethod
     def of(cls, pipelining: Pipelining, max_messages: int) -> _ChunkLimits:
-        """Return the limits of all numbers of chunks of a pipelining."""
+        """Collect the limits that numbers of chunks of a pipelining must satisfy.
+
+        `max_messages`: limit of all messages together. The others are the unit limits of the
+        request, and a limit per tree by the bytes in flight on a link.
+        """
         operations: Counter[int] = Counter()
         for stream in pipelining.streams:
             operations[stream.tree] += len(stream.operations)

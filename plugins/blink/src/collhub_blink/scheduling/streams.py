@@ -28,10 +28,10 @@ from hub_core.network import Occupancy, Topology
 
 
 def prepare_pipelining(task: PackingTask, packing: PlacedPacking) -> Pipelining:
-    """Return the pipelining of a packing for the size of the task.
+    """Prepare the scheduling of a packing: which part of the data goes along which tree.
 
-    Messages follow `Topology.routes`, one route per pair of NPUs, as everywhere in the hub. The
-    routes of the packing may differ.
+    Size, occupancy and unit limits are those of the task. Messages follow `Topology.routes`, one
+    route per pair of NPUs, as everywhere in the hub. The routes of the packing may differ.
     """
     prepared = _prepare_without_size(packing, task.topology, task.collective, task.npus)
     return replace(
@@ -48,10 +48,10 @@ def prepare_pipelining(task: PackingTask, packing: PlacedPacking) -> Pipelining:
 def _prepare_without_size(
     packing: PlacedPacking, topology: Topology, collective: Collective, npus: tuple[int, ...]
 ) -> Pipelining:
-    """Return the pipelining of a packing with size 0; cached.
+    """Prepare the scheduling of a packing for size 0; cached, and the caller sets the size.
 
-    The caller sets the size and the occupancy. A packing with targets gives streams along paths,
-    one whose first tree has an `up` tree gives directed streams, and others give plain trees.
+    A packing with targets gives streams along paths; one whose first tree has an `up` tree gives
+    streams that are reduced up one tree and broadcast down another; all others give plain trees.
     `npus`: NPU of each rank.
     """
     size, occupancy = 0, Occupancy.SERIALIZATION
@@ -118,11 +118,11 @@ def _generate_directed_streams(packing: PlacedPacking) -> Iterator[Stream]:
 
 
 def _join_reduction_and_broadcast(placed: PlacedTree, upward: PlacedTree) -> Operations:
-    """Join a reduction on `upward` and a broadcast on `placed`, two trees with the same root.
+    """Join a reduction up one tree and a broadcast down another tree with the same root.
 
-    A chunk leaves the root only after its complete sum has arrived there. The operations of the
-    reduction come first. Their `remaining` is increased by the longest broadcast, because it
-    decides the priority.
+    `upward`: tree of the reduction; `placed`: tree of the broadcast. A chunk leaves the root only
+    after its complete sum has arrived there. The operations of the reduction come first. Their
+    `remaining`, which decides the priority, is increased by the longest broadcast.
     """
     reduce_operations, broadcast_operations = (
         reduction(_prune_nothing(upward)),

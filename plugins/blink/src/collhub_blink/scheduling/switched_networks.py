@@ -71,13 +71,13 @@ def generate_candidates(
     packings: Sequence[PlacedPacking],
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Yield coarse schedules of all packings, then refinements of the most promising ones.
+    """Yield schedules for a network with switches: coarse ones, then promising refinements.
 
-    The next packing is always the one with the smallest predicted time. The search ends if its
+    Next, the packing with the smallest predicted time is refined. The search ends if this
     prediction is not better than the best time by `_MIN_RELATIVE_GAIN`
-    (`_MIN_RELATIVE_GAIN_IF_SLOW` if slow to simulate), or cannot beat a known time. A packing whose
-    refinement achieves the predicted gain may be refined again. There are no refinements if the
-    request fixes the number of chunks.
+    (`_MIN_RELATIVE_GAIN_IF_SLOW` if it takes long to simulate), or cannot beat a known time. A
+    packing whose refinement achieves the predicted gain may be refined again. There are no
+    refinements if the request fixes the number of chunks.
     """
     fastest: dict[PlacedPacking, TimedSchedule] = {}
     for candidate in _generate_coarse_candidates(task, packings, evaluate_time_ns):
@@ -120,7 +120,7 @@ def _keep_faster(fastest: dict[PlacedPacking, TimedSchedule], candidate: TimedSc
 def _generate_coarse_candidates(
     task: PackingTask, packings: Sequence[PlacedPacking], evaluate_time_ns: TimeEvaluator
 ) -> Iterator[TimedSchedule]:
-    """Yield the variants of every packing's coarse schedule, with their evaluated times.
+    """Yield evaluated variants of every packing's coarse schedule (few chunks).
 
     The first packing is always evaluated. Another one is skipped if its plan is not faster than the
     best candidate, neither as it is nor refined, or if it cannot beat a known time. Progress is
@@ -147,10 +147,10 @@ def _generate_coarse_candidates(
 def _is_slower_than_best(
     task: PackingTask, packing: PlacedPacking, time_ns: float, candidates: Sequence[TimedSchedule]
 ) -> bool:
-    """Return whether a schedule of a packing that takes `time_ns` is no faster than the best
-    candidate, neither as it is nor refined.
+    """Return whether a packing that takes `time_ns` is no faster than the best of the `candidates`.
 
-    Both are compared, since deep trees gain more from refinement and may overtake flat ones.
+    It must be slower in two ways: as it is, and in the estimated limit of refinement, because deep
+    trees gain more from refinement and may overtake flat ones.
     """
     if time_ns < min(candidate.time_ns for candidate in candidates):
         return False
@@ -163,10 +163,10 @@ def _generate_coarse_schedules(
 ) -> Iterator[tuple[PlacedPacking, PackingSchedule]]:
     """Yield a coarse schedule of each packing, without duplicates, in order of planned time.
 
-    Equal planned times keep the order of the packings. Schedules are duplicates if their times are
-    equal; the first packing is kept. A packing is omitted if it has no schedule, and before one is
-    built if even its bandwidth time cannot beat the `candidates`, to which the caller adds those
-    that it evaluates.
+    Packings with equal planned times stay in order. Schedules with equal times of all messages are
+    duplicates; the first is kept. A packing without a schedule is omitted. So is one whose
+    bandwidth time alone is not faster than the best of the `candidates`, a list to which the caller
+    adds during the iteration.
     """
     # By time and packing: schedules by their planned times, and packings without one yet by lower
     # bounds, so that a schedule is taken when all that may be planned earlier are built.
@@ -211,11 +211,12 @@ def _generate_variants(
     schedule: PackingSchedule,
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Yield a schedule with and without link order, then with slack while contention delays it.
+    """Yield variants of a schedule with their evaluated times: link order or none, then more slack.
 
-    Slacks of 1 and 2 rounds divided by the depth of the packing are tried in this order, as long as
-    the best time exceeds `_MAX_SLOWDOWN` times the expected simulated time. A slack without a
-    schedule is skipped.
+    With a link order, the messages of each link are sent in the planned order. Slacks of 1 and 2
+    rounds divided by the depth of the packing are tried in this order, as long as the best time
+    exceeds `_MAX_SLOWDOWN` times the expected simulated time, because of contention. A slack
+    without a schedule is skipped.
     """
     unordered = remove_link_order(schedule)
     # Which of the two is faster depends on the contention at switches.
@@ -241,8 +242,8 @@ def _generate_refinements(
 ) -> Iterator[TimedSchedule]:
     """Yield schedules of `coarse` with more chunks, and more slack until the gain is as predicted.
 
-    There are at most `_MAX_SLACK_TRIALS` trials, but one if a simulation takes seconds. Trial n =
-    0, 1, ... adds a slack of n divided by the depth of the packing. The first trial has no link
+    Trial n = 0, 1, ... adds a slack of n divided by the depth of the packing. There are at most
+    `_MAX_SLACK_TRIALS`, but only one if a simulation takes seconds. The first trial has no link
     order if `coarse` has none. Ends if a schedule cannot be built, and, for slow simulations, if
     the plan without slack does not achieve the predicted gain.
     """
@@ -273,7 +274,7 @@ def _generate_refinements(
 
 
 def _refined_chunks(task: PackingTask, candidate: TimedSchedule) -> int:
-    """Return the number of chunks after one refinement of a candidate.
+    """Return how many chunks a candidate gets when it is refined.
 
     The time above the attainable one is used for filling the pipelines, and assumed to be inversely
     proportional to the chunks. The number is chosen so that this overhead meets the limits
@@ -413,11 +414,11 @@ def _generate_halved_schedules(
     schedule: PackingSchedule,
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Yield a schedule; for an all-reduce, also with half the chunks as long as that is faster.
+    """Yield a timed schedule; for an all-reduce, also with half the chunks as long as it is faster.
 
-    Only an all-reduce sends up and down the trees at the same time, so only the evaluator knows how
-    messages share links. Halving ends if the time is near the bandwidth time or not above the plan.
-    A requested number of chunks is not changed.
+    Only an all-reduce sends up and down the trees at the same time, so only the evaluation knows
+    how messages share links. Halving ends if the time does not decrease, is near the bandwidth
+    time, or is not above the plan. A requested number of chunks is not changed.
     """
     best_time_ns = evaluate_time_ns(packing, schedule)
     yield TimedSchedule(packing, schedule, best_time_ns)
