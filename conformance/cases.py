@@ -46,7 +46,11 @@ class Node:
     raw: bytes | None = None
 
     def encode(self) -> bytes:
-        """Encode the message."""
+        """Encode the node as a protobuf message; `raw`, if given, replaces it entirely.
+
+        An identifier or a duration of 0 is left out, as a default value. `extra` is appended
+        unchanged.
+        """
         if self.raw is not None:
             return self.raw
         body = number_field(1, self.identifier) if self.identifier else b""
@@ -67,7 +71,7 @@ class RankFile:
     extra: bytes = b""
 
     def encode(self) -> bytes:
-        """Encode all records."""
+        """Encode the file: the metadata and all nodes as records, each preceded by its length."""
         record = bytes_field(1, self.version.encode()) + encode_attributes(2, self.metadata)
         records = [record + self.extra, *(node.encode() for node in self.nodes)]
         return b"".join(varint(len(one)) + one for one in records)
@@ -81,7 +85,10 @@ Set = list[RankFile]
 
 
 def varint(value: int) -> bytes:
-    """Encode a number, negative ones modulo 2^64."""
+    """Encode an integer as a protobuf varint: 7 bits per byte, the lowest first.
+
+    Negative numbers are encoded modulo 2^64.
+    """
     value &= (1 << 64) - 1
     encoded = bytearray()
     while value >= 128:
@@ -101,7 +108,11 @@ def bytes_field(number: int, content: bytes) -> bytes:
 
 
 def encode_attributes(number: int, attributes: Attributes) -> bytes:
-    """Encode attributes as the field `number`; a name may end in ` again` to occur twice."""
+    """Encode attributes as protobuf fields with this number, one per attribute.
+
+    The values are (kind, value); an empty kind leaves the value out. A name may end in ` again`,
+    which is removed, so that an attribute can occur twice.
+    """
     encoded = b""
     for name, (kind, value) in attributes.items():
         body = bytes_field(1, name.removesuffix(" again").encode())
@@ -110,7 +121,10 @@ def encode_attributes(number: int, attributes: Attributes) -> bytes:
 
 
 def encode_value(kind: str, value: Value) -> bytes:
-    """Encode the value of an attribute in the field of its kind."""
+    """Encode the value of an attribute as the protobuf field of its kind (a key of `KINDS`).
+
+    A list is packed; a single text may also be of kind `string_list`.
+    """
     number = KINDS[kind]
     if isinstance(value, list):
         zigzag = kind == "sint64_list"
@@ -132,10 +146,11 @@ NONE: Region = (UNKNOWN, 0, 0)
 
 
 def build(collective: str, units: int, steps: Sequence[Sequence[Step]], **metadata: Value) -> Set:
-    """Build a set from its steps, which depend on each other in order of the rank.
+    """Build the files of an algorithm from the steps of every rank.
 
-    A step is (kind, peer, source region, destination region). `metadata`: other values than the
-    usual ones; None leaves an attribute out.
+    A step is (kind, peer, source region, destination region); each step of a rank waits for the one
+    before it. `units`: unit count of the collective. `metadata`: values that replace the usual
+    ones; None leaves the attribute out. Messages get tags that pair them in order.
     """
     size = metadata.get("collective_bytes", units * 1024)
     files = []
@@ -164,7 +179,12 @@ def build(collective: str, units: int, steps: Sequence[Sequence[Step]], **metada
 
 
 def build_nodes(rank: int, steps: Sequence[Step], units: int, size: Value) -> list[Node]:
-    """Build the nodes of a rank; a rank without steps gets the placeholder."""
+    """Build the nodes for the steps of a rank, each with a control dependency on the one before it.
+
+    A receive-reduce becomes two nodes, the receiving half and the reduction. A rank without steps
+    gets the placeholder, a node `COMPUTE`. `size`: bytes of the collective; without it, messages
+    have no `comm_size`.
+    """
     nodes: list[Node] = []
     for kind, peer, src, dst in steps or [("compute", -1, NONE, NONE)]:
         control = [len(nodes) - 1] if nodes else []
@@ -215,7 +235,12 @@ def number_tags(files: Set) -> None:
 
 
 def direct(collective: str, ranks: int = 2, part: int = 1, root: int = 0, **metadata: Value) -> Set:
-    """Build the algorithm in which every rank sends its data directly to all that need it."""
+    """Build the algorithm in which every rank sends its data directly to all ranks that need it.
+
+    `part`: units of a rank's part. `root`: used for collectives with a root only. `metadata`: as in
+    `build`. Each rank first copies its own part, then sends, then receives (and reduces, if the
+    collective does).
+    """
     is_split = collective not in ("all-reduce", "broadcast", "reduce")
     to_root, from_root = collective in ("reduce", "gather"), collective in ("broadcast", "scatter")
     kind = "receive-reduce" if "reduce" in collective else "receive"
@@ -244,7 +269,11 @@ def direct(collective: str, ranks: int = 2, part: int = 1, root: int = 0, **meta
 
 
 def uneven(collective: str) -> Set:
-    """Build a direct uneven collective of two ranks: parts of 1 and 2 units."""
+    """Build a direct uneven collective (a name that ends in `-v`) of two ranks.
+
+    The parts of rank 0 have 1 unit, those of rank 1 have 2. `counts` is stated in the file of rank
+    0.
+    """
     kind = "receive-reduce" if "reduce" in collective else "receive"
     steps: list[list[Step]] = []
     for rank in range(2):
@@ -291,14 +320,17 @@ def custom(**metadata: Value) -> Set:
 
 
 def contract(files: Set) -> None:
-    """State the contract of `custom`."""
+    """Add the contract of the algorithm `custom` to the file of rank 0.
+
+    Rank 0 gets the unit of rank 1, and rank 1 the sum of all ranks (source -1).
+    """
     rows = {"rank": [0, 1], "offset": [0, 0], "source_rank": [1, -1], "source_unit": [0, 0]}
     for column, values in rows.items():
         files[0].set(f"expected_{column}", "int64_list", values)
 
 
 def relay() -> Set:
-    """Build a broadcast through rank 1 in two units, with scratch memory and a rank at rest."""
+    """Build a broadcast of two units from rank 0 through SCRATCH of rank 1 to rank 2."""
     unit = [(INPUT, 0, 1), (INPUT, 1, 1)]
     steps: list[list[Step]] = [
         [("copy", -1, (INPUT, 0, 2), (OUTPUT, 0, 2)), *(("send", 1, one, NONE) for one in unit)],
@@ -356,14 +388,14 @@ def encode_set(files: Set) -> dict[str, bytes]:
 
 
 def changed(build_set: Callable[[], Set], change: Change) -> dict[str, bytes]:
-    """Encode a set after a change."""
+    """Build a set, change it, and encode it: content by file name."""
     files = build_set()
     change(files)
     return encode_set(files)
 
 
 def both(*changes: Change) -> Change:
-    """Return the change that makes all changes, in order."""
+    """Return a change that makes all given changes, in order."""
 
     def change(files: Set) -> None:
         for one in changes:
@@ -378,7 +410,7 @@ def for_all(change: Callable[[RankFile], object]) -> Change:
 
 
 def with_kind(kind: str, *names: str) -> Change:
-    """Return the change of the kind of node attributes."""
+    """Return a change that encodes the named attributes of all nodes in another kind."""
 
     def change(files: Set) -> None:
         for file in files:
@@ -390,7 +422,7 @@ def with_kind(kind: str, *names: str) -> Change:
 
 
 def without(*names: str) -> Change:
-    """Return the change that removes attributes of metadata and nodes."""
+    """Return a change that removes the named attributes from all metadata and nodes."""
 
     def change(files: Set) -> None:
         for file in files:
@@ -407,7 +439,7 @@ def with_metadata(name: str, kind: str, value: Value) -> Change:
 
 
 def on_node(rank: int, index: int, name: str, kind: str, value: Value) -> Change:
-    """Return the change that sets an attribute of one node."""
+    """Return a change that sets an attribute of node `index` in the file of a rank."""
 
     def change(files: Set) -> None:
         files[rank].nodes[index].attributes[name] = (kind, value)
@@ -476,7 +508,7 @@ def durations(files: Set) -> None:
 
 
 def with_tags(new_tag: Callable[[int], int]) -> Change:
-    """Return the change of the tags of all messages."""
+    """Return a change that replaces the tag of every message by `new_tag(tag)`."""
 
     def change(files: Set) -> None:
         for node in messages(files):
@@ -521,7 +553,7 @@ def unknown_attributes(files: Set) -> None:
 
 
 def many_bytes(files: Set) -> None:
-    """State numbers of units above int32."""
+    """Change a set to 2^33 units of one byte, for which the int32 attributes of chunks are -1."""
     for file in files:
         file.set("unit_count", "int64", 1 << 33)
         file.set("collective_bytes", "int64", 1 << 33)
@@ -541,7 +573,7 @@ def reversed_attributes(files: Set) -> None:
 
 
 def reduce_locally(files: Set) -> None:
-    """Replace the receive-reduce of rank 1 by a receive into SCRATCH and a reduction."""
+    """Replace the receive-reduce of rank 1 by a receive into SCRATCH and a reduction from there."""
     file = files[1]
     file.set("scratch_units", "int64", 1)
     file.set("step_count", "int64", 4)
@@ -642,7 +674,7 @@ def renamed(old: str, new: str | None) -> dict[str, bytes]:
 
 
 def file_changed(change: Callable[[bytes], bytes]) -> dict[str, bytes]:
-    """Return the files of the all-reduce with other bytes in the file of rank 1."""
+    """Return the files of the all-reduce, with `change` applied to the bytes of rank 1's file."""
     files = encode_set(all_reduce())
     return {**files, "trace.1.et": change(files["trace.1.et"])}
 

@@ -189,7 +189,11 @@ class RankFile:
         return value if kind in NUMBER_OF_KIND and isinstance(value, int) else None
 
     def _parse(self, content: bytes) -> bool:
-        """Parse all records; return whether the file has metadata and nodes of the schema."""
+        """Parse all records of a file; return whether it has metadata and only nodes of the schema.
+
+        Metadata and nodes are stored. Defects become findings of the requirements P-2 to P-6; only
+        a repeated attribute does not end the parsing.
+        """
         again = "write the file again"
         if content[:2] == b"\x1f\x8b":
             self.add("P-2", "", "the file is compressed", "decompress it with gunzip")
@@ -406,7 +410,11 @@ class RankFile:
                 self.add("P-32", node, message, f"expected {expected} or -1")
 
     def _resolve(self, position: dict[int, int]) -> list[list[tuple[int, bool]]] | None:
-        """Return the parents of every node as (position, is data); None if one is missing."""
+        """Return for every node its parents as (position in the file, is data dependency).
+
+        `position`: position by node id. A dependency on a node that the file does not have is a
+        finding (P-22). None if there is one, or if two nodes have one id.
+        """
         parents: list[list[tuple[int, bool]]] = []
         is_whole = len(position) == len(self.nodes)
         for node in self.nodes:
@@ -453,7 +461,12 @@ class RankFile:
         return any(region and region[2] != self.nodes[half].count for region in regions)
 
     def _check_steps(self, parents: list[list[tuple[int, bool]]]) -> None:
-        """Check number, placeholder and order of the steps; keep messages in program order."""
+        """Check the number of steps (P-36), the node of an idle rank (P-37), and cycles (P-23).
+
+        `parents`: result of `_resolve`. The nodes are stored in program order, and the file is
+        marked as complete, unless the node of an idle rank waits or there is a cycle. A step is a
+        node, or a receiving half with its reduction.
+        """
         step_of_node, steps = [], 0
         for index in range(len(self.nodes)):
             steps += not self._is_combining(index)
@@ -486,7 +499,11 @@ class RankFile:
 
 
 def check_set(files: Sequence[RankFile], prefix: str) -> list[Finding]:
-    """Return all findings of the files of one set: of each file, and of all together."""
+    """Check the files of one set together; return these findings after those of the single files.
+
+    All ranks must be present, `num_ranks` must be the number of files, and the attributes in
+    `SHARED` must be equal to those of rank 0. Tags are checked only if there are no other findings.
+    """
     findings = [finding for file in files for finding in file.findings]
     by_rank = {file.rank: file for file in files}
     for rank in range(len(files)):
@@ -519,9 +536,11 @@ def check_set(files: Sequence[RankFile], prefix: str) -> list[Finding]:
 
 
 def check_tags(files: Iterable[RankFile]) -> Iterator[Finding]:
-    """Yield a finding for each message whose tag pairs it otherwise than channel and order do.
+    """Yield a finding (P-38) for each message whose tag contradicts how the messages are paired.
 
-    The tags of a set may also be the channels of all messages.
+    The k-th send on a channel between two ranks is paired with the k-th receive there; between two
+    ranks, each pair must have its own tag. There is no finding if the tag of every message is its
+    channel. At most `MAX_FINDINGS_PER_FILE` are yielded.
     """
     partner_by_tag: dict[tuple[int, int, int], tuple[int, int]] = {}
     tag_by_partner: dict[tuple[int, int, int, int], int] = {}
@@ -549,9 +568,10 @@ def check_tags(files: Iterable[RankFile]) -> Iterator[Finding]:
 
 
 def earliest_first(steps: int, edges: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the steps in an order in which parents precede children, the lowest ready one first.
+    """Return the steps in an order with parents before children; the lowest ready one is next.
 
-    Steps of a cycle, and those that depend on one, are left out.
+    `edges`: (parent, child), each once. Steps of a cycle, and those that depend on one, are left
+    out.
     """
     children: list[list[int]] = [[] for _ in range(steps)]
     missing = [0] * steps
@@ -571,13 +591,19 @@ def earliest_first(steps: int, edges: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def has_kind(attribute: tuple[int, object], expected: str) -> bool:
-    """Return whether an attribute, (kind, value), fits; every integer kind is an integer."""
+    """Return whether an attribute (kind, value) is of the expected kind and has a value.
+
+    `expected`: `INTEGER`, `TEXT` or `INTEGERS`; every protobuf kind of integers is accepted.
+    """
     kinds = {INTEGER: NUMBER_OF_KIND, INTEGERS: LIST_OF_KIND, TEXT: (29,)}
     return attribute[0] in kinds[expected] and attribute[1] is not None
 
 
 def split_records(content: bytes) -> Iterator[bytes]:
-    """Yield the bodies of all records."""
+    """Yield the bodies of all records of a file, each of which is preceded by its length.
+
+    Raises `MalformedError` if a length is malformed or the file ends inside a record.
+    """
     at = 0
     while at < len(content):
         start = at
@@ -589,7 +615,10 @@ def split_records(content: bytes) -> Iterator[bytes]:
 
 
 def read_varint(data: bytes, at: int, stop: int, limit: int = 10) -> tuple[int, int]:
-    """Return (number, position after it)."""
+    """Read a protobuf varint at position `at`; return (number modulo 2^64, position after it).
+
+    Raises `MalformedError` if it does not end before `stop` or has more than `limit` bytes.
+    """
     number = 0
     for count in range(limit):
         if at >= stop:
@@ -602,7 +631,11 @@ def read_varint(data: bytes, at: int, stop: int, limit: int = 10) -> tuple[int, 
 
 
 def walk(body: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """Yield (field number, wire type, value) of a message: a number, or the bytes of the value."""
+    """Yield (field number, wire type, value) for every field of a protobuf message.
+
+    A varint is a number; all other values are bytes. Raises `MalformedError` for invalid tags, and
+    for a field that does not end in the message.
+    """
     at = 0
     while at < len(body):
         tag, at = read_varint(body, at, len(body), 5)
@@ -623,7 +656,11 @@ def walk(body: bytes) -> Iterator[tuple[int, int, int | bytes]]:
 
 
 def parse_metadata(body: bytes | None, attributes: dict[str, tuple[int, object]]) -> list[str]:
-    """Fill `attributes` from GlobalMetadata; return the names that occur twice."""
+    """Parse the record of the metadata into `attributes`; return the names that occur twice.
+
+    Of two values the last one counts. Raises `MalformedError` if there is no record or it is not
+    `GlobalMetadata`.
+    """
     if body is None:
         raise MalformedError("the file is empty")
     repeated = []
@@ -641,10 +678,11 @@ def parse_metadata(body: bytes | None, attributes: dict[str, tuple[int, object]]
 
 
 def parse_node(body: bytes) -> Node:
-    """Parse a Node message.
+    """Parse a protobuf message `Node`.
 
-    Unknown fields and fields of another wire type raise `MalformedError`. `repeated` is the name of
-    the first attribute that occurs twice, "" if none does. Attributes without a value are left out.
+    `repeated` of the result is the name of the first attribute that occurs twice, "" if none does.
+    Attributes without a value are left out. Raises `MalformedError` for unknown fields and fields
+    of another wire type.
     """
     node = Node()
     names: set[str] = set()
@@ -692,7 +730,11 @@ def parse_attribute(body: bytes) -> tuple[str, tuple[int, object]]:
 
 
 def decode_value(kind: int, wire: int, value: int | bytes) -> object:
-    """Decode the value of an attribute of the kind: integer, text, list of integers, or bytes."""
+    """Decode the value of an attribute of a kind: integer, text, list of integers, or else bytes.
+
+    `kind`: number of the protobuf field; even numbers are lists. Raises `MalformedError` for
+    another wire type and for malformed lists.
+    """
     scalar = kind if kind % 2 else kind - 1
     if kind % 2:
         expected = {3: 1, 5: 5, 19: 5, 21: 1, 23: 5, 25: 1, 29: 2, 31: 2}.get(kind, 0)
@@ -715,7 +757,10 @@ def decode_value(kind: int, wire: int, value: int | bytes) -> object:
 
 
 def unpack(content: bytes, scalar: int) -> list[int | bytes]:
-    """Split a packed list into its numbers: varints, or the bytes of fixed-size numbers."""
+    """Split a packed list into its numbers: varints as integers, fixed-size numbers as bytes.
+
+    `scalar`: kind of the numbers. Raises `MalformedError` if the list ends inside a number.
+    """
     size = {19: 4, 21: 8, 23: 4, 25: 8}.get(scalar)
     if size:
         if len(content) % size:
@@ -730,7 +775,11 @@ def unpack(content: bytes, scalar: int) -> list[int | bytes]:
 
 
 def to_integer(kind: int, value: int | bytes) -> object:
-    """Convert an encoded number of an integer kind; return values of other kinds unchanged."""
+    """Convert an encoded number to the integer that it means in its kind; keep other kinds.
+
+    Bytes are little-endian, `sint` kinds are zigzag numbers, kind 27 is a boolean. Others are cut
+    to 32 or 64 bits, with a sign for `int32` and `int64`.
+    """
     if kind not in NUMBER_OF_KIND:
         return value
     if isinstance(value, bytes):
@@ -753,7 +802,11 @@ def as_text(value: bytes) -> str:
 
 
 def check(path: Path) -> tuple[int, list[Finding]]:
-    """Check a file, or all sets of a folder: (number of files, findings). Raises `OSError`."""
+    """Check a file, or all sets in a folder; return (number of files, findings).
+
+    The files `*.et` of a folder with the same prefix are one set. A folder without such files is a
+    finding. Raises `OSError` for a file that cannot be read.
+    """
     if not path.is_dir():
         return 1, RankFile(path).findings
     files = [RankFile(one) for one in sorted(path.glob("*.et"))]
@@ -768,7 +821,10 @@ def check(path: Path) -> tuple[int, list[Finding]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the files that the command line names, print the findings; return the exit code."""
+    """Check the files and folders that the command line names, and print the findings.
+
+    Returns the exit code: 0 without findings, 1 with findings, 2 if a file cannot be read.
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("paths", nargs="+", type=Path, metavar="FILE_OR_FOLDER")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
