@@ -77,16 +77,15 @@ class Claim:
 
     @property
     def root(self) -> int | None:
-        """The NPU of the root; None for collectives without a root."""
+        """Return the NPU of the root; None for a collective without a root."""
         if self.kind in ROOTED:
             return self.document["root"]
         return None
 
     def check_ranks(self, algorithm: Algorithm | None) -> None:
-        """Raise `FlawError` if the ranks, the root or the collective of the claim are invalid.
+        """Raise `FlawError` if ranks, root or collective of the certificate are invalid.
 
         Checked in this order:
-
         - Ranks (code `ranks`): at least two, all different, none above the last NPU of the claimed
           network.
         - Root (code `ranks`): the root of a rooted collective is one of the ranks.
@@ -137,12 +136,13 @@ class Claim:
 def read_capacities(
     certificate: Certificate, topology: Topology | None
 ) -> list[dict[tuple[int, int], Fraction]]:
-    """Return the capacity of every link in bytes/s, as one dict per plane.
+    """Return the bandwidth of every link in bytes/s, as one dict per plane.
 
-    The keys are (source, destination). Of parallel links only the first counts. Links without a
-    plane are on plane 0. The links are those of the topology, else those of the certificate. Raises
-    `FlawError` (`topology`) if the topology is not that of the certificate, if neither lists the
-    links, and if plane numbers do not first appear in the order 0, 1, 2, ...
+    A plane is an independent network. The keys are (source, destination). Of parallel links only
+    the first counts. Links without a plane are on plane 0. The links are those of the topology,
+    else those of the certificate. Raises `FlawError` (`topology`) if the topology is not that of
+    the certificate, if neither lists the links, and if plane numbers do not first appear in the
+    order 0, 1, 2, ...
     """
     network = _check_network(certificate["network"], topology)
     planes: list[dict[tuple[int, int], Fraction]] = [{}]
@@ -171,7 +171,7 @@ def add_planes(planes: Sequence[LinkCapacities]) -> dict[tuple[int, int], Fracti
 
 
 def _check_network(declared: CertifiedNetwork, topology: Topology | None) -> CertifiedNetwork:
-    """Return the description of the network with its links, after a comparison of all its facts.
+    """Check that a certificate describes the right network; return the description with its links.
 
     With a topology, the declared digest and all declared facts except the name must be those of the
     topology, and multicasting or reducing switches must not be left out. The description of the
@@ -201,9 +201,10 @@ def _check_network(declared: CertifiedNetwork, topology: Topology | None) -> Cer
 
 
 def find_document(algorithm: Algorithm, key: str) -> Mapping[str, Any] | None:
-    """Return the first JSON object under `key` in the extensions, in order of the producers' names.
+    """Find a JSON object with the name `key` in the extensions of an algorithm; None without one.
 
-    None if there is none; extensions of other forms are skipped.
+    Of several, the first in the order of the producers' names is returned. Extensions of other
+    forms are skipped.
     """
     for name in sorted(algorithm.extensions):
         extension = algorithm.extensions[name]
@@ -240,10 +241,11 @@ def check_same_collective(
 
 
 def check_claimed_time(document: Mapping[str, Any], proved_ns: Fraction, proof: str) -> int:
-    """Return the field `lower_bound_ns` of a document: the claimed lower bound of the time.
+    """Check that a claimed lower bound of the time is not above the proved one, and return it.
 
-    Raises `FlawError` (`bound`) unless it is an integer from 0 to `proved_ns`. `proof` is the
-    plural subject of the message, for example "the prices".
+    The claim is the field `lower_bound_ns` of the document. Raises `FlawError` (`bound`) unless it
+    is an integer from 0 to `proved_ns`. `proof` is the plural subject of the message, for example
+    "the prices".
     """
     claimed = document["lower_bound_ns"]
     if not isinstance(claimed, int) or isinstance(claimed, bool) or claimed < 0:

@@ -69,7 +69,7 @@ class DirectedTree:
 
 
 def direct_tree(tree: CertifiedTree, claim: Claim) -> list[DirectedTree]:
-    """Return the directed trees of a certified tree.
+    """Return the directed trees of a tree in a certificate: in which directions data flow.
 
     A collective other than an all-reduce has one tree, down from the root or up to it. An
     all-reduce has one tree that is used in both directions, or two trees if the certificate lists a
@@ -101,7 +101,7 @@ def direct_tree(tree: CertifiedTree, claim: Claim) -> list[DirectedTree]:
 
 
 def _get_only_target(tree: CertifiedTree, claim: Claim) -> int | None:
-    """Return the only target of a path of a scatter or gather.
+    """Return the only rank that a tree of a scatter or gather serves.
 
     None if the tree reaches all ranks, and for all other collectives.
     """
@@ -119,7 +119,7 @@ def _build_directed_tree(
     is_down: bool,
     is_up: bool,
 ) -> DirectedTree:
-    """Build the directed tree with the parents and routes of `direction`.
+    """Build a directed tree from the parents and routes of `direction`, and check its form.
 
     Root, weight and target are those of `tree`. `is_down` and `is_up` say whether data flow away
     from the root and to it; both can be true. The served rank is the only target, or the root for a
@@ -172,11 +172,11 @@ def check_traffic(
     plane: int,
     num_planes: int,
 ) -> None:
-    """Raise `FlawError` (`traffic`) unless the algorithm sends exactly the data of a plane's trees.
+    """Check that an algorithm sends on a plane exactly the data that the plane's trees carry.
 
-    For each pair (sender, receiver) the fractions of the data on this plane are compared exactly.
-    `data_per_rate`: fraction of the data per unit of a tree's weight. The message names the lowest
-    pair that differs.
+    For each pair (sender, receiver) the fractions of the data are compared exactly.
+    `data_per_rate`: fraction of the data per unit of a tree's weight. Channel c belongs to plane c
+    modulo `num_planes`. Otherwise raises `FlawError` (`traffic`) with the lowest pair that differs.
     """
     planned: dict[NodePair, Fraction] = {}
     for tree in directed_trees:
@@ -220,7 +220,7 @@ def _measure_traffic(algorithm: Algorithm, plane: int, num_planes: int) -> dict[
 
 
 def compute_carried_rate(claim: Claim, algorithm: Algorithm | None) -> Fraction:
-    """Return the rate of the trees of all planes: bytes of the collective per second.
+    """Add up the rates of the trees of all planes, in bytes of the collective per second.
 
     If the network has several planes, planes without trees and without an entry in the certificate
     are skipped. Every other plane is checked by `_compute_plane_rate`, whose `FlawError`s are
@@ -248,7 +248,7 @@ def _compute_plane_rate(
     carrying: Mapping[int, CertifiedPlane],
     algorithm: Algorithm | None,
 ) -> Fraction:
-    """Return the rate of the trees of one plane, after a comparison with the claimed rate.
+    """Recompute the rate of the trees of one plane, and compare it with the claimed rate.
 
     `entries`: the certificate's trees of the plane. `carrying`: the certificate's entries of
     planes, {} for a network of one plane, whose rate is not compared here. Raises `FlawError`
@@ -279,13 +279,14 @@ def _compute_packed_rate(
     directed_trees: Sequence[DirectedTree],
     capacities: LinkCapacities,
 ) -> Fraction:
-    """Return the rate of the trees of a plane, in bytes of the collective per second.
+    """Check that the trees of a plane fit into its links, and return their rate.
 
-    It is the sum of the trees' weights. In a scatter or gather of n ranks it is multiplied by n /
-    (n - 1), because the root's part is not sent. `capacities`: bytes/s by (source, destination); a
-    missing link has 0. Raises `FlawError` for the first link whose load exceeds its capacity
-    (`load`), if the weights add up to 0 (`rate`), and, if every rank has a part, unless the trees
-    that serve each rank carry exactly 1/n of the rate (`parts`).
+    It is in bytes of the collective per second: the sum of the trees' weights. In a scatter or
+    gather of n ranks it is multiplied by n / (n - 1), because the root's part is not sent.
+    `capacities`: bytes/s by (source, destination); a missing link has 0. Raises `FlawError` for the
+    first link whose load exceeds its capacity (`load`), if the weights add up to 0 (`rate`), and,
+    if every rank has a part, unless the trees that serve each rank carry exactly 1/n of the rate
+    (`parts`).
     """
     for link, load in sorted(_add_loads(directed_trees).items()):
         # Links that the network does not have get capacity 0.

@@ -212,11 +212,11 @@ def compare_numbers(
 
 
 def compute_allowed_rate(claim: Claim) -> Fraction:
-    """Return the highest rate that the claimed bound allows over all planes together.
+    """Recompute the bound of a certificate: the highest rate over all planes together.
 
-    The unit is bytes of the collective per second. The bound of each plane is recomputed and
-    compared with its claimed rate. Raises `FlawError` (`bound`) if they differ, and if the nodes of
-    a bound prove nothing.
+    The unit is bytes of the collective per second. If the certificate has entries of planes, the
+    bound of each plane is recomputed and compared with its claimed rate. Raises `FlawError`
+    (`bound`) if they differ, and if the nodes of a bound prove nothing.
     """
     for plane, declared in claim.carrying_planes().items():
         claimed = Fraction(declared["bound"]["rate"])
@@ -227,11 +227,12 @@ def compute_allowed_rate(claim: Claim) -> Fraction:
 
 
 def list_unproved_claims(document: Certificate, rate: Fraction | None) -> dict[str, str]:
-    """Return the claims that no check proves: a description by the path of the field.
+    """List the statements of a certificate that no check proves.
 
-    Always listed are the name of the network, and of the tree count `at_least`, `reason` and
-    `status`; `unit` only if present. `rate`: the recomputed rate. If it is None (no trees), rate,
-    optimality, number of trees, and share and rate of planes are listed too.
+    The result has a description by path of the field. Always listed are the name of the network,
+    and of the tree count `at_least`, `reason` and `status`; `unit` only if present. `rate`: the
+    recomputed rate. If it is None (no trees), rate, optimality, number of trees, and share and rate
+    of planes are listed too.
     """
     count = document["tree_count"]
     unproved = {"network.name": f"the network's name {document['network']['name']!r:.60}"}
@@ -282,14 +283,15 @@ def _format_rate(rate: Fraction | None) -> str:
 def _compute_bound_rate(
     claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
 ) -> Fraction:
-    """Return the rate that a bound allows on these links, in bytes of the collective per second.
+    """Compute the highest rate that a declared bound (partition or cut) allows on these links.
 
-    A bound of kind `partition` is computed by `_compute_partition_rate`; only an all-reduce can
-    have it. Any other bound must be a cut: `ingress-cut` if every rank has a part and the
-    collective is not a scatter or gather, else `cut`. A cut must have ranks on both sides and
-    contain the root, if there is one. Its rate is the capacity of the links across it (into it if
-    data are collected, else out of it) times the bytes of the collective per crossing byte. Raises
-    `FlawError` (`bound`) for another kind, and for repeated or invalid nodes.
+    The rate is in bytes of the collective per second. An all-reduce may have a bound of kind
+    `partition` (`_compute_partition_rate`) or `directed-partition`
+    (`_compute_directed_partition_rate`). Any other bound must be a cut: `ingress-cut` if every rank
+    has a part and the collective is not a scatter or gather, else `cut`. A cut must have ranks on
+    both sides and contain the root, if there is one. Its rate is the capacity of the links across
+    it (into it if data are collected, else out of it) times the bytes of the collective per
+    crossing byte. Raises `FlawError` (`bound`) for another kind, and for repeated or invalid nodes.
     """
     # Only an all-reduce has a bound by partition; a cut bounds every collective.
     if claim.kind is CollectiveKind.ALL_REDUCE:
@@ -318,10 +320,11 @@ def _compute_bound_rate(
 def _compute_partition_rate(
     claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
 ) -> Fraction:
-    """Return the rate that a partition of the ranks into blocks allows on these links.
+    """Compute the rate of an all-reduce that a partition of the ranks into blocks allows.
 
-    Raises `FlawError` (`bound`) as `_check_blocks` does, and if a rank is not in exactly one block.
-    Other nodes may be in any number of blocks.
+    The rate is limited by the `capacities` of the links. Raises `FlawError` (`bound`) as
+    `_check_blocks` does, and if a rank is not in exactly one block. Other nodes may be in any
+    number of blocks.
     """
     blocks = _check_blocks(claim, declared)
     ranks = set(claim.ranks)
@@ -335,11 +338,12 @@ def _compute_partition_rate(
 def _compute_directed_partition_rate(
     claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
 ) -> Fraction:
-    """Compute `directed_partition_rate` of the declared blocks on the capacities of the links.
+    """Compute the rate of an all-reduce that blocks of nodes and a number of senders allow.
 
-    Raises `FlawError` (`bound`) as `_check_blocks` does, if a node is in two blocks, and if there
-    are more senders than blocks. The schema refuses a negative number of senders; without a number
-    there are none.
+    It is `directed_partition_rate` of the declared blocks on the capacities of the links. Raises
+    `FlawError` (`bound`) as `_check_blocks` does, if a node is in two blocks, and if there are more
+    senders than blocks. The schema refuses a negative number of senders; without a number there are
+    none.
     """
     blocks, senders = _check_blocks(claim, declared), declared.get("senders", 0)
     named = [*chain(*blocks)]
@@ -351,7 +355,7 @@ def _compute_directed_partition_rate(
 
 
 def _check_blocks(claim: Claim, declared: CertifiedBound) -> list[list[int]]:
-    """Return the blocks of a bound by messages between them.
+    """Return the declared blocks of a bound, after a check that they can prove one.
 
     Raises `FlawError` (`bound`) if a switch multicasts or reduces, if there are fewer than two
     blocks, if a number in them is not a node, and if a block has no rank.
@@ -377,7 +381,7 @@ def _are_nodes(claim: Claim, named: Iterable[int]) -> bool:
 
 
 def _separates_ranks(claim: Claim, cut: set[int], inside: int, outside: int) -> bool:
-    """Return whether a cut consists of nodes and has ranks on both sides.
+    """Return whether a cut (a set of nodes) has ranks on both sides, and only valid nodes.
 
     For a rooted collective it must also contain the root. `inside`, `outside`: numbers of ranks on
     the two sides.
@@ -392,7 +396,7 @@ def _separates_ranks(claim: Claim, cut: set[int], inside: int, outside: int) -> 
 
 
 def _count_bytes_per_crossing(claim: Claim, inside: int, outside: int) -> Fraction:
-    """Compute the bytes of the collective per byte that must cross a cut, as a fraction.
+    """Return how many bytes of the collective there are for each byte that must cross a cut.
 
     `inside`, `outside`: numbers of ranks on the two sides of the cut, n in total. It is n / outside
     for a scatter or gather, n / inside for other collectives with a part per rank, and 1 for those
@@ -424,10 +428,10 @@ def _check_equal(name: str, claimed_text: str, computed: Fraction | None) -> Non
 
 
 def _check_lower_bound(document: Certificate, bound: Fraction) -> None:
-    """Raise `FlawError` (`bound`) if the claimed minimum time exceeds size / bound.
+    """Raise `FlawError` (`bound`) if the claimed lower bound of the time is too large.
 
-    `bound`: bytes of the collective per second. A claimed time without a size is an error too.
-    Without a claimed time nothing is checked.
+    It must be at most size / bound. `bound`: highest rate, in bytes of the collective per second. A
+    claimed time without a size is an error too. Without a claimed time nothing is checked.
     """
     claimed = document.get("lower_bound_ns")
     if claimed is None:

@@ -137,13 +137,13 @@ def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _list_pairs(document: Mapping[str, Any]) -> list[tuple[int, dict[int, int]]]:
-    """Return (sending NPU, number of parts for each receiver) of a collective between pairs.
+    """List who sends how many parts to whom in a collective between pairs, from a certificate.
 
-    Senders and receivers are in the order of the ranks, without the sender itself. Only the root
-    sends in a scatter, and only the root receives in a gather. A receiver gets one part; in an
-    all-to-all-v it gets its count, and receivers of 0 are left out. Raises `ValueError` for other
-    kinds, for repeated ranks, for invalid counts, and if `parts` is not the number of ranks
-    (all-to-all-v: the sum of all counts).
+    An entry is (sending NPU, number of parts for each receiver). Senders and receivers are in the
+    order of the ranks, without the sender itself. Only the root sends in a scatter, and only the
+    root receives in a gather. A receiver gets one part; in an all-to-all-v it gets its count, and
+    receivers of 0 are left out. Raises `ValueError` for other kinds, for repeated ranks, for
+    invalid counts, and if `parts` is not the number of ranks (all-to-all-v: the sum of all counts).
     """
     ranks = [int(npu) for npu in document["ranks"]]
     kind = CollectiveKind(document["collective"])
@@ -182,10 +182,11 @@ def _read_counts(document: Mapping[str, Any]) -> UnitCounts:
 
 
 def _check_same_counts(document: Mapping[str, Any], algorithm: Algorithm) -> None:
-    """Raise `FlawError` unless the certificate and the algorithm have equal counts.
+    """Raise `FlawError` (`collective`) unless certificate and algorithm have equal counts.
 
-    Counts are equal if they differ only by the size of a unit. An algorithm without counts passes.
-    Raises `ValueError` for invalid counts in the certificate.
+    Counts are the sizes for each pair of ranks; they are equal if they differ only by the size of a
+    unit. An algorithm without counts passes. Raises `ValueError` for invalid counts in the
+    certificate.
     """
     actual = algorithm.collective.counts
     if actual is None:
@@ -197,11 +198,11 @@ def _check_same_counts(document: Mapping[str, Any], algorithm: Algorithm) -> Non
 def _add_distances(
     pairs: Sequence[tuple[int, Mapping[int, int]]], prices: Prices, capacities: LinkCapacities
 ) -> Fraction:
-    """Return the sum of the shortest distances of all pairs, each times its number of parts.
+    """Add up the shortest distances of all pairs, each times its number of parts.
 
     `pairs`: (sender, parts for each of its receivers). The length of a link is its price /
-    bandwidth, 0 without a price; links are those with a capacity. The sum is exact. Raises
-    `FlawError` if a receiver is unreachable.
+    bandwidth, 0 without a price; links are those with a capacity. The sum is an exact fraction.
+    Raises `FlawError` (`ranks`) if a receiver is unreachable.
     """
     lengths = {link: prices.get(link, 0) / rate for link, rate in capacities.items()}
     # Integers in units of the common denominator are faster than fractions.
@@ -330,11 +331,11 @@ def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCu
 
 
 def _read_latencies(document: Mapping[str, Any], topology: Topology | None) -> Latencies:
-    """Return the latency of every link in seconds as exact fractions by (source, destination).
+    """Return the latency of every link in seconds, as exact fractions by (source, destination).
 
-    The latencies are those of the topology, else those of the document. Of parallel links the first
-    counts. With both, raises `FlawError` (`topology`) if they differ; a document may omit them.
-    Without a topology, raises `ValueError` if the numbers of links and latencies differ.
+    They are those of the topology, else those of the document. Of parallel links the first counts.
+    With both, raises `FlawError` (`topology`) if they differ; a document may omit them. Without a
+    topology, raises `ValueError` if the numbers of links and latencies differ.
     """
     declared = [Fraction(latency) for latency in document.get("latencies_s", ())]
     if topology is None:
@@ -355,10 +356,9 @@ def _read_latencies(document: Mapping[str, Any], topology: Topology | None) -> L
 
 
 def _check_count(cut: _TimeCut) -> int:
-    """Return the number of messages that can cross the cut in time.
+    """Check that fewer messages can cross a cut in time than must; return how many can.
 
-    Raises `FlawError` (`bound`) if it is not smaller than the number that must cross, because then
-    the cut proves nothing.
+    Otherwise the cut proves nothing, and `FlawError` (`bound`) is raised.
     """
     possible, required = cut.count_possible(), cut.count_required()
     if possible < required:

@@ -185,11 +185,12 @@ class FlowJobs:
         unit_bytes: float,
         occupancy: Occupancy,
     ) -> FlowJobs:
-        """Create one job per link of every piece; each path has at most `max_pieces` pieces.
+        """Create the jobs of all pieces: each sends one piece over one link of its path.
 
-        `unit_bytes`: bytes of a unit. Times are in picoseconds, by the occupancy model. Jobs are
-        sorted by piece, then along the path; pieces of a path are adjacent and numbered from 0. A
-        job whose link starts at a switch is marked as forwarded.
+        Each path has at most `max_pieces` pieces. `unit_bytes`: bytes of a unit. Times are in
+        picoseconds, by the occupancy model. Jobs are sorted by piece, then along the path; pieces
+        of a path are adjacent and numbered from 0. A job whose link starts at a switch is marked as
+        forwarded.
         """
         path, units = paths.divide(max_pieces)
         links, indptr_of_path = _list_path_links(network, paths)
@@ -258,8 +259,8 @@ class FlowJobs:
         The first schedule is `initial`, by default the jobs with the longest remaining time first.
         Each pass then schedules the jobs backward in time and forward again, by the latest end in
         the schedule before (forward-backward improvement of Li and Willis, Eur. J. Oper. Res. 56,
-        1992). It ends after `_PASSES` passes, after `_MAX_FAILURES` successive ones without a gain,
-        or if a pass changes nothing.
+        1992). It ends after `_PASSES` passes, after `_MAX_FAILURES` successive passes without a
+        gain, or if a pass changes nothing.
         """
         start = initial
         if start is None:
@@ -284,7 +285,7 @@ class FlowJobs:
                 return
 
     def _reverse(self) -> FlowJobs:
-        """Return the jobs with reversed time: each piece moves from its target to its source.
+        """Return the jobs in reversed time: each piece moves from its target to its source.
 
         Pieces, jobs and the columns by piece have the reverse order, so that the last piece becomes
         number 0. No job counts as forwarded, since in reversed time none is bound to the arrival
@@ -328,9 +329,10 @@ class FlowJobs:
         return remaining
 
     def _rank_jobs(self, *keys: Int64Array) -> Int64Array:
-        """Return the rank of each job by these keys, the first key first: int64[jobs], 0 is first.
+        """Sort the jobs by these keys, the first key first, and return the position of each job.
 
-        Ties are broken by the pseudo-random order `around`.
+        The result is int64[jobs], 0 for the first job. Ties are broken by the pseudo-random order
+        `around`.
         """
         order = self.around
         for key in reversed(keys):
@@ -354,10 +356,10 @@ class FlowSchedule:
     time_ps: int
 
     def order_first_messages(self) -> FlowSchedule:
-        """Return the schedule in which messages ready at time 0 have a fixed order on each link.
+        """Return the schedule in which a link sends messages that are ready at time 0 one by one.
 
-        They are sent one after the other, in the order of their starts. Without this, a link may
-        start all of them at once.
+        They are sent in the order of their starts. Without this, a link may start all of them at
+        once.
         """
         transfers = self.transfers
         # A piece is ready at time 0 on its first arc.
@@ -369,12 +371,13 @@ class FlowSchedule:
         return replace(self, transfers=ordered)
 
     def order_as_planned(self) -> FlowSchedule:
-        """Return the schedule in which each message waits for the latest arrival before its start.
+        """Let each message wait for the messages that arrive before its planned start.
 
-        Only arrivals of messages on the same first link count. A message without an earlier arrival
-        waits for the message before it, if any: the window is at least 1. With windows of constant
-        width instead, a message delayed at a switch would also delay those later messages that the
-        plan sends before its arrival.
+        So it is not sent before the latest of these arrivals. Only messages with the same first
+        link count. A message without such an arrival waits for the message before it, if any: the
+        window is at least 1. With windows of constant width instead, a message delayed at a switch
+        would also delay those later messages that the plan sends before its arrival. Returns the
+        changed schedule.
         """
         transfers = self.transfers
         order = stable_order_by(transfers.link, transfers.start)
@@ -490,8 +493,8 @@ def _round_units(share: Int64Array, part: Float64Array, share_units: Int64Array)
 def _spread_jobs(piece: Int64Array, num_pieces: int) -> Int64Array:
     """Return an order of the jobs in which the pieces are in a fixed pseudo-random order.
 
-    The jobs of a piece are adjacent and keep their order. Otherwise all sources would send to NPU 0
-    first.
+    It prevents that all sources send to NPU 0 first. `piece`: of each job. The jobs of a piece are
+    adjacent and keep their order.
     """
     # Otherwise all sources would send to NPU 0 first.
     spread = (piece * 2654435761) % max(num_pieces, 1)

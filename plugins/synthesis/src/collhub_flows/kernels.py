@@ -87,7 +87,7 @@ def sum_distances(
     destination: Int64Array,
     length: Float64Array,
 ) -> float:
-    """Sum the shortest distances from source to target over all shares, each times its amount.
+    """Add up the shortest distances from source to target of all shares, times their amounts.
 
     `wants[i, t]`: amount from `sources[i]` to node t (True counts 1). `arcs[indptr[n]:indptr[n +
     1]]` are the arcs that leave node n; `length`: by arc. The sum is infinite if a target with an
@@ -123,12 +123,13 @@ def run_weighted_phases(
     steepness: float,
     phases: int,
 ) -> None:
-    """Run phases of multiplicative weights; add flow to `amounts[source, arc]` and `load[link]`.
+    """Add an approximate flow of `phases` times the demand to `amounts` and `load`.
 
-    In a phase, the full demand of each source is sent along its tree of shortest paths. The length
-    of a link is exp(steepness * (load - maximum load)) times its `cost`, the time of one share
-    (Garg and Koenemann, SIAM J. Comput. 37, 2007). `load` must be the load that `amounts` causes.
-    Cost: one search per source and phase.
+    `amounts` is by (source, arc), `load` by link. In a phase, the full demand of each source is
+    sent along its tree of shortest paths. The length of a link is exp(steepness * (load - maximum
+    load)) times its `cost`, the time of one share (multiplicative weights; Garg and Koenemann, SIAM
+    J. Comput. 37, 2007). `load` must be the load that `amounts` causes. Cost: one search per source
+    and phase.
     """
     nodes = len(indptr) - 1
     distance = np.empty(nodes, np.float64)
@@ -179,10 +180,10 @@ def _search_widest(
 ) -> None:
     """Find the widest path from `start` to `target` by a search backwards from `target`.
 
-    Only arcs with more than `min_width` in `available` are used. Fills `leaving` by node (next arc
-    towards the target, -1 without one) and `width` (at most `max_width`; 0 if not reached). Without
-    a path, `leaving[start]` is -1. The search stops at `start`, so only nodes on its path have
-    final values.
+    The width of a path is the least of `available` of its arcs; only arcs with more than
+    `min_width` are used. Fills `leaving` by node (next arc towards the target, -1 without one) and
+    `width` (at most `max_width`; 0 if not reached). Without a path, `leaving[start]` is -1. The
+    search stops at `start`, so only nodes on its path have final values.
     """
     width[:] = 0.0
     leaving[:] = -1
@@ -239,12 +240,13 @@ def strip_paths(
     min_fraction: float,
     most_paths: int,
 ) -> tuple[Int64Array, Float64Array, Int64Array, Int64Array]:
-    """Divide the flow of every share into paths; return (share, width, row pointer, arcs of paths).
+    """Divide the flow of every share into paths, widest first.
 
-    Shares are numbered by source row, then by target. For each share, the widest path over arcs
-    with remaining flow of its source is taken, and its flow subtracted from `amounts` in place.
-    This ends after `most_paths` paths, when at most `min_fraction` of the share remains, or when no
-    path is wider than that; the rest is omitted. Widths have the unit of `wants`.
+    Returns (share, width, row pointer, arcs of paths). Shares are numbered by source row, then by
+    target. For each share, the widest path over arcs with remaining flow of its source is taken,
+    and its flow subtracted from `amounts` in place. This ends after `most_paths` paths, when at
+    most `min_fraction` of the share remains, or when no path is wider than that; the rest is
+    omitted. Widths have the unit of `wants`.
     """
     nodes = len(in_indptr) - 1
     share_of = [0]

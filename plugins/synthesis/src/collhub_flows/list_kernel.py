@@ -34,10 +34,10 @@ def _precedes(key: int, item: int, other_key: int, other_item: int) -> bool:
 
 @lean_part
 def _push(heaps: _Heaps, base: int, size: int, key: int, item: int) -> None:
-    """Add an entry to the heap of `size` entries at `base`; the caller increases `size`.
+    """Add an entry (key, item) to a heap; the lowest key comes first, then the lowest item.
 
-    The heap is ordered by key, and equal keys by item, lowest first. Modifies the arrays of
-    `heaps`, which must have room.
+    The heap has `size` entries of the arrays in `heaps`, from index `base` on. The arrays must have
+    room; the caller increases `size`.
     """
     keys, items = heaps.keys, heaps.items
     hole = size
@@ -54,10 +54,11 @@ def _push(heaps: _Heaps, base: int, size: int, key: int, item: int) -> None:
 
 @lean_part
 def _pop(heaps: _Heaps, base: int, size: int) -> int:
-    """Remove the first entry of the heap of `size` entries at `base`, and return its item.
+    """Remove the first entry of a heap, and return its item.
 
-    The first entry is the one with the lowest key, and among equal keys the lowest item. `size`
-    must be at least 1; the caller reduces it. Modifies the arrays of `heaps`.
+    The heap has `size` entries of the arrays in `heaps`, from index `base` on. The first entry is
+    the one with the lowest key, and among equal keys the lowest item. `size` must be at least 1;
+    the caller reduces it. Other entries are moved.
     """
     keys, items = heaps.keys, heaps.items
     top = items[base]
@@ -201,7 +202,7 @@ def _enqueue(state: _State, used: int, key: int, job: int) -> None:
 
 @lean_part
 def _start_next(jobs: _Jobs, state: _State, used: int, now: int, num_events: int) -> int:
-    """Start the first ready job of link `used` if the link is free at `now`.
+    """Let link `used` start its first ready job, if the link is free at `now`.
 
     Returns the new number of events; it is unchanged if the link is occupied or no job is ready.
     Otherwise the job leaves the queue of the link and gets its start, and an event is added for the

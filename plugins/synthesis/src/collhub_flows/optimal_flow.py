@@ -76,12 +76,12 @@ class FlowDemand:
 
     @classmethod
     def of(cls, collective: Collective, npus: Sequence[int], num_npus: int) -> FlowDemand:
-        """Build the demand of a collective whose rank r runs on `npus[r]`, with a share per pair.
+        """Build the demand of a collective: what each NPU must send to each other NPU, in shares.
 
-        An all-to-all has a share from every rank to every other one, a scatter from the root (0 if
-        there is none), a gather to it. The shares of an all-to-all-v are its counts, divided by
-        their mean (`scale`). There is no share from a rank to itself. Raises `InputError`
-        (`collective-unsupported`) for all other collectives.
+        Rank r runs on `npus[r]`. An all-to-all has a share from every rank to every other one, a
+        scatter from the root (0 if there is none), a gather to it. The shares of an all-to-all-v
+        are its counts, divided by their mean (`scale`). There is no share from a rank to itself.
+        Raises `InputError` (`collective-unsupported`) for all other collectives.
         """
         if collective.kind not in KINDS:
             raise InputError(
@@ -135,7 +135,7 @@ class FlowNetwork:
 
     @classmethod
     def of(cls, topology: Topology) -> FlowNetwork:
-        """Build the arcs between all pairs of NPUs that are connected directly.
+        """Build the network for flows: an arc between every two NPUs that are connected directly.
 
         Without switches these are the pairs with a link, each once. With switches these are all
         pairs of different NPUs whose route passes through no other NPU. Routes are those that
@@ -231,7 +231,7 @@ def balance_paths(
     arcs_of_paths: tuple[Int64Array, Int64Array],
     cost: Float64Array,
 ) -> Float64Array:
-    """Divide the shares among their paths for the minimum load of the busiest link.
+    """Divide the shares anew among their paths, so that the busiest link has the least load.
 
     `share`, `part`: share (int64) and width (float64) of every path. `arcs_of_paths`: (path, arc)
     columns with one entry per arc of a path. `cost`: time of one share on every link. Returns the
@@ -343,11 +343,11 @@ def compute_proven_time(
 
 
 def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
-    """Compute lower bounds for all sizes from the link prices of the optimal flow.
+    """Compute lower bounds of the time, for all sizes of the request, from prices of links.
 
-    Prices are the dual variables of the flow on the routes of simulators. They bound flows on any
-    routes and do not depend on the size. The result is empty for several planes, without a demand,
-    if the linear program is too large for the allowed work, and if the solver fails. Raises
+    Prices are the dual variables of the optimal flow on the routes of simulators. They bound flows
+    on any routes and do not depend on the size. The result is empty for several planes, without a
+    demand, if the linear program is too large for the allowed work, and if the solver fails. Raises
     `InputError` for collectives without a flow.
     """
     topology, collective = request.topology, request.collective
@@ -440,7 +440,7 @@ def report_unreachable(network: FlowNetwork) -> InputError:
 
 
 def _build_matrix(network: FlowNetwork, sources: int, cost: Float64Array) -> Matrix:
-    """Build the constraint rows of the linear program.
+    """Build the matrix of the linear program for the optimal flow.
 
     Column i * arcs + a is the amount of source i on arc a; the last column is the time. `cost`:
     time of a share per link. The first rows are one per link: its time for all amounts, minus the

@@ -313,10 +313,10 @@ def _generate_candidates(
     paths: FlowPaths,
     options: FlowOptions,
 ) -> Iterator[_Candidate]:
-    """Yield simulated schedules for all numbers of pieces, then one more with ordered messages.
+    """Yield simulated schedules for all numbers of pieces, then a variant of the fastest one.
 
-    The last candidate is the fastest of them, but messages that could start at time 0 on the same
-    link are sent one after the other.
+    In that variant, messages that could start at time 0 on the same link are sent one after the
+    other.
     """
     fastest: _Candidate | None = None
     for candidate in _generate_by_pieces(problem, paths, options):

@@ -109,7 +109,7 @@ class GrowingProgram:
     """
 
     def __init__(self, program: LinearProgram) -> None:
-        """Begin with a program without integers."""
+        """Begin with a program, to which rows can be added; it must have no integer variables."""
         self._solver = _create_solver("simplex")
         self._solver.passModel(_build_model(program))
 
@@ -125,7 +125,10 @@ class GrowingProgram:
 
 
 def _create_solver(method: str) -> _Highs:
-    """Create a solver of one thread without output."""
+    """Create a HiGHS solver that uses one thread and prints nothing.
+
+    `method`: its option `solver`, the algorithm for linear programs.
+    """
     # Imported here: only commands that solve a program need the library. The public class `Highs`
     # of release 1.16 prints its version on standard output.
     from highspy._core import _Highs
@@ -143,7 +146,11 @@ def _create_solver(method: str) -> _Highs:
 
 
 def _run(solver: _Highs, *, is_linear: bool) -> Solution | None:
-    """Run a solver with a model; see `solve`."""
+    """Let a solver solve its model; return the solution, None if it ends without one.
+
+    `is_linear`: there are no integer variables; then only an optimal solution counts, and the bound
+    is its cost. Raises `InfeasibleError` if the model is infeasible or unbounded.
+    """
     from highspy import HighsModelStatus, SolutionStatus
 
     solver.run()

@@ -182,11 +182,11 @@ class PlanReport:
         ]
 
     def create_report(self, paths: Sequence[str]) -> GroupsReport:
-        """Create the JSON report of the plan; `paths` are the files that were written.
+        """Create the JSON report of the plan, which the option `--json` prints.
 
-        Fields ending in `_ns` are nanoseconds, in `_s` seconds. The report is partial if a group
-        was not tried with a synthesizer, or if a search was cut off by its budget. Both are listed
-        with their reasons.
+        `paths` are the files that were written. Fields ending in `_ns` are nanoseconds, in `_s`
+        seconds. The report is partial if a group was not tried with a synthesizer, or if a search
+        was cut off by its budget. Both are listed with their reasons.
         """
         from collhub_flows.groups.groups_record import GroupsReport, UntriedGroup
         from hub_core.reports import list_cuts
@@ -256,7 +256,7 @@ class _PlanOptions(TypedDict):
 def _parse_choices(
     context: CommandContext, wish: _PlanOptions, out: str | None, output: OutputRequest
 ) -> tuple[GroupChoices, Assignments]:
-    """Return the choices of the plan and the options of the writer.
+    """Convert the options of the command to the choices of the plan, and the options of the writer.
 
     Without `out` the options of the writer are empty. The work limit is `MAX_WORK` unless the
     option `work` is given. Raises `UsageError` for a format without an output, for the output `-`,
@@ -297,7 +297,7 @@ def _parse_count(text: str) -> int:
 
 
 def _select_verifiable(joint: Algorithm | None) -> list[Algorithm]:
-    """Return [joint] if the algorithm can be verified, else [].
+    """Return [joint] if the joint algorithm can be verified, else [].
 
     It must have expected contents and at most `_MAX_VERIFIED` steps. None gives [].
     """
@@ -349,9 +349,10 @@ def _build_path(out: str, name: str, output: OutputRequest) -> str:
 
 
 def _not_tried(plan: GroupPlan) -> dict[str, str]:
-    """Return the line `not tried` about groups without a separate synthesis; {} without any.
+    """Return the output line `not tried`: which groups were not synthesized separately.
 
-    It contains their number, the groups, and the reason of the first one; all reasons are equal.
+    It contains their number, the groups, and the reason of the first one; all reasons are equal. {}
+    if all were tried.
     """
     if not plan.not_tried:
         return {}

@@ -53,11 +53,11 @@ class TreeJobs:
     def of(
         cls, network: FlowNetwork, trees: Trees, share_bytes: Float64Array, occupancy: Occupancy
     ) -> TreeJobs:
-        """Create the jobs of all trees: one per link on the route of every arc.
+        """Create the jobs of all trees: the data of one tree edge on one link of its route.
 
-        `share_bytes`: bytes of every share; a piece has the fraction of its units. Times are in
-        picoseconds, by the occupancy model. Jobs are sorted by entry of the trees, then along the
-        route.
+        `share_bytes`: bytes of every share; a tree carries a piece of a share, with the fraction of
+        its units. Times are in picoseconds, by the occupancy model. Jobs are sorted by entry (edge)
+        of the trees, then along the route.
         """
         topology, routes = network.topology, network.routes
         lengths = np.diff(routes.indptr)[trees.arcs]
@@ -75,7 +75,7 @@ class TreeJobs:
         return cls(link, is_forwarded, *times, edges, number, topology.num_links)
 
     def orders(self, passes: int) -> Iterator[Int64Array]:
-        """Yield the start times of all jobs in several schedules; int64[jobs], in picoseconds.
+        """Yield several schedules of the jobs: int64[jobs], the start times in ps.
 
         The first schedule orders jobs by piece number, then by the longest remaining path. The
         second orders them only by the longest remaining path. Each of `passes` passes then
@@ -113,10 +113,9 @@ class TreeJobs:
         return int((start + self.arrival).max(initial=0))
 
     def bound_ps(self) -> int:
-        """Return a lower bound in ps for all orders: the load of the busiest link, without
-        latencies.
+        """Return a lower bound in ps of the time of any schedule: the load of the busiest link.
 
-        0 for no jobs.
+        Latencies are not included, because they overlap with other messages. 0 without jobs.
         """
         # Latencies are not included, because they overlap with other messages.
         load = np.bincount(self.link, self.busy, self.num_links)
@@ -150,12 +149,12 @@ class TreeJobs:
 
 
 def _list_dependencies(trees: Trees, first: Int64Array) -> _Edges:
-    """List the dependencies as (before, after) jobs.
+    """List which job must wait for which other one, as (before, after) jobs.
 
-    `first`: first job of every entry, and the number of jobs at the end. The jobs of an arc follow
-    one another along its route. In inward trees a node waits for its children, in outward trees
-    children wait for their parent. The sum of a piece must be complete before it is distributed:
-    every outward arc at the root waits for every inward arc there.
+    `first`: first job of every entry (edge of a tree), and the number of jobs at the end. The jobs
+    of an edge follow one another along its route. In inward trees a node waits for its children, in
+    outward trees children wait for their parent. The sum of a piece must be complete before it is
+    distributed: every outward edge at the root waits for every inward edge there.
     """
     head, last = first[:-1], first[1:] - 1
     inner = np.flatnonzero(np.diff(np.repeat(np.arange(len(head)), np.diff(first))) == 0)
@@ -229,7 +228,7 @@ class GroupSchedule:
         return tuple(algorithms)
 
     def turns(self, algorithms: Sequence[Algorithm]) -> Turns:
-        """Return the order of all steps of the joint algorithm and of the messages on each link.
+        """Return the order of all steps of the joint algorithm and of messages on links.
 
         `algorithms`: those of this schedule, one per group; their steps are numbered one algorithm
         after the other. Messages are in the order of the schedule. All copies come after them.

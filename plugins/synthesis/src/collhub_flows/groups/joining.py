@@ -62,13 +62,11 @@ def combine_algorithms(
 
     All must have the same number of ranks. Buffers are concatenated, and each algorithm has its own
     channels. The unit is the greatest common divisor of the units of all algorithms; an algorithm
-    without a size counts as one byte. The size is rounded up to whole bytes. The result is custom,
-    with the operator of the first algorithm; it has no expected contents if these would be too
-    large.
-
-    `turns`: order of the messages of different algorithms; None for no order. `starts_ns`: start of
-    every algorithm, which its ranks await in COMPUTE steps; default 0. Raises `InputError`
-    (`sizes-unlike`) if the common unit is too small.
+    without a size counts as one byte. The size is rounded up to whole bytes. The result is a custom
+    collective with the operator of the first algorithm; it has no expected contents if these would
+    be too large. `turns`: order of the messages of different algorithms; None for no order.
+    `starts_ns`: start of every algorithm, which its ranks await in COMPUTE steps; default 0. Raises
+    `InputError` (`sizes-unlike`) if the common unit is too small.
     """
     unit, factors = _find_common_unit(algorithms)
     sizes = [
@@ -107,11 +105,12 @@ def combine_algorithms(
 
 
 def _find_common_unit(algorithms: Sequence[Algorithm]) -> tuple[Fraction, list[int]]:
-    """Return the bytes of the common unit and the number of common units per algorithm's unit.
+    """Find the largest unit in which the data of all algorithms can be measured.
 
-    The common unit is the greatest common divisor of all units. An algorithm without a size counts
-    as one byte. Raises `InputError` (`sizes-unlike`) if an algorithm would have more than
-    `_MAX_UNITS` common units.
+    Returns its size in bytes, and for each algorithm the number of common units in its own unit. It
+    is the greatest common divisor of all units. An algorithm without a size counts as one byte.
+    Raises `InputError` (`sizes-unlike`) if an algorithm would have more than `_MAX_UNITS` common
+    units.
     """
     bytes_of = [
         Fraction(algorithm.collective_bytes or 1, algorithm.collective.unit_count)
@@ -230,9 +229,10 @@ def _delay_steps(steps: StepTable, group: Int64Array, starts_ns: Int64Array) -> 
 def _shift_offsets(
     steps: StepTable, buffer: np.ndarray, offset: Int64Array, base: Int64Array
 ) -> Int64Array:
-    """Add the base of the algorithm's part of each buffer to offsets.
+    """Convert offsets in the buffers of one algorithm to offsets in the joint buffers.
 
-    `base`: by rank and buffer, in units of `offset`. Unused operands (buffer UNKNOWN) get 0.
+    `offset`, `buffer`: of each step, in common units. `base`: where the algorithm's part of each
+    buffer begins, by rank and buffer. Unused operands (buffer UNKNOWN) get 0.
     """
     used = buffer != Buffer.UNKNOWN
     # Unused operands need any valid index.

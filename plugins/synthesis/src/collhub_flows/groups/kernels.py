@@ -17,10 +17,11 @@ from hub_core.columns import BoolArray, Float64Array, Int64Array
 def compute_longest_tails(
     indptr: Int64Array, following: Int64Array, arrival: Int64Array
 ) -> Int64Array:
-    """Compute the longest path from each job through the jobs that depend on it: int64[jobs].
+    """Compute for each job the longest path that starts with it: int64[jobs].
 
-    A path is the sum of `arrival` of its jobs, including the first one.
-    `following[indptr[j]:indptr[j + 1]]` are the jobs that depend on j; there must be no cycles.
+    A path leads from a job to one that waits for it, and so on. Its length is the sum of `arrival`
+    of its jobs, including the first one. `following[indptr[j]:indptr[j + 1]]` are the jobs that
+    wait for j; there must be no cycles.
     """
     count = len(arrival)
     waits = np.zeros(count, np.int64)
@@ -67,17 +68,15 @@ def _build_tree(
     tree_arcs: Int64Array,
     tree_parent: Int64Array,
 ) -> int:
-    """Build a tree from `root` to all targets; return its number of arcs, or -1 if it fails.
+    """Build a tree from `root` to all targets, with short arcs; return its number of arcs.
 
-    It fails if a target is unreachable. The method repeatedly adds the path to the nearest target
-    (of equal ones that with the lowest number) and continues the search from the entire tree
-    (Takahashi and Matsuyama, Math. Japonica 24, 1980).
-
-    `missing` is the number of targets, and `is_target` is cleared for those that are reached.
-    `indptr` and `arcs` list the arcs that leave each node, `length` is by arc. Fills `tree_arcs`
-    (arcs of the tree, parents first) and `tree_parent` (entry of each arc's parent, -1 at the
-    root). `distance`, `entering` and `entry_at` are work arrays by node; nodes of the tree have the
-    distance 0.
+    -1 if a target is unreachable. The method repeatedly adds the path to the nearest target (of
+    equal ones that with the lowest number) and continues the search from the entire tree (Takahashi
+    and Matsuyama, Math. Japonica 24, 1980). `missing` is the number of targets, and `is_target` is
+    cleared for those that are reached. `indptr` and `arcs` list the arcs that leave each node,
+    `length` is by arc. Fills `tree_arcs` (arcs of the tree, parents first) and `tree_parent` (entry
+    of each arc's parent, -1 at the root). `distance`, `entering` and `entry_at` are work arrays by
+    node; nodes of the tree have the distance 0.
     """
     distance[:] = np.inf
     entering[:] = -1
@@ -152,10 +151,11 @@ def _measure_arcs(
     price: Float64Array,
     length: Float64Array,
 ) -> None:
-    """Fill `price` by link and `length` by arc from the current load of the links.
+    """Compute how unwelcome each arc is for the next tree: longer if its links are more loaded.
 
-    The price of a link is cost * exp(steep * (load / maximum load - 1)). The length of an arc is
-    the sum of the prices of its links, `path_links[path_indptr[a]:path_indptr[a + 1]]` for arc a.
+    Fills `price` by link and `length` by arc. The price of a link is cost * exp(steep * (load /
+    maximum load - 1)). The length of an arc is the sum of the prices of its links,
+    `path_links[path_indptr[a]:path_indptr[a + 1]]` for arc a.
     """
     fullest = max(load.max(), 1e-300)
     for link in range(len(cost)):

@@ -258,9 +258,10 @@ def _get_simulator_options(choices: GroupChoices) -> dict[str, str]:
 
 
 def _run_one_by_one(wishes: Sequence[GroupWish], times: Sequence[GroupTime]) -> GroupTime:
-    """Return the end of all groups if they run one after the other, in the order of their starts.
+    """Return the time at which all groups have ended if they run one after the other.
 
-    A group begins at its start, or at the end of the group before it if that is later.
+    They run in the order of their starts. A group begins at its start, or at the end of the group
+    before it if that is later. `times`: duration of each group.
     """
     total = GroupTime(0, 0)
     for number in sorted(range(len(wishes)), key=lambda number: wishes[number].start_ns):
@@ -295,15 +296,14 @@ def _plan_separately(
     choices: GroupChoices,
     progress: _Progress,
 ) -> tuple[list[_SeparateAlgorithm], dict[int, str]]:
-    """Find the fastest algorithm of each group in isolation, and the groups that were not searched.
+    """Find the fastest algorithm of each group in isolation; also return the groups not searched.
 
     Candidates for every group are the packed trees of this package and the algorithm of the
     synthesizer `choices.name`, if it supports the request. The faster one by simulated time is
-    taken; of equally fast ones the packed trees.
-
-    All groups share one budget for the synthesizer: `choices.work` steps within the budget of the
-    plan. If it is exhausted before a group, the synthesizer is not run for this group. The second
-    result then has the limit that was reached, by group number from 0.
+    taken; of equally fast ones the packed trees. All groups share one budget for the synthesizer:
+    `choices.work` steps within the budget of the plan. If it is exhausted before a group, the
+    synthesizer is not run for this group. The second result then has the limit that was reached, by
+    group number from 0.
     """
     fastest: list[_SeparateAlgorithm] = []
     not_tried: dict[int, str] = {}

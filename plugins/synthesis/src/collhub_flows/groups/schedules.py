@@ -95,16 +95,14 @@ def find_fastest_schedule(
     effort: float = 1.0,
     budget: SearchBudget | None = None,
 ) -> GroupSchedule:
-    """Return the joint schedule of all groups with the minimum planned time.
+    """Search for the joint schedule of all groups with the minimum planned time.
 
-    Of equal times the first schedule is returned. Packings with more and more trees per share are
-    tried, each with its pieces cut into more and more parts. A packing ends when pieces are smaller
-    than a byte, when there are too many jobs, or when the time is within `_GOOD_RATIO` of its
-    bound.
-
-    `effort`: fraction of the usual number of searches. `budget`: at a limit its `is_reached` is
-    set, and the best schedule so far is returned. Raises `InputError` for too many shares, and for
-    members that cannot be reached.
+    Packings with more and more trees per share are tried, each with its pieces cut into more and
+    more parts. A packing ends when pieces are smaller than a byte, when there are too many jobs, or
+    when the time is within `_GOOD_RATIO` of its bound. Of equal times the first schedule is
+    returned. `effort`: fraction of the usual number of searches. `budget`: at a limit its
+    `is_reached` is set, and the best schedule so far is returned. Raises `InputError` for too many
+    shares, and for members that cannot be reached.
     """
     budget = budget or SearchBudget()
     shares = Shares.of(wishes)
@@ -141,9 +139,9 @@ def pack_trees(
 ) -> Trees:
     """Pack trees that load the links evenly, for `pieces_each` equal pieces of every share.
 
-    A piece that is only summed or only distributed has one tree. A piece that is summed and then
-    distributed has two. The result is deterministic. Raises `InputError` if the network has no
-    arcs, or if a member is unreachable.
+    A share is a part of a group's data. A piece that is only summed or only distributed has one
+    tree; a piece that is summed and then distributed has two. The result is deterministic. Raises
+    `InputError` if the network has no arcs, or if a member is unreachable.
     """
     # Imported here, because the import of numba takes a second.
     from collhub_flows.groups.kernels import pack
@@ -254,10 +252,10 @@ def cut_seconds(topology: Topology, endpoints: _Ends, size: Float64Array) -> flo
 
 
 def _assign_trees(shares: Shares, share: Int64Array) -> tuple[Int64Array, BoolArray]:
-    """Return the piece and the direction (True: inward) of every tree, sorted by piece.
+    """Decide which trees the pieces of data need: to sum a piece, to distribute it, or both.
 
-    `share`: share of every piece. A piece that is summed has an inward tree, a piece that is
-    distributed an outward one. If a piece has both, the inward one comes first.
+    `share`: share of every piece. Returns for every tree its piece and whether it leads inward
+    (sums), sorted by piece. If a piece has both trees, the inward one comes first.
     """
     inward = np.flatnonzero(shares.gathers[share])
     outward = np.flatnonzero(shares.spreads[share])
@@ -327,10 +325,10 @@ class _Ends:
 
     @classmethod
     def of(cls, wishes: Sequence[GroupWish], shares: Shares) -> _Ends:
-        """List the givers and the takers of every share.
+        """List for every share the NPUs that have its data (givers) and need it (takers).
 
-        Givers are all members for a sum, else its root; takers are all members, or the single
-        target.
+        Givers are all members for a sum, else the share's root; takers are all members, or the
+        single target.
         """
         givers, takers = [], []
         for share in range(len(shares)):
@@ -350,10 +348,11 @@ def _create_table(rows: Sequence[Sequence[int]]) -> tuple[Int64Array, Int64Array
 def _count_leaving(
     first: Int64Array, last: Int64Array, weight: Float64Array, nodes: int
 ) -> Float64Array:
-    """Return the weight that leaves each prefix of an order of nodes; float64[nodes + 1].
+    """Compute how much weight leaves each prefix of an order of nodes; float64[nodes + 1].
 
-    Row i leaves the prefix of s nodes if `first[i]` < s <= `last[i]`. Sums below 1e-9 of the total
-    weight are set to 0, because they are rounding errors.
+    Entry s belongs to the first s nodes of the order. Row i, with `weight[i]`, leaves them if
+    `first[i]` < s <= `last[i]` (positions in the order). Sums below 1e-9 of the total weight are
+    set to 0, because they are rounding errors.
     """
     rows = np.flatnonzero(first < last)
     gained = np.bincount(first[rows] + 1, weight[rows], nodes + 1)

@@ -214,9 +214,10 @@ def _create_columns(
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, BoolArray, Float64Array]:
     """Return the columns of the shares of one group, without shares that stay on their rank.
 
-    The columns are group, row among all shares of the group, root (NPU), target (NPU, -1 for all),
-    whether the share is summed, whether it is distributed, and bytes. The root of a sum is the NPU
-    where it ends; for sums that all members need, the members are roots in round robin order.
+    A share is a part of the data with one root. The columns are group (`number`), row among all
+    shares of the group, root (NPU), target (NPU, -1 for all), whether the share is summed, whether
+    it is distributed, and bytes. The root of a sum is the NPU where it ends; for sums that all
+    members need, the members are roots in round robin order.
     """
     chunks = create_share_chunks(wish, 1)
     members = np.asarray(wish.npus)
@@ -271,7 +272,7 @@ class Pieces:
         return cls(share, begin - first[share], units, counted_positions(counts), share_units)
 
     def cut(self, parts: int) -> Pieces:
-        """Divide every piece into `parts` equal, adjacent parts.
+        """Divide every piece of data into `parts` equal, adjacent parts.
 
         A unit becomes 1 / `parts` of the previous unit. Within a share, the first parts of all
         pieces get lower numbers than all second parts.
@@ -312,10 +313,11 @@ class Trees:
         return group_of_entry(self.indptr)
 
     def cut(self, parts: int) -> Trees:
-        """Return the trees for pieces that are divided into `parts` parts: one copy per part.
+        """Return the trees for pieces that are divided: one copy of a tree per part.
 
-        Part k of piece p is piece p * parts + k. The copies of a tree are adjacent and have the
-        same arcs and direction; parents refer to entries of the same copy.
+        `parts`: parts of each piece. Part k of piece p is piece p * parts + k. The copies of a tree
+        are adjacent and have the same arcs and direction; parents refer to entries of the same
+        copy.
         """
         trees = len(self.piece)
         # Copies of a tree are adjacent, so that its pieces are in order.
