@@ -66,11 +66,11 @@ class Translations:
         return int(node[0])
 
     def shift_cells(self, chunks_of_node: int) -> Int64Array:
-        """Return the cell at a node of each cell of an in-link's source: int64[in-links, cells].
+        """Translate cells of each in-link's source to cells of the node: int64[in-links, cells].
 
-        Cell `g * chunks_of_node + r` at a node is chunk r of the node that is g before it. The
-        columns are the cells as numbered at the source of the in-link; the values are their numbers
-        at the node.
+        A cell is a chunk numbered relative to a node: cell `g * chunks_of_node + r` of a node is
+        chunk r of the node that is g before it. Column x of in-link j is the number at the node of
+        the chunk that is cell x at the source of j.
         """
         cells = np.arange(len(self.in_link) * chunks_of_node)
         back = self._negate(self.difference)

@@ -65,16 +65,17 @@ class TimeCut:
         return TimeCut(self.time_ps - self.since_ps)
 
     def with_later(self, node: int, since_ps: int) -> TimeCut:
-        """Return a copy of the cut in which `node` changes sides at `since_ps`."""
+        """Return a copy of the cut in which `node` is on the far side from `since_ps` on."""
         since = self.since_ps.copy()
         since[node] = since_ps
         return TimeCut(since)
 
     def count_possible(self, network: LinkNetwork, times: LinkTimes) -> int:
-        """Return the maximum number of messages that can cross the cut before its time.
+        """Return how many messages can cross the cut at most.
 
-        A message crosses if it starts at or after the time at which its source changes sides, and
-        arrives before its destination changes sides. A link starts one message per busy time.
+        From its time `since_ps` on, a node is on the far side. A message crosses if it starts when
+        its source is on the far side, and arrives before its destination is. A link starts one
+        message per busy time.
         """
         begin, end = self.since_ps[network.source], self.since_ps[network.destination]
         crossing = -((begin + times.arrival - end) // times.busy)
@@ -97,11 +98,12 @@ class TimeCuts:
         self._far = np.minimum(paths.lengths(nodes), _UNREACHABLE_PS)
 
     def of_set(self, nodes: BoolArray) -> TimeCut:
-        """Return the cut for the data that must leave a node set (bool[nodes]).
+        """Return the cut in time for the data that must leave a node set (bool[nodes]).
 
-        Nodes outside the set change sides when the last message can have crossed a link out of the
-        set. If every member needs the data, a node outside changes sides later by its distance from
-        the nearest end of such a link, but not later than the last member.
+        A cut gives each node the time from which it is on the far side. It is 0 for the nodes of
+        the set. Each other node gets the time at which the last message can have crossed a link out
+        of the set. If every member needs the data, its distance from the nearest end of such a link
+        is added, up to the time of the last member.
         """
         network = self._network
         leaves = nodes[network.source] & ~nodes[network.destination]
@@ -119,10 +121,11 @@ class TimeCuts:
         return TimeCut(np.minimum(since, last))
 
     def of_distance(self) -> TimeCut:
-        """Return the cut for the longest shortest path from a sender to a receiver.
+        """Return the cut in time for the longest shortest path from a sender to a receiver.
 
-        A node changes sides when data of this sender can reach it first, but not later than this
-        receiver. Pairs without a path are ignored.
+        A cut gives each node the time from which it is on the far side: the time at which data of
+        this sender can reach it first, but at most that of this receiver. Pairs without a path are
+        ignored.
         """
         senders, receivers = self._demand.get_senders_and_receivers()
         between = np.where(np.outer(senders, receivers), self._far, -1)
@@ -131,7 +134,7 @@ class TimeCuts:
         return TimeCut(np.minimum(self._far[start], max(0, between[start, last])))
 
     def raise_one_node(self, cut: TimeCut) -> TimeCut:
-        """Return the latest valid cut in which one node changes sides later than in `cut`.
+        """Return the latest valid cut that differs from `cut` by a later time of one node.
 
         It is valid because, after the last message has reached the neighbours of the node, some
         data must still come from them. The given cut is returned if there is none, and for
@@ -148,11 +151,11 @@ class TimeCuts:
         return best
 
     def _find_latest(self, cut: TimeCut, node: int, max_ps: int) -> TimeCut:
-        """Return the valid cut in which `node` changes sides as late as possible, up to `max_ps`.
+        """Return the valid cut in which `node` has the latest time, at most `max_ps`.
 
-        A cut is valid if fewer messages can cross it than must. `cut` must be valid, and is
-        returned if no later time of the node is. The search is a bisection between the time of the
-        cut and `max_ps`; it assumes that all times before a valid one are valid.
+        A cut is valid if fewer messages can cross it than must. `cut` must be valid; it is returned
+        if no later time of the node is. The search is a bisection between the node's time in `cut`
+        and `max_ps`; it assumes that all times before a valid one are valid.
         """
         best, high = cut, max_ps
         while best.time_ps < high:

@@ -159,10 +159,11 @@ class _Phases:
         return schedule
 
     def replay(self, progress: Progress) -> bool:
-        """Verify every distinct spreading; return whether a replay could verify all of them.
+        """Verify the schedules of all phases; return whether a replay could verify all of them.
 
-        Raises `InputError` for an invalid spreading. A reversed one is valid if it is valid
-        forwards, so it is verified forwards.
+        Each distinct spreading (schedule that brings chunks to all NPUs) is verified once. One that
+        is reversed in time for a reduction is verified forwards, because it is valid if it is valid
+        forwards. Raises `InputError` for an invalid one.
         """
         # A spreading that is used for both phases is verified once.
         distinct_spreads = dict.fromkeys(self.spreads)
@@ -250,9 +251,10 @@ def _build_spread(
 ) -> list[SynthesisCandidate]:
     """Build the candidates for an all-gather or broadcast with `pieces` chunks per part of a rank.
 
-    All have the form "spread". First come those of the planned spreading, unless `prospects` (times
-    of earlier candidates) rule it out. Then come those of the free spreadings, which have no fixed
-    order on links. The index of a variant is the number of the spreading. The list may be empty.
+    All have the form "spread". A spreading is a schedule that brings the chunks to all NPUs. First
+    come the candidates of the planned one, unless `prospects` (times of earlier candidates) rule it
+    out. Then come those of the free spreadings, which have no fixed order on links. The index of a
+    variant is the number of the spreading. The list may be empty.
     """
     parts = setting.cut(pieces)
     trials = Trials(prospects.of_part("forwards"), pieces)
@@ -273,10 +275,11 @@ def _build_collect(
 ) -> list[SynthesisCandidate]:
     """Build the candidates for a reduce-scatter or reduce with `pieces` chunks per part of a rank.
 
-    All have the form "reversed": a spreading on the transposed network, reversed in time. First
-    come those of the planned spreading, unless `prospects` (times of earlier candidates) rule it
-    out. Then come those of the free spreadings, which have no fixed order on links. The index of a
-    variant is the number of the spreading. The list may be empty.
+    All have the form "reversed": a spreading (schedule that brings chunks to all NPUs) on the
+    transposed network, reversed in time. First come the candidates of the planned one, unless
+    `prospects` (times of earlier candidates) rule it out. Then come those of the free spreadings,
+    which have no fixed order on links. The index of a variant is the number of the spreading. The
+    list may be empty.
     """
     parts = setting.cut(pieces)
     unit_count, target = parts[0].unit_count, setting.members[parts[1].target]
@@ -428,10 +431,11 @@ def _create_task(
 def _create_transposed_task(
     setting: Setting, unit_count: int, origin: Int64Array, trials: Trials
 ) -> SpreadTask:
-    """Create the task of spreading on the transposed network, whose result is reversed later.
+    """Create the task to bring chunks to all NPUs on the transposed network, to be reversed later.
 
-    `origin`: node of each chunk. `unit_count`: units of the full buffer, which determine the
-    message size. If every link has an equal link in the opposite direction and there are no
+    Reversed in time, the result is a reduction on the network itself. `origin`: node of each chunk.
+    `unit_count`: units of the full buffer, which determine the message size. `trials`: times of
+    earlier plans. If every link has an equal link in the opposite direction and there are no
     switches, the network itself is used.
     """
     network, times = setting.network, setting.link_times(unit_count)
@@ -457,9 +461,10 @@ def _spread_for_reduction(task: SpreadTask, times: LinkTimes, progress: Progress
 
 
 def _measure_reversed_ps(setting: Setting, result: SpreadResult, times: LinkTimes) -> int:
-    """Return the time in ps of a spreading that is reversed into a reduction, after retiming.
+    """Return the time in ps of a reduction that is a spreading reversed in time.
 
-    `times`: link times of the original network.
+    `result`: the spreading, a schedule that brings chunks to all NPUs. Reversed, its transfers are
+    started as early as possible. `times`: link times of the original network.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.retiming import retime

@@ -71,15 +71,15 @@ class Prospects:
         return min(times.values(), default=math.inf)
 
     def is_promising(self, variant: Variant, pieces: int) -> bool:
-        """Return whether to try a variant with `pieces` chunks, given its times with fewer chunks.
+        """Return whether to try a variant with `pieces` chunks per part, given its earlier times.
 
-        True if the variant was tried with fewer than `_MIN_TRIALS` smaller counts. Otherwise both
-        conditions must hold:
+        A variant is a form of algorithm with a spreading and a window rule, whatever the number of
+        chunks. True if it was tried with fewer than `_MIN_TRIALS` smaller numbers. Otherwise, of
+        its last `_MIN_TRIALS` numbers,
 
-        - with one of its last `_MIN_TRIALS` counts, its remaining gain may suffice to reach the
-          fastest variant (`_may_catch_up`)
-        - with one of them it takes at most `_max_slowdown` times as long as the fastest variant, or
-          it still becomes clearly faster with more chunks (`_gains`)
+        - one must show that it may still reach the fastest variant (`_may_catch_up`), and
+        - with one, it must take at most `_max_slowdown` times as long as the fastest variant, or it
+          must still become clearly faster with more chunks (`_gains`)
         """
         # Piece counts without a trial of the variant are ignored.
         tried = [
@@ -95,11 +95,11 @@ class Prospects:
     def _may_catch_up(self, variant: Variant, tried: Sequence[int], rung: int) -> bool:
         """Return whether a variant may still reach the fastest one, judged with `rung` chunks.
 
-        `tried`: the chunk counts with times of the variant, ascending. With the largest count of at
-        most `rung` / `_MIN_COUNT_RATIO`, it took longer by some gain (0 if it was faster). It is
-        assumed that it can still gain at most `_REMAINING_GAINS` times that; the result must be
-        within the factor `_MAX_FINAL_SLOWDOWN` of the fastest variant with `rung` chunks. True if
-        there is no such count, or the time of the variant is infinite.
+        `tried`: the numbers of chunks for which the variant has a time, ascending. Compared with
+        the largest of them that is at most `rung` / `_MIN_COUNT_RATIO`, it gained some time (0 if
+        it became slower). It is assumed to gain at most `_REMAINING_GAINS` times as much with more
+        chunks. Then it must be within the factor `_MAX_FINAL_SLOWDOWN` of the fastest variant with
+        `rung` chunks. True if there is no such number, or if its time is infinite.
         """
         time_ps, fewer = (
             self._times[rung][variant],
@@ -138,10 +138,11 @@ class Prospects:
         return self._times[most_pieces][variant] < required_gain * self._times[fewer[-1]][variant]
 
     def is_worth_building(self, form: str, index: int, pieces: int) -> bool:
-        """Return whether to build spreading `index` of a form with this number of pieces.
+        """Return whether to build number `index` of a form's spreadings with this number of pieces.
 
-        True if none of its variants (window rules) has a recorded time, and if one of them is
-        promising.
+        A spreading is a schedule that brings chunks to all NPUs; its variants differ by the window
+        rule (limit of messages in flight). True if none of them has a recorded time yet, or if one
+        of them is promising.
         """
         variants = {variant for times in self._times.values() for variant in times}
         known = [variant for variant in variants if (variant.form, variant.index) == (form, index)]

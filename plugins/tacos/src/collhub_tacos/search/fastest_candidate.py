@@ -103,12 +103,12 @@ class _BestCandidate:
         return self._compared is not None and self._compared[0] <= limit_ps
 
     def keep(self, candidate: SynthesisCandidate) -> None:
-        """Record a candidate if it is faster than those before; of equal ones keep the first.
+        """Record a candidate if it is the fastest of its kind so far; of equal ones keep the first.
 
-        There are two kinds of comparison. Candidates with an algorithm, and those of at most
-        `MAX_COMPARED_TRANSFERS` transfers if times are simulated, compete with each other across
-        all forms, by their evaluated time (`_compare`). All others compete by `time_ps` within
-        their form.
+        Candidates with an algorithm, and, if times are simulated, those of at most
+        `MAX_COMPARED_TRANSFERS` transfers compete with each other across all forms, by their
+        evaluated time (`_compare`). All others compete by their planned time `time_ps`, and only
+        within their form.
         """
         is_small = candidate.num_transfers <= MAX_COMPARED_TRANSFERS
         if candidate.algorithm is not None or (self._is_simulated and is_small):

@@ -202,16 +202,16 @@ def _find_later_start(
     patience: Int64Array,
     has_waited: BoolArray,
 ) -> int:
-    """Return when the message of a link should start instead (ps), `_UNCHANGED` or `_NEVER`.
+    """Decide whether the message of a link should start later; return the new start in ps.
 
-    `best`: the log entry of the source that would be delivered now, -1 for none. `latest`: number
-    of log entries at the start of the message. `end`: number of all entries. `supply`: total rate
-    of links that can bring each chunk to the destination.
+    Returns `_UNCHANGED` if entry `best` of the source's log is to be delivered now, and `_NEVER` if
+    the source has no chunk that the destination lacks. `best`: -1 if it has none so far. `latest`:
+    number of log entries at the start of the message; `end`: number of all. `supply`: total rate of
+    the links that can bring each chunk to the destination.
 
-    The message starts later, once and by at most `patience`, if a chunk with a lower supply than
-    `best` arrives at the source by then. Without a useful entry, it starts with the next useful
-    one, whatever its time, and `first` of the link advances to it; without any, the result is
-    `_NEVER`. Otherwise `best` is delivered now (`_UNCHANGED`). Updates `has_waited`.
+    A message starts later, once and by at most `patience`, if a chunk with a lower supply than
+    `best` arrives at the source by then. Otherwise, if `best` is -1, it starts with the next useful
+    entry, whatever its time, and `first` of the link advances to it. `has_waited` is updated.
     """
     start_time = _UNCHANGED
     rarest = best

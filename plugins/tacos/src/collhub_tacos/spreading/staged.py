@@ -154,9 +154,10 @@ class _Growth:
         )
 
     def plan(self, network: LinkNetwork) -> RoutePlan | None:
-        """Return the transfers as a plan on the arcs of a network, None if an arc is missing.
+        """Return the transfers as a plan of routes over arcs of a network, None if one is missing.
 
-        Transfers keep their order and their parents. The network must have at least one arc.
+        An arc connects two NPUs. Transfers keep their order and their parents. The network must
+        have at least one arc.
         """
         # Arcs are sorted by destination, then by source, so these keys ascend.
         key = network.destination * network.num_nodes + network.source
