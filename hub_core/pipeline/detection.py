@@ -302,8 +302,9 @@ def _create_json_error(
     if head.hub_schema:
         message = f"no {noun} reads the schema {head.hub_schema!r:.60}"
     elif head.is_object:
-        members = ", ".join(f"{member!r:.40}" for member in head.members[:6]) or "none"
-        message = f"no {noun} recognises this JSON object with the members {members}"
+        members = ", ".join(f"{member!r:.40}" for member in head.members[:6])
+        described = f"with the members {members}" if members else "without members"
+        message = f"no {noun} recognises this JSON object {described}"
     else:
         message = f"no {noun} recognises this JSON list"
     nearest = _find_nearest_format(head, registry)

@@ -25,6 +25,7 @@ from hub_core.pipeline.inputs import PathText
 from hub_core.plugin_api import (
     Artifact,
     Format,
+    FormatReader,
     Selection,
     SelectionWriter,
     ServedCalls,
@@ -36,6 +37,7 @@ from hub_core.plugin_api.formats import (
     Layout,
     MeasuredGain,
     TopologyWriter,
+    WorkloadReader,
     WorkloadWriter,
 )
 from hub_core.plugin_api.outputs import (
@@ -269,12 +271,14 @@ class SelectionFolders:
             raise misfit(writer, f"reads {type(calls).__name__}, expected a list of ServedCalls")
         return calls
 
-    def formats_of(self, name: str, content: bytes) -> list[str]:
+    def formats_of(self, name: str, content: bytes, *, may_be_input: bool = False) -> list[str]:
         """Return the names of the formats that a single tuner file may have.
 
         Among the formats with the suffix of `name` (its case is ignored), those whose signature is
         in the first 64 KiB are returned or, if there are none, all of them. If no format has the
-        suffix, all formats with a matching signature are returned.
+        suffix, all formats with a matching signature are returned. `may_be_input`: the file may
+        also be an algorithm or a job, so that a suffix that one of their readers has too, such as
+        `.json`, does not count without the signature.
         """
         formats = [provided.offer.format for provided in self.registry.all(SelectionWriter)]
         by_suffix = [form for form in formats if name.lower().endswith(form.suffixes)]
@@ -283,6 +287,14 @@ class SelectionFolders:
             for form in by_suffix or formats
             if form.signature and re.search(form.signature, content[:_SEARCHED_BYTES])
         ]
+        if may_be_input and not by_content:
+            readers = (*self.registry.all(FormatReader), *self.registry.all(WorkloadReader))
+            taken = {suffix for reader in readers for suffix in reader.offer.format.suffixes}
+            by_suffix = [
+                form
+                for form in by_suffix
+                if not any(name.lower().endswith(suffix) for suffix in taken & {*form.suffixes})
+            ]
         return [form.name for form in by_content or by_suffix]
 
     def admit(self, folder: str, *, force: bool) -> None:

@@ -56,6 +56,7 @@ def test_extensions_before_the_schema_do_not_decide(tmp_path: Path) -> None:
         ('{"npus": 4, "links": []}', ("nearest format is topology-json", "describes a topology")),
         ('{"zzz": 1}', ("recognises this JSON object with the members 'zzz'",)),
         ("[1, 2]", ("recognises this JSON list",)),
+        ("{}", ("recognises this JSON object without members; name the format with --from",)),
         ("hello there", ("is not JSON: it begins with 'hello there'",)),
     ],
 )

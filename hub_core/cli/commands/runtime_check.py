@@ -347,7 +347,8 @@ def find_tuner_format(session: Session, source: str, name: str | None) -> str | 
         return name if name in known else None
     if not os.path.isfile(source):
         return None
-    formats = session.selection_folders().formats_of(source, _read(source))
+    folders = session.selection_folders()
+    formats = folders.formats_of(source, _read(source), may_be_input=True)
     if len(formats) > 1:
         message = f"may be of the formats {', '.join(formats)}, which interpret it differently"
         cure = f"name one: --from {formats[0]}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from collhub_nccl.options import NcclxTunerOptions, RcclTunerOptions, TunerOptions
@@ -37,6 +39,23 @@ def _read(
 def _codes(text: str, reader: Reader = read.read) -> list[tuple[str, int | None]]:
     _, found = _read(text, reader)
     return [(one.code, one.location.line) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        # Without the member `rules` nothing but the suffix speaks for a tuner file.
+        ("{}", "unknown-format"),
+        ("[1, 2]", "unknown-format"),
+        ('{"rules": 3}', "not-a-rule"),
+    ],
+)
+def test_json_is_a_tuner_file_if_it_has_rules(
+    collhub: Any, tmp_path: Path, content: str, rule: str
+) -> None:
+    (tmp_path / "a.json").write_text(content)
+    run = collhub("verify", tmp_path / "a.json")
+    assert [line.rpartition(" ")[2] for line in run.error_lines] == [f"[{rule}]"]
 
 
 def test_a_file_with_lines_for_all_sizes_has_no_faults() -> None:
