@@ -56,8 +56,13 @@ class RankFile:
 
 
 def located(error: WireError, file: str, offset: int = 0) -> TraceError:
-    """Convert an error to one of a file; `offset`: position of the buffer in the file."""
-    return TraceError(error.reason, file, code=error.code, byte=error.position + offset)
+    """Convert an error to one of a file; `offset`: position of the buffer in the file.
+
+    The cure is that of a file that is cut or has another format for the code `truncated`, else "".
+    """
+    cure = "copy the file again; it must be a Chakra trace" if error.code == "truncated" else ""
+    byte = error.position + offset
+    return TraceError(error.reason, file, code=error.code, byte=byte, cure=cure)
 
 
 class Batch:

@@ -147,9 +147,14 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
     `1MiB` is one size; `1MiB..1GiB` are the sizes from the first up to the last, each twice the
     previous one. The last one belongs to the range only if doubling reaches it exactly. Raises
-    `UsageError` for a text that is no size, and for a range whose end is below its start.
+    `UsageError` for a text that is no size, and for a range without one of its ends or whose end
+    is below its start.
     """
     first, dots, last = text.partition("..")
+    if dots and not (first and last):
+        missing_end = "first" if last else "last"
+        message = f"the range of sizes {text[:64]!r} has no {missing_end} size"
+        raise UsageError(message, cure="write for example 1MiB..1GiB")
     sizes = [parse_size(first)]
     if not dots:
         return tuple(sizes)

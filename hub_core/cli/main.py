@@ -343,7 +343,15 @@ def _report_usage(error: click.ClickException) -> int:
             print_line(line)
         return int(ExitCode.DONE)
     hint = f"; see '{context.command_path} --help'" if context is not None else ""
-    print_error(error.format_message().rstrip(".") + hint)
+    message = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption):
+        # Versions of click differ in their texts and in the options that they propose.
+        message = f"there is no option {error.option_name!r} here"
+        parameters = context.command.params if context is not None else ()
+        known = [name for parameter in parameters for name in parameter.opts]
+        if cure := closest(error.option_name, known):
+            message += f"; {cure}"
+    print_error(message + hint)
     return int(ExitCode.USAGE)
 
 

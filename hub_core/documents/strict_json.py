@@ -65,7 +65,7 @@ def parse_json_object(content: bytes, file: str, allow_nan: bool = False) -> Jso
     if not start and not content.strip(_BLANKS):
         _fail(file, "the file is empty, a JSON document was expected")
     if start[:1] != b"{":
-        cure = "see 'collhub formats', or name the format with --from"
+        cure = "give a file that begins with {"
         _fail(file, "this is not a JSON object", cure=cure)
     try:
         return _parse(content, allow_nan)

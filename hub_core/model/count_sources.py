@@ -203,15 +203,15 @@ def read_counts(content: bytes, name: str, kind: CollectiveKind, num_ranks: int)
 def _parse_csv(text: str, name: str) -> list[list[object]]:
     """Return the integers of every line that has a cell with text; negative ones are accepted.
 
-    Raises `InputError` (code `invalid-counts`) with line and column for any other cell, also for an
-    empty one; `name`: name of the file in the message.
+    Raises `InputError` (code `invalid-counts`) with line and column, both from 1, for any other
+    cell, also for an empty one; `name`: name of the file in the message.
     """
     rows: list[list[object]] = []
     for line, cells in enumerate(csv.reader(io.StringIO(text)), 1):
         if not any(cell.strip() for cell in cells):
             continue
         row: list[object] = []
-        for column, cell in enumerate(cells):
+        for column, cell in enumerate(cells, 1):
             try:
                 row.append(int(cell))
             except ValueError:

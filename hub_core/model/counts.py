@@ -44,14 +44,15 @@ class UnitCounts:
         total = 0
         for row, values in enumerate(rows):
             expected = len(rows) if is_per_pair else len(values)
-            position = f"{name}: row {row}" if is_per_pair else name
             if len(values) != expected:
                 raise _error(
-                    f"{position} has {len(values)} counts, expected {expected}: one per rank",
+                    f"{name}: the row of rank {row} has {len(values)} counts, expected {expected}: "
+                    "one per rank",
                     "give a square table: row i has the units that rank i sends to each rank",
                 )
             for column, value in enumerate(values):
-                at = f"{position}, column {column}" if is_per_pair else f"{position}, rank {column}"
+                at = f"{name}: rank {row} to " if is_per_pair else f"{name}: "
+                at += f"rank {column}"
                 if not isinstance(value, int) or isinstance(value, bool):
                     raise _error(
                         f"{at}: {str(value)[:40]!r} is no integer, expected units of 0 or more",
@@ -174,7 +175,7 @@ def _to_rows(table: object, is_per_pair: bool, name: str) -> list[list[object]]:
     rows: list[list[object]] = []
     for row, entries in enumerate(values if is_per_pair else [values]):
         if not isinstance(entries, sequence):
-            raise _error(f"{name}: row {row} is no list, expected {shape}", cure)
+            raise _error(f"{name}: the row of rank {row} is no list, expected {shape}", cure)
         if not is_per_pair and any(isinstance(entry, sequence) for entry in entries):
             raise _error(f"{name}: the table has rows, expected {shape}", cure)
         rows.append(list(entries))

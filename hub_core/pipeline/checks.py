@@ -183,7 +183,7 @@ def checks_of(subject: Subject, registry: Registry) -> list[Provided[Check]]:
 
 
 def find_check(name: str, subject: Subject, registry: Registry) -> Provided[Check]:
-    """Find the check of this name and subject.
+    """Find the check of this name and subject; messages call a check of RUNTIME a runtime.
 
     Raises `UsageError` for an unknown name; the remedy is the closest check of the subject or, if
     none is close, all of them. If a plugin that is not loaded may provide the name, `PluginError`
@@ -191,10 +191,11 @@ def find_check(name: str, subject: Subject, registry: Registry) -> Provided[Chec
     `PluginError` if several plugins offer the name.
     """
     known = [check.name for check in checks_of(subject, registry)]
-    everything = f"checks of that subject: {', '.join(known) or 'none'}"
+    noun = "runtime" if subject is Subject.RUNTIME else "check"
+    everything = f"the {noun}s are {', '.join(known) or 'none'}"
     if name not in (check.name for check in registry.all(Check)):
         # Only names of checks with this subject are suggested.
-        raise registry.unknown_name(f"there is no check {name!r}", name, known, everything)
+        raise registry.unknown_name(f"there is no {noun} {name!r}", name, known, everything)
     check = registry.find(Check, name)
     if check.offer.subject is not subject:
         message = f"{name!r} checks a subject {check.offer.subject}, not {subject}"

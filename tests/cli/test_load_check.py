@@ -125,7 +125,7 @@ def test_the_version_is_a_field_of_the_report(collhub, rccl_xml: Path) -> None:
         ("rccl@7", "runtime rccl: version 7 is ambiguous; ROCm 5.5 to 7.12 use such files"),
         ("rccl@", "runtime rccl: '' is not a version"),
         ("rccl@newst", "did you mean 'newest'?"),
-        ("rcl@7.12", "there is no check 'rcl'; did you mean 'rccl'?"),
+        ("rcl@7.12", "there is no runtime 'rcl'; did you mean 'rccl'?"),
         ("executor@2.18", "runtime executor: version 2.18 is not known; NCCL 2.23 use such files"),
         ("msccl@3", "runtime msccl: version 3 is not known; NCCL 2.12 use such files"),
     ],

@@ -176,6 +176,18 @@ def test_wrong_usage_is_one_line_and_exit_2(collhub, arguments: list[str]) -> No
     assert re.fullmatch(r"error: .*; see 'collhub.* --help'\n", run.err)
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--lst", "there is no option '--lst' here; did you mean '--list'?"),
+        ("--xyzzy", "there is no option '--xyzzy' here"),
+    ],
+)
+def test_an_unknown_option_names_the_closest(collhub, option: str, message: str) -> None:
+    run = collhub("transform", "a", option)
+    assert run.err == f"error: {message}; see 'collhub transform --help'\n"
+
+
 def failing(error: BaseException):
     @click.command()
     def command() -> None:

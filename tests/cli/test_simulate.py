@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,13 @@ def test_sizes_of_a_range_double() -> None:
 def test_a_range_that_ends_below_its_start_is_refused() -> None:
     with pytest.raises(UsageError, match="ends below its start"):
         parse_sizes("2KiB..1KiB")
+
+
+@pytest.mark.parametrize(("text", "missing"), [("1KiB..", "last"), ("..1KiB", "first")])
+def test_a_range_of_sizes_has_both_ends(text: str, missing: str) -> None:
+    message = f"the range of sizes '{text}' has no {missing} size; write for example 1MiB..1GiB"
+    with pytest.raises(UsageError, match=re.escape(message)):
+        parse_sizes(text)
 
 
 def test_messages_in_bytes_of_an_unknown_collective_have_no_bandwidth(

@@ -54,15 +54,15 @@ def exchange(table: list[list[int]]) -> Algorithm:
 @pytest.mark.parametrize(
     ("table", "is_per_pair", "text"),
     [
-        ([[1, 2], [3]], True, "t.csv: row 1 has 1 counts, expected 2"),
-        ([[1, -2], [3, 4]], True, "t.csv: row 0, column 1: -2 is negative, expected units of 0"),
-        ([4, -1], False, "t.csv, rank 1: -1 is negative"),
-        ([[1, 2.5], [3, 4]], True, "row 0, column 1: '2.5' is no integer"),
-        ([[True, 1], [3, 4]], True, "row 0, column 0: 'True' is no integer"),
+        ([[1, 2], [3]], True, "t.csv: the row of rank 1 has 1 counts, expected 2"),
+        ([[1, -2], [3, 4]], True, "t.csv: rank 0 to rank 1: -2 is negative, expected units of 0"),
+        ([4, -1], False, "t.csv: rank 1: -1 is negative"),
+        ([[1, 2.5], [3, 4]], True, "rank 0 to rank 1: '2.5' is no integer"),
+        ([[True, 1], [3, 4]], True, "rank 0 to rank 0: 'True' is no integer"),
         ([[0, 0], [0, 0]], True, "the counts sum to 0 units, expected 1..2^62"),
         ([2**62, 1], False, "expected 1..2^62"),
         ([], True, "the table is no list or empty, expected a list of n rows of n integers"),
-        ([1, 2], True, "row 0 is no list"),
+        ([1, 2], True, "the row of rank 0 is no list"),
         ([[1, 2], [3, 4]], False, "the table has rows, expected a list of n integers"),
     ],
 )
@@ -158,8 +158,12 @@ def test_a_shift_is_a_permutation_of_neighbours():
 def test_a_document_with_wrong_counts_names_file_path_and_position(tmp_path):
     document = write(exchange(TABLE), NoOptions()).artifacts[0].content()
     for old, new, text in (
-        (b"[0, 0, 5]", b"[0, 0, -5]", "$.collective.counts: row 1, column 2: -5 is negative"),
-        (b"[0, 0, 5]", b"[0, 0]", "$.collective.counts: row 1 has 2 counts, expected 3"),
+        (b"[0, 0, 5]", b"[0, 0, -5]", "$.collective.counts: rank 1 to rank 2: -5 is negative"),
+        (
+            b"[0, 0, 5]",
+            b"[0, 0]",
+            "$.collective.counts: the row of rank 1 has 2 counts, expected 3",
+        ),
         (b"[0, 0, 5]", b"[0, 0, 6]", "the counts sum to 14 units, expected unit_count 13"),
     ):
         assert old in document

@@ -113,6 +113,12 @@ def test_a_broken_file_is_refused_by_name(content: bytes, code: str) -> None:
     assert error.diagnostics[0].location.file in ("x.0.et", "x")
 
 
+@pytest.mark.parametrize("content", [RING[0][:-1], b"hello"])
+def test_a_file_that_is_cut_or_no_trace_has_a_cure(content: bytes) -> None:
+    cure = refusal(source(content)).diagnostics[0].cure
+    assert cure == "copy the file again; it must be a Chakra trace"
+
+
 def test_a_message_about_a_node_names_file_byte_and_id() -> None:
     content = START + node(3) + node(7, data_deps=[9])
     assert str(refusal(source(content))).startswith(

@@ -174,9 +174,9 @@ def test_tables_are_read_from_csv_and_json(content, kind, table):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"1,x\n3,4\n", "t.csv:1: column 1: 'x' is no integer"),
-        (b"1,2\n3\n", "t.csv: row 1 has 1 counts, expected 2"),
-        (b"1,2\n3,-4\n", "t.csv: row 1, column 1: -4 is negative"),
+        (b"1,x\n3,4\n", "t.csv:1: column 2: 'x' is no integer"),
+        (b"1,2\n3\n", "t.csv: the row of rank 1 has 1 counts, expected 2"),
+        (b"1,2\n3,-4\n", "t.csv: rank 1 to rank 1: -4 is negative"),
         (b"[[1, 2], [3,", "t.csv: neither a JSON list nor CSV lines of integers"),
         (b"", "t.csv: the table is no list or empty"),
         (b"\xff\xfe", "t.csv: neither a JSON list nor CSV"),
