@@ -17,10 +17,11 @@ from collhub_machines.reading import (
     finite_number,
     note,
     refuse,
+    refuse_all,
     text_of,
     whole_number,
 )
-from hub_core.model import Diagnostic, InputError
+from hub_core.model import Diagnostic
 from hub_core.plugin_api import Library, Measurement, MeasurementRequest, MeasurementSet
 
 _PREFIX = re.compile(r"^(?:\[\d+,\d+\]<std\w+>:|\d{1,6}: ?(?=[# ]))")
@@ -74,8 +75,8 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
 
     `options` select times of calls in place or out of place. Rows that cannot be used, and a table
     without its summary line (the run was aborted), give notes; all usable rows are returned. Raises
-    `InputError` if none is usable: with the notes if there are any, otherwise because the selected
-    calls were not timed or no results were printed (`no-results`).
+    `InputError` if none is usable: with the notes and an error (`no-results`) if there are notes,
+    otherwise because the selected calls were not timed or no results were printed (`no-results`).
     """
     text, file = text_of(facts.source), facts.source.name
     skipped: list[Diagnostic] = []
@@ -93,7 +94,7 @@ def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> Measur
             raise refuse(file, rows[0].first_line, *options.refusal)
         line = tests[0].first_line if tests else 1
         if skipped:
-            raise InputError(skipped)
+            raise refuse_all(file, skipped)
         message = "the test prints no results: the run was aborted"
         raise refuse(
             file, line or 1, message, "repeat the run and keep its entire output", "no-results"

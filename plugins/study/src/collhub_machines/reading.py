@@ -123,6 +123,17 @@ def refuse(
     return InputError(message, location=Location(file, line), cure=cure, code=code)
 
 
+def refuse_all(file: str, skipped: Sequence[Diagnostic]) -> InputError:
+    """Return the `InputError` for a file of which every result is skipped; the caller raises it.
+
+    It has the warnings `skipped`, then an error (`no-results`) on the entire file.
+    """
+    message = "no result can be used, for the reasons above"
+    cure = "repeat the run and keep its entire output"
+    error = Diagnostic("no-results", message, location=Location(file), cure=cure)
+    return InputError([*skipped, error])
+
+
 def collective_name(text: str) -> str | None:
     """Return the hub's name of a collective in any usual spelling; None for other texts.
 

@@ -12,10 +12,11 @@ from collhub_machines.reading import (
     finite_number,
     note,
     refuse,
+    refuse_all,
     text_of,
     whole_number,
 )
-from hub_core.model import Diagnostic, InputError
+from hub_core.model import Diagnostic
 from hub_core.plugin_api import Library, Measurement, MeasurementRequest, MeasurementSet, NoOptions
 
 _OSU_TITLE = re.compile(
@@ -35,7 +36,7 @@ def _finish(points: list[Measurement], skipped: list[Diagnostic], file: str) -> 
     if points:
         return MeasurementSet(points, skipped, {})
     if skipped:
-        raise InputError(skipped)
+        raise refuse_all(file, skipped)
     raise refuse(file, 1, "the file holds no measured times", "give the entire output of a run")
 
 

@@ -285,6 +285,18 @@ def test_file_without_times_is_refused_with_line_and_cure(measured_corpus: Path,
         read_points([str(measured_corpus / "samples" / name)])
 
 
+def test_a_file_whose_results_are_all_skipped_is_an_error_after_the_warnings() -> None:
+    text = (
+        "# nThread 1 nGpus 8\n#  size count type redop root time algbw\n 8 2 float sum -1 abc 0\n"
+    )
+    with pytest.raises(InputError) as refusal:
+        _read(text, collective="all-reduce", ranks=8)
+    *warnings, error = refusal.value.diagnostics
+    assert {str(one.severity) for one in warnings} == {"warning"}
+    assert (str(error.severity), error.code) == ("error", "no-results")
+    assert error.cure == "repeat the run and keep its entire output"
+
+
 def test_wrong_sum_of_the_sample_is_reported(measured_corpus: Path) -> None:
     read = read_points([str(measured_corpus / "samples" / "nccl_tests_all_types.txt")])
     lines = {one.location.line: one.message for one in read.skipped}
