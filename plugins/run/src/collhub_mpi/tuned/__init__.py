@@ -22,9 +22,14 @@ def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[Served
         reader = readers.get(part.name)
         try:
             if reader is None:
-                raise InputError("no file of this format", code="unknown-file")
+                raise InputError(
+                    f"no file of this format: the name is not {' or '.join(readers)}",
+                    cure=f"name the file {next(iter(readers))}",
+                    code="unknown-file",
+                )
             calls += reader(part)
         except InputError as error:
             first = error.diagnostics[0]
-            source.report(Diagnostic(first.code, first.message, location=Location(part.name)))
+            location = Location(part.name)
+            source.report(Diagnostic(first.code, first.message, location=location, cure=first.cure))
     return calls

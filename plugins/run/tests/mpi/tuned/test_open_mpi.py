@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from collhub_mpi.plugin import RulesOptions
-from collhub_mpi.tuned.open_mpi import read, write
+from collhub_mpi.tuned.open_mpi import CLASSIC_FILE, JSON_FILE, read, write
 
 from hub_core.model import Algorithm, Collective, CollectiveKind, Diagnostic
 from hub_core.plugin_api import SelectedCollective, Selection, Source, SourcePart
@@ -30,6 +30,18 @@ CLASSIC = """\
 0 3 0 0 # recursive_doubling
 8192 4 0 0 # ring
 """
+
+
+def test_a_file_of_another_name_is_refused_with_the_names() -> None:
+    findings: list[Diagnostic] = []
+    part = SourcePart("mine.conf", lambda: b"1", None, 1)
+    assert read(Source("mine.conf", (part,), findings.append)) == []
+    (finding,) = findings
+    assert (finding.code, finding.message) == (
+        "unknown-file",
+        f"no file of this format: the name is not {CLASSIC_FILE} or {JSON_FILE}",
+    )
+    assert finding.cure == f"name the file {CLASSIC_FILE}"
 
 
 def _selected(
