@@ -272,11 +272,12 @@ def _build_refusal(reason: str) -> InputError:
 
 
 def _find_ring(part: int, n: int, links: Iterable[RankPair]) -> Ring:
-    """Return the ring of a part, from the (source, target) pairs of its messages.
+    """Find the ring along which a part of the data is sent, from the (source, target) pairs.
 
-    The ring starts at rank 0, so equal rings are equal tuples. A path over all `n` ranks is closed
-    by its missing link. Raises `InputError` (`not-rings`) if the links are not one cycle through
-    all ranks.
+    The pairs, `links`, are those of the part's messages. The ring starts at rank 0, so equal rings
+    are equal tuples. A path over all `n` ranks is closed by its missing link. Raises `InputError`
+    (`not-rings`) if the links are not one cycle through all ranks, and if two have the same source
+    or the same target.
     """
     successor = _find_successors(part, links)
     if len(successor) == n - 1:
@@ -295,10 +296,11 @@ def _find_ring(part: int, n: int, links: Iterable[RankPair]) -> Ring:
 
 
 def _find_successors(part: int, links: Iterable[RankPair]) -> dict[int, int]:
-    """Return the rank to which each rank sends a part, by sending rank.
+    """Return, by sending rank, the rank to which it sends a part of the data.
 
-    `links` has (source, target) pairs. Raises `InputError` (`not-rings`) if two pairs have the same
-    source or the same target.
+    `links` has the (source, target) pairs of the part's messages. `part` is its number, for
+    messages. Raises `InputError` (`not-rings`) if two pairs have the same source or the same
+    target.
     """
     successor: dict[int, int] = {}
     for source, target in sorted(links):

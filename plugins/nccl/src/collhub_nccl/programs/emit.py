@@ -103,14 +103,14 @@ def write(algorithm: Algorithm, options: NcclProgramOptions) -> WriteResult:
 
 
 def fit(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
-    """Return the resources that the program of `write` would need, with default options.
+    """Return the resources that the program of `write` would need on GPUs, with default options.
 
-    - `blocks`: lanes x the most peers that a rank has. NCCL runs a group of sends and receives on
-      one thread block per concurrent lane and peer.
+    - `blocks` (thread blocks): lanes x the most peers of a rank. NCCL runs a group of sends and
+      receives on one thread block per concurrent lane and peer.
     - `operations`, `block_operations`: the most records (messages and local work) of a rank.
-    - `channels`: the number of lanes. `units`: the number of blocks.
-
-    The size and the topology have no influence. Raises the errors of `write`.
+    - `channels`: the number of lanes.
+    - `units`: the number of equal blocks into which the program divides the data. The size and the
+      topology have no influence. Raises the errors of `write`.
     """
     options = NcclProgramOptions()
     program = levelled_program(algorithm, _is_in_place(algorithm, options.mode))

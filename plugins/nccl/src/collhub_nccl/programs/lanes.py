@@ -61,10 +61,10 @@ def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int)
 
 
 def _number_groups(root: Int64Array, is_counted: BoolArray) -> Int64Array:
-    """Return the number of every record's group; numbers count the groups with a counted record.
+    """Number the groups of records that have a counted record, and return each record's number.
 
-    `root` names the group of each record; `is_counted` says which records count. Numbers ascend
-    from 0 with the names. Groups without a counted record get 0.
+    `root` identifies the group of each record; `is_counted` says which records count. Numbers
+    ascend from 0 in the order of `root`. Records of a group without a counted record get 0.
     """
     counted = np.unique(root[is_counted])
     index = np.searchsorted(counted, root)
@@ -111,10 +111,11 @@ def _find_slot_uses(
 def _find_neighbours(
     channel: Int64Array, address: Int64Array, is_write: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return pairs of channels that access the same address, for addresses that are written.
+    """Return pairs of channels that need one lane: both access an address that is written.
 
-    Each access to an address is paired with the next one to it, in the given order. So the pairs
-    connect all channels of an address. Pairs may repeat, and may have the same channel twice.
+    `channel`, `address`, `is_write`: of each access. Each access to an address is paired with the
+    next one to it, in the given order. So the pairs connect all channels of an address. Addresses
+    that are only read give no pairs. Pairs may repeat, and may have the same channel twice.
     """
     written = np.unique(address[is_write == 1])
     is_written = np.isin(address, written)
@@ -165,9 +166,10 @@ class _Groups:
         self._parent = list(range(size))
 
     def join(self, first_members: Int64Array, second_members: Int64Array) -> None:
-        """Merge the groups of the two members of every pair.
+        """Merge, for every pair of members, the groups to which the two belong.
 
-        The lower of both roots stays, so the result does not depend on the order of the pairs.
+        The lower of both roots stays the root, so the result does not depend on the order of the
+        pairs.
         """
         pairs = np.unique(np.stack([first_members, second_members]), axis=1)
         for first, second in pairs.T.tolist():

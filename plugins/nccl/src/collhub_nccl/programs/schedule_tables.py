@@ -93,7 +93,7 @@ class Tables:
 
     @property
     def num_parts(self) -> int:
-        """Return how many parts of the full buffer are as large as the `count` of a call.
+        """Return into how many parts of the size `count` (of a call) the full buffer is divided.
 
         For a custom collective and one with uneven shares, these are the blocks, because only those
         are known to have equal sizes. For others, `kind.traits` has the number.

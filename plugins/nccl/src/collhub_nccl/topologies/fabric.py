@@ -217,7 +217,7 @@ class _Copies:
         return len(self._nets) if self._fabric.is_rail else 1
 
     def check(self, source: str) -> None:
-        """Raise an error if the machine cannot be copied as the options ask.
+        """Raise an error if the machine cannot be copied as the options ask; otherwise do nothing.
 
         It is `InputError` for a machine without GPUs (`no-gpu`) and for several machines without
         network ports (`no-net`), and the `UsageError` of `_check_size` for too large a topology.

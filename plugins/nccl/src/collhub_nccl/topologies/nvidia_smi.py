@@ -271,10 +271,11 @@ def _add_levels(machine: Machine, devices: Sequence[_SmiDevice], rate: float) ->
 
 
 def _merge_groups(group: list[int], devices: Sequence[_SmiDevice], relation: str) -> None:
-    """Merge, in place, the groups of every two devices that have this relation.
+    """Merge, in place, the groups of every two devices that have this relation in the matrix.
 
-    `group` has the number of each device's group. For the last relation in `_SHARED`, devices with
-    the same NUMA node are merged too, if the matrix shows it.
+    A group has the devices below one PCI switch or CPU. `group` has the number of each device's
+    group. For the last relation in `_SHARED`, devices with the same NUMA node are merged too, if
+    the matrix shows it.
     """
     is_last = relation == _SHARED[-1]
     for first, second in _pairs_of(devices):

@@ -160,11 +160,11 @@ def check_rules(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iter
 def find_served_calls(
     rules: Sequence[TunerRule], nodes: int | None, ranks: int | None, bytes_per_unit: int = 1
 ) -> Iterator[ServedCalls]:
-    """Yield the sizes that each rule decides in a communicator, because no earlier rule has them.
+    """Yield which calls of a communicator each rule decides, because no earlier rule does.
 
-    `nodes` and `ranks` are as in `TunerRule.fits`. `bytes_per_unit` is the number of bytes of the
-    full buffer per byte in the rules. Rules with further conditions are ignored, so they also take
-    no sizes from later ones.
+    `nodes` and `ranks` are as in `TunerRule.fits`: None if not known. `bytes_per_unit` is the
+    number of bytes of the full buffer per byte in the rules. Rules with further conditions are
+    ignored, so they also take no sizes from later ones.
     """
     free = {kind: [EVERY] for kind in COLLECTIVES.values()}
     for rule in rules:
@@ -184,11 +184,11 @@ def find_served_calls(
 def find_stated_communicators(
     rules: Iterable[TunerRule],
 ) -> list[tuple[int | None, int | None]]:
-    """Return the (nodes, ranks) that rules name, each once; None means any number.
+    """List the communicators that rules name, as (nodes, ranks); None means any number.
 
-    Pairs of two numbers come first; otherwise the order is that of the rules. Rules for every
-    communicator add no pair. An interval counts as its first number, or as its last if it begins at
-    0.
+    Each is listed once. Pairs of two numbers come first; otherwise the order is that of the rules.
+    Rules for every communicator add no pair. An interval counts as its first number, or as its last
+    if it begins at 0.
     """
     pairs = dict.fromkeys(
         (_represent(rule.nodes), _represent(rule.ranks))
@@ -425,10 +425,11 @@ def _contains_range(outer: Range, inner: Range) -> bool:
 
 
 def _decides_before(earlier: TunerRule, later: TunerRule, dialect: Dialect) -> bool:
-    """Return whether an earlier rule, where it matches, decides all calls that may reach `later`.
+    """Return whether an earlier rule decides all calls that match both, so that `later` gets none.
 
     It does if the runtime does not skip refused rules, if every machine allows the earlier choice,
-    or if both rules have the same choice, so that both are refused together.
+    or if both rules have the same choice, so that both are refused together. The sizes are not
+    compared.
     """
     is_same = (earlier.algorithm, earlier.protocol) == (later.algorithm, later.protocol)
     return not dialect.skips_refused or earlier.is_always_allowed or is_same

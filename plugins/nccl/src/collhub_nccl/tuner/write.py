@@ -243,13 +243,13 @@ def _find_slower_sizes(
     rule: TunerRule,
     sizes: Sequence[int],
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (first, last, size) for ranges where NCCL's own choice is faster than a rule.
+    """Yield (first, last, size) where NCCL's own choice is faster than a tuned rule.
 
-    The ranges are those of NCCL's choices that use another algorithm. Times are those of the
-    machine's profile. They are compared at the ends of the range's common part with the rule (up to
-    `_LARGEST_COMPARED`) and at those of `sizes` in it. `size` is the first at which the rule is
-    slower. Yields nothing for an unknown machine, without a profile, and for several nodes, for
-    which there is no model of a given choice.
+    `first` to `last` is the whole range of one of NCCL's own choices that uses another algorithm.
+    Times are those of the machine's profile. They are compared at the ends of the range's common
+    part with the rule (up to `_LARGEST_COMPARED`) and at those of `sizes` in it. `size` is the
+    first at which the rule is slower. Yields nothing for an unknown machine, without a profile, and
+    for several nodes, for which there is no model of a given choice.
     """
     if communicator is None or selection.network is None or communicator.nodes > 1:
         return
