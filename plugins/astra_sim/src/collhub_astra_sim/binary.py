@@ -188,9 +188,10 @@ def _collect_findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Di
 
 
 def _report_unfinished(rank: int, *, is_reported: bool) -> Diagnostic:
-    """Return the error about a rank that never finished.
+    """Build the error that a rank never finished, with its rank and advice.
 
-    `is_reported`: whether the simulator reported unreleased nodes of its NPU.
+    `is_reported`: whether the simulator reported unreleased nodes of its NPU; the message then says
+    so.
     """
     # The simulator names a node of the workload, never the stuck node.
     detail = ", the simulator reports unreleased nodes" if is_reported else ""

@@ -47,12 +47,14 @@ class FatTree:
     tiers: tuple[Tier, ...]
 
     def defect(self) -> str | None:
-        """Return the first reason why no network has these numbers, as text; None without one.
+        """Return the first reason why no network has these numbers; None without one.
 
         Checked in this order:
-
         - 1 to `MAX_NODES` / 4 NPUs
-        - all quotients are integers of at least 1
+        - these quotients are integers of at least 1: NPUs by pod size, pod size by ports down of
+          the lowest tier, and for each pair of adjacent tiers the links between them (by the
+          speeds), these by ports down of the upper tier, and ports up of the lower tier by cables
+          of a bundle
         - at most `MAX_LINKS` / 2 cables
         - for each pair of adjacent tiers, equal numbers of ports, and bundles of a switch that
           reach all switches above it

@@ -162,9 +162,9 @@ class _Levels:
         return int(speed_gbps), int(latency_ns)
 
     def _count_ports(self, side: Sequence[Counter[int]], level: int) -> int:
-        """Return the number of cables that every node of a level has on one side.
+        """Return how many cables each node of a level has to the level above (or below).
 
-        `side`: by node, the number of cables to each neighbour above, or below. Raises
+        `side`: by node, the number of cables to each neighbour on that side. Raises
         `_NoFatTreeError` if the nodes of the level differ.
         """
         counts = {sum(side[node].values()) for node in self._nodes[level]}

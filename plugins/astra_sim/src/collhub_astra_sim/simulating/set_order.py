@@ -94,10 +94,11 @@ def _sort_large_set(
 
 @compiled
 def _write_order(rows: IntArray, element: Records, before: Int64Array) -> None:
-    """Write the rows of a set in the order of its list to `rows`; reset `before` for the next set.
+    """Write the rows of a set to `rows`, in the order in which iteration over the set visits them.
 
-    `element[len(rows)]` is the entry before the list. Only buckets with elements are reset (to -1),
-    so the cost is proportional to the rows.
+    The set is a list of `element`; the entry with index `len(rows)` precedes its first one. Also
+    empties the set: the buckets in `before` that have elements are reset to -1, so the cost is
+    proportional to the rows.
     """
     position = element[len(rows)]["after"]
     for index in range(len(rows)):

@@ -118,7 +118,10 @@ def build_world(
 
 
 def estimate_events(world: SimulatedWorld) -> int:
-    """Return the number of events: one per node, and two per link of every message's route."""
+    """Return the number of events of a run in which every node runs.
+
+    It is one per node, and two per link of the route of every SEND.
+    """
     work = world.node["work"][world.node["kind"] == NodeType.COMM_SEND]
     # SEND: the last link times 2^32 plus the first link.
     hops = (work >> 32) - (work & 0xFFFFFFFF) + 1

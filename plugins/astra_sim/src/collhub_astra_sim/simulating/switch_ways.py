@@ -191,9 +191,10 @@ class _Shapes:
         return self._copies[shape]
 
     def sums(self, routes: Int64Array) -> _Sums:
-        """Return the sums that switches can compute of messages with these routes to one receiver.
+        """Find which sums switches can compute of messages that take these routes to one receiver.
 
-        Empty if no switch supports reduction. Cached by the numbers of the routes.
+        `routes`: numbers of routes. Empty if no switch supports reduction. Results are cached by
+        the numbers of the routes.
         """
         shape = tuple(routes.tolist())
         if shape not in self._sums:

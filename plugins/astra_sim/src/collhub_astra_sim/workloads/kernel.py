@@ -372,10 +372,10 @@ def close_node(row: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def finish_if_done(index: Integer, now: Integer, machine: Machine) -> None:
-    """Set rank `index`'s finish time to `now` if none of its nodes is running or free to start.
+    """Set a rank's finish time to `now` if none of its nodes is running or ready to start.
 
-    Nodes that still wait for parents do not prevent this. If they start later, the time is
-    overwritten when they finish.
+    `index`: number of the rank. Nodes that still wait for parents do not prevent this. If they
+    start later, the time is overwritten when they finish.
     """
     rank = machine.rank[index]
     if rank["ongoing"] > 0:
@@ -417,9 +417,10 @@ def _start_transfer(row: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def close_transfer(row: Integer, now: Integer, machine: Machine) -> None:
-    """Finish a transfer of a shared memory, start the next one of its queue, and close the node.
+    """Finish a transfer of remote memory at `now` (ns), and start the next waiting one.
 
-    The queue is that of the memory of the node's rank (first in, first out).
+    Transfers of a memory wait in a queue (first in, first out); the memory is that of the rank of
+    node `row`. Then the node is closed, which may start its children.
     """
     queue = machine.memory[machine.memory_of[machine.node[row]["rank"]]]
     following = queue["first"]

@@ -320,7 +320,11 @@ def take_record(pool: Records, kind: Integer, machine: Machine) -> Integer:
 
 @compiled
 def return_record(pool: Records, kind: Integer, index: Integer, machine: Machine) -> None:
-    """Return a record to its pool; it is the first one that `take_record` reuses."""
+    """Return a record to its pool, so that `take_record` reuses it before all others.
+
+    `kind`: number of the pool's entry in `machine.store`. `index`: position of the record in
+    `pool`.
+    """
     pool[index]["next"] = machine.store[kind]["returned"]
     machine.store[kind]["returned"] = index
 
@@ -365,9 +369,10 @@ def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: 
 
 @outlined
 def take_next_code(index: Integer, machine: Machine) -> Integer:
-    """Remove and return the code of the first delay of a batch, and free its record.
+    """Remove the first delay of a batch, and return its code: what happens when the delay ends.
 
-    If no delay remains, the batch is freed and the result is -1.
+    A batch has all delays of a rank that end at one time. The record of the delay is freed. If no
+    delay remains, the batch is removed and freed, and the result is -1.
     """
     batch = machine.batch[index]
     entry = batch["first"]

@@ -76,9 +76,10 @@ def receive(
 
 @outlined
 def wait_for_cleared(index: Integer, now: Integer, machine: Machine) -> None:
-    """Post the receive whose clearance has arrived at the sender, at `now` (ns).
+    """Post a receive whose clearance has arrived at the sender, at `now` (ns).
 
-    `index`: record of the waiting receive, which is freed. Used only with rendezvous.
+    Used only with rendezvous, where a receive first sends the clearance to the sender. `index`:
+    record of the waiting receive, which is freed.
     """
     side = machine.message[index]
     code, size, tag = side["receiver"], side["bytes"], side["tag"]

@@ -381,9 +381,10 @@ def _get_number_in_tree(index: Integer, machine: Machine) -> Integer:
 
 @compiled
 def _get_position_in_tree(index: Integer, number: Integer, machine: Machine) -> Integer:
-    """Return the position of a number in the tree.
+    """Convert a number in the tree of a stream's phase to a position of the phase.
 
-    If the lowest position is the root, it is the number modulo the size, else the number minus 1.
+    If the lowest position is the root, the position is the number modulo the size, else the number
+    minus 1.
     """
     stream = machine.stream[index]
     size = machine.phase[stream["phase"]]["size"]

@@ -77,9 +77,9 @@ class _StoppedJob:
         self._is_ongoing = (self._start >= 0) & (self._end < 0)
 
     def _order_by_row(self, machine: Machine, name: str) -> Int64Array:
-        """Return the field `name` of the machine's nodes by row of the workload: int64[nodes].
+        """Return a field of the machine's nodes in the order of the workload's rows: int64[nodes].
 
-        The machine stores its nodes in another order, by ascending ID.
+        `name`: the field. The machine stores its nodes in another order, by ascending ID.
         """
         column = np.empty(len(self._workload.nodes), np.int64)
         column[self._layout.order] = machine.node[name]
@@ -328,9 +328,10 @@ def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) 
 
 
 def _find_node_of_code(code: int, machine: Machine) -> int:
-    """Return the machine's node that a code finishes; -1 if it finishes none.
+    """Return the number of the machine's node that ends with an event of this code.
 
-    The end of a node of a custom algorithm gives the collective that runs the algorithm.
+    -1 if none does. For the end of a node of a custom algorithm, it is the collective that runs the
+    algorithm.
     """
     kind, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
     if code >= 0 and kind == NODE_ENDS:
