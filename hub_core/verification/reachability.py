@@ -132,14 +132,22 @@ def _contract(
     as (earlier, later); the arguments are not modified.
     """
     earlier, later = earlier.copy(), later.copy()
+    # Only pairs that moved in the last round can move again.
+    moving = np.arange(len(earlier))
     for _ in range(_CONTRACTIONS):
-        undecided = ~_are_on_a_chain(graph, earlier, later) & (earlier < later)
-        forward = undecided & (graph.only_child[earlier] >= 0)
-        earlier[forward] = graph.only_child[earlier[forward]]
+        start, stop = earlier[moving], later[moving]
+        undecided = ~_are_on_a_chain(graph, start, stop) & (start < stop)
+        moving, start, stop = moving[undecided], start[undecided], stop[undecided]
+        child = graph.only_child[start]
+        goes_forward = child >= 0
+        start = np.where(goes_forward, child, start)
         # Compared again: the first move may have reached the other end.
-        backward = undecided & (earlier < later) & (graph.only_parent[later] >= 0)
-        later[backward] = graph.only_parent[later[backward]]
-        if not bool(np.any(forward | backward)):
+        parent = graph.only_parent[stop]
+        goes_backward = (start < stop) & (parent >= 0)
+        earlier[moving] = start
+        later[moving] = np.where(goes_backward, parent, stop)
+        moving = moving[goes_forward | goes_backward]
+        if not len(moving):
             break
     return earlier, later
 
