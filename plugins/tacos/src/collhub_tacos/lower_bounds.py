@@ -344,37 +344,56 @@ class LinkGroups:
         links = self.links[np.repeat(is_kept, size)]
         return LinkGroups(links, row_pointer(size[is_kept]), self.needed[is_kept])
 
+    @classmethod
+    def joined(cls, groups: Sequence[LinkGroups]) -> LinkGroups:
+        """Return the groups of all tables, in their order; there must be at least one table."""
+        sizes = np.concatenate([np.diff(table.indptr) for table in groups])
+        links = np.concatenate([table.links for table in groups])
+        return cls(links, row_pointer(sizes), np.concatenate([table.needed for table in groups]))
+
     def time_ps(self, times: LinkTimes) -> int:
         """Return the earliest time in ps by which every group can have carried its messages.
 
+        It is the maximum of `list_times_ps`, 0 without groups.
+        """
+        return int(self.list_times_ps(times).max(initial=0))
+
+    def list_times_ps(self, times: LinkTimes) -> Int64Array:
+        """Return, per group, the earliest time in ps by which it can have carried its messages.
+
         A group needs `needed` messages, and its links carry them in parallel. The first message of
         a link arrives after the link's arrival time, and one more after every further busy time.
-        Groups without links or messages are ignored; 0 if there are no other groups.
+        The time of a group without links or messages is 0. All groups are bisected at once.
         """
+        result = np.zeros(len(self.needed), np.int64)
         groups = self.without_empty_groups()
         if not len(groups.needed):
-            return 0
+            return result
         busy, arrival = times.busy[groups.links], times.arrival[groups.links]
-        first = groups.indptr[:-1]
+        first, size = groups.indptr[:-1], np.diff(groups.indptr)
         if np.ptp(busy) == 0 and np.ptp(arrival) == 0:
             # Equal links of a group share the messages evenly.
-            rounds = -(-groups.needed // np.diff(groups.indptr))
-            return int(arrival[0] + (rounds.max() - 1) * busy[0])
-        low = 0
-        # The time of the slowest link if it carries all messages.
-        high = int(arrival.max() + (groups.needed.max() - 1) * busy.max())
-        while low < high:
-            middle = (low + high) // 2
-            # A link delivers its first message after `arrival` and the following ones every `busy`;
-            # all at the same time if a message takes less than half a picosecond.
-            messages = (middle - arrival) // np.maximum(busy, 1) + 1
-            messages = np.where(busy > 0, messages, groups.needed.max())
-            delivered = np.where(middle < arrival, 0, messages)
-            if np.all(np.add.reduceat(delivered, first) >= groups.needed):
-                high = middle
-            else:
-                low = middle + 1
-        return low
+            rounds = -(-groups.needed // size)
+            low = arrival[0] + (rounds - 1) * busy[0]
+        else:
+            low = np.zeros(len(size), np.int64)
+            # The time of the slowest link if it carries all messages.
+            slowest_busy = np.maximum.reduceat(busy, first)
+            high = np.maximum.reduceat(arrival, first) + (groups.needed - 1) * slowest_busy
+            needed_of_link = np.repeat(groups.needed, size)
+            while np.any(low < high):
+                middle = (low + high) // 2
+                middle_of_link = np.repeat(middle, size)
+                # A link delivers its first message after `arrival` and the following ones every
+                # `busy`; all at the same time if a message takes less than half a picosecond.
+                messages = (middle_of_link - arrival) // np.maximum(busy, 1) + 1
+                messages = np.where(busy > 0, messages, needed_of_link)
+                delivered = np.where(middle_of_link < arrival, 0, messages)
+                is_delivered = np.add.reduceat(delivered, first) >= groups.needed
+                high = np.where(is_delivered, middle, high)
+                low = np.where(is_delivered, low, np.minimum(middle + 1, high))
+        result[(self.needed > 0) & (np.diff(self.indptr) > 0)] = low
+        return result
 
     def fluid_s(
         self,

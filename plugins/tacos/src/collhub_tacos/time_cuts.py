@@ -16,7 +16,7 @@ all chunks must be there, for every d. This covers ingress, distances and all cu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -97,23 +97,38 @@ class TimeCuts:
         nodes = np.arange(network.num_nodes)
         self._far = np.minimum(paths.lengths(nodes), _UNREACHABLE_PS)
 
-    def of_set(self, nodes: BoolArray) -> TimeCut:
-        """Return the cut in time for the data that must leave a node set (bool[nodes]).
+    def list_of_sets(self, sets: Sequence[BoolArray]) -> list[TimeCut]:
+        """Return, for each node set (bool[nodes]), the cut in time for the data that must leave it.
 
         A cut gives each node the time from which it is on the far side. It is 0 for the nodes of
         the set. Each other node gets the time at which the last message can have crossed a link out
         of the set. If every member needs the data, its distance from the nearest end of such a link
-        is added, up to the time of the last member.
+        is added, up to the time of the last member. There must be a set.
         """
         network = self._network
-        leaves = nodes[network.source] & ~nodes[network.destination]
-        needed = self._demand.count_leaving_set(nodes)
-        crossed_ps = LinkGroups.one(leaves, needed).time_ps(self._times)
+        leaving = [nodes[network.source] & ~nodes[network.destination] for nodes in sets]
+        groups = LinkGroups.joined(
+            [
+                LinkGroups.one(leaves, self._demand.count_leaving_set(nodes))
+                for nodes, leaves in zip(sets, leaving, strict=True)
+            ]
+        )
+        crossed = groups.list_times_ps(self._times).tolist()
+        return [
+            self._delay_by_distance(nodes, leaves, crossed_ps)
+            for nodes, leaves, crossed_ps in zip(sets, leaving, crossed, strict=True)
+        ]
+
+    def _delay_by_distance(self, nodes: BoolArray, leaves: BoolArray, crossed_ps: int) -> TimeCut:
+        """Return the cut of the set `nodes`, which the last message can have left at `crossed_ps`.
+
+        `leaves`: bool[links], the links out of the set. See `list_of_sets`.
+        """
         since = np.where(nodes, 0, crossed_ps)
         is_to_each = self._demand.collective.kind in _TO_EACH
         if not is_to_each or not crossed_ps:
             return TimeCut(since)
-        heads = np.unique(network.destination[leaves])
+        heads = np.unique(self._network.destination[leaves])
         from_heads = self._far[heads].min(axis=0)
         since = since + np.where(nodes, 0, from_heads)
         last = since[self._demand.is_member].max()
@@ -175,14 +190,6 @@ class TimeCuts:
         crossing = cut.count_possible(self._network, self._times)
         return crossing < cut.count_needed(self._demand)
 
-    def of_nodes(self) -> Iterator[TimeCut]:
-        """Yield, for every node in order, the cut of this node and the cut of all nodes but it."""
-        nodes = np.arange(self._network.num_nodes)
-        for node in nodes:
-            is_node = nodes == node
-            yield self.of_set(is_node)
-            yield self.of_set(~is_node)
-
 
 def supports_time_cuts(network: LinkNetwork, times: LinkTimes) -> bool:
     """Return whether `find_tightest_cut` supports a network and times.
@@ -216,12 +223,14 @@ def find_tightest_cut(
         return find_tightest_cut(forwards, turned, back, members).reversed
     demand = CollectiveDemand.of(collective, network, members)
     cuts = TimeCuts(network, times, demand)
-    sets = list(list_known_sets(network))
+    single_nodes = np.eye(network.num_nodes, dtype=np.bool_)
+    sets = [nodes for is_node in single_nodes for nodes in (is_node, ~is_node)]
+    sets.extend(list_known_sets(network))
     # The data that leave a set of an all-gather grow with the set; flows find the slowest sets.
     if collective.kind is CollectiveKind.ALL_GATHER:
         share = collective.units_per_rank
         sets.extend(_find_slowest_sets(network, times, members, share))
-    candidates = [cuts.of_distance(), *cuts.of_nodes(), *(cuts.of_set(nodes) for nodes in sets)]
+    candidates = [cuts.of_distance(), *cuts.list_of_sets(sets)]
     candidates.sort(key=lambda cut: cut.time_ps, reverse=True)
     raised_cuts = [cuts.raise_one_node(cut) for cut in candidates[:_MAX_RAISED_CUTS]]
     return max(raised_cuts, key=lambda cut: cut.time_ps)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.link_network import LinkNetwork
-from collhub_tacos.lower_bounds import compute_lower_bounds_ps
+from collhub_tacos.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.lower_bounds import LinkGroups, compute_lower_bounds_ps
 from collhub_tacos.spreading.homogeneous import find_best_all_gather
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -306,3 +306,31 @@ def test_links_on_which_messages_take_no_time_next_to_slow_ones() -> None:
     result = synthesize(collective(CollectiveKind.ALL_GATHER, 3, 3), topology, 999, name="tacos")
     assert result.bound_ns == 513
     assert result.time_ns <= 514
+
+
+@given(
+    links=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 20)), min_size=1, max_size=8),
+    groups=st.lists(
+        st.tuples(st.sets(st.integers(0, 7), max_size=4), st.integers(0, 12)),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_times_of_groups_count_the_messages_that_have_arrived(
+    links: list[tuple[int, int]], groups: list[tuple[set[int], int]]
+) -> None:
+    """The time of a group is the first one at which its links have delivered enough messages."""
+    busy, arrival = np.asarray(links, np.int64).T
+    tables = []
+    expected = []
+    for members, needed in groups:
+        chosen = sorted(member for member in members if member < len(links))
+        tables.append(LinkGroups.one(np.isin(np.arange(len(links)), chosen), needed))
+        arrivals = sorted(
+            int(arrival[link] + count * busy[link]) for link in chosen for count in range(needed)
+        )
+        expected.append(arrivals[needed - 1] if chosen and needed else 0)
+    times = LinkTimes(busy, arrival)
+    joined = LinkGroups.joined(tables)
+    assert joined.list_times_ps(times).tolist() == expected
+    assert joined.time_ps(times) == max(expected)
