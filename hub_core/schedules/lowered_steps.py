@@ -37,7 +37,10 @@ def build_columns(kind: StepKind, values: Mapping[str, npt.NDArray[np.generic]])
 
 
 def concatenate_columns(parts: Sequence[StepColumns]) -> StepColumns:
-    """Concatenate the rows of all parts in order; arrays of the only part with rows are not copied."""
+    """Concatenate the rows of all parts in order.
+
+    If only one part has rows, its arrays are returned without copies.
+    """
     filled = [part for part in parts if len(part["rank"])]
     if len(filled) == 1:
         return dict(filled[0])
