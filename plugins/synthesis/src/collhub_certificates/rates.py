@@ -175,8 +175,8 @@ def check_traffic(
     """Check that an algorithm sends on a plane exactly the data that the plane's trees carry.
 
     For each pair (sender, receiver) the fractions of the data are compared exactly.
-    `data_per_rate`: fraction of the data per unit of a tree's weight. Channel c belongs to plane c
-    modulo `num_planes`. Otherwise raises `FlawError` (`traffic`) with the lowest pair that differs.
+    `data_per_rate`: fraction of the data per unit of a tree's weight. Messages on channel c use
+    plane c modulo `num_planes`. Raises `FlawError` (`traffic`) with the lowest pair that differs.
     """
     planned: dict[NodePair, Fraction] = {}
     for tree in directed_trees:
