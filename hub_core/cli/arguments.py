@@ -199,9 +199,12 @@ def timeout_option(function: Function) -> Function:
 
 
 def source_argument(function: Function) -> Function:
-    """Add IN: a file, a trace-set prefix or `-`; and arguments for IN if it is a program.
+    """Add the required argument IN, and arguments for IN if it is a program; return the command.
 
-    All rank files of one set, as a shell lists them for a pattern, count as that set.
+    IN is a file, a trace-set prefix or `-`; the command gets it as `source`. Further words before
+    `--` are accepted only if IN and they are all rank files of one set, as a shell lists them for a
+    pattern; these files and the words after `--` are stored in the session, not passed to the
+    command. Appends an explanation to the docstring of `function`, which is the help text.
     """
     arguments = click.argument(
         "source_arguments",

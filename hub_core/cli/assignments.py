@@ -49,10 +49,11 @@ def assign(
 
     Components are the parts of a command that take options, such as `reader`, `writer` or a pass.
     `declared`: options by component. `key` goes to every component that declares it,
-    `component.key` only to that component, where it takes precedence over `key`. `name.key` of an
-    option of pairs (several values by key) goes to every component that declares `name`. Returns
-    texts by component and name. Raises `UsageError` with the closest option for a key that no
-    component declares.
+    `component.key` only to that component, where it takes precedence over `key`; `-` stands for
+    `_`. `name.key` of an option of pairs (several values by key) goes to every component that
+    declares `name`, as the text `name.key`. Returns texts by component and name, with an empty dict
+    for a component without values. Raises `UsageError` (`unknown-option`) with the closest option
+    for a key that no component declares.
     """
     values_by_component: dict[str, dict[str, str]] = {component: {} for component in declared}
     for key, value in sorted(assignments.items(), key=lambda item: "." in item[0]):

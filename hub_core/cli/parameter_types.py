@@ -31,7 +31,7 @@ class _FileName(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Let the shell complete the names of files."""
+        """Let the shell complete file names: return one item of type `file` with the typed text."""
         # Imported here: the program completes far less often than it runs.
         from click.shell_completion import CompletionItem
 
@@ -44,8 +44,9 @@ class _CollectiveName(_Choice):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the model's spelling of a collective, given in any usual spelling.
 
-        Fails as click does (`BadParameter`) for an unknown one, with the closest name or, if none
-        is close, with all names. A value that is no text is left to click.
+        Raises `click.BadParameter` for an unknown one, with the closest name or, if none is close,
+        with all names; and for an uneven collective (with a table of counts) if the command does
+        not accept these. A value that is no text is left to click.
         """
         kind = (standard_kind(value) or uneven_kind(value)) if isinstance(value, str) else None
         known = list(map(str, self.choices))
@@ -227,7 +228,12 @@ def complete_offers(
 
 
 def _split_last_item(text: str, separators: str) -> tuple[str, str]:
-    """Split a list before its last item: (text up to the last separator, last item)."""
+    """Split a list before its last item: return (text up to the last separator, last item).
+
+    `separators`: characters, each of which separates; the first text ends with the separator.
+    Without any in the text, the result is ("", text); after a separator at the end, the last item
+    is "".
+    """
     end = 1 + max(text.rfind(separator) for separator in separators)
     return text[:end], text[end:]
 

@@ -203,8 +203,9 @@ class SessionInputs(SessionState):
     ) -> Mapping[str, str]:
         """Return the reader's options, with the arguments after `--` as its option `arguments`.
 
-        Unchanged without such arguments. Raises `UsageError` if the reader does not declare this
-        option, or the option is given as well.
+        They are joined to one text, quoted as for a shell. Without such arguments, `options` is
+        returned. Raises `UsageError` if the reader does not declare this option, or the option is
+        given as well.
         """
         if not self.source_arguments:
             return options

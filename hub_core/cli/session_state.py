@@ -40,7 +40,7 @@ class SessionState:
     _registry: Registry | None = field(default=None, repr=False)
 
     def report_finding(self, finding: Diagnostic) -> None:
-        """Print a finding, and keep it for files of findings."""
+        """Print a finding on stderr, and append it to `reported`, which files of findings use."""
         output.print_diagnostic(finding)
         self.reported.append(finding)
 

@@ -161,12 +161,14 @@ class SearchWorkers:
     def started(
         self, session: Session, options: Mapping[str, Assignments]
     ) -> Iterator[Executor | None]:
-        """Start the workers of a search and yield them; they are stopped at the end of the body.
+        """Start the workers of a search and yield their executor; they are stopped after the body.
 
-        The number of workers is `jobs`, by default the number of processors. Yields None, which
-        means no workers, if `jobs` is 1 and no engine is named, and if the default engine is not
-        installed. If the body fails, tasks that have not started are cancelled. Raises `HubError`
-        if an engine is named that is not installed.
+        The number of workers is `jobs`, by default (None or 0) the number of processors. `options`:
+        options by component, with the name of the engine (`_` for `-`) among the components. Yields
+        None, which means no workers, if `jobs` is 1 and no engine is named, and if no engine is
+        named and the default one is not installed. At the end, running tasks are waited for; if the
+        body fails, tasks that have not started are cancelled first. Raises `HubError` if an engine
+        is named that is not installed.
         """
         jobs = self.jobs or os.cpu_count() or 1
         is_alone = self.engine is None and jobs == 1

@@ -179,9 +179,10 @@ def install_plugin(target: str, pip_options: Sequence[str]) -> list[PluginItem]:
     """Run `python -m pip install TARGET` and return the plugins that were added or changed.
 
     The result includes the plugins of distributions that were installed again or were already
-    present. A target that is an existing file or folder is installed from there, as `spell_target`
-    describes. pip's output goes to standard error. Raises `UsageError` for a target that starts
-    with `-`, `PluginError` if pip is missing or fails.
+    present. A target that is an existing file or folder is installed from there, as a path. pip's
+    output goes to standard error. Raises `UsageError` for a target that starts with `-`;
+    `PluginError` if pip is missing (`no-pip`) or fails, or if the plugins cannot be listed, before
+    or after.
     """
     if target.startswith("-"):
         raise UsageError(

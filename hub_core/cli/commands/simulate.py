@@ -179,10 +179,12 @@ def _simulate_algorithm(
     *,
     has_failures: bool,
 ) -> int:
-    """Simulate an algorithm for every size, write the outputs and print the findings.
+    """Simulate an algorithm for every size (bytes), write the outputs and print the findings.
 
     `options`: those of the simulator `backend`. With `has_failures`, the first size is also
-    simulated without each link. Returns the exit code. Raises `HubError`.
+    simulated without each link. The requested files and the report are written and printed even if
+    a run does not finish; then the source of the times and the distinct findings of all sizes.
+    Returns the exit code: DONE if all runs finish, else INVALID. Raises `HubError`.
     """
     timings = _simulate_sizes(
         session,
@@ -228,8 +230,11 @@ def _simulate_job(
 ) -> int:
     """Read a workload, apply the rules of `--collective`, simulate it and print the result.
 
-    `options`: those of its reader and of the simulator, by side. Without a given topology, the
-    rules use the network in IN, which must exist then. Returns the exit code. Raises `HubError`.
+    `options`: those of its reader and of the simulator, by component (`reader`, `simulator`).
+    Without a given topology, the rules use the network in IN; without a network there, they raise
+    `UsageError` (`no-topology`). Findings of the checks on the workload are printed as warnings.
+    Raises `UsageError` if the overlap is requested and the simulator cannot compute it. Returns the
+    exit code of `simulate_and_report`: INVALID if a rank never finishes. Raises `HubError`.
     """
     from hub_core.pipeline.inputs import require_workload
 

@@ -273,10 +273,10 @@ def _run_synthesizer(
 
     Without `relays`, the network is reduced to the chosen NPUs (all by default). If a machine is
     chosen by `--machine`, or recognized for `auto`, algorithms are compared by their simulated
-    times on it. A complete result is then replaced by its fastest simulated variant and the
-    simulated time; the elapsed time includes this. If the machine's network differs from the
-    nominal one, bounds are computed on it. Raises `HubError` if the topology, the options or the
-    search fail.
+    times on it. A result with the steps of all ranks that was not fitted to a runtime is then
+    replaced by its fastest simulated variant and the simulated time, if that is known; the elapsed
+    time includes this. If the switches of the machine were measured, bounds are computed on the
+    network with these. Raises `HubError` if the topology, the options or the search fail.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy
@@ -370,10 +370,10 @@ def _build_collective(
 ) -> Collective:
     """Build the in-place collective of the request.
 
-    The collective has one unit per part, or the units of `request.counts`. Rank i is NPU `npus[i]`.
-    `request.root` is an NPU, by default the first one; the collective has its rank, or None for
-    kinds without a root. Raises `UsageError` (`root-outside`) if the root is not in `npus`, even
-    for kinds without a root.
+    The collective has one unit per part, or the total of the units in the table `request.counts`.
+    Rank i is NPU `npus[i]`. `request.root` is an NPU, by default `npus[0]`; the collective has the
+    rank of that NPU, or None for kinds without a root. Raises `UsageError` (`root-outside`) if the
+    root is not in `npus`, even for kinds without a root, and for an invalid table of counts.
     """
     from hub_core.model import Collective
     from hub_core.model.kinds import ReduceOp

@@ -322,8 +322,9 @@ def _run_steps(
 ) -> tuple[Algorithm | Workload, list[tuple[str, str]]]:
     """Run all passes in order on a model; return the result and the changes as (pass, change).
 
-    A pass that searches runs with the workers and the budget, every other pass without. Raises
-    `HubError` if a pass fails.
+    Each pass gets the result of the previous one and its options in `plan`; without passes, the
+    model is returned. A pass that searches runs with the workers and the budget, every other pass
+    without. A pass may have any number of changes (texts). Raises `HubError` if a pass fails.
     """
     changes: list[tuple[str, str]] = []
     for step, options in zip(steps, plan.passes, strict=True):

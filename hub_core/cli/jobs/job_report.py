@@ -188,7 +188,8 @@ class _Table:
 def _get_kind_name(number: int) -> str:
     """Return the name of a collective by its number, or of a message: `send` or `recv`.
 
-    Numbers above the largest collective are those of kinds of nodes, shifted by `_FIRST_MESSAGE`.
+    -1 is `unknown`. Numbers above the largest collective are those of kinds of nodes, shifted by
+    `_FIRST_MESSAGE`.
     """
     if number >= _FIRST_MESSAGE:
         return NodeKind(number - _FIRST_MESSAGE).name.lower()

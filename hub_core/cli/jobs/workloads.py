@@ -47,7 +47,11 @@ class WorkloadVerdict:
         return [finding for report in self.reports.values() for finding in report.diagnostics]
 
     def record(self) -> Record:
-        """Return the verdict as an item of `VerdictsReport`."""
+        """Return the verdict as an item of `VerdictsReport`.
+
+        It has the input, the verdict, the numbers of ranks and nodes, the report of each check by
+        name, and all findings.
+        """
         from hub_core.cli.reports.algorithm_records import VerifiedInput, WorkloadSize
         from hub_core.reports import describe_check, list_findings
 
@@ -75,7 +79,9 @@ class WorkloadVerdict:
 def judge_workload(session: Session, workload: Workload, source: str) -> WorkloadVerdict:
     """Run all installed checks of workloads, also the thorough ones, and return the verdict.
 
-    Thorough checks may simulate the workload. Progress is shown.
+    Thorough checks may simulate the workload. Findings do not raise: they are in the verdict,
+    together with the report of each check by name (empty without installed checks). `source`: name
+    of the input in messages. Progress is shown.
     """
     from hub_core.pipeline.checks import check_workload
 
@@ -235,10 +241,10 @@ def apply_rules(
 ) -> Workload:
     """Assign algorithms to the collectives of a job by rules; return the new job.
 
-    A rule is `KIND[@SIZE][/GROUP]=ALGORITHM`, where ALGORITHM is a synthesizer or a file. For each
-    collective, the last matching rule applies. Algorithms are verified as `--verify` requires.
-    Raises `HubError` for an invalid rule, and for an algorithm that cannot be read, synthesized or
-    verified.
+    A rule is `KIND[@SIZE][/GROUP]=ALGORITHM`, where ALGORITHM is the name of a synthesizer, which
+    runs on `topology`, or a file. For each collective, the last matching rule applies; collectives
+    without one are unchanged. Algorithms are verified as `--verify` requires. Raises `HubError` for
+    an invalid rule, and for an algorithm that cannot be read, synthesized or verified.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.job_algorithms import parse_rule, with_algorithms

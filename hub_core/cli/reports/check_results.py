@@ -257,9 +257,10 @@ def _build_result(finding: FileFinding, position: int) -> dict[str, object]:
 def build_junit(checked: Sequence[CheckedSource], findings: Sequence[FileFinding]) -> bytes:
     """Return a JUnit document (UTF-8) with one test case per input, in their order.
 
-    An input fails if one of its `findings` is an error; the first one is the message of the
-    failure. Warnings and notes become the output of the test case. `findings` must not contain
-    accepted ones.
+    An input fails if one of its `findings` is an error; the first one is the type (code) and
+    message of the failure, and all errors are listed in its text. Warnings and notes become the
+    output of the test case. `findings` must not contain accepted ones. An input with findings is
+    recognised by its exact name; an input that occurs twice gets the findings of both.
     """
     cases = []
     failures = 0

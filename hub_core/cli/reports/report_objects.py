@@ -191,7 +191,7 @@ class AlgorithmVerdict:
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
-        """Findings of the verification, then those of the checks."""
+        """All findings: those of the verification, then those of each additional check in order."""
         checks = [finding for report in self.checked.values() for finding in report.diagnostics]
         return [*self.report.diagnostics, *checks]
 

@@ -290,7 +290,14 @@ def print_algorithm(
     sent: Traffic,
     longest: CriticalPath | None,
 ) -> None:
-    """Print the description of an algorithm: fields, the heaviest links, and a note on contents."""
+    """Print the description of an algorithm: fields, the heaviest links, and a note on contents.
+
+    `network`: name of the network in the input; without it (None) the field is omitted. `sent`:
+    messages by pair of ranks, of which at most 10 are listed, the most units first. `longest`:
+    longest chains of steps, None if steps wait for each other in a cycle. Unknown sizes and origins
+    are `not stated`. The note, on stderr, is printed if the contents of the algorithm are unknown,
+    so that it cannot be verified.
+    """
     collective, steps = algorithm.collective, algorithm.steps
     provenance = algorithm.provenance
     scratch = int(algorithm.scratch_units.max(initial=0))
@@ -327,7 +334,10 @@ def print_algorithm(
 
 
 def _format_values(values: JsonValue) -> str:
-    """Format the values of an extension, in their order."""
+    """Format the members of an extension as `name value, ...`, in their order; "" without members.
+
+    `values` must be a dict. `_` in a name becomes a space; a value is formatted by `str`.
+    """
     assert isinstance(values, dict)
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in values.items())
 

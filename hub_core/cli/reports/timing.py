@@ -322,10 +322,10 @@ def _print_run(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
 
 
 def _format_bound(timing: Timing, bound: str, ratio: str) -> str:
-    """Return the bound and the ratio of the time to it as one text.
+    """Return a bound and the ratio of the time to it as text: `BOUND, time is RATIO times that`.
 
-    `bound` and `ratio` are already formatted; a ratio `-` (unknown) is omitted. The method that
-    proves the bound is named, except for the core's own method.
+    `bound` and `ratio` are already formatted; the second part is omitted for a ratio `-` (unknown).
+    ` by METHOD` follows the bound if a method other than the core's own one proves it.
     """
     if timing.bound is None or timing.bound.method == CORE_METHOD:
         by = ""
