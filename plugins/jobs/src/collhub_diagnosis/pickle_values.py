@@ -394,10 +394,11 @@ class _Walker:
         target.extend(values)
 
     def set_items(self, items: list[object]) -> None:
-        """Add `items` (key, value, key, value, ...) to the dict on top of the stack.
+        """Add `items` (key, value, key, value, ...) to the dict that is on top of the stack.
 
-        Raises `InputError` if the top is no dict, the last key has no value, a key occurs twice or
-        is already in the dict, a key is not allowed, or values are nested too deeply.
+        The dict stays on the stack. Raises `InputError` if the top is no dict or was fetched from
+        the memo before (it could become part of itself), the last key has no value, a key occurs
+        twice or is already in the dict, a key is a container, or values are nested too deeply.
         """
         target = self.stack[-1]
         if type(target) is not dict:

@@ -204,11 +204,13 @@ class _Evaluation:
     def _communicate(self, frame: _Frame, instruction: Instruction, collective: str) -> None:
         """Append the row of a collective or message; a permutation has two: a send and a receive.
 
-        The rows have the bytes of the operands. An instruction with `-start`, a send and a receive
-        run concurrently with the following rows, unless the configuration says `is_sync`; other
-        instructions delay the following rows of a program that runs in sequence. An instruction
-        that is executed again (in a loop) refers to the same call, whose count increases. No later
-        computation is merged with a row before it.
+        The rows have the bytes of the operands, and become the value of the instruction: the rows
+        that its users wait for. An instruction with `-start`, a send and a receive run concurrently
+        with the following rows, unless the configuration says `is_sync`; other instructions delay
+        the following rows if the module is run in the order of its schedule. An instruction that is
+        executed again (in a loop) gets new rows of the same call, whose number of executions
+        increases. No later computation is merged with a row before it. Unpaired messages and ragged
+        all-to-alls are counted as losses. Raises `InputError` for invalid attributes.
         """
         key = frame.computation.name, instruction.name
         number = self._calls.get(key)

@@ -119,13 +119,16 @@ class DecodedParts:
         self._texts: dict[str, str] = {}
 
     def node(self, record: bytes) -> DecodedNode | None:
-        """Decode a node record in canonical form; None if it needs the complete decoder.
+        """Decode a node record in the canonical encoding of protobuf; None if it has another form.
 
-        A record consists of a head (the fields before the attributes) and a tail (the attributes).
-        Equal heads, and equal tails of the same node type, are decoded once and cached; lists of
-        parents are shared between nodes with equal heads. The duration is that of the tail if it
-        has one, otherwise that of the head. Raises `ValueError` for values that are invalid in any
-        node.
+        The caller then needs the complete decoder: fields do not ascend, a number is longer than
+        necessary, or a field or attribute cannot be restored from the columns. A record consists of
+        a head (the fields before the attributes) and a tail (the attributes). Equal heads, and
+        equal tails of the same node type, are decoded once and cached; nodes with equal heads share
+        one list of parents, which the caller must not change. The duration is that of the tail if
+        it has one, otherwise that of the head. Raises `ValueError` for attributes with malformed
+        bytes, for a node type that no node may have, and for missing or invalid values of
+        attributes.
         """
         node_type, end = _find_head_end(record)
         if end < 0:

@@ -16,10 +16,11 @@ from collhub_pipeline.shapes import Shape
 
 
 def bound(shape: Shape, name: str) -> Time:
-    """Return the lower bound of the makespan for schedules of this kind.
+    """Return the lower bound of the time of one step for schedules with this name.
 
-    It assumes one chunk per device and one direction. Weight gradients may be delayed without limit
-    in `zb-h1`, `zb-h2` and `search`.
+    It is in the unit of the shape's times, and assumes one stage per device and one direction. In
+    `zb-h1`, `zb-h2` and `search`, weight gradients may be delayed without limit; all other names,
+    also unknown ones, have one bound, which depends on the shape's `delayed`.
     """
     floating = name in ("zb-h1", "zb-h2", SEARCHED)
     return compute_lower_bound(

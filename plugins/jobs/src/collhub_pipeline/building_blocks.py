@@ -31,7 +31,11 @@ Slots = dict[Operation, int]
 
 
 def v_half(devices: int, micros: int) -> Schedule:
-    """Build the schedule V-Half, which needs half of the activation memory of 1F1B."""
+    """Build the schedule V-Half, which needs half of the activation memory of 1F1B.
+
+    Each device has two stages (chunks), with the second half of the stages on the devices in
+    reverse order, and separate input and weight gradients.
+    """
     lag = 0 if devices % 2 else 3
     starts = [
         (at * 2, 3 * devices - at - 2, 3 * devices + lag + 2 * at - 1, 6 * devices + lag - at - 2)
@@ -41,7 +45,11 @@ def v_half(devices: int, micros: int) -> Schedule:
 
 
 def v_min(devices: int, micros: int) -> Schedule:
-    """Build the schedule V-Min, which needs a third of the activation memory of 1F1B."""
+    """Build the schedule V-Min, which needs a third of the activation memory of 1F1B.
+
+    Each device has two stages (chunks), with the second half of the stages on the devices in
+    reverse order, and separate input and weight gradients.
+    """
     lag = 0 if devices % 3 else 2
     starts = [
         (at, 2 * devices - at - 1, 2 * devices + lag + at, 4 * devices + lag - at - 1)
@@ -130,7 +138,11 @@ class _Device:
 
     @classmethod
     def create(cls, slots: Slots, length: int) -> _Device:
-        """Create the record of a device from the slots of its passes; `length`: number of slots."""
+        """Create the record of a device from the slots of its passes, and count each pass in it.
+
+        `length`: number of slots; larger than all slots. `slots` is not copied. A device without
+        weight gradients in `slots` is marked as such.
+        """
         stored, gradients, is_occupied = np.zeros((3, length), np.int64)
         has_weights = any(pass_.kind is _W for pass_ in slots)
         device = cls(slots, stored, gradients, is_occupied, has_weights)
@@ -157,8 +169,9 @@ class _Device:
     def find_peak(self) -> int:
         """Return the largest number of activations of chunks that the device stores at any time.
 
-        A forward pass stores one, a weight gradient releases it. If the device has no weight
-        gradients yet, each one is assumed in the next free slot after its input gradient.
+        A forward pass stores one, a weight gradient releases it in its slot. If the device has no
+        weight gradients yet, they are assumed to run in free slots after their input gradients, one
+        per slot, the one that waits longest first.
         """
         stored = np.cumsum(self.stored)
         if not self.has_weight_gradients:
@@ -237,9 +250,10 @@ def _number_weight_gradients(line: Slots) -> Slots:
 def _list_inputs(pass_: Operation, num_stages: int) -> list[Operation]:
     """Return the passes that must precede a forward pass or an input gradient.
 
-    They are the pass of the previous microbatch, and that of the neighbour stage; for the input
-    gradient of the last stage, its forward pass. The result may contain passes outside of the
-    schedule, such as stage -1.
+    They are the same pass of the previous microbatch, and the pass of the neighbour stage that
+    computes its input: stage - 1 of a forward pass, stage + 1 of an input gradient, or, for that of
+    the last stage, its own forward pass. The result may contain passes outside of the schedule,
+    such as stage -1 or microbatch -1.
     """
     earlier = pass_._replace(micro=pass_.micro - 1)
     if pass_.kind is _F:

@@ -209,7 +209,12 @@ def create_report(
 
 
 def _name_placement(schedule: Schedule) -> str:
-    """Return the kind of placement of stages on devices: `chunk`, `loops`, `waves` or `other`."""
+    """Return the kind of placement of stages on devices: `chunk`, `loops`, `waves` or `other`.
+
+    `chunk`: stage i is on device i. `loops`: stage i is on device i modulo devices. `waves`: every
+    second round of the devices is in reverse order. `other`: any other placement, and schedules in
+    two directions.
+    """
     from collhub_pipeline.orders_of_chunks import place_in_loops, place_in_waves
 
     row = schedule.device_of[0]
@@ -228,7 +233,8 @@ def _name_placement(schedule: Schedule) -> str:
 def format_fields(report: PipelineReport) -> dict[str, str]:
     """Format the report as text by label, in the order of the output.
 
-    `recomputed`, `bounds`, `all orders` and `optimal` are contained only if they apply.
+    `recomputed` (if a stage recomputes), `bounds` and `all orders` (if known) and `optimal` (if the
+    time equals a proven bound) are contained only if they apply.
     """
     chunks = report.num_stages // len(report.devices)
     shapes = {

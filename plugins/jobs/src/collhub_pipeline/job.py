@@ -101,10 +101,11 @@ def schedule_from(
 
 
 def shape_of(options: PipelineOptions) -> Shape:
-    """Convert the options to the shape of a pipeline, with times in whole ns.
+    """Convert the options to the shape of a pipeline, with times rounded to whole ns.
 
-    A single value of `memory` applies to all devices. Warm-ups are empty if not given. Raises
-    `UsageError` (`option-value`) for options that cannot be parsed.
+    A single value of `memory` applies to all devices; several are a tuple, whose number is checked
+    only later. Warm-ups, stage times and stage sizes are empty if not given, embedding and head
+    None. Raises `UsageError` (`option-value`) for options that cannot be parsed.
     """
     seconds = options.forward, options.input_gradient, options.weight_gradient, options.transfer
     forward, inputs, weights, transfer = (round(duration * 1e9) for duration in seconds)
@@ -254,9 +255,10 @@ class _Writer:
             self._before += sent
 
     def _cut(self, size: int, unit: int) -> int:
-        """Return the bytes of token slice `unit % slices` of `size` bytes.
+        """Return the bytes of one token slice of `size` bytes.
 
-        The slices differ by at most one byte.
+        `unit`: number of the unit (one slice of one microbatch); the slice is `unit % slices`. The
+        slices of a microbatch differ by at most one byte, and have `size` bytes together.
         """
         slices = self._schedule.slices
         at = unit % slices
@@ -325,7 +327,11 @@ class _Writer:
         return self._add_messages(NodeKind.SEND, operation, operation.stage, legs[False], [row])
 
     def _select_legs(self, sender: int, receiver: int) -> Mapping[bool, Sequence[Leg]]:
-        """Return the messages of this rank between two devices, by `is_forwarded`; cached."""
+        """Return the messages between two devices that this rank sends or receives; cached.
+
+        The result has the keys False (direct messages) and True (data that ranks of the receiving
+        device forward to each other), each in the order of the layout.
+        """
         if (sender, receiver) not in self._legs:
             legs = [
                 leg

@@ -196,9 +196,12 @@ class MeshLayout:
 
     @classmethod
     def of(cls, tensor: str, meshes: str, stages: int, replicas: int, hand_over: str) -> MeshLayout:
-        """Parse a layout from the texts of options; raises `HubError` for invalid texts.
+        """Parse a layout from the texts of the options `activation_tensor` and `meshes`.
 
-        `hand_over`: how a mesh gets its tiles (`send-recv`, `broadcast` or other); see `_add_host`.
+        `stages`: number of stages, which `meshes` must fit; `replicas`: copies of the pipeline.
+        `hand_over`: how a mesh gets its tiles: `send-recv` (directly), `broadcast` (once per host,
+        then forwarded), anything else (in parts, then forwarded). Raises `HubError` for invalid
+        texts.
         """
         tensor_type = parse_tensor(tensor)
         return cls(tensor_type, sides_of(meshes, tensor_type, stages), replicas, hand_over)
@@ -210,11 +213,11 @@ class MeshLayout:
         return Ranks(widths, self.replicas)
 
     def groups(self) -> dict[str, Int64Array]:
-        """Return the groups of the two roles in `ROLES`: tensor and data parallelism.
+        """Return the groups of both roles in `ROLES` as tables, one group per row, padded with -1.
 
-        A tensor group has all ranks of one stage's mesh in one replica that hold the same tile of
-        the activation. A data group has all ranks of one stage's mesh, in all replicas, that hold
-        the same weights; their batch rows differ.
+        The ranks in a row ascend. A tensor group has all ranks of one stage's mesh in one replica
+        that hold the same tile of the activation. A data group has all ranks of one stage's mesh,
+        in all replicas, that hold the same weights; their batch rows differ.
         """
         tensor: dict[object, list[int]] = {}
         data: dict[object, list[int]] = {}
@@ -227,7 +230,11 @@ class MeshLayout:
         return dict(zip(ROLES, (grouped(tensor), grouped(data)), strict=True))
 
     def summed_bytes(self, device: int, member: int) -> int:
-        """Return the bytes of a rank's tile if another rank of its mesh has it too, else 0."""
+        """Return the bytes that a rank must add up with other ranks of its mesh after a pass.
+
+        They are the bytes of the rank's tile of the activation if another rank of the mesh has the
+        same tile, else 0.
+        """
         side = self.sides[device]
         keys = [tile for tile, _ in self._keys(side)]
         is_shared = keys.count(keys[member]) > 1
@@ -242,7 +249,11 @@ class MeshLayout:
         return self.replicas > 1 or len(set(weights)) < len(weights)
 
     def legs(self, sender: int, receiver: int) -> tuple[Leg, ...]:
-        """Return the messages between the meshes of two stages, one per pair of ranks; cached."""
+        """Return the messages that bring activations from one device's mesh to another's; cached.
+
+        One per pair of ranks in replica 0: first the direct ones, then those by which ranks of the
+        receiver forward data, each by source and destination.
+        """
         if (sender, receiver) not in self._legs:
             self._legs[sender, receiver] = tuple(self._resharded(sender, receiver))
         return self._legs[sender, receiver]

@@ -130,10 +130,12 @@ class ListSearch:
         )
 
     def build_keys(self, policy: Policy) -> Int64Array:
-        """Return the keys of a policy: int64[3, stages, units]. Lower keys are preferred.
+        """Return the keys of a policy: int64[3, stages, units]; passes with low keys are preferred.
 
-        The first axis is forward pass, input gradient, weight gradient. Weight gradients have the
-        highest keys.
+        The first axis is forward pass, input gradient, weight gradient. The policy says whether
+        forward passes or input gradients come first, and for both, whether lower or higher stages
+        or neither. Then the order is that of the units (for gradients the backward order). Weight
+        gradients have the highest keys: by unit, then stage.
         """
         shape, stages = self.shape, len(self.device_of)
         stage = np.arange(stages, dtype=np.int64)[:, None]
@@ -151,7 +153,11 @@ class ListSearch:
     def schedule_from(
         self, passes: Int64Array, places: Int64Array, name: str = SEARCHED
     ) -> Schedule:
-        """Create a schedule from pass numbers in the order of their starts, and their devices."""
+        """Create a schedule with the placement of this search from passes in order of their starts.
+
+        `passes`: numbers kind * stages * units + stage * units + unit, with kind 0 forward, 1 input
+        gradient, 2 weight gradient; `places`: the device of each. Nothing is checked.
+        """
         stages, units = len(self.device_of), self.shape.units
         orders: list[list[Operation]] = [[] for _ in range(self.shape.devices)]
         for pass_, place in zip(passes.tolist(), places.tolist(), strict=True):
@@ -339,7 +345,11 @@ class ListSearch:
         return ahead
 
     def _is_within(self, ahead: Int64Array) -> bool:
-        """Check whether the limits per stage guarantee the memory limits of all devices."""
+        """Return whether the limits per stage guarantee the memory limits of all devices.
+
+        `ahead`: maximum number of stored activations by stage. The sum of the activations of a
+        device's stages, with their restored memory, must not exceed its limit.
+        """
         sums = np.zeros(self.shape.devices, np.int64)
         np.add.at(sums, np.array(self.device_of), ahead * (self.kept + self.restored))
         return bool((sums <= self.limits).all())
@@ -408,7 +418,10 @@ def build_by_readiness(name: str, shape: Shape, device_of: tuple[int, ...]) -> S
 
 
 def _join_gradients(order: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Join each input gradient with a weight gradient that directly follows it."""
+    """Join each input gradient and a weight gradient of the same unit and stage directly after it.
+
+    Both become one full backward pass; all other passes remain, in their order.
+    """
     joined: list[Operation] = []
     for operation in order:
         before = joined[-1] if joined else None

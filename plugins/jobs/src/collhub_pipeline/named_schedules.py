@@ -76,7 +76,7 @@ def _order_with_warmup(stage: int, warmup: int, micros: int, *, delayed: bool) -
     """
 
     def step(kind: Pass, micro: int) -> Operation:
-        """A pass of the one chunk of this stage."""
+        """Return a pass of this function's `stage`, in direction 0."""
         return Operation(kind, 0, stage, micro)
 
     order = [step(Pass.FORWARD, micro) for micro in range(warmup)]
@@ -115,13 +115,21 @@ def two_directions(devices: int, micros: int, times: PassTimes) -> Schedule:
 
 
 def zb_h1(stages: int, micros: int) -> Schedule:
-    """Build ZB-H1: memory of 1F1B, and a third of its bubble if all passes take equal times."""
+    """Build ZB-H1: memory of 1F1B, and a third of its bubble if all passes take equal times.
+
+    Stage i (of n, one per device) has a warm-up of min(micros, n - i) forward passes; at most i
+    weight gradients are pending (`with_delays`).
+    """
     warmups = [min(micros, stages - stage) for stage in range(stages)]
     return with_delays("zb-h1", warmups, list(range(stages)), micros)
 
 
 def zb_h2(stages: int, micros: int) -> Schedule:
-    """Build ZB-H2: twice the memory of 1F1B, and no bubble if all passes take equal times."""
+    """Build ZB-H2: twice the memory of 1F1B, and no bubble if all passes take equal times.
+
+    Stage i (of n, one per device) has a warm-up of min(micros, 2 (n - i) - 1) forward passes; at
+    most 2 i weight gradients are pending (`with_delays`).
+    """
     warmups = [min(micros, 2 * (stages - stage) - 1) for stage in range(stages)]
     return with_delays("zb-h2", warmups, [2 * stage for stage in range(stages)], micros)
 
@@ -237,7 +245,11 @@ def _build(name: str, shape: Shape) -> Schedule:
 
 
 def _reverse_slices(schedule: Schedule, shape: Shape) -> Schedule:
-    """Reverse the order of the token slices of each microbatch in all backward passes."""
+    """Return the schedule with the token slices of each microbatch in reverse order in gradients.
+
+    Forward passes and the positions of passes are unchanged. The result has the shape's number of
+    slices.
+    """
     unit_of = order_backward_units(shape.micros, shape.slices)
     orders = tuple(
         tuple(

@@ -132,10 +132,11 @@ def _move(line: Int64Array, source: int, target: int) -> None:
 def _fits_memory(
     line: Int64Array, length: int, kept: Int64Array, restored: Int64Array, limit: int, units: int
 ) -> bool:
-    """Check whether the activations of a device fit while it runs the first `length` passes.
+    """Return whether the activations of a device fit while it runs the first `length` passes.
 
-    `kept`, `restored`: [stages], memory of an activation from the forward pass on, and additional
-    memory from the input gradient on; both are released by the weight gradient.
+    `line`: pass numbers in order. `kept`, `restored`: [stages], memory of an activation from the
+    forward pass on, and additional memory from the input gradient on; both are released by the
+    weight gradient. The stored memory must not exceed `limit` after any pass.
     """
     stages = kept.shape[0]
     level = 0

@@ -24,13 +24,20 @@ def place_in_loops(devices: int, chunks: int) -> tuple[int, ...]:
 
 
 def place_in_waves(devices: int, chunks: int) -> tuple[int, ...]:
-    """Return the device of each stage: every second chunk has the devices in reverse order."""
+    """Return the device of each stage: every second chunk has the devices in reverse order.
+
+    The tuple has devices * chunks entries; 3 devices and 2 chunks give (0, 1, 2, 2, 1, 0).
+    """
     up = tuple(range(devices))
     return tuple(device for chunk in range(chunks) for device in (up[::-1] if chunk % 2 else up))
 
 
 def looped_bfs(devices: int, micros: int, chunks: int) -> Schedule:
-    """Build a schedule of all forward passes chunk by chunk, then all backward ones in reverse."""
+    """Build a schedule of all forward passes chunk by chunk, then all backward ones in reverse.
+
+    Stage s is on device s modulo devices. A chunk runs all microbatches in order before the next
+    chunk; backward passes are full ones, in exactly the reverse order.
+    """
     orders = []
     for device in range(devices):
         forward = [
@@ -170,7 +177,12 @@ def zbv(devices: int, micros: int) -> Schedule:
 
 
 def _order_zbv(device: int, devices: int, micros: int) -> list[Operation]:
-    """Order the passes of a device in ZB-V; chunk 0 is on the way up, chunk 1 on the way back."""
+    """Order the passes of a device in ZB-V, a schedule with two chunks per device.
+
+    Chunk 0 of the device is on the way up (stage `device`), chunk 1 on the way back. For fewer than
+    2 x devices - 1 microbatches, passes of that many are ordered, so the caller must drop the
+    excess.
+    """
     units = max(2 * devices - 1, micros)
     line = _Counter(device, devices)
 
@@ -219,7 +231,12 @@ def dualpipe_v(devices: int, micros: int) -> Schedule:
 
 
 def _order_dualpipe_v(device: int, devices: int, micros: int) -> _Counter:
-    """Order the passes of a device in DualPipeV, in its eight phases; return the record of them."""
+    """Order the passes of a device in DualPipeV, in its eight phases; return the record of them.
+
+    The record has the order, and the forward passes that overlap with the backward pass after them.
+    Chunk 0 is stage `device`, chunk 1 the stage on the way back. `micros` must be at least 2 x
+    devices, which is not checked.
+    """
     line = _Counter(device, devices)
     behind = devices - 1 - device
     for _ in range(2 * behind):

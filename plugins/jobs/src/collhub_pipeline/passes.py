@@ -79,7 +79,10 @@ class PassTimes:
         return self.scaled(Fraction(1, chunks))
 
     def scaled(self, share: Fraction) -> PassTimes:
-        """Return the times multiplied by a share of the work; the transfer time is unchanged."""
+        """Return the times of the three passes multiplied by a share of the work, as fractions.
+
+        Transfer time and blocking are unchanged.
+        """
         forward, inputs, weights = (time * share for time in self.parts)
         return PassTimes(forward, inputs, weights, self.transfer, self.is_blocking)
 
@@ -118,7 +121,10 @@ class StageTimes:
 
     @property
     def transfer(self) -> Time:
-        """Transfer time of one token slice, an equal share of that of a microbatch."""
+        """Transfer time of one token slice: that of a microbatch, divided by the number of slices.
+
+        It is that of the first stage, in its time unit; a fraction if there are several slices.
+        """
         whole = self.stages[0].transfer
         return whole if len(self.slices) == 1 else Fraction(whole) / len(self.slices)
 

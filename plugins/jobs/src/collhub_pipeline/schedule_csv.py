@@ -157,7 +157,10 @@ def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
 def _generate_cells(
     schedule: Schedule, order: Sequence[Operation]
 ) -> Iterator[tuple[Operation, ...]]:
-    """Yield the passes of each cell: one, or an overlapped forward and backward pass."""
+    """Yield the passes of each cell of a row: one, or an overlapped forward and backward pass.
+
+    `order`: passes of a device. A pass in `schedule.overlapped` shares its cell with the next pass.
+    """
     at = 0
     while at < len(order):
         count = 2 if order[at] in schedule.overlapped else 1

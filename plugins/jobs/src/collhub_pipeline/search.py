@@ -117,7 +117,11 @@ class Space:
     recomputed: frozenset[int]
 
     def fits(self, shape: Shape) -> bool:
-        """Check whether this placement's minimum memory is within the limits of all devices."""
+        """Return whether this placement's minimum memory is within the limits of all devices.
+
+        The minimum is that of one microbatch (`Shape.minimum_memories`), with the placement's
+        recomputed stages. True without limits. Raises `UsageError` for a wrong number of limits.
+        """
         minimum = shape.minimum_memories(self.device_of, self.recomputed)
         limits = shape.limits
         return limits is None or all(

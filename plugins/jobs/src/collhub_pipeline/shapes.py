@@ -102,7 +102,10 @@ class Shape:
 
     @property
     def is_uniform(self) -> bool:
-        """Check that all stages are equal, without recomputation and without token slices."""
+        """Whether all stages are equal, without recomputation and without token slices.
+
+        False if the shape has its own times of parts, sizes of stages, an embedding or a head.
+        """
         is_plain = self.slices == 1 and self.recompute == "none" and not self.sizes
         return is_plain and not self.parts and self.embedding is None and self.head is None
 
@@ -127,9 +130,12 @@ class Shape:
         )
 
     def stage_sizes(self, stages: int) -> list[Fraction]:
-        """Return the memory of the activations of one microbatch in each stage.
+        """Return the memory of the activations of one microbatch in each of `stages` stages.
 
-        The unit is the average memory of a device, unless the shape has `sizes`.
+        The model is divided equally among the stages; `sizes` of the shape (memory of consecutive
+        equal parts of the model) are divided accordingly. The unit is the average memory of a
+        device for a microbatch, unless the shape has `sizes`; the sum is then the number of
+        devices.
         """
         parts = [PassTimes(Fraction(size), 0, 0) for size in self.sizes or (1,)]
         # `split_work` returns sums over parts; the sum of an equally divided model is `devices`.
@@ -183,7 +189,11 @@ class Shape:
         return peaks
 
     def fits(self, schedule: Schedule) -> bool:
-        """Return whether the activations of a schedule fit in the memory. True without a limit."""
+        """Return whether the activations of a schedule fit in the memory of every device.
+
+        True without a limit; a peak equal to the limit fits. Raises `UsageError` if the number of
+        limits is not that of the devices.
+        """
         limits = self.limits
         if limits is None:
             return True

@@ -93,7 +93,10 @@ def _peak(order: Sequence[Operation]) -> int:
 
 
 def in_a_row(name: str, orders: Sequence[Sequence[Operation]]) -> Schedule:
-    """Create a schedule in one direction with stage i on device i; `orders`: passes by device."""
+    """Create a schedule in one direction with stage i on device i.
+
+    `orders`: passes by device, in the order in which it runs them; they are not checked.
+    """
     device_of = (tuple(range(len(orders))),)
     return Schedule(name, device_of, tuple(tuple(order) for order in orders))
 
@@ -113,7 +116,10 @@ class Timing:
         return max((pass_ends[-1] for pass_ends in self.ends if pass_ends), default=0)
 
     def bubble(self) -> Time:
-        """Return the maximum idle time of a device between its first start and its last end."""
+        """Return the maximum idle time of a device between its first start and its last end.
+
+        It is in the unit of the times; devices without passes count as 0.
+        """
         idle: list[Time] = [0]
         for starts, pass_ends in zip(self.starts, self.ends, strict=True):
             if starts:
@@ -141,11 +147,12 @@ class Run:
     def ready(self, operation: Operation) -> Time | None:
         """Return the time from which a pass has its input; None if it waits for another pass.
 
-        A forward pass needs the result of the previous stage, an input gradient or backward pass
-        that of the next stage and its own forward pass; a result from another device is available
-        at its arrival. Both also need the neighbour slice of the microbatch. A weight gradient
-        needs its input gradient. The start of the run, `origin`, is returned if there is no
-        neighbour stage.
+        The time is the arrival of the result of the neighbour stage: the previous one of a forward
+        pass, the next one of an input gradient or backward pass. It is `origin`, the start of the
+        run, at a stage without such a neighbour, and for a weight gradient. Own passes only have to
+        be finished, their ends do not count, since the device itself runs one pass at a time: a
+        backward pass needs its forward pass, a weight gradient its input gradient, and other passes
+        the slice of the microbatch before their own one (backward: after it).
         """
         kind, direction, stage, micro = operation
         if kind is Pass.WEIGHT_GRADIENT:
@@ -272,9 +279,12 @@ def _find_cycle(schedule: Schedule, run: Run, reached: Sequence[int]) -> str:
 
 
 def _find_missing(schedule: Schedule, run: Run, operation: Operation) -> Key:
-    """Return the key of the first unfinished pass that a given pass needs: (is backward, ...).
+    """Return the key of the first unfinished pass that a given pass needs.
 
-    `operation` must be a pass that cannot start.
+    The key is (is backward, direction, stage, unit). Examined are, in this order: of a gradient its
+    forward pass, the gradient of the next stage and of the next token slice; of a forward pass that
+    of the previous stage and of the previous slice. For a weight gradient it is always its input
+    gradient. `operation` must be a pass that cannot start, otherwise `StopIteration` is raised.
     """
     kind, direction, stage, unit = operation
     slices, last = schedule.slices, len(schedule.device_of[direction]) - 1

@@ -251,7 +251,10 @@ metric_source:
 
 
 def samples() -> Sequence[Source]:
-    """Create a folder in memory with a card and the profiles of two ranks."""
+    """Return one source: a folder in memory with a card and the profiles of two ranks.
+
+    Findings that are reported to the source are lost.
+    """
     # Imported here: only tests and the conformance kit need the profiles.
     from collhub_pytorch.samples import profiles
 

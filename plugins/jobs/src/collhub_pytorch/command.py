@@ -236,8 +236,9 @@ def _create_machine_predictor(
 ) -> MachinePredictor:
     """Create the predictor of times on a measured machine.
 
-    If `ranks_per_node` is None, the number that the files record is used, which is appended to
-    `notes`.
+    `machine`: its name or profile. If `ranks_per_node` is None, the number that the files record is
+    used, and a note says so (appended to `notes`); if they record none either, the predictor gets
+    None. Raises `HubError` for an unknown machine.
     """
     from collhub_pytorch.job import recorded_ranks_per_node
     from collhub_pytorch.predicted_times import MachinePredictor
@@ -254,7 +255,8 @@ def _predict_job(
 ) -> Workload:
     """Return the job with predicted times of its collectives; append explanations to `notes`.
 
-    Raises `UsageError` for collectives without a size.
+    A second note is appended if no node computes. Raises `UsageError` for collectives without a
+    size, before anything is predicted or appended.
     """
     from collhub_pytorch.analysis import is_computation
     from collhub_pytorch.predicted_times import predict_job, require_sizes

@@ -206,9 +206,10 @@ def _call_of_tensors(name: str, inputs: Sequence[Any], dtype: str) -> Call | Non
 
 
 def _rank_nodes(trace: _Trace, rank: int) -> RankNodes:
-    """Build one node per call, in order, each of which depends on the previous one.
+    """Build the nodes of a rank: one per call, in order, each of which depends on the previous one.
 
-    The nodes have no durations.
+    The nodes have no durations (-1) and no names of their own. Calls on devices are used; calls of
+    host libraries only if there are no others.
     """
     calls = _with_targets(trace)
     nodes = RankNodes(trace.file, rank, trace.world_size, (), calls)

@@ -59,7 +59,9 @@ class CallGroup:
     def waiting_percent(self) -> float | None:
         """Percentage of waiting in the kernel time of the ranks that have files.
 
-        Kernel time is waiting plus transferring. None if waiting is unknown, 0 without kernel time.
+        Kernel time is waiting plus the transfer time of these ranks, which is `transferring_ns` (of
+        all ranks) times `measured_count / rank_count`. None if waiting is unknown, 0 without kernel
+        time.
         """
         if self.waiting_ns is None:
             return None

@@ -176,21 +176,29 @@ def recorded_ranks_per_node(workload: Workload) -> int | None:
 
 
 def file_of(workload: Workload, rank: int) -> str | None:
-    """Return the file of a rank, or the source of the workload if it has no file per rank."""
+    """Return the file of a rank, as the plugin's extension lists it.
+
+    A rank that is assumed to be a copy has the file of its original. Without the list, as in a
+    workload of another reader, it is the name of the source, None if that is unknown.
+    """
     files = fact_list(workload, "files")
     return str(files[rank]) if files else workload.provenance.source_name
 
 
 def has_device(workload: Workload, rank: int) -> bool:
-    """Whether the file of a rank records the work of a device."""
+    """Return whether the file of a rank records the work of a device.
+
+    False for a workload of another reader, which has no such list.
+    """
     flags = fact_list(workload, "has_device")
     return bool(flags[rank]) if flags else False
 
 
 def is_host_group(workload: Workload) -> BoolArray:
-    """Mark nodes in the group of a host library (gloo, mpi, ucc) next to a device: bool[nodes].
+    """Mark nodes whose process group belongs to a host library: bool[nodes].
 
-    Such a group has the name of the library.
+    Such a group has the name of the library, `gloo`, `mpi` or `ucc`; readers give it this name if
+    the rank also has collectives of a device. False for nodes without a group.
     """
     libraries = [f"{group.name}:" in HOST_LIBRARIES for group in workload.groups]
     mask: BoolArray = np.array([*libraries, False], np.bool_)[workload.nodes.group]
@@ -287,10 +295,10 @@ class _Tables:
         }
 
     def _name_column(self, part: RankNodes, calls: Sequence[Call], call: Int64Array) -> Int64Array:
-        """Return the index of each node's name in `names`, to which new names are added.
+        """Return the index of each node's name in `names`, which is extended: int64[nodes].
 
-        `call`: index in `calls` of each node. Communication has the name of its call in torch,
-        other work the name in the profile, -1 without one.
+        `call`: index in `calls` of each node, -1 without. A node with a call has the name of the
+        call as torch records it; other work has the name in the profile, -1 without one.
         """
         index = [_index(self.names, name) for name in part.names]
         names = np.array([*index, NONE], np.int64)[np.array(part.name, np.int64)]
@@ -299,14 +307,18 @@ class _Tables:
         return names
 
     def _extra(self, call: Call) -> int:
-        """Return the index of the call's extra, adding it if it is new; NONE without an extra."""
+        """Return the index of the call's extra, its dtype and splits as JSON; add it if it is new.
+
+        NONE (-1) for a call without them.
+        """
         text = call.extra()
         return _index(self.extras, text) if text else NONE
 
     def _group(self, call: Call) -> int:
-        """Return the index of the group, which is added if it is new.
+        """Return the index of a call's group in the workload; a new group is added to `groups`.
 
-        NONE for messages and for groups without a list of ranks.
+        Groups are equal if name and ranks are equal. NONE (-1) for messages, and for groups without
+        a list of ranks, which stand for all ranks.
         """
         ranks = call.group.ranks
         if ranks is None or call.collective < 0:

@@ -191,9 +191,10 @@ def _find_stated_orders(nodes: NodeColumns, meetings: Meetings) -> tuple[BoolArr
 def _find_late_launches(workload: Workload, meetings: Meetings) -> tuple[BoolArray, BoolArray]:
     """Mark edges by which launches on the host delay communication: bool[data], bool[control].
 
-    Such an edge leads from a node of the host to a communication, or to the gap (idle node) before
-    it. It is marked only if the communication also waits for other work of the device, so that
-    without the edge it does not start before its data are ready.
+    Such an edge leads from a node of the host to a communication, or to the idle node on the host
+    that precedes it. It is marked only if its target also depends on computation of the device, so
+    that without the edge it does not start before its data are ready. Edges from such an idle node
+    itself are not marked.
     """
     nodes, communicates = workload.nodes, meetings.of_node >= 0
     edges = nodes.edges()
@@ -225,9 +226,10 @@ def _started_by(workload: Workload) -> Int64Array:
 
 
 def _without_edges(workload: Workload, data: BoolArray, control: BoolArray) -> Workload:
-    """Return a copy of the job without some dependencies.
+    """Return a copy of the job without some dependencies; all columns of the nodes are kept.
 
-    `data`, `control`: bool per data edge and per control edge, True for those to drop.
+    `data`, `control`: bool per data edge and per control edge of the nodes, True for those to drop.
+    The order of the other edges is kept; `workload` is unchanged.
     """
     nodes = workload.nodes
     kept = [
@@ -252,8 +254,11 @@ def _replay(workload: Workload, meetings: Meetings, transfer_ns: Int64Array) -> 
 def _bucket_changes(job: _Job, predictor: Predictor) -> Iterator[JobChange]:
     """Yield the change with the best bucket size for each class of collectives.
 
-    Classes are in order of descending transfer time, at most `MAX_CLASSES`. The best change has the
-    largest saving, which may be negative. A class without a predicted bucket size is left out.
+    A bucket is one collective that replaces several; a class has collectives with equal kind,
+    number of ranks and distance of ranks. Classes are in order of descending transfer time (ties by
+    name); only the first `MAX_CLASSES` are tried. The best change has the largest saving in ns,
+    which may be negative; of equal ones, the largest bucket size. A class without a size whose
+    times can be predicted is left out.
     """
     classes = sorted(
         _split_classes(job.workload),
@@ -278,10 +283,10 @@ class _Class:
 def _split_classes(workload: Workload) -> list[_Class]:
     """Divide collectives that can be joined into classes by kind, rank count and rank distance.
 
-    Collectives can be joined if their kind is in `JOINABLE`, their bytes are known, they name no
-    algorithm, and their group has more than one rank. The distance is that of the first two ranks
-    of the group. Classes with at most one call are left out. They are ordered by kind, number of
-    ranks, distance.
+    Collectives can be joined if their kind is in `JOINABLE`, they have more than 0 bytes (known),
+    they name no algorithm, and their group has more than one rank. The distance is that of the
+    first two ranks of the group. Classes with at most one call (of all ranks) are left out. They
+    are ordered by kind as in `JOINABLE`, then number of ranks, then distance.
     """
     nodes = workload.nodes
     is_joinable = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes > 0) & (nodes.algorithm < 0)
@@ -330,9 +335,10 @@ class _BucketTrials:
     def limits(self) -> list[int]:
         """Return the bucket sizes in bytes to try, at most `MAX_LIMITS`, largest first.
 
-        They are powers of two times the median size of the calls, at least twice this size and
-        below twice the sum of all sizes. A size that gives the same buckets as the next smaller one
-        is left out.
+        A bucket is one collective that replaces several. The sizes are the median size of the calls
+        times 2, 4, 8, ..., below twice the sum of all sizes (of all ranks). A size that gives the
+        same buckets as the next smaller one is left out, and so is the first one if it joins
+        nothing. If there are more than `MAX_LIMITS`, the smallest are omitted.
         """
         nodes = self._job.workload.nodes
         sizes = nodes.bytes[self._class.rows]
@@ -408,10 +414,12 @@ class _BucketTrials:
         return results
 
     def _time_buckets(self, joined: JoinedJob, meetings: Meetings) -> list[_Bucket] | None:
-        """Return the predicted time of every bucket, that is a collective that replaces several.
+        """Return the predicted time in ns of every bucket: a collective that replaces several ones.
 
-        The prediction is multiplied by the ratio of measured to predicted times of the replaced
-        collectives. None if a time is not predicted.
+        The time is the prediction for the bucket times the sum of the measured times of the
+        replaced collectives, divided by the sum of their predictions. The first rank of a bucket
+        determines the replaced collectives. The result also has the rows of the bucket and the
+        relative error of its prediction (None if unknown). None if a time is not predicted or is 0.
         """
         before, after = self._job.workload.nodes, joined.workload.nodes
         members: dict[int, list[int]] = {}

@@ -127,7 +127,9 @@ class MachineComparison:
 def compare_with_machine(findings: Findings, predictor: MachinePredictor) -> MachineComparison:
     """Predict the collectives of the job on a machine, and replay the job with these times.
 
-    Barriers and messages are not compared. Raises `HubError` for an unknown profile of a machine.
+    Returns the machine, its ranks per node, the measured and predicted figures by kind and class of
+    sizes, and the saving (None if no call is predicted). Barriers, messages and collectives of one
+    rank are not compared. Raises `HubError` for an unknown profile of a machine.
     """
     sums = _sum_calls(findings)
     known = [key for key in sums if key[1] >= 0]

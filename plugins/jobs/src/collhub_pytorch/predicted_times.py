@@ -206,7 +206,11 @@ def predicted_calls(workload: Workload, meetings: Meetings) -> Iterator[tuple[In
 
 
 def _add_order(workload: Workload, meetings: Meetings) -> Workload:
-    """Add control dependencies between consecutive collectives of a group on each rank."""
+    """Return a copy of the job with its collectives in order on each rank.
+
+    Control dependencies are added between consecutive collectives of each group on each rank, in
+    the order of the numbers in `meetings`.
+    """
     nodes = workload.nodes
     following = next_in_group(nodes, meetings, nodes.is_kind(NodeKind.COLLECTIVE))
     before = np.flatnonzero(following >= 0)

@@ -82,7 +82,8 @@ def read_files(
 ) -> tuple[Workload, list[str]]:
     """Read all files of a job; return the workload, and notes on assumptions and losses.
 
-    `files` must not be empty. Execution traces have no notes.
+    `files` must not be empty, and have the format `form`; the first one names the source. Execution
+    traces have no notes. Raises the `InputError` of the format's reader.
     """
     workload = form.read(files, options, Provenance(form.name, "", files[0].name))
     return workload, [] if form.name == EXECUTION_TRACE else notes(workload)

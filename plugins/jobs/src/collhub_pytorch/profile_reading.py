@@ -40,7 +40,8 @@ def read_source(
 ) -> Workload:
     """Read all files of a source as one job with `read_files`, and report its notes.
 
-    Producer, name and SHA-256 of the source are recorded as the provenance.
+    `read_files` gets the files, the options and the provenance: format, name and SHA-256 of the
+    source. The notes are reported to `source` as findings. Raises the errors of `read_files`.
     """
     provenance = Provenance(format_name, "", source.name, source.sha256())
     workload = read_files(files_of(source), options, provenance)

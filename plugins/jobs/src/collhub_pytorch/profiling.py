@@ -22,7 +22,10 @@ _DEFAULT_OPTIONS = ProfileOptions()
 def read_profiles(files: Sequence[str], options: ProfileOptions = _DEFAULT_OPTIONS) -> Workload:
     """Read Kineto profiles, one file per rank, as a workload.
 
-    Files are parsed as streams, whatever their size. Raises `HubError`.
+    The rank of a file follows from its content or its name, else from its position in `files`,
+    which must not be empty. Files are parsed as streams, whatever their size. Raises `UsageError`
+    for a repeated path, `InputError` for invalid files, missing ranks and clocks that cannot be
+    aligned.
     """
     # Lazy imports: recording profiles must not require numpy.
     from collhub_pytorch.kineto.read import workload_of
@@ -38,8 +41,9 @@ def profile(folder: str | os.PathLike[str], name: str = "job") -> Iterator[torch
 
     Yields torch's profiler, whose `step()` marks iterations. When the body ends, writes
     `NAME.<rank>.pt.trace.json.gz` (Kineto profile) and `NAME.<rank>.et.json` (execution trace) into
-    the folder, which is created. After an exception, neither file remains. Raises `UsageError` if
-    torch is not installed.
+    the folder, which is created. The rank is that of the default process group, 0 if it is not
+    initialized: such processes need different names. After an exception, neither file remains.
+    Raises `UsageError` if torch is not installed.
     """
     try:
         # Lazy import: torch is large, and only this function needs it.

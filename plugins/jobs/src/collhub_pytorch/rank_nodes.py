@@ -122,8 +122,9 @@ class RankNodes:
     def add(self, name: int, duration_ns: int, *, on_host: bool, call: int = NONE) -> int:
         """Append a node and return its row.
 
-        `name`: index in `names`, `duration_ns`: -1 if unknown, `call`: index in `calls`. With a
-        call it is a node of communication, of the call's kind, otherwise a computation.
+        `name`: index in `names`, -1 for none. `duration_ns`: -1 if unknown. `call`: index in
+        `calls`; with a call it is a node of communication, of the call's kind, without (-1) a
+        computation. The node has no dependencies until `link` adds them.
         """
         kind = NodeKind.COMPUTE if call < 0 else self.calls[call].kind
         self.kind.append(int(kind))

@@ -82,7 +82,9 @@ def replay_transfers(
 
     `transfer_ns`: int64[nodes], time from the start of the last rank of the communication to the
     end of the node; -1 for a node that does not wait for other ranks and ends after its own
-    duration. `lane`: lanes in which computations run one at a time, see `timeline`.
+    duration. `lane`: number by node; computations of one lane run one at a time (None: no lanes).
+    Returns the times of all nodes, and the time of the job and of each rank, in ns. Raises
+    `InputError` for a node without a time, and if nodes wait for each other.
     """
     duration = workload.nodes.duration_ns.tolist()
     lasting = transfer_ns.tolist()
@@ -117,7 +119,8 @@ def _to_replay(workload: Workload, times: Timeline) -> Replay:
 def measure_transfers(profile: Timeline, meetings: Meetings) -> Int64Array:
     """Measure the time in ns from the last rank's start to the end of each node: int64[nodes].
 
-    -1 for nodes of no communication, and for nodes that ended before the last rank started.
+    The last rank is the one of the node's communication that starts last. -1 for nodes of no
+    communication, and for nodes that ended before the last rank started.
     """
     waits = measure_waiting(profile, meetings)
     is_after = (profile.end >= waits.last_start) & (meetings.of_node >= 0)
@@ -134,8 +137,10 @@ def _replace_transfers(
 ) -> None:
     """Replace measured transfer times of collectives by those of `time_of`; modifies `transfer`.
 
-    The measured time remains if `time_of` returns None, and with `keeps_shorter` if it is shorter.
-    The size is the largest one of all ranks. Collectives of unknown size are skipped.
+    `time_of(kind, bytes, ranks)` returns the time in ns. The measured time remains if it returns
+    None, and with `keeps_shorter` if it is shorter. The bytes are the largest number of any rank,
+    for an all-to-all with a table of counts those of the rank that sends most. Messages, and
+    collectives of unknown size on their first rank, are skipped.
     """
     nodes = workload.nodes
     for meeting in range(len(meetings)):

@@ -113,7 +113,8 @@ def build_blocks(findings: Findings) -> list[Block]:
 def simulated_table(times: NetworkTimes) -> Table:
     """Build the table of collectives whose times were simulated: one row per kind, size and ranks.
 
-    Further columns: algorithm and time.
+    The columns are kind, size, ranks, algorithm and time. Rows are in the order of simulation;
+    without any, the table has only its header.
     """
     rows = [
         [collective_name(kind), format_bytes(size), format_ranks(ranks), entry.algorithm,

@@ -20,9 +20,10 @@ _GROUP = {
 
 
 def profiles() -> Sequence[Source]:
-    """Create the profiles of two ranks: compute, all-reduce, compute.
+    """Return one source with the profiles of two ranks: compute, all-reduce, compute.
 
-    Rank 0 reaches the all-reduce 40 us before rank 1, and waits.
+    The files are in memory. Rank 0 reaches the all-reduce 40 us before rank 1, and waits. Findings
+    are lost.
     """
     parts = [
         part(f"job.{rank}.pt.trace.json", rank, profile_of(rank, step_events(start_us)))
@@ -146,9 +147,9 @@ _CALLS = (
 
 
 def inspector_lines() -> Sequence[Source]:
-    """Return logs of NCCL's Inspector of two ranks: three collectives and a message.
+    """Return logs of NCCL's Inspector of two ranks: three collectives, and a message to rank 1.
 
-    Two sources: a folder with one file per rank, and one file with the lines of both.
+    Two sources in memory: a folder with one file per rank, and one file with the lines of both.
     """
     files = [
         "".join(

@@ -28,7 +28,10 @@ class TraceFile:
     rank: int | None = None
 
     def rank_or(self, stated: int | None, order: int) -> int:
-        """Return the file's rank: `stated` if not None, else that in its name, else `order`."""
+        """Return the file's rank: `stated` (in its content) if not None, else that in its name.
+
+        Without both, it is `order`, the position of the file.
+        """
         if stated is not None:
             return stated
         return order if self.rank is None else self.rank
@@ -234,9 +237,9 @@ class JsonStream:
     def _grow(self) -> bool:
         """Read one more chunk of the file; return whether the caller can continue to parse.
 
-        The parsed part of the text is dropped. False after the end of the file, when no text was
-        added except the rest of the decoder. False also, without reading, if the unparsed text
-        exceeds `_MAX_VALUE_CHARACTERS`.
+        The parsed part of the text is dropped, so `_position` becomes 0. False at the end of the
+        file; a rest of an incomplete UTF-8 character may then still be added. False also, without
+        reading, after the end, and if the unparsed text exceeds `_MAX_VALUE_CHARACTERS`.
         """
         if self._is_over or len(self._text) - self._position > _MAX_VALUE_CHARACTERS:
             return False

@@ -59,10 +59,10 @@ class Statements:
         """Add the JSON statement of the workload node that performs these operations.
 
         Returns the number of the statement, from 0. Views (operations without computation) that
-        were announced since the last statement are written before `operations`. Arguments of the
-        program that are read for the first time in this object are declared in the statement. If
-        some operations are in fused stages, the field `fused_group` names the first of these stages
-        in the order of the program.
+        were added with `view` since the last statement are written before `operations`. An argument
+        of the program is declared in the first statement that reads it. If some operations are in
+        fused stages, the field `fused_group` is the name of that one of these stages that the
+        program lists first.
         """
         # Several nodes may state one operation. Results serve tools without typing rules.
         operations_of_node = [*self._views, *operations]

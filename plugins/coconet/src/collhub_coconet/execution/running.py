@@ -237,9 +237,10 @@ class _ExecutionState:
     def _compute(self, part: Segment, item: int, rank: int) -> None:
         """Compute the operations of a segment on a rank, for one tile or for all of its elements.
 
-        `item`: number of the tile, if the segment is divided. Results are written in the order of
-        the operations; views are skipped. The last operation of a partial segment is the rank's
-        part of a scalar, which is stored in `self.partials`.
+        `item`: number of the tile; ignored if the segment is not divided into tiles. Results are
+        written in the order of the operations; views, which have no values of their own, are
+        skipped. If the segment is partial, its last operation reduces a slice to a scalar: the part
+        of this rank is stored in `self.partials`, not written.
         """
         binding = self.flat.binding
         for operation in part.operations:
@@ -291,9 +292,12 @@ class _ExecutionState:
     def _deliver(self, part: CollectiveRuns, rank: int, chunk: int, values: Array) -> None:
         """Write a chunk of the result of a collective on a rank, for every member of a bucket.
 
-        A scalar is finished first, for example by the root of a norm. If there are expected values,
-        float results of reductions are checked against them, and the expected ones are written, so
-        that later values can be compared bit by bit.
+        The bucket is the list of operations that the collective performs together. A scalar is
+        finished first, for example by the root of a norm. If there are expected values, float
+        results of reductions are compared with them, and the expected ones are written, so that
+        later values can be compared bit by bit. A deviation raises nothing: it is recorded in
+        `self.errors`, and above the bound also in `self.differences`. Other values are written as
+        they are.
         """
         start = 0
         for operation, grid in part.members:

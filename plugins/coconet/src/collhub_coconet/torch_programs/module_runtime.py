@@ -204,11 +204,12 @@ def _divide_bucket(
     parts: Sequence[tuple[int, Callable[[torch.Tensor], torch.Tensor]]],
     ranks: int,
 ) -> list[_Share]:
-    """Return one pending result per tensor whose data are joined in the collective result `tensor`.
+    """Return the pending results of the members of a bucket, whose joint result is `tensor`.
 
-    `tensor` may still be in flight. `parts`: for each member, its elements per rank, in the order
-    of the bucket, and a function that computes its value from its data [ranks, elements]. `ranks`:
-    number of blocks in `tensor`, 1 unless it was gathered.
+    The collective that makes `tensor` may still run: the first `wait` of any result waits for it.
+    `parts`: for each member, in the order of the bucket, its elements per rank, and a function that
+    computes its value from its data [ranks, elements]. `ranks`: number of equal blocks, one per
+    rank, in `tensor`, each with the elements of all members; 1 unless it was gathered.
     """
     start = 0
     bucket = _Bucket(tensor)
@@ -417,8 +418,10 @@ def _complete(
 def _measure(programs: Sequence[Any], repeats: int) -> list[tuple[Tensors, float]]:
     """Run each program; return the outputs of a step and the median of `repeats` times in s.
 
-    A time is that of the slowest rank. The programs alternate, so that other load of the host
-    affects all of them. `programs`: imported modules; their arguments are random.
+    All ranks of the initialized default process group call it together. The outputs are those of a
+    first step, which is not timed. A time is that of the slowest rank. The programs alternate, so
+    that other load of the host affects all of them. `programs`: modules that are already imported;
+    all get their random arguments with seed 0.
     """
     arguments = [program.random_arguments(0) for program in programs]
     outputs = [program.step(values) for program, values in zip(programs, arguments, strict=True)]

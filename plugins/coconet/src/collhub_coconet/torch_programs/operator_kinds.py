@@ -158,7 +158,7 @@ def _square(build: Builder) -> str:
 
 
 def _apply_sigmoid(build: Builder) -> str:
-    """Add the sigmoid 1 / (1 + exp(-x)) in the order of PyTorch, and return its name."""
+    """Add 1 / (1 + exp(x * -1)) for the operand `self`, as PyTorch computes it; return its name."""
     power = build.add(Kind.EXP, build.add(Kind.MULTIPLY, build.operand("self"), -1.0))
     return build.finish(Kind.DIVIDE, 1.0, build.add(Kind.ADD, power, 1.0))
 

@@ -251,8 +251,11 @@ class _GraphTyper:
         - a copy or view without effect: no operation, the result has the value of the operand
         - operations of the language, else opaque operations
 
-        Raises `InputError` for another node without a tensor as result (`operator`), and for a
-        result whose shape contradicts the operands (`shape`).
+        Raises `InputError` for a node of the last two forms without a tensor as result
+        (`operator`); for a result whose shape contradicts the operands, also of a collective
+        (`shape`); for a message (`send`), an ill-typed collective (`layout`), and an operator
+        without an entry in the table that reads a block, unless such operators are taken as local
+        (`unknown-operator`).
         """
         base = ".".join(node.operator.split(".")[:2])
         if base.endswith(".wait_tensor"):

@@ -42,10 +42,11 @@ class RankTime:
 def measure_rank_times(workload: Workload, times: Timeline) -> list[RankTime]:
     """Measure the times in ns in which each rank computes, communicates, moves memory and idles.
 
-    Returns one entry per rank, in order. Overlapping intervals of one kind count once. Idle time is
-    the time without any work between the first start and the last end of work. Memory and idle time
-    are None for ranks without work on a device. The overlap is the percentage of communication time
-    during which computations run, None without communication.
+    Returns one entry per rank, in order. Overlapping intervals of one kind count once; times of
+    different kinds may overlap. Memory: copies and sets of memory. Idle time is the time without
+    any work between the first start and the last end of work, 0 without work. Memory and idle time
+    are None for ranks whose file records no device. The overlap is the percentage of communication
+    time during which computations run, None without communication.
     """
     communicates = is_communication(workload)
     on_memory = _is_named(workload, "memory_names") & ~communicates
@@ -80,7 +81,11 @@ def overlap_percent(workload: Workload, times: Timeline) -> list[float | None]:
 
 
 def is_communication(workload: Workload) -> BoolArray:
-    """Mark nodes that communicate, including unknown collectives: bool[nodes]."""
+    """Mark the nodes that communicate: bool[nodes].
+
+    These are all collectives, sends and receives, and nodes of kind COMPUTE whose name is in the
+    list `communication_names` of the plugin's extension: calls that a workload cannot express.
+    """
     kinds = NodeKind.COLLECTIVE, NodeKind.SEND, NodeKind.RECV
     mask: BoolArray = workload.nodes.is_kind(*kinds) | _is_named(workload, "communication_names")
     return mask

@@ -44,9 +44,11 @@ def match_communications(workload: Workload) -> Meetings:
     """Find the nodes of different ranks that belong to one communication, and number these.
 
     Collectives: the k-th collective of a group on each of its ranks. Messages: the k-th send and
-    the k-th receive with the same ranks and tag; unmatched ones have no number (-1). Raises
-    `InputError`, which locates both nodes, for the first collective that differs in kind, size or
-    dtype between ranks, or that is missing on a rank.
+    the k-th receive with the same ranks and tag; unmatched ones have the number -1. Numbers ascend
+    from 0: collectives by group (first the group of all ranks), then in the order of the nodes,
+    then messages. Raises `InputError`, which locates both nodes, for the first collective that
+    differs in kind, size or dtype between ranks (unknown sizes, unknown dtypes and sizes of
+    all-to-alls are not compared), or that is missing on a rank.
     """
     of_node = np.full(len(workload.nodes), -1, np.int64)
     count = 0

@@ -84,10 +84,11 @@ class EventColumns:
     label: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, event: Record, place: int, correlation: int, label: int) -> None:
-        """Append an event, with its times converted from us to ns.
+        """Append an event as a row of the columns, with its times converted from us to ns.
 
-        `place`: stream or thread; `correlation` and `label` are stored unchanged. Raises
-        `ValueError` for invalid times, and `KeyError` without a start.
+        `place`: number of the stream or thread. `correlation`: number that links a runtime call and
+        its work on the device; `label`: index of the name, or kind of the call. These three are
+        stored unchanged. Raises `ValueError` for invalid times, and `KeyError` without a start.
         """
         start, duration = _times_ns(event)
         self.start.append(start)
@@ -266,7 +267,8 @@ def _describe(record: Record) -> str:
 def _find_handler(category: str) -> Callable[[RankEvents, Record], None] | None:
     """Return the function that adds an event of this category to a `RankEvents`.
 
-    Case is ignored; None for categories whose events are ignored.
+    Case is ignored. Runtime calls of any device (`cuda_runtime`, `xpu_runtime`, ...) have one
+    function; None for categories whose events are ignored.
     """
     name = category.lower()
     return _HANDLERS.get(name) or (_add_runtime_call if _RUNTIME.match(name) else None)
@@ -361,10 +363,10 @@ def _add_runtime_call(events: RankEvents, record: Record) -> None:
 
 
 def classify_runtime_call(name: str) -> int:
-    """Return the kind of a call of the device's runtime, by its name.
+    """Return the kind of a call of the device's runtime, by its name, such as `cudaLaunchKernel`.
 
-    BLOCK if it blocks the host, STREAM_WAIT if it lets a stream wait for an event, otherwise
-    LAUNCH.
+    BLOCK if it blocks the host until the device has finished work, STREAM_WAIT if it lets a stream
+    wait for an event, otherwise LAUNCH, also for unknown names and "".
     """
     if _BLOCKING.search(name):
         return BLOCK
@@ -438,10 +440,11 @@ _HANDLERS: Mapping[str, Callable[[RankEvents, Record], None]] = {
 
 
 def resolve_group(events: RankEvents, group: GroupRecord) -> GroupRecord:
-    """Return a group with its complete list of ranks.
+    """Return a process group with its complete list of ranks.
 
-    A truncated list is replaced by that of another event with the same group, or by that in the
-    file's header. Raises `InputError` (`group`) if neither has it.
+    A truncated list is replaced by that of another event with the same group name, or by that in
+    the file's header. A group whose list is not truncated is returned unchanged, even without
+    ranks. Raises `InputError` (`group`) if neither has the list.
     """
     if not group.is_cut:
         return group

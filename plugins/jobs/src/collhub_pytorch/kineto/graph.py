@@ -92,9 +92,11 @@ class RankProfile:
     host_calls: int = 0
 
     def order_times(self) -> Int64Array:
-        """Return the times in ns by which activities are ordered: start times, or issue times.
+        """Return the times in ns by which the activities of the rank are ordered: int64 array.
 
-        Collectives of the host are ordered by issue time, in which all ranks agree.
+        These are start times, but the times of issue for collectives that run on the host, in which
+        all ranks agree. They are all activities of a rank without a device, otherwise the last
+        `host_calls` ones.
         """
         times = self.start.copy()
         first = 0 if self.is_on_host else len(times) - self.host_calls
@@ -113,7 +115,10 @@ class Launches:
     of_activity: Int64Array
 
     def issue_times(self, start: Int64Array) -> Int64Array:
-        """Return the time in ns at which each activity was launched; its `start` if unknown."""
+        """Return the time in ns at which each activity (work of the device) was launched: int64.
+
+        It is the start of the runtime call, or the activity's `start` if the file lacks the call.
+        """
         times = start.copy()
         # Files may lack the runtime calls.
         is_launched = self.of_activity >= 0
@@ -142,12 +147,13 @@ def infer_dependencies(
 ) -> Pairs:
     """Infer which earlier activity of another stream each activity waited for: (earlier, later).
 
-    Activities are sorted by start. A communication depends as in `_link_to_last_launch`. Any other
+    Activities (kernels, copies) are sorted by start; times are in ns. A communication depends on
+    the last computation that its thread launched before it (`_link_to_last_launch`). Any other
     activity gets at most one dependency, and only if its thread called for a wait before launching
     it, or if it starts more than 20 us after its launch and after its predecessor on the stream
     ended. The earlier activity is the one on another stream with the latest end at or before its
     start that was launched before it. Only the last 64 ends are examined; without a call for a
-    wait, only ends after the stream was free.
+    wait, only ends after the stream was free. Returns two parallel int64 arrays.
     """
     issued_at = launches.issue_times(start)
     before = find_previous_on_stream(stream)
@@ -218,8 +224,9 @@ def _link_to_last_launch(
     """Return the dependencies of communication kernels on the previous launch of their thread.
 
     The earlier activity is the last one without communication that the same thread launched before.
-    There is no dependency if it ended after the start of the kernel. Returns (earlier, later) in
-    the order of launches.
+    There is no dependency if there is none, if it ended after the start of the kernel, or if the
+    launch of the kernel is unknown. Returns (earlier, later), lists of activities in the order of
+    launches.
     """
     earlier, later = [], []
     last_of_thread: dict[int, int] = {}
@@ -281,9 +288,11 @@ class _Builder:
         self._latency_ns = self._median_latency_ns()
 
     def build(self) -> RankNodes:
-        """Build the nodes of host and device in the order of time; call it only once.
+        """Build the nodes of the host and of the device in the order of time; return them.
 
-        At equal times, points of the host precede activities.
+        The host has one node per point in time at which its work changes, the device one per
+        activity, with further nodes for launches and unexplained delays. At equal times, points of
+        the host precede activities. The builder is consumed: call it only once.
         """
         profile = self._profile
         times = np.concatenate([profile.time, profile.order_times()])

@@ -133,9 +133,10 @@ class _IssuedCall:
     target: int = -1
 
     def call(self, events: RankEvents) -> Call:
-        """Return the communication of the span, with the complete ranks of its group.
+        """Return the communication of the recorded span (annotation), with all ranks of its group.
 
-        For host libraries, root or peer are those of the issuing operator.
+        For host libraries (gloo, mpi, ucc), root or peer are those of the issuing operator. Raises
+        `InputError` (`group`) if the file has only a truncated list of ranks.
         """
         call = replace(self.span.call, group=resolve_group(events, self.span.call.group))
         return with_target(call, self.target) if self.span.is_of_host else call
@@ -191,10 +192,11 @@ class _Operators:
         return cls(names, order, start, end, thread, label, parent, has_issuer, is_of_job)
 
     def visible_rows(self) -> Int64Array:
-        """Return the outermost operators of the job that enclose no issuing operator, by start.
+        """Return the operators that count as work of the host, as rows of this table by start.
 
-        An operator that encloses one is replaced by the operators inside it. The result are rows of
-        this table.
+        They are the outermost operators that enclose no operator which issues collectives; an
+        operator that encloses one is replaced by the operators directly inside it, and so on.
+        Operators in threads of a communication library are left out (`is_of_job` is False).
         """
         is_open = np.zeros(len(self.row), np.bool_)
         for operator in range(len(self.row)):
@@ -313,10 +315,10 @@ def _host_calls(
 
 
 def _device_library_spans(events: RankEvents) -> list[Span]:
-    """Select one recorded span per collective of a device library, ordered by thread and start.
+    """Select one annotation per collective of a device library, ordered by thread and start.
 
-    Spans of one collective are nested, and the outermost one is selected. If it has no name of the
-    group, the first inner one that has a name is selected instead.
+    A file may annotate one collective by several nested spans; the outermost one is selected. If it
+    has no name of the group, the first inner one that has a name is selected instead.
     """
     spans = [span for span in events.spans if not span.is_of_host]
     spans.sort(key=lambda one: (one.thread, one.start, -one.end))
@@ -349,9 +351,10 @@ def _points(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the points in time at which the host changes its work, and its work before each.
 
-    Points are the starts and ends of the `visible` operators, and those `issue_times` that are no
-    start of one; ends precede starts at equal times. The work is the label of the operator that
-    started last and has not ended, -1 for idle. Both results are int64[points]; times are in ns.
+    Points are the starts and ends of the `visible` operators (rows), and those `issue_times` (ns)
+    that are no start of one. They ascend; ends precede other points at equal times. The work is the
+    label of the operator that started last and has not ended, -1 for idle. Both results are
+    int64[points].
     """
     start, end = operators.start[visible], operators.end[visible]
     extra = np.setdiff1d(issue_times, start)
@@ -374,8 +377,9 @@ def _points(
 def _may_wait(work: Int64Array, names: Sequence[str]) -> BoolArray:
     """Mark the points before which the host may have waited for a collective: bool[points].
 
-    `work`: index in `names` of the host's work before each point, -1 for idle. These are the points
-    after idle time, and after work in operators that issue collectives.
+    A point is a moment at which the work of the host changes. `work`: index in `names` of the
+    operator that runs before each point, -1 for idle. Marked are the points after idle time, and
+    after operators that issue collectives (by the namespace of their name).
     """
     is_issuer = np.array([*(name.startswith(ISSUER_NAMESPACES) for name in names), True], np.bool_)
     mask: BoolArray = is_issuer[work]
@@ -385,10 +389,11 @@ def _may_wait(work: Int64Array, names: Sequence[str]) -> BoolArray:
 def _awaited(
     time: Int64Array, may_wait: BoolArray, ends: Int64Array, begin: Int64Array
 ) -> Int64Array:
-    """Return for every point the collective for which the host waited before it, or -1.
+    """Return for every point the collective for which the host waited before it, -1 for none.
 
-    It is the collective with the last end between the previous point and this one. Only points in
-    `may_wait`, and collectives that began before the point, count. `ends`: -1 if unknown.
+    `time`: points in ns, ascending. `begin`, `ends`: issue and end of each collective in ns, end -1
+    if unknown. The collective is the one with the last end after the previous point and up to this
+    one. Only points in `may_wait`, and collectives issued before the point, count. int64[points].
     """
     awaited = np.full(len(time), -1, np.int64)
     first_point = np.searchsorted(time, ends, "left")

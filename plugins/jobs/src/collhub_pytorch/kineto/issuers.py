@@ -67,11 +67,14 @@ class _Assignment:
         self._is_free = [True] * len(issuers)
 
     def run(self) -> list[int]:
-        """Assign an issuer to every span; return its index for each span, -1 for none.
+        """Assign an issuing operator to every collective of a host library, each at most once.
 
-        First, spans within an operator of their thread are assigned. The remaining ones are
-        assigned in order of time, by kind and size, by kind, then by implementing kind; first to
-        operators that are no wrappers, then to all.
+        Returns the index of the operator for each recorded span of a collective, -1 for none.
+        First, spans that start within an operator of their thread and kind are assigned. The
+        remaining ones are assigned in order of time to the first free operator of equal kind and
+        size, then of equal kind, then of a kind that libraries implement by the span's kind. These
+        three steps are done with operators that enclose no other issuing operator of their kind,
+        then with all.
         """
         self._assign_enclosing()
         plain = [index for index in self._by_start if not self._issuers[index].is_wrapper]

@@ -61,9 +61,10 @@ def workload_of(
 ) -> Workload:
     """Read Kineto profiles, one per rank, as a workload.
 
-    One file is in memory at a time. Notes and assumptions are in the extension. Clocks are aligned
-    by `align_clocks`. Raises `InputError` for invalid files, missing ranks, and ranks with two
-    files.
+    One file is in memory at a time. A file without a rank in its name and content gets its position
+    in `files`. Notes and assumptions are in the plugin's extension of the workload. Clocks are
+    aligned as the options say (`align_clocks`). Raises `InputError` for invalid files, missing
+    ranks (unless the options assume them), ranks with two files, and clocks that cannot be aligned.
     """
     parts = [_rank_nodes(file, order, options) for order, file in enumerate(files)]
     lines: list[JsonValue] = [*describe_facts(parts)]
@@ -298,7 +299,10 @@ def _calls(
 
 
 def _spans_by_thread(spans: Sequence[Span]) -> dict[int, tuple[list[int], list[Span]]]:
-    """Return (starts, spans) by thread, sorted by start, with enclosing spans first."""
+    """Return (start times in ns, spans) by thread, sorted by start, with enclosing spans first.
+
+    A span is the annotation of a communication in the file; both lists of a thread are parallel.
+    """
     by_thread: dict[int, tuple[list[int], list[Span]]] = {}
     for span in sorted(spans, key=lambda one: (one.start, -one.end)):
         starts, thread_spans = by_thread.setdefault(span.thread, ([], []))
@@ -333,9 +337,10 @@ def _points(
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return the issuing point of each activity, and time and awaited activity of each point.
 
-    Points are the start of each call that launched an activity, and the end of each call that
-    waited for one, ordered by time in ns, launches first at equal times. The issuing point is -1
-    for activities without a launch, the awaited activity -1 for launches.
+    Activities are work of the device; points are moments of the host: the start of each runtime
+    call that launched an activity, and the end of each call that waited for one. They are ordered
+    by time in ns, launches first at equal times. The issuing point is -1 for activities without a
+    known launch, the awaited activity -1 for launches. All three are int64 arrays.
     """
     is_launch = launches.launch_mask()
     awaited_by_call = _awaited(launches, start, end, is_launch)

@@ -61,10 +61,11 @@ class CallGraph:
             self._place_in_order()
 
     def rank_nodes(self) -> list[RankNodes]:
-        """Build the nodes of every rank that has records.
+        """Build the nodes of every rank that has records, in the order in which ranks got calls.
 
-        Messages are matched first. Calls without a partner become communication without a peer,
-        which is added to the notes.
+        Messages are matched first. Messages without a recorded other end, and calls of unknown
+        operations or groups, become nodes of kind COMPUTE that count as communication without a
+        peer; their number is added to the notes.
         """
         is_matched = self._match_messages()
         return [
@@ -73,7 +74,7 @@ class CallGraph:
         ]
 
     def _members_with_records(self) -> dict[str, list[int]]:
-        """Return the ranks of the job that have records, by communicator.
+        """Return the ranks of the job that have a record of each communicator, by its name.
 
         Communicators and ranks are in the order of their first record.
         """
@@ -275,8 +276,10 @@ class CallGraph:
     ) -> RankNodes:
         """Build nodes whose durations and gaps reproduce the start and end times of the calls.
 
-        `label`, `call`: index in `names` and in `calls` by record. Each communicator has a stream
-        if start times are recorded; otherwise all calls of the rank are in one stream.
+        `label`, `call`: index in `names` and in `calls` by record, `call` -1 for records without a
+        matching call. Each communicator has a stream, whose calls follow each other, if start times
+        are recorded; otherwise all calls of the rank are in one stream. There is no work of the
+        host.
         """
         count = len(rows.kind)
         start, end = np.array(rows.start_ns, np.int64), np.array(rows.end_ns, np.int64)
@@ -348,10 +351,10 @@ def order_calls(
     contradictions = 0
 
     def advance(rank: int) -> CallKey | None:
-        """Move to the next call of a rank that is not done, and count the arrival of the rank.
+        """Move to the next call of a rank that is not done, and count the rank's arrival there.
 
-        Returns the key of the call if all its ranks have arrived. None otherwise, and if the rank
-        has no further calls.
+        Changes `position` and `missing`. Returns the key of the call if all its ranks have arrived.
+        None otherwise, and if the rank has no further calls.
         """
         queue = queues[rank]
         while position[rank] < len(queue) and queue[position[rank]] in is_done:

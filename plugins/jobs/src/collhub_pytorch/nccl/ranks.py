@@ -200,10 +200,11 @@ class RecordedCalls:
     _number: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def add(self, record: CallRecord) -> None:
-        """Append a record as a row of the columns.
+        """Append a record of a call as a row of the columns.
 
-        Records with equal member, operation, bytes, dtype and root have one kind; the first one is
-        stored in `kinds`. Times are converted from us to ns; -1 without a time.
+        Records with equal member (rank of a communicator), operation, bytes, dtype and root have
+        one number in the column `kind`; the first of them is stored in `kinds`. Times are converted
+        from us to ns; -1 without a time.
         """
         key = (record.member, record.operation, record.bytes, record.dtype, record.root)
         number = self._number.get(key)

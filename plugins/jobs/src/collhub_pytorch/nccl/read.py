@@ -69,8 +69,9 @@ def read_profiler(source: Source, options: ClockOptions) -> Workload:
 def read_log(source: Source, options: RankOptions) -> Workload:
     """Read the calls in logs of NCCL (subsystem COLL) as a job without times.
 
-    Other lines are ignored or noted. Raises `InputError` without a valid record, for contradictory
-    records, and for ranks without a file.
+    The calls of each rank follow each other. Other lines are ignored; damaged ones are reported as
+    notes. Raises `InputError` without a valid record, for contradictory records, and for ranks
+    without a file unless the options assume them.
     """
     clocks = ClockOptions(ranks_missing=options.ranks_missing)
     return read_source(source, NCCL_CALLS, workload_of, clocks)
@@ -79,8 +80,9 @@ def read_log(source: Source, options: RankOptions) -> Workload:
 def read_deepspeed(source: Source, options: DeepSpeedOptions) -> Workload:
     """Read the log of DeepSpeed's communication logger as a job.
 
-    The log is of rank 0: other ranks are assumed to do the same, and all calls to be calls of all
-    ranks. Raises `InputError` without a valid record.
+    The log is of rank 0: all calls are assumed to be calls of all ranks. Other ranks are assumed to
+    do the same if the option `ranks_missing` is `assume-same`. Notes are reported to `source`.
+    Raises `InputError` without a valid record, and for missing ranks without that option.
     """
     clocks = ClockOptions(ranks_missing=options.ranks_missing)
     return read_source(source, DEEPSPEED, workload_of, clocks)

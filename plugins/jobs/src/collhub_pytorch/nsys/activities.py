@@ -162,7 +162,8 @@ class Merger:
     def add_bounds(self, records: Records) -> None:
         """Store the starts and ends of NCCL kernels among `records`, by device.
 
-        Other work is never merged across such a time.
+        Other work is never merged across such a time. All bounds must be stored before the first
+        merge.
         """
         nccl = records[np.isin(records["name"], self._nccl_names)]
         devices = _device_keys(nccl)
@@ -234,10 +235,11 @@ def _device_keys(records: Records) -> Int64Array:
 
 
 def read_runtime_calls(tables: Tables, activities: Activities) -> RuntimeCalls:
-    """Read the runtime calls that launched one of the activities, and all calls of other kinds.
+    """Read the runtime calls that launched one of the activities, and all calls that wait or block.
 
-    Other kinds are those that wait or block. A launch belongs to an activity if process and
-    correlation id are equal. Calls with invalid times are dropped. The order is that of the table.
+    Activities are work of the device. A launch belongs to an activity if process and correlation id
+    are equal. Calls whose end is before the start, or with times beyond 2^62 ns, are dropped. The
+    columns are int64[calls], in the order of the table.
     """
     needed = np.unique(activities.pid << 40 ^ activities.correlation)
     kinds: dict[int, int] = {}

@@ -76,7 +76,8 @@ class Tables(Protocol):
 def read_texts(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
     """Return the texts of the table `StringIds` with these ids, by id; missing ids are left out.
 
-    Empty without this table. Ids are read in groups of 500.
+    Empty without this table, and for no ids. Ids are read in groups of 500. Raises `InputError` for
+    a damaged file.
     """
     texts: dict[int, str] = {}
     for first in range(0, len(numbers), 500):
@@ -218,10 +219,11 @@ def _translate_errors(name: str) -> Iterator[None]:
 
 @contextmanager
 def open_database(stream: BinaryIO, name: str) -> Iterator[Database]:
-    """Open the SQLite database of a stream for reading.
+    """Yield the SQLite database of a stream, open for reading while the body runs.
 
-    A regular file on disk is read in place; other streams are loaded into memory. Raises
-    `InputError` for files that are no database, and for archives or pipes above 256 MiB.
+    `name`: file in messages. A regular file on disk is read in place; other streams are loaded into
+    memory. Text that is not UTF-8 gets replacement characters. Raises `InputError` for files that
+    are no database, and for archives or pipes above 256 MiB.
     """
     connection = _connect(stream, name)
     try:

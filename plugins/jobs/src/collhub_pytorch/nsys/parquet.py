@@ -55,7 +55,10 @@ class ParquetTables:
         return self._columns[table]
 
     def count(self, table: str) -> int:
-        """Return the number of rows of a table, from its metadata; 0 without its file."""
+        """Return the number of rows of a table, from the metadata of its file; 0 without a file.
+
+        Raises `InputError` (`parquet`) for a damaged file.
+        """
         if table not in self._files:
             return 0
         with self._open(table) as file:

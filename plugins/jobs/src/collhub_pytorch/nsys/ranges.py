@@ -182,11 +182,13 @@ def assign_calls(ranges: NcclRanges, launches: Sequence[tuple[int, int, int, str
 def _pair_group(
     kernels: Sequence[tuple[int, int, str]], calls: Sequence[CallRange], result: KernelCalls
 ) -> None:
-    """Divide the calls of a group among its kernels of the same kind, in order.
+    """Divide the calls of a group (`ncclGroupStart` to `ncclGroupEnd`) among its kernels by kind.
 
-    `kernels`: (time, row, name), ascending. Each kernel gets consecutive calls; the numbers of
-    calls differ by at most one, and the first kernels get more. Kernels without a call get no
-    entry. Modifies `result`; `result.added` counts kernels with several calls that are no messages.
+    `kernels`: (time in ns, row, name), ascending. The kernels of one kind get consecutive calls of
+    that kind; their numbers differ by at most one, and the first kernels get more. Kernels without
+    a call get no entry, and calls without a kernel are dropped. Adds the calls by row to
+    `result.of_kernel`; `result.added` is increased by the kernels with several calls that are no
+    messages.
     """
     rows: dict[str, list[int]] = defaultdict(list)
     for _, row, name in kernels:
@@ -213,9 +215,10 @@ def _kernel_word(name: str) -> str:
 
 
 def _enclosing(groups: Sequence[tuple[int, int, list[CallRange]]], moment: int) -> int:
-    """Return the index of the group of calls that launches at the time `moment`, or -1.
+    """Return the index of the group of calls that launches at the time `moment`, -1 for none.
 
-    `groups`: (begin, end of the launch, calls), sorted by begin; the launch is within both times.
+    `groups`: (begin, end, calls) of the launch in ns, sorted by begin; both times are included.
+    Only the last group that begins by `moment` is examined.
     """
     index = bisect_right(groups, moment, key=lambda group: group[0]) - 1
     return index if index >= 0 and moment <= groups[index][1] else -1

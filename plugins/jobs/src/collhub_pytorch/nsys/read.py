@@ -309,7 +309,8 @@ def _nccl_launches(
 ) -> list[tuple[int, int, int, str]]:
     """List (row, thread, launch time in ns, name) of the kernels of NCCL, ordered by row.
 
-    `launch`: row of the launching call by activity; kernels with -1 are left out.
+    `launch`: row of the launching runtime call by activity; kernels with -1 are left out. The row
+    is that of the activity, the name "" if it is not stored.
     """
     rows = np.flatnonzero(activities.is_nccl & (launch >= 0))
     return [

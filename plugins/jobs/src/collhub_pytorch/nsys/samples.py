@@ -119,7 +119,10 @@ class Export:
         self._insert("NVTX_EVENTS", row)
 
     def content(self) -> bytes:
-        """Return the bytes of the SQLite file with everything that was added so far."""
+        """Return the bytes of the SQLite file with everything that was added so far.
+
+        Commits the connection; more may be added afterwards.
+        """
         self.connection.commit()
         return self.connection.serialize()
 
@@ -146,9 +149,9 @@ class Export:
 
 
 def exports() -> Sequence[Source]:
-    """Create the SQLite exports of two ranks: compute, all-reduce, compute.
+    """Return one source with the SQLite exports of two ranks: compute, all-reduce, compute.
 
-    Rank 0 reaches the all-reduce 40 us before rank 1, and waits.
+    Rank 0 reaches the all-reduce 40 us before rank 1, and waits. Findings are lost.
     """
     parts = [
         file_part(f"report.{rank}.sqlite", step_of(rank, start).content(), rank)
@@ -158,9 +161,9 @@ def exports() -> Sequence[Source]:
 
 
 def parquet_exports() -> Sequence[Source]:
-    """Create the exports of `exports` as one folder of Parquet files per rank, in memory.
+    """Return one source with the exports of `exports` as a folder of Parquet files per rank.
 
-    Empty if pyarrow is not installed.
+    The files are in memory. Empty if pyarrow is not installed.
     """
     if importlib.util.find_spec("pyarrow") is None:
         return []
