@@ -5,6 +5,7 @@ Documents of columns are written with one line per column, so that equal models 
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import importlib.resources
 import itertools
@@ -64,6 +65,8 @@ def parse_json_object(content: bytes, file: str, allow_nan: bool = False) -> Jso
     start = content[:4096].lstrip(_BLANKS)
     if not start and not content.strip(_BLANKS):
         _fail(file, "the file is empty, a JSON document was expected")
+    if start.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        _fail(file, "the file begins with a byte order mark", cure="save it as UTF-8 without one")
     if start[:1] != b"{":
         cure = "give a file that begins with {"
         _fail(file, "this is not a JSON object", cure=cure)

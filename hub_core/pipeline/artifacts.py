@@ -247,7 +247,7 @@ def _create_scratch_folder(parent: Path) -> Iterator[Path]:
     # As text, because its removal then allocates least memory.
     name = str(scratch)
     try:
-        with _convert_write_errors():
+        with _convert_write_errors(parent):
             scratch.mkdir()
         yield scratch
     finally:
@@ -275,11 +275,16 @@ def _remove(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _convert_write_errors() -> Iterator[None]:
+def _convert_write_errors(folder: Path | None = None) -> Iterator[None]:
+    """Convert an `OSError` in the body to a `UsageError` (`unwritable-output`).
+
+    The message names `folder`, if one is given, because users do not know the hidden folder in it,
+    otherwise the path of the error.
+    """
     try:
         yield
     except OSError as error:
-        path = error.filename2 or error.filename or "output"
+        path = folder or error.filename2 or error.filename or "output"
         message = f"{path} cannot be written: {error.strerror or error}"
         cure = "choose a place that can be written"
         raise UsageError(message, cure=cure, code="unwritable-output") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -281,9 +282,9 @@ def _create_json_error(
     """Create the error about JSON, or a file named `.json`, that no reader recognizes.
 
     `head`: the scanned start of the file. If it is None, the file is not JSON: the code is
-    `not-json`, and the message has the start of the file's first line. Otherwise the code is
-    `unknown-format`, and the message names an unknown schema of the hub, or the first six members
-    of an object, or says that it is a list.
+    `not-json`, and the message has the start of the file's first line, or says that it is UTF-16.
+    Otherwise the code is `unknown-format`, and the message names an unknown schema of the hub, or
+    the first six members of an object, or says that it is a list.
 
     The remedy is a suitable version of the program for another version of a known schema; otherwise
     the format that shares most members, if there is one; otherwise `--from`. If a topology is
@@ -291,6 +292,9 @@ def _create_json_error(
     """
     noun, location = noun_of(kind), Location(opened.source.name)
     cure = "name the format with --from; 'collhub formats' lists them"
+    if head is None and opened.head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        message = "is text in UTF-16, and JSON is in UTF-8"
+        return InputError(message, location=location, cure="save it as UTF-8", code="not-json")
     if head is None:
         start = opened.head[:40].decode("utf-8", "replace").split("\n")[0]
         message = f"is not JSON: it begins with {start!r}"

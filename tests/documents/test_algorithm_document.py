@@ -188,6 +188,10 @@ def replaced(old: str, new: str) -> bytes:
 DEFECTS = {
     "empty": (b" \n", "x.json: the file is empty"),
     "binary": (b"\0" * 64, "x.json: this is not a JSON object"),
+    "byte order mark": (
+        b"\xef\xbb\xbf{}",
+        "x.json: the file begins with a byte order mark; save it as UTF-8 without one",
+    ),
     "array": (b"[1]", "x.json: this is not a JSON object; give a file that begins with {"),
     "not UTF-8": (b'{"a": "\xff"}', "x.json: byte 7 is not UTF-8"),
     "truncated": (TEXT[:700], r"x.json:\d+: this is not JSON: .* at column \d+"),

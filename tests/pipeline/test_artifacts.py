@@ -151,6 +151,12 @@ def test_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_refusal_names_the_folder_of_the_user_and_no_hidden_one() -> None:
+    with pytest.raises(UsageError, match=r"^/proc cannot be written: "):
+        _put(Path("/proc/x.txt"), FILE, [Content("", b"new")])
+
+
 def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"mine")
     for out, format in (("x/y.txt", FILE), ("x/ring", SET), ("x", FOLDER)):

@@ -74,6 +74,15 @@ def test_json_of_no_format_is_reported_with_the_nearest_format(
     assert "may be" not in message
 
 
+def test_utf_16_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("{}", encoding="utf-16")
+    with pytest.raises(hub_core.InputError) as caught:
+        hub_core.read(path)
+    message = f"{path}: is text in UTF-16, and JSON is in UTF-8; save it as UTF-8"
+    assert str(caught.value) == message
+
+
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner),
