@@ -66,13 +66,17 @@ def _build_gathering_planners(plan_of: PlanOf, cost_of: CostOf) -> dict[Collecti
 def build_gathering_planners(
     gather: Planner, mirrored_gather: Planner | None = None
 ) -> dict[CollectiveKind, Planner]:
-    """Return planners of all-gather, reduce-scatter and all-reduce, built from an all-gather.
+    """Return planners of all-gather, reduce-scatter and all-reduce, made from planners of an
+    all-gather.
 
-    The reduce-scatter reverses the all-gather `mirrored_gather` (default: `gather`) at the same
-    cost. The all-reduce is this reduce-scatter followed by `gather`; the costs add up. Reversing
-    changes the direction of every message. Rings therefore pass the all-gather in the opposite
-    direction as `mirrored_gather`, so that both halves of the all-reduce send over the same links,
-    as in NCCL.
+    The result has one planner per kind. The all-gather is `gather` itself. The reduce-scatter is
+    the all-gather of `mirrored_gather` (default: `gather`) with all messages reversed and reduced;
+    it has the same cost and details. The all-reduce is this reduce-scatter followed by the
+    all-gather; the costs add up, and the details are those of `gather`.
+
+    Reversing changes the direction of every message. Rings therefore pass the all-gather in the
+    opposite direction as `mirrored_gather`, so that both halves of the all-reduce send over the
+    same links, as in NCCL.
     """
     reversed_gather = mirrored_gather or gather
 
@@ -144,11 +148,11 @@ def _build_scatter_planners(
 
 
 def _plan_chain(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan a broadcast along a chain, with the vector split into c chunks.
+    """Plan a broadcast along the chain of ranks 0, 1, 2, ..., with the vector split into c chunks.
 
-    The number of chunks is the option `chunks`, or else the one of minimum cost. The cost (n - 2 +
-    c) (alpha + m beta / c) for n ranks and m bytes is minimal for c = sqrt((n - 2) m beta / alpha).
-    The detail `chunks` reports c.
+    c is the option `chunks` if it is not 0, else about sqrt(max(1, n - 2) m beta / alpha) for n
+    ranks and m bytes, limited as in `_choose_chunks`. This minimizes the cost (n - 2 + c) (alpha +
+    m beta / c). The detail `chunks` reports c.
     """
     chunks = _choose_chunks(task, max(1, task.num_ranks - 2))
     plan = exchanges.plan_chain_broadcast(task.num_ranks, chunks)
@@ -158,10 +162,12 @@ def _plan_chain(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _plan_double_tree(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan an all-reduce on NCCL's two trees.
+    """Plan an all-reduce on NCCL's two trees, each of which reduces and broadcasts half of the
+    data.
 
-    The number of chunks per tree is the option `chunks`, or else the one of minimum cost for 2
-    ceil(log2 n) hops, at least 2. The detail `chunks` reports it.
+    The number of chunks per tree is the option `chunks` if it is not 0, else the one of
+    `_choose_chunks` for a path of 2 ceil(log2 n) messages (at least 2) among n ranks. The detail
+    `chunks` reports it.
     """
     chunks = _choose_chunks(task, 2 * max(1, (task.num_ranks - 1).bit_length()), trees=2)
     plan = exchanges.plan_double_tree_all_reduce(task.num_ranks, chunks)
@@ -170,12 +176,14 @@ def _plan_double_tree(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _choose_chunks(task: ClassicTask, hops: int, trees: int = 1) -> int:
-    """Return the number of chunks per tree: the option `chunks` if it is not 0, else the best.
+    """Return the number of chunks per tree: the option `chunks` if it is not 0, unchecked, else the
+    best.
 
-    The best is sqrt(hops * time of all data / alpha), rounded and limited to 1.._MAX_CHUNKS and to
-    the number of bytes; with an alpha of 0 it is the limit. If the task restricts the units, the
-    allowed number that fits `trees` trees is taken; if none is allowed, the unrestricted number is
-    returned and a later check reports the reason.
+    The best is sqrt(`hops` * m beta / alpha) for m bytes, rounded, at least 1, and at most
+    `_MAX_CHUNKS` and m. If alpha is 0 it is the largest of these. `hops`: messages one after
+    another on the longest path. If the task restricts the numbers of units, `task.units` chooses an
+    allowed number for `trees` trees near the best; if none is allowed, the best is returned and a
+    later check reports the reason. Precondition, not checked: the options have `chunks`.
     """
     requested = cast("ChunkedOptions", task.options).chunks
     if requested:
@@ -209,7 +217,11 @@ def _plan_binomial(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _plan_binomial_all_reduce(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan an all-reduce on a binomial tree: a reduce to rank 0, then a broadcast from it."""
+    """Plan an all-reduce on a binomial tree: a reduce to rank 0, then a broadcast from it.
+
+    The cost is the sum of both; there are no details. Precondition, not checked: the options of the
+    task have no `radix`, or the cost of the reduce is that of another tree.
+    """
     planned = _plan_binomial(task)
     plan = planned.plan.backwards(reduces=True).then(planned.plan)
     return PlannedAlgorithm(plan, _compute_tree_reduce_cost(task) + planned.cost, {})
@@ -225,8 +237,8 @@ def _compute_tree_reduce_cost(task: ClassicTask) -> AlphaBetaCost:
 def _plan_pat(task: ClassicTask) -> PlannedAlgorithm:
     """Plan PAT's all-gather for any number of ranks, with its cost and the detail `aggregation`.
 
-    The option `aggregation` is the number of blocks that are sent at once. 0 means the maximum:
-    half of the smallest power of two that is at least the number of ranks, but at least 1. Raises
+    The option `aggregation` is the largest number of blocks in a message. 0 means the maximum: half
+    of the smallest power of two that is at least the number of ranks, but at least 1. Raises
     `UsageError` (`option-range`) if it is not a power of two or exceeds the maximum.
     """
     largest = logarithmic.find_largest_aggregation(task.num_ranks)
@@ -274,9 +286,10 @@ def _check_power_of_two(task: ClassicTask) -> None:
 
 
 def _plan_halving(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan a reduce-scatter by recursive halving, the reversed all-gather by doubling.
+    """Plan a reduce-scatter by recursive halving: the all-gather by doubling, reversed, with sums.
 
-    Raises `UsageError` unless the number of ranks is a power of two.
+    The cost is that of the all-gather; there are no details. Raises `UsageError` (`not-a-power`)
+    unless the number of ranks is a power of two.
     """
     _check_power_of_two(task)
     plan = logarithmic.plan_doubling_all_gather(task.num_ranks).backwards(reduces=True)
@@ -284,9 +297,10 @@ def _plan_halving(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _plan_swing(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan Swing's all-gather, with its cost and without details.
+    """Plan Swing's all-gather, with the cost of an all-gather by recursive doubling and without
+    details.
 
-    Raises `UsageError` unless the number of ranks is a power of two.
+    Raises `UsageError` (`not-a-power`) unless the number of ranks is a power of two.
     """
     _check_power_of_two(task)
     cost = logarithmic.compute_doubling_all_gather_cost(task.num_ranks)

@@ -41,11 +41,11 @@ AxisCost = Callable[[int], AlphaBetaCost]
 
 
 def plan_ring_all_gather(num_ranks: int, stride: int = 1) -> MessagePlan:
-    """Plan a ring all-gather among n ranks in n - 1 rounds.
+    """Plan a ring all-gather among n ranks in n - 1 rounds, one block per rank.
 
-    In round k = 0, 1, ... rank r sends block r - k * stride to rank r + stride (both modulo n).
-    Reversed, it is a reduce-scatter in which rank r sends to rank r - stride. `stride` must have no
-    common divisor with n.
+    In round k = 0, 1, ... rank r sends block r - k * stride to rank r + stride, both modulo n.
+    Block b is the data of rank b. Reversed, it is a reduce-scatter in which rank r sends to rank r
+    - stride. `stride` must have no common divisor with n; this is not checked.
     """
     builder = PlanBuilder(num_ranks, num_ranks)
     rank = np.arange(num_ranks)
@@ -61,9 +61,10 @@ def compute_ring_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def plan_chain_broadcast(num_ranks: int, chunks: int) -> MessagePlan:
-    """Plan a broadcast from rank 0 along the chain 0, 1, 2, ..., in n - 2 + `chunks` rounds.
+    """Plan a broadcast of `chunks` blocks from rank 0 along the chain of ranks 0, 1, 2, ..., n - 1.
 
-    In round k rank r sends chunk k - r to rank r + 1, if such a chunk exists.
+    There are n - 2 + `chunks` rounds. In round k, rank r sends chunk k - r to rank r + 1, if this
+    chunk and rank exist. For one rank, the plan has no messages.
     """
     builder = PlanBuilder(num_ranks, chunks)
     for k in range(num_ranks - 2 + chunks):
@@ -83,11 +84,12 @@ def compute_chain_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
 
 
 def plan_neighbour_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan an all-gather by neighbour exchange among an even number of ranks.
+    """Plan an all-gather by neighbour exchange among an even number n of ranks (not checked).
 
-    Each rank exchanges with the partner rank ^ 1 first, then alternately with its other neighbour
-    on the ring and with rank ^ 1. It sends its own block first, then the two blocks of its pair,
-    then always the two blocks that it received last.
+    There are n / 2 rounds, with one message from every rank in each. Each rank exchanges with the
+    partner rank ^ 1 first (its own block), then alternately with its other neighbour on the ring
+    0..n - 1 and with rank ^ 1. In the second round it sends the blocks of rank and rank ^ 1, later
+    always the two blocks that it received last.
     """
     builder = PlanBuilder(num_ranks, num_ranks)
     rank = np.arange(num_ranks)
@@ -157,10 +159,10 @@ def plan_direct_scatter(num_ranks: int) -> MessagePlan:
 
 
 def plan_pairwise_all_to_all(num_ranks: int) -> MessagePlan:
-    """Plan an all-to-all in n - 1 rounds.
+    """Plan an all-to-all among n ranks in n - 1 rounds, with one message from every rank in each.
 
-    In round k = 1, 2, ... every rank r sends rank (r + k) mod n its block, which has the number r *
-    n + target.
+    In round k = 1, 2, ... rank r sends to rank t = (r + k) mod n. The block from rank r to rank t
+    has the number r * n + t.
     """
     rank = np.arange(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
@@ -202,12 +204,13 @@ def compute_pairwise_cost(num_ranks: int) -> AlphaBetaCost:
 def plan_grid_all_gather(
     sizes: Sequence[int], axes: Sequence[int], plan_of: Sequence[AxisPlan]
 ) -> MessagePlan:
-    """Plan an all-gather on a grid: gather along each of `axes` in this order.
+    """Plan an all-gather on a grid of ranks: gather along each of `axes`, one after another.
 
-    `plan_of[axis]` takes the size of an axis and plans the all-gather among the ranks of one line.
-    Instead of one block of that plan, a rank sends all blocks that it gathered along the previous
-    axes. The coordinates of a rank are its digits in the mixed radix of `sizes`, the first axis
-    fastest.
+    `plan_of[axis]` takes the size of the axis and plans the all-gather among the ranks of one line,
+    which differ in this coordinate only. Instead of one block of that plan, a rank sends all blocks
+    that it gathered along the previous axes. `axes` must contain each axis of more than one rank
+    once; this is not checked. Rank number: c0 + s0 * (c1 + s1 * (c2 ...)) with coordinates c and
+    `sizes` s.
     """
     ranks = int(np.prod(sizes))
     coordinate = np.stack(np.unravel_index(np.arange(ranks), tuple(sizes), order="F"))
@@ -270,10 +273,11 @@ def compute_knomial_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
 
 
 def compute_knomial_reduce_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
-    """Return the cost d (alpha + m beta) of a k-nomial reduce, with d the depth of the tree.
+    """Return the cost d (alpha + m beta) of a k-nomial reduce, where d is the depth of the tree.
 
-    k is `radix`. Depth d is reached if the number whose d digits to base k are all 1 is below the
-    number of ranks; d is 0 for one rank.
+    k is `radix`, m the data of the collective. The depth is the largest d for which 1 + k + ... +
+    k^(d - 1) is below the number of ranks: 0 for one rank. Senders work at the same time, and a
+    rank receives from several senders at once.
     """
     depth, first = 0, 0
     while first * radix + 1 < num_ranks:
@@ -282,10 +286,11 @@ def compute_knomial_reduce_cost(num_ranks: int, radix: int) -> AlphaBetaCost:
 
 
 def plan_binomial_scatter(num_ranks: int) -> MessagePlan:
-    """Plan a scatter from rank 0 on a binomial tree, the largest subtrees first.
+    """Plan a scatter from rank 0 on a binomial tree, in ceil(log2 n) rounds for n ranks.
 
-    In each round a rank sends the upper half of the blocks of its subtree to the first rank of that
-    half. There are ceil(log2 n) rounds for n ranks.
+    Block r is the data for rank r. The distance d is halved in every round, from the largest power
+    of two below n to 1. In a round, each rank r that is a multiple of 2 d sends the blocks r + d to
+    r + 2 d - 1, as far as these ranks exist, to rank r + d.
     """
     builder = PlanBuilder(num_ranks, num_ranks)
     for bit in reversed(range((num_ranks - 1).bit_length())):
@@ -313,10 +318,13 @@ def compute_binomial_gather_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def _count_shares_on_slowest_path(num_ranks: int) -> int:
-    """Return the number of blocks that pass the slowest path to the root of a binomial gather.
+    """Return the number of blocks that are sent, one after another, on the slowest path of a
+    binomial gather.
 
-    The path leads through the largest complete subtree or through the incomplete one; the larger
-    count is returned. 0 for fewer than two ranks.
+    The root's last child has the incomplete subtree. Either the largest complete subtree of c ranks
+    decides, with c - 1 blocks, or the remaining n - c ranks, n - c blocks plus those of their own
+    slowest path; the maximum is returned. c is the largest power of two below n. 0 for fewer than
+    two ranks.
     """
     if num_ranks < 2:
         return 0
@@ -355,7 +363,7 @@ def compute_double_tree_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
     """Return the cost 2 D alpha + (2 D + c - 1) m beta / (2 c) of NCCL's double-tree all-reduce.
 
     D: depth of the deeper tree; c: chunks per tree; m: bytes. The cost is exact if the trees never
-    send over the same link at the same time.
+    send over the same link at the same time. For a single rank, D is 0.
     """
     parents = find_tree_parents(num_ranks), find_second_tree_parents(num_ranks)
     depth = max(int(_compute_depths(parent).max()) for parent in parents)
@@ -363,11 +371,13 @@ def compute_double_tree_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
 
 
 def _plan_reduce_and_broadcast(parent: Int64Array, chunks: int) -> MessagePlan:
-    """Plan a pipelined all-reduce on a tree: a reduce to its root and a broadcast from it.
+    """Plan a pipelined all-reduce on a tree: a reduce to its root and a broadcast of the result
+    from it.
 
-    `parent`: int64[ranks], negative for the root. D is the depth of the tree. A rank of depth d
-    sends chunk k to its parent in round k + D - d. The parent sends the reduced chunk to a child of
-    depth d in round k + D + d - 1. There are 2 D + chunks - 1 rounds.
+    `parent`: int64[ranks], negative for the root. `chunks`: number of blocks of the vector. Let D
+    be the depth of the tree. A rank of depth d sends chunk k to its parent, which reduces it, in
+    round k + D - d. The parent sends the result to a child of depth d in round k + D + d - 1. There
+    are 2 D + chunks - 1 rounds; both directions overlap.
     """
     depth = _compute_depths(parent)
     last = int(depth.max())
@@ -399,10 +409,11 @@ def _compute_depths(parent: Int64Array) -> Int64Array:
 
 
 def _list_pairs(num_ranks: int) -> tuple[Int64Array, Int64Array]:
-    """Return the sources and destinations of all pairs of different ranks, sorted by source.
+    """Return (sources, destinations) of all ordered pairs of different ranks, two int64[n * (n -
+    1)].
 
-    The destinations of rank r are r + 1, r + 2, ... (mod n) in this order, so that ranks start with
-    different destinations.
+    Pairs are sorted by source. The destinations of rank r are r + 1, r + 2, ... modulo n, in this
+    order, so that ranks start with different destinations.
     """
     rank = np.repeat(np.arange(num_ranks), num_ranks - 1)
     step = np.tile(np.arange(1, num_ranks), num_ranks)
@@ -416,9 +427,14 @@ def _plan_along_axis(
     coordinate: Int64Array,
     gathered_blocks: Int64Array,
 ) -> MessagePlan:
-    """Return the rank that acts for each virtual rank; int64[virtual].
+    """Plan the messages of one axis of a grid all-gather: the plan `line` on all lines of ranks at
+    once.
 
-    It is the odd rank of a pair, or the only rank.
+    A line consists of the ranks that differ in the coordinate of `axis` only. `line`: all-gather
+    among `sizes[axis]` ranks, in which block i is that of the rank with coordinate i. `coordinate`:
+    of every rank, int64[axes, ranks]. `gathered_blocks`: blocks that every rank has so far,
+    int64[ranks, width]; instead of one block of `line`, a message has all `width` blocks of its
+    owner. Rounds are those of `line`. `reduces` and channels of `line` are ignored.
     """
     ranks, width = gathered_blocks.shape
     rank_at = _find_lines(axis, sizes, coordinate)
@@ -438,7 +454,13 @@ def _plan_along_axis(
 
 
 def _find_lines(axis: int, sizes: Sequence[int], coordinate: Int64Array) -> Int64Array:
-    """Return for every rank the ranks of its line along an axis, in order: int64[ranks, size]."""
+    """Return for every rank all ranks of its line along an axis of a grid: int64[ranks, size of the
+    axis].
+
+    A line consists of the ranks that differ in the coordinate of `axis` only; it is sorted by this
+    coordinate and contains the rank itself. `coordinate`: int64[axes, ranks]. Ranks count the first
+    axis fastest.
+    """
     stride = int(np.prod(sizes[:axis]))
     first = np.arange(coordinate.shape[1]) - coordinate[axis] * stride
     ranks: Int64Array = first[:, None] + stride * np.arange(sizes[axis])

@@ -48,17 +48,21 @@ class Fold:
 
     @property
     def rank_of(self) -> Int64Array:
-        """The rank that acts for each virtual rank, int64: the odd one of a pair, else
-        its only rank.
+        """Return the rank that acts for each virtual rank: int64[virtual].
+
+        A fold maps the ranks to a power of two virtual ranks. The first `extra` virtual ranks are
+        pairs of ranks, 2 v and 2 v + 1: the odd one acts. Any other virtual rank v is the single
+        rank v + `extra`.
         """
         v = np.arange(self.virtual)
         return np.where(v < self.extra, 2 * v + 1, v + self.extra)
 
     @property
     def first_of(self) -> Int64Array:
-        """Return the lowest rank that each virtual rank represents; int64[virtual].
+        """Return the lowest rank that each virtual rank represents: int64[virtual].
 
-        The first `extra` virtual ranks represent pairs of ranks, all others one rank.
+        The first `extra` virtual ranks represent the pairs of ranks 2 v and 2 v + 1, all others the
+        single rank v + `extra`.
         """
         v = np.arange(self.virtual)
         return np.where(v < self.extra, 2 * v, v + self.extra)
@@ -76,11 +80,12 @@ class Fold:
 
 
 def extend_all_reduce(fold: Fold, inner: MessagePlan) -> MessagePlan:
-    """Extend an all-reduce of the virtual ranks of a fold to all ranks.
+    """Extend an all-reduce among the virtual ranks of a fold, `inner`, to all ranks.
 
-    One round before it, the even rank of each pair sends all blocks to the odd rank, which reduces
-    them. One round after it, the odd rank sends the result back. Without pairs, the ranks are only
-    renumbered.
+    A fold unites the first 2 * `extra` ranks to pairs, so that a power of two virtual ranks
+    remains. In a round before `inner`, the even rank of each pair sends all blocks to the odd rank,
+    which reduces them. In a round after it, the odd rank sends all blocks of the result back.
+    Without pairs, no round is added.
     """
     plan = inner.renamed(fold.rank_of, np.arange(inner.num_blocks))
     if not fold.extra:
@@ -101,11 +106,14 @@ def compute_fold_cost(fold: Fold) -> AlphaBetaCost:
 
 
 def extend_all_gather(fold: Fold, inner: MessagePlan) -> MessagePlan:
-    """Extend an all-gather of the virtual ranks of a fold to all ranks.
+    """Extend an all-gather among the virtual ranks of a fold, `inner`, to all ranks and their
+    blocks.
 
-    Before it, the even rank of each pair sends its block to the odd rank. The virtual ranks then
-    exchange the blocks of all ranks that they represent. Finally each odd rank sends all blocks
-    except its partner's own back. Without pairs there are no extra rounds.
+    A fold unites the first 2 * `extra` ranks to pairs, so that a power of two virtual ranks
+    remains. In a round before `inner`, the even rank of each pair sends its block to the odd rank.
+    In `inner`, the block of a virtual rank is replaced by the blocks of all ranks that it
+    represents. In a round after it, the odd rank sends all blocks except the even rank's own one
+    back. Without pairs, no round is added.
     """
     plan = inner.expanded(fold.first_of, fold.size_of, fold.ranks)
     plan = plan.renamed(fold.rank_of, np.arange(fold.ranks))
@@ -122,21 +130,23 @@ def extend_all_gather(fold: Fold, inner: MessagePlan) -> MessagePlan:
 
 
 def plan_doubling_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan an all-gather by recursive doubling; a fold serves numbers that are no power of two.
+    """Plan an all-gather by recursive doubling, for any number of ranks.
 
-    At the distances 1, 2, 4, ... each virtual rank sends its partner all its blocks.
+    At the distances d = 1, 2, 4, ... each rank r sends all its blocks to its partner r xor d, and
+    receives as many. If the number of ranks is no power of two, some ranks are paired to virtual
+    ranks, with one round before and one after (`extend_all_gather`).
     """
     fold = Fold(num_ranks)
     return extend_all_gather(fold, _plan_all_gather(fold.virtual))
 
 
 def compute_doubling_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
-    """Return the cost of an all-gather by recursive doubling among n ranks, for m bytes.
+    """Return the cost of an all-gather by recursive doubling among n ranks, for m bytes in all.
 
-    For a power of two it is alpha log2 n + m beta (n - 1) / n. Otherwise there is one round more
-    before and one after the exchange of the virtual ranks, with m / n and m (n - 1) / n bytes. The
-    cost of a round is that of the virtual ranks with the most ranks: those with the lowest numbers,
-    which represent pairs.
+    For a power of two it is alpha log2 n + m beta (n - 1) / n. Otherwise the e = n - p ranks beyond
+    the largest power of two p are paired with others to p virtual ranks. The rounds are then: one
+    of m / n bytes; for each d = 1, 2, 4, ... below p one of (d + min(d, e)) m / n bytes, since the
+    first virtual ranks represent two ranks each; one of m (n - 1) / n bytes.
     """
     fold = Fold(num_ranks)
     shares = [
@@ -148,9 +158,12 @@ def compute_doubling_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def plan_doubling_all_reduce(num_ranks: int) -> MessagePlan:
-    """Plan an all-reduce by recursive doubling; a fold serves numbers that are no power of two.
+    """Plan an all-reduce by recursive doubling, for any number of ranks, with the vector as one
+    block.
 
-    At the distances 1, 2, 4, ... partners exchange their full vectors and reduce them.
+    At the distances d = 1, 2, 4, ... each rank r exchanges its full vector with its partner r xor
+    d; both reduce. If the number of ranks is no power of two, some ranks are paired to virtual
+    ranks, with one round before and one after (`extend_all_reduce`).
     """
     fold = Fold(num_ranks)
     builder = PlanBuilder(fold.virtual, 1)
@@ -162,18 +175,22 @@ def plan_doubling_all_reduce(num_ranks: int) -> MessagePlan:
 
 
 def compute_doubling_all_reduce_cost(num_ranks: int) -> AlphaBetaCost:
-    """Return the cost of an all-reduce by recursive doubling: (log2 p + 2 f) (alpha + m beta).
+    """Return the cost (log2 p + 2 f) (alpha + m beta) of an all-reduce by recursive doubling.
 
-    p: number of virtual ranks; m: bytes; f: 1 if ranks are folded into pairs, else 0.
+    p: largest power of two up to the number of ranks; m: bytes of the vector; f: 1 if the number of
+    ranks is no power of two, so that ranks are paired, else 0.
     """
     fold = Fold(num_ranks)
     return sum_rounds(*[1] * len(_list_powers(fold.virtual))) + compute_fold_cost(fold)
 
 
 def plan_halving_all_reduce(num_ranks: int) -> MessagePlan:
-    """Plan an all-reduce by halving and doubling; a fold serves numbers that are no power of two.
+    """Plan an all-reduce by recursive halving and doubling, for any number of ranks.
 
-    It is a reduce-scatter by halves of the vector, followed by an all-gather by doubling.
+    It is a reduce-scatter, in which partners exchange halves of the remaining data, then an
+    all-gather by doubling (the same messages in reverse order and direction). The vector has one
+    block per virtual rank. If the number of ranks is no power of two, some ranks are paired to
+    virtual ranks, with one round before and one after (`extend_all_reduce`).
     """
     fold = Fold(num_ranks)
     gather = _plan_all_gather(fold.virtual)
@@ -181,10 +198,11 @@ def plan_halving_all_reduce(num_ranks: int) -> MessagePlan:
 
 
 def compute_halving_all_reduce_cost(num_ranks: int) -> AlphaBetaCost:
-    """Return the cost of an all-reduce by halving and doubling.
+    """Return the cost of an all-reduce by recursive halving and doubling.
 
-    It is 2 alpha log2 p + 2 m beta (p - 1) / p + 2 f (alpha + m beta), where p is the number of
-    virtual ranks, m the bytes, and f is 1 if ranks are folded into pairs, else 0.
+    It is 2 alpha log2 p + 2 m beta (p - 1) / p + 2 f (alpha + m beta). p: largest power of two up
+    to the number of ranks; m: bytes of the vector; f: 1 if the number of ranks is no power of two,
+    so that ranks are paired, else 0.
     """
     fold = Fold(num_ranks)
     shares = [Fraction(distance, fold.virtual) for distance in _list_powers(fold.virtual)]
@@ -192,10 +210,11 @@ def compute_halving_all_reduce_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def plan_swing_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan Swing's all-gather among n ranks, a power of two; the most distant partners come first.
+    """Plan Swing's all-gather among n ranks, a power of two (not checked), in log2 n rounds.
 
-    In step s = log2 n - 1, ..., 0 each rank sends all its blocks to its partner. The partner of an
-    even rank r is r + (1 - (-2)^(s + 1)) / 3 modulo n; an odd rank subtracts this distance.
+    In step s = log2 n - 1, ..., 0 (the most distant partners first) each rank sends all blocks that
+    it has to its partner. The partner of an even rank r is r + (1 - (-2)^(s + 1)) / 3 modulo n; an
+    odd rank subtracts this distance. n = 1 gives no rounds.
     """
     builder = PlanBuilder(num_ranks, num_ranks)
     rank = np.arange(num_ranks)
@@ -209,9 +228,11 @@ def plan_swing_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def plan_swing_all_reduce(num_ranks: int) -> MessagePlan:
-    """Plan an all-reduce by Swing: its all-gather reversed with reductions, then the all-gather.
+    """Plan an all-reduce by Swing, for any number of ranks.
 
-    A fold serves numbers of ranks that are no power of two.
+    It is Swing's all-gather reversed with reductions (a reduce-scatter), then the all-gather. The
+    vector has one block per virtual rank. If the number of ranks is no power of two, some ranks are
+    paired to virtual ranks, with one round before and one after (`extend_all_reduce`).
     """
     fold = Fold(num_ranks)
     gather = plan_swing_all_gather(fold.virtual)
@@ -289,12 +310,13 @@ def _list_distances(num_ranks: int) -> list[int]:
 
 
 def plan_pat_all_gather(num_ranks: int, aggregation: int) -> MessagePlan:
-    """Plan PAT's all-gather (parallel aggregated trees) for any number of ranks.
+    """Plan PAT's all-gather (parallel aggregated trees) for any number n of ranks.
 
-    `aggregation`: maximum number of blocks in a message, a power of two. Distances are halved,
-    starting with the largest power of two below the number of ranks. While a message has at most
-    `aggregation` blocks, a distance takes one round. The remaining small distances are sent in
-    several rounds, ordered by a depth-first traversal of a binomial tree.
+    `aggregation`: largest number A of blocks in a message, a power of two, at most half of P, the
+    smallest power of two from n on (not checked). At the distances P / 2, P / 4, ... down to P / A,
+    each rank r sends in one round to rank r - d the blocks r + 0, r + 2 d, r + 4 d, ... At the
+    smaller distances, the P / A - 1 nodes of a binomial tree are sent one per round, depth first
+    and largest child first; nodes that are no ranks are left out. Numbers are modulo n.
     """
     power = 1 << (num_ranks - 1).bit_length()
     depth = power // aggregation
@@ -312,10 +334,11 @@ def plan_pat_all_gather(num_ranks: int, aggregation: int) -> MessagePlan:
 
 
 def compute_pat_cost(num_ranks: int, aggregation: int) -> AlphaBetaCost:
-    """Return the cost of PAT among n ranks: (log2 A + D - 1) alpha + m beta (n - 1) / n.
+    """Return the cost of PAT among n ranks for m bytes: (log2 A + D - 1) alpha + m beta (n - 1) /
+    n.
 
-    A is the aggregation. D = min(P / A, n), where P is the smallest power of two that is at least
-    n; nodes of the tree that are no ranks take no rounds.
+    A is `aggregation`, a power of two. D = min(P / A, n), where P is the smallest power of two that
+    is at least n: nodes of the tree that are no ranks take no rounds.
     """
     power = 1 << (num_ranks - 1).bit_length()
     rounds = aggregation.bit_length() - 1 + min(power // aggregation, num_ranks) - 1
@@ -332,7 +355,8 @@ def find_largest_aggregation(num_ranks: int) -> int:
 def plan_sparbit_all_gather(num_ranks: int) -> MessagePlan:
     """Plan SparBit's all-gather: PAT with the maximum aggregation and all directions reversed.
 
-    Rank and block r of PAT become -r modulo the number of ranks.
+    Rank and block r of PAT become -r modulo the number of ranks. Every rank therefore sends to
+    higher numbers instead of lower ones.
     """
     mirrored = -np.arange(num_ranks) % num_ranks
     return plan_pat_all_gather(num_ranks, find_largest_aggregation(num_ranks)).renamed(
@@ -341,9 +365,10 @@ def plan_sparbit_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def _send_round(builder: PlanBuilder, num_ranks: int, distance: int, blocks: range) -> None:
-    """Add a round in which every rank r sends the blocks r + offset to rank r - distance.
+    """Add a round to `builder` in which every rank r sends one message to rank r - `distance`.
 
-    `blocks` lists the offsets. Ranks and blocks are modulo the number of ranks.
+    `blocks` lists offsets: the message has the blocks r + offset. Ranks and blocks are modulo the
+    number of ranks.
     """
     rank = np.arange(num_ranks)
     builder.next_round()
@@ -367,10 +392,10 @@ def _generate_preorder(depth: int) -> Iterator[int]:
 
 
 def _plan_all_gather(virtual: int) -> MessagePlan:
-    """Plan an all-gather among a power of two ranks by recursive doubling.
+    """Plan an all-gather by recursive doubling among `virtual` ranks, a power of two (not checked).
 
-    At distance d = 1, 2, 4, ... rank r sends to r xor d its d blocks, those of the ranks that agree
-    with r in all bits from d on.
+    At the distances d = 1, 2, 4, ... rank r sends to rank r xor d the d blocks that it has: the
+    blocks of all ranks that have the same quotient by d. One rank gives no rounds.
     """
     builder = PlanBuilder(virtual, virtual)
     rank = np.arange(virtual)

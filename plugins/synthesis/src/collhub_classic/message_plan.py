@@ -63,11 +63,12 @@ class MessagePlan(ColumnTable):
         return np.diff(self.indptr)
 
     def backwards(self, *, reduces: bool) -> MessagePlan:
-        """Return the plan with all messages reversed in direction and in the order of rounds.
+        """Return the plan in reverse: source and destination of every message swapped, rounds in
+        reverse order.
 
-        Data that were distributed are then collected. Messages of a round keep their order, and all
-        messages their blocks and channels. `reduces`: whether the receivers of all messages reduce
-        the blocks.
+        It collects the data that this plan distributes. Messages of a round keep their order, and
+        all messages keep their blocks and channels. `reduces`: whether all receivers reduce the
+        blocks; the present values are replaced. This plan is not changed.
         """
         order = np.argsort(-self.round, kind="stable")
         reversed_plan = self._select_rows(order)
@@ -82,7 +83,9 @@ class MessagePlan(ColumnTable):
     def then(self, next_plan: MessagePlan) -> MessagePlan:
         """Return this plan followed by another plan on the same blocks.
 
-        The rounds of the next plan start after the last round of this one.
+        The rounds of the next plan start after the last round of this one. The number of blocks is
+        that of this plan (not compared), the number of ranks the larger one. Neither plan is
+        changed.
         """
         later = replace(next_plan, round=next_plan.round + self.num_rounds)
         return _join_plans([self, later], self.num_blocks)
@@ -93,7 +96,8 @@ class MessagePlan(ColumnTable):
         """Return the plan with rank r renamed to `ranks[r]` and block b to `blocks[b]`.
 
         `num_blocks`: the new number of blocks, by default unchanged. The number of ranks grows to
-        fit, and never shrinks.
+        the largest new rank + 1 if needed, and never shrinks. Several ranks or blocks may get the
+        same name. This plan is not changed.
         """
         rank_of = np.asarray(ranks, np.int64)
         block_of = np.asarray(blocks, np.int64)
@@ -107,10 +111,11 @@ class MessagePlan(ColumnTable):
         )
 
     def expanded(self, first: Int64Array, count: Int64Array, num_blocks: int) -> MessagePlan:
-        """Return the plan in which each block b is replaced by `count[b]` consecutive blocks.
+        """Return the plan in which each block b is replaced by the `count[b]` blocks from
+        `first[b]` on.
 
-        They start at `first[b]`. `num_blocks` is the new number of blocks. All other columns are
-        unchanged.
+        Both arrays are int64[blocks]; a count may be 0. `num_blocks` is the new number of blocks.
+        Messages, ranks and rounds do not change.
         """
         sizes = count[self.blocks]
         bounds = row_pointer(sizes)
@@ -140,10 +145,11 @@ class MessagePlan(ColumnTable):
 
 
 def combine_in_parallel(plans: Sequence[MessagePlan]) -> MessagePlan:
-    """Combine k plans for the same ranks and blocks so that each carries one part of every block.
+    """Combine k plans for the same ranks and blocks, so that each carries one part of every block.
 
-    Block b of plan j becomes block b * k + j, and its messages are on channel j. Messages of equal
-    rounds keep the order of the plans.
+    Every block is cut in k parts: block b of plan j becomes block b * k + j, and its messages are
+    on channel j; their previous channels are lost. Messages are sorted by round, then by plan. The
+    plans may have different numbers of rounds. `IndexError` or `ValueError` without a plan.
     """
     parts = len(plans)
     plan_parts = []
@@ -157,9 +163,10 @@ class PlanBuilder:
     """Collects the messages of a plan round by round."""
 
     def __init__(self, num_ranks: int, num_blocks: int) -> None:
-        """Create a builder of a plan without messages.
+        """Create a builder of a plan of `num_ranks` ranks and `num_blocks` blocks, without
+        messages.
 
-        Call `next_round` before the first message is added.
+        Call `next_round` before the first message is added; otherwise that gets the round -1.
         """
         self._num_ranks = num_ranks
         self._num_blocks = num_blocks
@@ -180,10 +187,12 @@ class PlanBuilder:
         *,
         reduces: bool = False,
     ) -> None:
-        """Add messages to the current round, from `source[i]` to `destination[i]`.
+        """Add one message to the current round for each i, from rank `source[i]` to rank
+        `destination[i]`.
 
-        `blocks`: int64[messages, blocks per message], or [messages] for one block each; numbers are
-        taken modulo the number of blocks. `reduces`: whether the receivers reduce the blocks.
+        `blocks`: int64[messages, blocks per message], or [messages] for one block each. Numbers of
+        blocks are taken modulo the number of blocks of the plan. `reduces`: whether the receivers
+        reduce the blocks. Empty arrays add nothing. Ranks are not checked.
         """
         rows = np.size(source)
         table = np.asarray(blocks, np.int64).reshape(rows, -1 if rows else 1)
@@ -238,10 +247,11 @@ class PlanBuilder:
         blocks: Int64Array,
         reduces: bool,
     ) -> None:
-        """Append messages to the current round.
+        """Append messages with any numbers of blocks to the current round.
 
-        `counts`: number of blocks per message. `blocks`: the blocks of all messages, concatenated;
-        they are taken modulo the number of blocks.
+        `source`, `destination`: rank per message. `counts`: number of blocks per message. `blocks`:
+        the blocks of all messages, concatenated; they are taken modulo the number of blocks of the
+        plan. `reduces`: whether all receivers reduce. Lengths are not checked.
         """
         new_columns = {
             "round": np.full(len(counts), self._round),
@@ -352,10 +362,11 @@ class ClassicAlgorithm:
 
 
 def compute_mean_link(topology: Topology, npus: Sequence[int]) -> tuple[float, float]:
-    """Return mean latency (s) and mean time per byte (s) of the routes from rank 0 to the other
-    ranks.
+    """Return the means over the routes from rank 0 to each other rank: (latency in s, time per byte
+    in s).
 
-    The time per byte of a route is that of its slowest link.
+    The latency of a route is the sum over its links; its time per byte is that of its slowest link.
+    `npus`: NPU of each rank. For a single rank, both are 0.
     """
     npu_of = np.asarray(npus, np.int64)
     targets = npu_of[1:] if len(npu_of) > 1 else npu_of
@@ -371,13 +382,13 @@ def compute_mean_link(topology: Topology, npus: Sequence[int]) -> tuple[float, f
 
 
 def estimate_pairwise_ns(topology: Topology, npus: Sequence[int], collective_bytes: int) -> int:
-    """Estimate the time in ns of an all-to-all with a message from every rank to every other.
+    """Estimate the time in ns of an all-to-all in which every rank sends a message to every other
+    rank.
 
-    It is the time of the bytes on the busiest link plus the largest latency of a route, rounded up,
-    at least 1. In round k, rank r sends `collective_bytes` / n bytes to rank (r + k) mod n; at most
-    `_MAX_ESTIMATE_ROUNDS` evenly spaced rounds are routed, and their load is scaled to n - 1. No
-    plan is built, so that thousands of ranks take milliseconds. `npus`: NPU of each rank, at least
-    two.
+    It is the time of all bytes on the busiest link plus the largest latency of a route, rounded up,
+    at least 1. In round k, rank r sends `collective_bytes` / n bytes to rank (r + k) mod n. At most
+    `_MAX_ESTIMATE_ROUNDS` of the n - 1 rounds, evenly spaced, are routed; their load is scaled to
+    all. `npus`: NPU of each rank, at least two.
     """
     npu_of = np.asarray(npus, np.int64)
     ranks = len(npu_of)
@@ -397,13 +408,17 @@ def estimate_pairwise_ns(topology: Topology, npus: Sequence[int], collective_byt
 
 
 def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None = None) -> int:
-    """Estimate the time of a plan in ns, at least 1, as the sum of the times of its rounds.
+    """Estimate the time of a plan in ns, rounded up, at least 1: the sum of the times of its
+    rounds.
 
-    All ranks are assumed to finish a round together. A round takes as long as its slowest message.
-    A message takes, on each link of its route, the latency and the time of all messages of its
-    round on this link, which is an upper limit. The sum is rounded up. `max_messages`: with a
-    number, about this many evenly spaced messages are routed and the result is scaled; None for
-    all.
+    All ranks finish a round together; it takes as long as its slowest message. A message takes, on
+    each link of its route, the latency of the link plus the bytes of all messages of the round on
+    this link divided by its bandwidth. A block has `collective_bytes` / blocks of the plan, in an
+    all-to-all / blocks per rank.
+
+    With `max_messages`, only about as many messages are routed, evenly spaced (whole rounds first,
+    then messages in them), and the result is scaled; None for all. The plan needs at least one
+    message.
     """
     npu_of = np.asarray(task.npus, np.int64)
     is_square = task.kind is CollectiveKind.ALL_TO_ALL

@@ -72,12 +72,14 @@ _MAX_TREE_CHUNKS = 256
 
 
 def synthesize(request: SynthesisRequest, options: NestedOptions) -> SynthesisResult:
-    """Synthesize a nested collective on the levels of the network or those of the option `sizes`.
+    """Synthesize a collective of all NPUs that works on one level of the network after another.
 
-    Supports all-gather, reduce-scatter, all-reduce and broadcast (on trees). Candidates with more
-    and more chunks are simulated until one is not faster than the best; a keyboard interrupt ends
-    the search with the best so far. Without a simulated time the estimate is used. The statistics
-    contain the sizes of the levels (closest first) and the cost.
+    The levels are those of the network, or the option `sizes`. Supports all-gather, reduce-scatter,
+    all-reduce and broadcast (on trees). Candidates with more and more chunks are simulated until
+    one is not faster than the best before; the best is returned with its time in ns, a lower bound,
+    and statistics (sizes of the levels, closest first, chunks, cost). Without a simulated time
+    (None or 0) an estimate is used. Ctrl-C ends the search with the best so far, or is passed on if
+    there is none.
 
     Raises `InputError` for other collectives (`collective-unsupported`) and unless the ranks are
     all NPUs in order (`subset-unsupported`). Raises `UsageError` for a single rank (`one-rank`),
@@ -143,13 +145,15 @@ _Candidate = tuple[Collective, StepTable, int, dict[str, JsonValue]]
 
 
 def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Iterator[_Candidate]:
-    """Yield the candidates: collective with its units, steps, SCRATCH units of a rank, statistics.
+    """Yield candidates of an all-gather, reduce-scatter or all-reduce, which differ in the chunks.
 
-    They differ in the number of chunks: that of the option, or 1, 2, 4, ... up to `_MAX_CHUNKS`.
-    Numbers with more than `_MAX_STEPS` steps (`MAX_STEPS_OF_PARTS` for thousands of ranks with
-    forwarded ranges), or units of less than `MIN_UNIT_BYTES`, are left out, except 1. Only the
-    largest number remains if one chunk has more than `_MAX_TRIED_STEPS` steps. Raises `UsageError`
-    for units of less than a byte.
+    A candidate is (collective with its number of units, steps, SCRATCH units of a rank,
+    statistics). The number of chunks is the option `chunks` if it is not 0, else 1, 2, 4, ... in
+    this order, up to `_MAX_CHUNKS`, to the limit of steps, and to units of at least
+    `MIN_UNIT_BYTES`; 1 is always there. The limit of steps is `_MAX_STEPS`, or `MAX_STEPS_OF_PARTS`
+    if ranges are forwarded separately. Only the largest number is yielded if one chunk has more
+    than `_MAX_TRIED_STEPS` steps. Raises `UsageError` (`size-too-small`) if units have less than a
+    byte, and those of `choose_shape`.
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     phases = 2 if kind is CollectiveKind.ALL_REDUCE else 1
@@ -194,10 +198,13 @@ def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Itera
 def _generate_broadcasts(
     request: SynthesisRequest, options: NestedOptions, trees: BroadcastTrees
 ) -> Iterator[_Candidate]:
-    """Yield the candidates of a broadcast on trees as (collective, steps, 0, statistics).
+    """Yield the candidates of a broadcast on trees as (collective with its units, steps, 0,
+    statistics).
 
-    The chunk counts are those of `_choose_broadcast_chunks`. Raises `UsageError` (`size-too-small`)
-    if there are more units than bytes.
+    They differ in the number of chunks per tree and per message (`_choose_broadcast_chunks`). There
+    are trees * chunks units. The statistics have the numbers of trees, depth and chunks, and the
+    cost if messages have one chunk, otherwise the range of chunks per message. Raises `UsageError`
+    (`size-too-small`) if there are more units than bytes.
     """
     parents, count = trees.parents, len(trees.parents)
     for chunks, grains in _choose_broadcast_chunks(request, options, trees):
@@ -280,7 +287,13 @@ def estimate(request: SynthesisRequest, options: NestedOptions) -> int:
 def _estimate_ns(
     request: SynthesisRequest, options: NestedOptions, trees: BroadcastTrees | None
 ) -> int:
-    """Return the time of `estimate` in ns; `trees`: those of a broadcast, otherwise None."""
+    """Return an estimated time in ns, rounded up, at least 1, of the complete collective.
+
+    alpha and beta are the latency and time per byte of `_find_link`, m the bytes. A broadcast on
+    `trees` takes depth * alpha + m / trees * beta. Without `trees` (None), each phase takes the
+    latencies of `_compute_cost` plus (n - 1) / n * m beta / links; an all-reduce has two phases.
+    Raises `UsageError` as `choose_shape`.
+    """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     size = request.collective_bytes
     alpha_s, beta_s_per_byte = _find_link(request)
@@ -294,10 +307,11 @@ def _estimate_ns(
 
 
 def _compute_cost(shape: NestedShape) -> tuple[int, int]:
-    """Return (latencies of a phase, links that every rank uses at the same time) of a shape.
+    """Return (latencies of one phase, links that every rank uses at the same time) of a shape.
 
-    A ring of k ranks needs k // 2 latencies, any other level 1. If units are moved, k // 2 for
-    every level is added. The links are one per order of the levels, twice that with rings.
+    A level that is a ring of k ranks has k // 2 latencies, any other level 1. If units are first
+    moved to other ranks (`is_moved`), k // 2 for each level of k ranks are added. The links are the
+    number of different orders in which parts use the levels, twice that if a level is a ring.
     """
     rounds = [
         size // 2 if is_ring else 1
@@ -326,11 +340,13 @@ def _find_link(request: SynthesisRequest) -> tuple[float, float]:
 def _find_trees(request: SynthesisRequest, options: NestedOptions) -> BroadcastTrees | None:
     """Return the trees of a broadcast, None for other collectives.
 
-    On a torus they are the trees along its rings, unless the option `sizes` requests other sizes.
-    Otherwise they are two binary trees, or two for each member of a group of
-    `find_forwarding_group`. Trees of groups above `_MAX_GROUP` ranks are only used if they are
-    estimated to be faster, and have at most `_MAX_STEPS` steps with one chunk. Raises `UsageError`
-    as `choose_levels`.
+    - On a torus: the trees along its rings, if the levels of the option `sizes` are its rings.
+    - Otherwise two binary trees over all ranks, or two for each member of the groups of
+      `find_forwarding_group`, whose ranks have links of their own to other groups.
+    - Trees of groups of more than `_MAX_GROUP` ranks are used only if they have at most
+      `_MAX_STEPS` steps with one chunk and their estimated time is at most that of the two trees.
+
+    Raises `UsageError` (`option-range`) as `choose_levels`.
     """
     if request.collective.kind is not CollectiveKind.BROADCAST:
         return None

@@ -61,15 +61,17 @@ def _list_trees(sizes: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def find_torus_trees(sizes: Sequence[int], root: int) -> Int64Array:
-    """Return the parents in edge-disjoint broadcast trees of a torus: int64[trees, ranks].
+    """Return the parent of every rank in each broadcast tree of a torus: int64[trees, ranks], -1 at
+    `root`.
 
-    The parent of the root is -1. `sizes`: ranks of each dimension, at least 2, the first varies
-    fastest. There are two trees per dimension, one for each direction, but only one for a dimension
-    of two ranks. If only some dimensions have two ranks, other trees may share their links.
+    `sizes`: ranks of each dimension, at least 2, the first varies fastest. There are two trees per
+    dimension, one for each direction, but one for a dimension of two ranks. No two trees use the
+    same link, unless only some of the dimensions have two ranks.
 
     In the tree of dimension a and direction s, data move from the root along a in direction s. From
-    each rank displaced along a they then move along the following dimensions, cyclically. Ranks
-    without a displacement along a receive from the rank before them along a.
+    each rank displaced along a, they then move along the following dimensions, cyclically. A rank
+    without a displacement along a receives from the rank before it along a, in direction s. Trees
+    are in the order of `_list_trees`.
     """
     count = len(sizes)
     number = np.arange(prod(sizes))
@@ -97,10 +99,10 @@ def find_torus_trees(sizes: Sequence[int], root: int) -> Int64Array:
 
 
 def find_binary_trees(num_ranks: int, root: int) -> Int64Array:
-    """Return the parents in two binary trees: int64[2, ranks], -1 at the root.
+    """Return the parent of every rank in NCCL's two binary trees: int64[2, ranks], -1 at `root`.
 
-    Inner ranks of one tree are leaves of the other. Exceptions are the root and the two ranks whose
-    positions were swapped with those of the root.
+    Inner ranks of one tree are leaves of the other. Exceptions are the root, and in each tree the
+    rank that swapped its position with the root: NCCL's trees have a fixed rank as their root.
     """
     parents = []
     for parent in (find_tree_parents(num_ranks), find_second_tree_parents(num_ranks)):
@@ -115,13 +117,16 @@ def find_binary_trees(num_ranks: int, root: int) -> Int64Array:
 
 
 def find_group_trees(size: int, num_ranks: int, root: int) -> Int64Array:
-    """Return the parents in trees over groups of ranks: int64[2 * size, ranks], -1 at the root.
+    """Return the parents in broadcast trees over groups of ranks: int64[2 * size, ranks], -1 at the
+    root.
 
-    Groups are `size` consecutive ranks, such as the cards of a server. Trees 2 m and 2 m + 1 use
-    the links of rank m of every group to other groups: the root sends their data to rank m of its
-    group, which sends them on along the two binary trees of `find_binary_trees` over these ranks.
-    Each of these ranks sends them to the other ranks of its group; only in the group of the root,
-    the data of the root's own trees pass along a chain of the ranks.
+    Groups are `size` consecutive ranks, such as the cards of a server; `num_ranks` must be a
+    multiple (not checked). Trees 2 m and 2 m + 1 reach other groups over the links of member m of
+    every group only. These members form the two trees of `find_binary_trees`; the root of the trees
+    sends to the first ones itself. Each such member then sends the data to all others of its group.
+
+    In the trees of the root's own member number, the data pass along a chain of the ranks of the
+    root's group instead, because the root also sends the data of the other trees.
     """
     rank = np.arange(num_ranks)
     group, member = np.divmod(rank, size)
@@ -141,12 +146,13 @@ def find_group_trees(size: int, num_ranks: int, root: int) -> Int64Array:
 def choose_group_messages(
     size: int, num_ranks: int, depth: int, max_chunks: int, max_messages: int
 ) -> tuple[int, int]:
-    """Choose (chunks per tree, chunks of a message within a group) for `find_group_trees`.
+    """Choose (chunks c per tree, chunks g of a message within a group) for the trees of
+    `find_group_trees`.
 
-    Messages between groups have one chunk. With c chunks and messages of g chunks within a group,
-    the time is about (depth + c + g) / c of that of the data; the pair with the smallest quotient
-    is chosen, of equal ones the smallest g. There are at most `max_chunks` chunks, at least 1, and
-    all trees together have about `max_messages` messages.
+    Messages between groups have one chunk. For g = 1 to `_MAX_GROUP_GRAIN`, c is the largest number
+    with at most about `max_messages` messages in all 2 * `size` trees, at least 1 and at most
+    `max_chunks`. The pair with the smallest (depth + c + g) / c, which is about the time relative
+    to that of the data, is chosen; of equal ones the smallest g.
     """
     groups = num_ranks // size
     inside = num_ranks - groups
@@ -170,11 +176,12 @@ def build_group_grains(size: int, num_ranks: int, grain: int) -> Int64Array:
 
 
 def compute_torus_levels(sizes: Sequence[int], root: int) -> Int64Array:
-    """Return the level of every rank in the trees of `find_torus_trees`: int64[trees, ranks].
+    """Return the level of every rank in each tree of `find_torus_trees`: int64[trees, ranks].
 
-    The level is 0 along the first dimension of a tree, 1 along the second one, and so on. Messages
-    of a level pass through ranks of earlier levels. Ranks without a displacement along the first
-    dimension have the last level.
+    A tree uses the dimensions in a cyclic order. The level of a rank is the position in this order
+    of the last dimension along which it is displaced from `root`: 0 for the first dimension. Ranks
+    without a displacement along the first dimension (also the root) have the last level. Data for a
+    level pass through ranks of earlier levels.
     """
     count = len(sizes)
     number = np.arange(prod(sizes))
@@ -196,13 +203,14 @@ def compute_torus_levels(sizes: Sequence[int], root: int) -> Int64Array:
 def choose_grains(
     sizes: Sequence[int], levels: Int64Array, chunks: int, max_messages: int
 ) -> Int64Array:
-    """Choose the number of units of a message to each rank of each tree: int64[trees, ranks].
+    """Choose the number of chunks in a message to each rank of each tree of a torus: int64[trees,
+    ranks].
 
-    `levels`: as of `compute_torus_levels`. Large messages reduce their number, but the first data
-    arrive later. This delay is the sum over the levels of (length - 1) times the message size. The
-    sizes of a delay are those of `_divide_fill`, at most `chunks`. The delay starts at one unit per
-    hop and grows by 10 % until the trees have at most `max_messages` messages, or one message per
-    rank.
+    `sizes`: of the torus; `levels`: as of `compute_torus_levels`; `chunks`: per tree. Larger
+    messages reduce their number, but the first data arrive later, by the sum over the levels of
+    (length - 1) * chunks of a message. `_divide_fill` divides a delay into sizes of the levels,
+    which are limited to `chunks`. The delay begins at one chunk per hop and grows by 10 % until all
+    trees together have at most `max_messages` messages, or every message has all `chunks`.
     """
     count = len(sizes)
     cycles = [
@@ -224,12 +232,12 @@ def choose_grains(
 
 
 def _divide_fill(lengths: Sequence[int], fill: float) -> Int64Array:
-    """Return the units of a message on every level; int64[levels].
+    """Return the number of chunks of a message on every level of a torus tree: int64[levels].
 
-    The sum over levels of (length - 1) times the units is about `fill`. Ideal sizes are in
-    proportion to the square root of (ranks of the level / (length - 1)), which minimizes the number
-    of messages. Each size is rounded down to a multiple of the size of the level before, but is at
-    least that; the last level gets the rest of `fill`.
+    `lengths`: ranks per level, at least 2. The sum over levels of (length - 1) * chunks should be
+    about `fill`. The sizes that minimize the number of messages are proportional to sqrt(product of
+    the lengths up to this level / (length - 1)). Each is rounded down to a multiple of the size of
+    the level before, but is at least that; the last level uses what remains of `fill`.
     """
     hops = np.asarray(lengths) - 1
     weights = np.sqrt(np.cumprod(lengths) / hops)
@@ -247,13 +255,17 @@ def _divide_fill(lengths: Sequence[int], fill: float) -> Int64Array:
 def build_broadcast_steps(
     parents: Int64Array, chunks: int, grains: Int64Array | None = None
 ) -> StepTable:
-    """Build the steps of a broadcast of `chunks` chunks on each of the trees, one unit per chunk.
+    """Build the steps of a broadcast of `chunks` chunks on each of several trees, one unit per
+    chunk.
 
-    `parents`: int64[trees, ranks], -1 at the root. Unit t * chunks + c is chunk c of tree t. A
-    message to a rank has `grains[tree, rank]` units, a multiple of those to its parent; the last
-    message may have fewer. None means one unit per message. Steps of a rank are sorted by the last
-    chunk of the message, then tree, receives before sends, and receiver. The root copies INPUT to
-    OUTPUT first; all sends read OUTPUT.
+    `parents`: int64[trees, ranks], -1 at the root, which is the same in all trees. Unit t * chunks
+    + c is chunk c of tree t. A message to a rank has `grains[tree, rank]` units, which must be a
+    multiple of those to its parent; the last message may have fewer. None means one unit per
+    message.
+
+    The root copies INPUT to OUTPUT first; all sends read OUTPUT. A send depends on the receives of
+    its units. Steps of a rank are sorted by the end of the message's range of chunks, then tree,
+    receives before sends, then receiver.
     """
     trees, ranks = parents.shape
     units = trees * chunks

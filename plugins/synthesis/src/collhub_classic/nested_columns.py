@@ -37,12 +37,13 @@ class StepColumns:
         buffers: Mapping[str, Buffer | Int64Array],
         offsets: Mapping[str, Int64Array],
     ) -> int:
-        """Add one row to the program of every rank and return its position.
+        """Add one row, a step with the same form for every rank, and return its position.
 
         `kind` and `buffers` are one value for all ranks, or int64[ranks]; `peer` and `offsets` are
-        int64[ranks]. `buffers` and `offsets` have the names of the columns as keys. `parents`:
-        positions of the rows on whose data this row depends. Ranks with the kind `_ABSENT` do not
-        get the row; then no row may depend on it.
+        int64[ranks]. `count`: units. `buffers` and `offsets` have the names of columns as keys,
+        such as `src_buffer`. `parents`: positions of earlier rows on whose data this row depends.
+        Ranks with the kind `_ABSENT` do not get the row; then no row may depend on it (not
+        checked).
         """
         position = len(self._rows)
         self._rows.append({"kind": kind, "peer": peer, "count": count, **buffers, **offsets})
@@ -54,11 +55,12 @@ class StepColumns:
         self._controls += [(parent, position) for parent in parents]
 
     def build(self) -> StepTable:
-        """Build the table of all ranks from the collected rows.
+        """Build the step table of all ranks from the rows added so far.
 
-        The steps of a rank are in the order in which the rows were added; ranks ascend. A row
-        without a value has the default of the column. The dependencies between rows are repeated
-        for every rank.
+        Ranks ascend; the steps of a rank are in the order in which the rows were added. A row
+        without a value for a column has its default. The data and control dependencies between rows
+        are repeated for every rank. Steps of the kind `_ABSENT` are removed. The builder is not
+        changed.
         """
         length = len(self._rows)
         table = {}
@@ -85,10 +87,12 @@ class StepColumns:
 
 
 def add_moves_to_owners(columns: StepColumns, owned: Int64Array) -> list[int]:
-    """Add the moves of units from the INPUT of every rank to the OUTPUT of their owners.
+    """Add rows that move every unit from the INPUT of its rank to the OUTPUT of its owner.
 
     The owner of a unit is the rank that starts a gather with it. `owned`: int64[streams, ranks],
-    the unit with which each rank starts. Ranks copy units that they own themselves. Returns the
+    the unit of each owner in each stream; each unit occurs once. Unit u belongs to the INPUT of
+    rank u // streams, at offset u % streams. It is written at its own number in OUTPUT. A rank
+    copies units that it owns itself; others are sent and received, all sends first. Returns the
     positions of the rows that write the units, one per stream.
     """
     for offset, owner in enumerate(_find_owners(owned)):
@@ -110,11 +114,14 @@ def add_moves_to_owners(columns: StepColumns, owned: Int64Array) -> list[int]:
 
 
 def add_moves_from_owners(columns: StepColumns, owned: Int64Array, writers: Sequence[int]) -> None:
-    """Add the moves of results from the SCRATCH of their owners to OUTPUT of the target ranks.
+    """Add rows that move every result from the SCRATCH of its owner to the OUTPUT of its target
+    rank.
 
-    `owned`: int64[streams, ranks], the unit of each owner; its target is unit // streams. Ranks
-    copy units that they own themselves. `writers`: positions of the rows that complete the results,
-    one per stream.
+    `owned`: int64[streams, ranks], the unit of each owner in each stream; each unit occurs once.
+    Unit u is at its own number in SCRATCH. Its target is rank u // streams, at offset u % streams
+    of OUTPUT. A rank copies units that it owns itself; others are sent and received, all sends
+    first. `writers`: positions of the rows that complete the results, one per stream; the sends
+    depend on them.
     """
     for units, writer in zip(owned, writers, strict=True):
         target, offset = np.divmod(units, len(owned))
@@ -133,10 +140,11 @@ def add_moves_from_owners(columns: StepColumns, owned: Int64Array, writers: Sequ
 
 
 def _find_owners(owned: Int64Array) -> Int64Array:
-    """Return the owner of each unit of each rank's block: int64[streams, ranks].
+    """Return the rank that owns each unit: int64[streams, ranks].
 
-    Entry [i, r] is the rank that owns unit r * streams + i. `owned`: unit of each owner,
-    int64[streams, ranks].
+    Entry [i, r] is the owner of unit r * streams + i, which is unit i of rank r. `owned` is the
+    inverse: entry [s, r] is the unit that rank r owns in stream s. Every unit must occur once (not
+    checked).
     """
     owner_of = np.empty(owned.size, np.int64)
     owner_of[owned] = np.arange(owned.shape[1])

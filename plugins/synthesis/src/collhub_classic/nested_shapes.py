@@ -65,11 +65,14 @@ class NestedShape:
         return len(self.parts) * self.chunks
 
     def count_steps(self, kind: CollectiveKind) -> int:
-        """Return the number of send and receive steps of all ranks.
+        """Return the number of send and receive steps of all ranks in a collective of this shape.
 
-        A message is a single range of units in an all-reduce, with `is_moved`, and with one unit
-        per rank whose levels are gathered in their order. Otherwise every unit is a separate
-        message.
+        A rank exchanges one message with each other rank of every level, twice in an all-reduce,
+        for every unit of a rank, if the units of a message are one range: in an all-reduce, with
+        `is_moved` (one more message for the move), and with one unit per rank whose levels are
+        gathered in ascending order. With `is_forwarded`, the messages of the last gathered level
+        are one per rank of the level before it. Otherwise, in an all-gather or reduce-scatter,
+        every unit of every other rank is a message of its own.
         """
         nested = sum(size - 1 for size in self.sizes)
         if self.is_forwarded:
@@ -89,7 +92,8 @@ class NestedShape:
 def find_rings(topology: Topology) -> list[int]:
     """Return the sizes above 1 of the dimensions of a torus, the fastest varying first.
 
-    [] if the network has switches or a dimension that is neither a ring nor of size 2.
+    [] if the network has nodes that are no NPUs (switches), or a dimension of more than 2 NPUs that
+    is not a ring; also if it has no dimension above 1.
     """
     dimensions = [dimension for dimension in topology.dimensions if dimension.size > 1]
     is_torus = topology.num_nodes == topology.num_npus and all(
@@ -99,18 +103,19 @@ def find_rings(topology: Topology) -> list[int]:
 
 
 def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int) -> NestedShape:
-    """Choose the levels as `choose_levels`, their order, and the parts of the data on a torus.
+    """Choose the levels, their order, and the parts of the data of a collective of all NPUs.
 
-    Groups are gathered from the outermost level on; units are moved if this takes more than
-    `MAX_STEPS_OF_PARTS` steps, as all-gathers of thousands of ranks do. If the closest level of
-    many ranks has links of its own and is not divided, its exchange overlaps with those of the
-    other levels.
+    `text`: option `sizes`, see `choose_levels`; `size`: bytes of the collective. Off a torus, or if
+    the levels are not its rings, there is one part, gathered from the outermost level on. Units are
+    moved first (`is_moved`) if the shape has more than `MAX_STEPS_OF_PARTS` steps. If messages are
+    ranges and `find_forwarding_group` finds groups of the closest level, its exchange overlaps with
+    the others (`_choose_forwarded`).
 
     On a torus, every part begins with another dimension, and two parts with the same dimension
-    differ in the direction of the longer half of their rings. All-gathers and reduce-scatters have
-    one direction, or units that are moved, or one part, if the messages of more parts have more
-    than `MAX_STEPS_OF_PARTS` steps, or if units have less than `MIN_UNIT_BYTES` of the `size`
-    bytes.
+    differ in the direction of the longer half of their rings. The first of these shapes with at
+    most `MAX_STEPS_OF_PARTS` steps and units of at least `MIN_UNIT_BYTES` is taken: both
+    directions, one, then (not for an all-reduce) both and one with moved units; otherwise a single
+    part. Raises `UsageError` (`option-range`) as `choose_levels`.
     """
     rings = find_rings(topology)
     levels = choose_levels(topology, text)
@@ -144,11 +149,13 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
 
 
 def find_forwarding_group(topology: Topology, sizes_text: str, min_ranks: int) -> int:
-    """Return the size of the groups whose ranks have links of their own to other groups, else 1.
+    """Return the size of groups whose ranks have links of their own to other groups; 1 if there are
+    none.
 
-    These are the closest levels, not divided, of a network of at least `min_ranks` ranks that is no
-    torus, if the option `sizes` is `auto`, and routes within a group share no link with those to
-    other groups, as on rails.
+    The groups are the closest level of the network (`_find_levels`). They count if the network has
+    at least `min_ranks` NPUs and is no torus, the option `sizes` (`sizes_text`) is `auto`, there
+    are several levels, and the route from NPU 0 to NPU 1 shares no link with that to the first NPU
+    of the next group, as on rails. Only these two routes are tested.
     """
     if topology.num_npus < min_ranks or sizes_text != "auto" or find_rings(topology):
         return 1
@@ -161,10 +168,13 @@ def find_forwarding_group(topology: Topology, sizes_text: str, min_ranks: int) -
 
 
 def _choose_forwarded(shape: NestedShape, kind: CollectiveKind) -> NestedShape:
-    """Divide the levels outside of the closest one such that its exchange overlaps with them.
+    """Divide the levels outside of the closest one, so that the exchange of the closest overlaps
+    with theirs.
 
-    The second level has as many ranks as possible, up to `_MAX_RANGES`: the first of its ranges
-    moves on while others arrive. The shape is returned unchanged if the steps would be too many.
+    The second level gets as many ranks as possible, up to `_MAX_RANGES` and a divisor of the ranks
+    outside; the rest is divided by `_divide_level`. In the result (`is_forwarded`), ranges of the
+    second level are sent on in the closest level while others arrive. The shape is returned
+    unchanged if no division has at most `MAX_STEPS_OF_PARTS` steps.
     """
     inside, outside = shape.sizes[0], prod(shape.sizes[1:])
     for ranges in range(min(_MAX_RANGES, outside), 1, -1):
@@ -178,10 +188,11 @@ def _choose_forwarded(shape: NestedShape, kind: CollectiveKind) -> NestedShape:
 
 
 def choose_levels(topology: Topology, text: str) -> list[int]:
-    """Return the sizes of the levels, the closest first.
+    """Return the sizes of the levels of ranks, the closest first; their product is the number of
+    NPUs.
 
-    With a `text` such as `8x8x16` they are its numbers, without 1s. With `auto` the first that
-    applies:
+    With a `text` such as `8x8x16` they are its numbers, without 1s ([1] if all are 1). With `auto`
+    the first that applies:
 
     - the dimensions of a torus, not divided
     - groups of NPUs at equal distance (in links) from NPU 0, if they are nested
@@ -189,8 +200,8 @@ def choose_levels(topology: Topology, text: str) -> list[int]:
     - a single level
 
     Levels of the last three that exceed `_MAX_LEVEL` are divided into factors (`_divide_level`).
-    Raises `UsageError` (`option-range`) for a `text` that is not a list of sizes whose product is
-    the number of NPUs.
+    Raises `UsageError` (`option-range`) if the product of the numbers in `text` is not the number
+    of NPUs, also for other text.
     """
     ranks = topology.num_npus
     if text != "auto":
@@ -208,7 +219,12 @@ def choose_levels(topology: Topology, text: str) -> list[int]:
 
 
 def _find_levels(topology: Topology) -> list[int]:
-    """Return the levels of `choose_levels` for `auto` off a torus, not divided, closest first."""
+    """Return the sizes of the levels of a network that is no torus, closest first, not divided.
+
+    They are the nested groups by distance from NPU 0 (`_find_distance_levels`). If this is a single
+    level, and the topology has several equal groups whose NPUs are numbered consecutively, they are
+    [NPUs per group, groups].
+    """
     levels = _find_distance_levels(topology)
     groups = find_equal_groups(topology, range(topology.num_npus))
     is_numbered = np.array_equal(groups.ravel(), np.arange(topology.num_npus))
@@ -220,9 +236,10 @@ def _find_levels(topology: Topology) -> list[int]:
 def _find_distance_levels(topology: Topology) -> list[int]:
     """Return the sizes of the nested groups of NPUs by distance from NPU 0, the closest first.
 
-    The distance is the number of links. Each group must have consecutive numbers and a size that
-    the next larger one is a multiple of; otherwise, or if NPUs are not reached, the result is one
-    level of all NPUs. Sizes of 1 are left out.
+    The distance is the number of links. The group at a distance has all NPUs up to it; it must be
+    the NPUs 0 to k - 1, and its size a multiple of the next smaller group's. The result has the
+    quotients of sizes, without 1s. If a group does not fit, or an NPU is not reached, it is one
+    level of all NPUs.
     """
     (hops,) = topology.arcs().hops(np.zeros(1, np.int64))
     distance = hops[: topology.num_npus]
@@ -240,9 +257,12 @@ def _find_distance_levels(topology: Topology) -> list[int]:
 
 
 def _divide_level(size: int) -> list[int]:
-    """Divide a size into factors at most `_MAX_LEVEL`, as equal as possible.
+    """Divide a size into factors of at most `_MAX_LEVEL`, as equal as possible; their product is
+    `size`.
 
-    The product of the factors is `size`. A prime above `_MAX_LEVEL` remains a single factor.
+    A size up to `_MAX_LEVEL` is returned as [size]. Otherwise it is split at its largest divisor up
+    to its square root, smaller factor first, and both are divided further. A prime above
+    `_MAX_LEVEL` remains.
     """
     if size <= _MAX_LEVEL:
         return [size]

@@ -30,15 +30,19 @@ _Key = tuple[int | None, ...]
 
 
 def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
-    """Build the steps of an all-gather, a reduce-scatter, or an all-reduce (both in sequence).
+    """Build the steps of an all-gather, a reduce-scatter, or an all-reduce (both, one after the
+    other).
 
-    - Units of an all-reduce are ordered by chunk, then part, then rank, numbered so that every
-      message is one range. Otherwise they are ordered by rank, with one per part and chunk.
-    - With `is_moved`, an all-gather first moves units to the ranks that start with them, and a
-      reduce-scatter finally moves the results to their ranks.
+    The data have parts and chunks as in `shape`; each (part, chunk) is a stream with one unit per
+    rank. In an all-reduce, units are ordered by stream, then by rank in an order in which every
+    message is one range. Otherwise they are ordered by rank, then by stream.
+
+    - An all-gather begins with a copy of the own units from INPUT to OUTPUT. With `is_moved`, units
+      are moved to the ranks that start with them instead, and a reduce-scatter finally moves the
+      results to their ranks.
     - Partial sums are in SCRATCH in a reduce-scatter, in OUTPUT in an all-reduce.
-    - With rings the messages of all parts and chunks are interleaved; without rings all messages of
-      one chunk come before the next.
+    - If a level is a ring, the messages of all streams are interleaved; otherwise all messages of
+      one stream in a level come before those of the next.
     """
     columns = StepColumns(prod(shape.sizes))
     streams = [
@@ -85,7 +89,9 @@ def _add_copy(columns: StepColumns, units: int) -> int:
 
 
 def _interleave(generators: Sequence[Iterator[None]]) -> None:
-    """Advance the generators in round robin order until all are exhausted."""
+    """Advance the generators in round robin order until all are exhausted; what they yield must be
+    None.
+    """
     active = list(generators)
     while active:
         active = [generator for generator in active if next(generator, True) is None]
@@ -145,10 +151,15 @@ class _Stream:
         self.last_row = copy
 
     def gather_level(self, phase: int) -> Iterator[None]:
-        """Add the rows that gather along the level of a phase; yield after every message.
+        """Add the rows that gather along the level of a phase, as a generator that yields after
+        every message.
 
-        Received units are registered with the rows that write them. After the last message, all
-        ranges of the level are merged into one if units are contiguous.
+        `phase`: position in the order of the levels, from 0. A send reads OUTPUT and depends on the
+        rows that wrote its units; a receive writes to OUTPUT. The rows are registered as the
+        writers of the received ranges, and `last_row` is set to a receive that waits for all of
+        them. At the end, if messages are ranges and the level is not forwarded separately, the
+        ranges of the level are joined to one, with all their writers. The generator must be
+        exhausted.
         """
         level = self._order[phase]
         receives: list[int] = []
@@ -185,10 +196,14 @@ class _Stream:
             self._writers[self._with(own, level, None)] = rows
 
     def reduce_level(self, phase: int) -> Iterator[None]:
-        """Add the rows that reduce along the level of a phase; yield after every message.
+        """Add the rows that reduce along the level of a phase, as a generator that yields after
+        every message.
 
-        The messages are those of `gather_level` in reverse order and direction. In a reduce-scatter
-        without moves, the last addition to the own unit of phase 0 writes to OUTPUT.
+        The messages are those of `gather_level` in reverse order and direction; the receiver adds
+        them. `phase`: position in the order of the levels; phases must be called from the last to
+        0. In a reduce-scatter without moves, the last addition to the own unit in phase 0 writes to
+        OUTPUT. At the end, `last_row` is a receive that waits for all of the level, and ranges that
+        were sent away are forgotten. The generator must be exhausted.
         """
         level = self._order[phase]
         own = next(iter(self._list_keys(phase, 0)))
@@ -245,7 +260,10 @@ class _Stream:
 
     @property
     def own_writer(self) -> int:
-        """Return the position of the row that wrote each rank's own unit."""
+        """Return the position of the row that wrote each rank's own unit last.
+
+        Raises `ValueError` if several rows wrote it, `KeyError` if none did.
+        """
         (row,) = self._writers[self._own_key]
         return row
 
@@ -261,13 +279,15 @@ class _Stream:
     def _list_rows(
         self, phase: int, *, is_reversed: bool
     ) -> list[tuple[int | None, bool, tuple[int, int, int]]]:
-        """List (range of the level before, whether it sends, message of `_list_hops`) in the order
-        of the program.
+        """List the rows of a phase in the order of the program, as (range of the level before, is
+        send, message).
 
-        On a ring, the receive of every message follows its send; with all pairs, all sends come
-        first, but only `_MAX_MESSAGES` in a level before a forwarded one. Ranges that are forwarded
-        separately follow in the order in which they arrive, the own one first; without them the
-        range is None.
+        A message is a triple of `_list_hops`, in reverse order if `is_reversed`. On a ring, the
+        receive of every message follows its send. With all pairs, all sends come before the
+        receives; but with `is_forwarded`, in the levels before the last gathered one, at most
+        `_MAX_MESSAGES` sends are ahead of the receives. In the last gathered level with
+        `is_forwarded`, all messages are repeated for every range of the level before, in the order
+        in which these arrive, the own one first. Otherwise the range is None.
         """
         level = self._order[phase]
         hops = list(self._list_hops(level))
@@ -330,9 +350,10 @@ class _Stream:
     ) -> Iterator[_Key]:
         """Yield the keys of the units at a displacement along the level of a phase.
 
-        Levels of earlier phases are complete: one key for all of their coordinates if the units are
-        one range, else a key per unit. Levels of later phases have the own coordinates. With
-        `before`, only the units at this displacement along the level of the phase before.
+        A key has one displacement from the own coordinates per level; None means all coordinates of
+        the level, as one range. Levels of earlier phases are complete: None if messages are ranges,
+        else one key per displacement. Levels of later phases have 0. With `before`, the level of
+        the phase before has this displacement only.
         """
         key: list[Sequence[int | None]] = [(0,)] * len(self._shape.sizes)
         for level in self._order[:phase]:
@@ -350,18 +371,19 @@ class _Stream:
         return displacement % self._shape.sizes[level]
 
     def _get_peer(self, level: int, hop: int) -> Int64Array:
-        """Return for every rank the rank at the displacement `hop` along a level; int64[ranks].
+        """Return for every rank the rank at the displacement `hop` along a level: int64[ranks].
 
-        Displacements wrap around at the size of the level.
+        The coordinate in this level is taken modulo its size; all other coordinates are the same.
         """
         place, size = self._place[level], self._shape.sizes[level]
         return np.arange(len(place)) + ((place + hop) % size - place) * self._strides[level]
 
     def _compute_offset(self, key: _Key) -> Int64Array:
-        """Return for every rank the first unit of a key in a full buffer; int64[ranks].
+        """Return for every rank the first unit of a key's range in a buffer of all units:
+        int64[ranks].
 
-        Levels with the displacement None add nothing, because the range starts at their coordinate
-        0.
+        A key has one displacement per level, relative to the coordinate of the rank and modulo the
+        size. A level with None (all coordinates) counts as coordinate 0, where the range starts.
         """
         offset = np.full(self._columns.num_ranks, self._base)
         for level, displacement in enumerate(key):
@@ -375,9 +397,10 @@ class _Stream:
         return prod(size for size, each in zip(sizes, key, strict=True) if each is None)
 
     def _get_partial_buffer(self, key: _Key) -> Buffer:
-        """Return the buffer that contains the current sum of a range.
+        """Return the buffer that holds the current sum of the range `key`.
 
-        It is INPUT before the first addition, then OUTPUT in an all-reduce and SCRATCH otherwise.
+        It is INPUT as long as nothing was added to the range, then OUTPUT in an all-reduce and
+        SCRATCH in a reduce-scatter.
         """
         if not self._writers.get(key):
             return Buffer.INPUT
@@ -385,9 +408,11 @@ class _Stream:
         return Buffer.OUTPUT if is_all_reduce else Buffer.SCRATCH
 
     def _add_send(self, key: _Key, peer: Int64Array, buffer: Buffer) -> int:
-        """Add the row that sends a range, after the barrier of the columns if there is one.
+        """Add the row in which every rank sends the range `key` from `buffer` to `peer`; return its
+        position.
 
-        Returns its position.
+        It depends on the rows that wrote the range, if any, and by control dependencies on the rows
+        of the barrier of `columns`.
         """
         parents = self._writers.get(key, [])
         offset = {"src_offset": self._compute_offset(key)}
@@ -397,11 +422,12 @@ class _Stream:
         return row
 
     def _add_sum(self, key: _Key, source: Int64Array, is_last: bool) -> int:
-        """Add the row that receives a range from `source` and adds it; return its position.
+        """Add the row that receives the range `key` from `source` and adds it; return its position.
 
-        The result is written to OUTPUT in an all-reduce. In a reduce-scatter it is written to
-        SCRATCH, but the last sum of the own unit (`is_last`) to OUTPUT if units are not moved. The
-        row becomes the writer of the range.
+        The other operand is the current sum of the range (`_get_partial_buffer`), on whose writer
+        it depends. The result goes to OUTPUT in an all-reduce, to SCRATCH in a reduce-scatter; but
+        with `is_last` and without moves of units to OUTPUT, at the offset of the rank's own unit.
+        The row becomes the only writer of the range.
         """
         offset = target_offset = self._compute_offset(key)
         target = Buffer.OUTPUT

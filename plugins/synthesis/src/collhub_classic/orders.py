@@ -19,11 +19,14 @@ _MAX_RANKS = 256
 
 
 def find_ring_order(topology: Topology, npus: Sequence[int]) -> Int64Array:
-    """Find the ring order of the ranks that takes the shortest time for a round between neighbours.
+    """Return the ring order of the ranks in which a round between neighbours takes the shortest
+    time.
 
-    Candidates are the order of numbers, a ring on direct links, and a nearest-neighbour path from
-    rank 0; the first of equally fast ones is returned. With at most 2 or more than `_MAX_RANKS`
-    ranks it is the order of numbers.
+    The result is int64[ranks], the rank at each position. Candidates are the order of numbers, a
+    ring on direct links, and a path that always goes to the rank with the least route latency, from
+    rank 0; the first of equally fast ones is returned. The time is that of 1 MB per message
+    (`_compute_round_time_s`). With at most 2 or more than `_MAX_RANKS` ranks the order of numbers
+    is returned. `npus`: NPU of each rank.
     """
     ranks = len(npus)
     candidates = [np.arange(ranks)]
@@ -46,15 +49,18 @@ def find_disjoint_rings(
 ) -> list[Int64Array]:
     """Return up to `max_rings` rings through all ranks that share no link, at least one.
 
-    The first rule that applies:
+    A ring is int64[ranks], the ranks in their order. The first rule that applies:
 
-    - If all pairs of ranks are linked (at least 3 ranks): rank i * s of every stride s that is
-      coprime to the number of ranks.
+    - If all pairs of at least 3 ranks are linked: the ranks 0, s, 2 s, ... (modulo n) for each
+      stride s that has no common divisor with n.
     - More than `_MAX_RANKS` ranks: one ring in the order of numbers.
-    - A depth-first search for rings on the direct links; each ring uses the links that remain.
+    - A depth-first search for rings on the direct links. A link as fast as k times the slowest one
+      serves k rings.
     - One ring per member number of the equal groups. It enters each group at this member and leaves
-      at the one before, as NCCL's rings use one network card each. With a single group it is one
-      ring in the order of numbers.
+      at the one before, as NCCL's rings use one network card each; links may be shared. With a
+      single group it is one ring in the order of numbers.
+
+    Arrays of the third rule are read-only.
     """
     ranks = len(npus)
     # Count the rings that fit on the links between ranks: int64[ranks, ranks].
@@ -78,10 +84,13 @@ def find_disjoint_rings(
 # Cached, since comparisons use one network at many sizes.
 @lru_cache(maxsize=16)
 def _find_ring_set_cached(free: bytes, ranks: int, max_rings: int) -> tuple[Int64Array, ...]:
-    """Return the largest set of rings found by several searches, as read-only arrays.
+    """Return the largest set of link-disjoint rings that several searches find, as read-only
+    arrays.
 
-    `free`: the bytes of int64[ranks, ranks], the number of rings that fit on each link. Of equally
-    large sets the first is returned; () if no search finds a ring. Results are cached.
+    `free`: the bytes of int64[ranks, ranks], the number of rings that fit on each link. There are
+    at most `max_rings` rings, and at most the links into or out of any rank. Up to `_NUM_STARTS`
+    searches with different random orders run, until one has found the maximum; the first of equally
+    large sets is returned, () if no search finds a ring. Results are cached.
     """
     links = np.frombuffer(free, np.int64).reshape(ranks, ranks)
     # Every ring uses a link out of and into each rank.
@@ -96,10 +105,12 @@ def _find_ring_set_cached(free: bytes, ranks: int, max_rings: int) -> tuple[Int6
 
 
 def find_group_orders(topology: Topology, npus: Sequence[int]) -> list[Int64Array]:
-    """Return two orders of the ranks: groups one after the other, and members alternating.
+    """Return up to two orders of the ranks: group after group, and the members with equal numbers
+    together.
 
-    Groups are those of `find_equal_groups`. An order equal to the numbering is left out, so the
-    list may be empty.
+    Groups are those of `find_equal_groups`; the second order has the first member of every group,
+    then the second ones, ... An order equal to the numbering is left out, so the list may be empty;
+    the two may be equal.
     """
     groups = find_equal_groups(topology, npus)
     orders = [groups.ravel(), groups.T.ravel()]
@@ -108,10 +119,11 @@ def find_group_orders(topology: Topology, npus: Sequence[int]) -> list[Int64Arra
 
 
 def find_equal_groups(topology: Topology, npus: Sequence[int]) -> Int64Array:
-    """Return the ranks of the groups of the topology: int64[groups, ranks per group], ascending.
+    """Return the ranks of the groups of the topology: int64[groups, ranks per group].
 
-    If the groups have different sizes, or do not contain every rank exactly once, all ranks are one
-    group.
+    Ranks in a group ascend, and groups are sorted by their ranks. NPUs without a rank are ignored.
+    If the groups have different sizes, or do not contain every rank exactly once (also without
+    groups), all ranks are one group.
     """
     rank_of = {npu: rank for rank, npu in enumerate(npus)}
     groups = sorted(
@@ -137,11 +149,12 @@ def _build_rotated_rings(topology: Topology, npus: Sequence[int]) -> list[Int64A
 
 
 def _search_ring_set(free: Int64Array, max_rings: int, start: int) -> list[Int64Array]:
-    """Search for up to `max_rings` rings, each on the links that the previous ones left.
+    """Search for up to `max_rings` rings through all ranks, each on the links that the previous
+    ones left.
 
     `free`: number of rings that fit on each link, int64[ranks, ranks]; it is not changed. `start`:
-    seed of the random order of ties. The search stops at the first failure, so the result may be
-    empty.
+    seed of the pseudo-random order of equal choices, which is rotated for every ring. The search
+    ends at the first ring that is not found, so the result may be empty.
     """
     remaining, ranks = free.copy(), len(free)
     noise = np.random.default_rng(start).permutation(ranks)
@@ -197,11 +210,12 @@ def _can_visit_all(
     end: int,
     candidates: int,
 ) -> bool:
-    """Return whether each unvisited candidate has a predecessor and a different successor.
+    """Return whether each unvisited candidate can still be passed by a path that ends at rank 0.
 
-    Predecessors are unvisited ranks and the end of the path, `end`. Successors are unvisited ranks
-    and rank 0. All sets are bits of integers: `candidates`, `unvisited`, and the entries of
-    `following` and `preceding`.
+    Each needs a predecessor and a different successor. Predecessors are unvisited ranks and the
+    present end of the path, `end`; successors are unvisited ranks and rank 0. All sets are integers
+    in which bit r stands for rank r: `candidates`, `unvisited`, and the entries of `following` and
+    `preceding`. A necessary condition only. True without candidates.
     """
     candidates &= unvisited
     while candidates:
@@ -229,10 +243,12 @@ def _sort_successors(
     rank: int,
     ties: Sequence[int],
 ) -> list[int]:
-    """Return the unvisited successors of a rank in reverse order of preference: best one last.
+    """Return the unvisited successors of a rank in reverse order of preference: the best one is
+    last.
 
-    The last one has the fewest unvisited successors; of equal ones it has the largest entry of
-    `ties`. `following` (by rank) and `unvisited` are sets of ranks as bits.
+    The best has the fewest unvisited successors itself; of equal ones it has the largest entry of
+    `ties`. `following[r]` (successors of rank r) and `unvisited` are integers in which bit r stands
+    for rank r. Empty without unvisited successors.
     """
     successors = following[rank] & unvisited
     keys: list[tuple[int, int, int]] = []
@@ -263,7 +279,8 @@ def _build_nearest_order(latency: Float64Array) -> Int64Array:
 def _compute_round_time_s(topology: Topology, ring: Int64Array) -> float:
     """Compute the time in s of a round in which every rank sends 1 MB to the next one of the ring.
 
-    The slowest route decides; messages on a link share its bandwidth.
+    `ring`: NPUs in order. A message takes, on each link of its route, the latency and 1 MB per
+    message on the link divided by the bandwidth; the slowest message decides. 0 without ranks.
     """
     routes = topology.routes(ring, np.roll(ring, -1))
     load = np.bincount(routes.links, minlength=topology.num_links)

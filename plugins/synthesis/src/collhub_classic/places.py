@@ -38,11 +38,13 @@ class BlockPlaces:
         return self.num_blocks // shares
 
     def input_offset(self, block: Int64Array) -> Int64Array:
-        """Return the offset of each block in the INPUT of the rank that contributes it, in units.
+        """Return the offset of each block in the INPUT of the rank that contributes it, in units of
+        one block.
 
-        `block`: block numbers; the result has the same shape. In an all-to-all, blocks are in the
-        order of their targets. If each rank contributes its own share only, its blocks start at 0.
-        Otherwise the offset is the block number.
+        `block`: block numbers; the result has the same shape. In an all-to-all, INPUT has the
+        blocks in the order of their target ranks. If every rank contributes its own share of the
+        vector only (as in an all-gather), its blocks start at 0. Otherwise the offset is the block
+        number.
         """
         traits, pieces = self.collective.kind.traits, self.pieces
         share, piece = np.divmod(block, pieces)
@@ -51,11 +53,13 @@ class BlockPlaces:
         return piece if traits.split_by_source else block
 
     def output_offset(self, block: Int64Array) -> Int64Array:
-        """Return the offset of each block in the OUTPUT of a rank that requires it, in units.
+        """Return the offset of each block in the OUTPUT of a rank that requires it, in units of one
+        block.
 
-        `block`: block numbers; the result has the same shape. In an all-to-all, blocks are in the
-        order of their sources. If each rank receives its own share only, its blocks start at 0.
-        Otherwise the offset is the block number.
+        `block`: block numbers; the result has the same shape. In an all-to-all, OUTPUT has the
+        blocks in the order of their source ranks. If every rank receives its own share of the
+        vector only (as in a reduce-scatter), its blocks start at 0. Otherwise the offset is the
+        block number.
         """
         traits, pieces = self.collective.kind.traits, self.pieces
         share, piece = np.divmod(block, pieces)
@@ -64,11 +68,12 @@ class BlockPlaces:
         return piece if traits.split_by_target else block
 
     def is_required(self, rank: Int64Array, block: Int64Array) -> BoolArray:
-        """Return whether each rank requires the block in its OUTPUT at the end; bool per entry.
+        """Return whether each rank requires the block in its OUTPUT at the end: bool per entry.
 
-        Only the root requires blocks of a collective to a root (rank 0 if it has no root). In an
-        all-to-all it is the destination of the block, and in other collectives with a split result
-        the rank of the share. In all others every rank requires every block.
+        `rank`, `block`: int64 of equal length. In a collective to a root (reduce, gather) only the
+        root requires blocks; a root of None counts as 0. In an all-to-all it is the destination of
+        the block; in others that split the result (reduce-scatter, scatter) the rank of the block's
+        share. Otherwise every rank requires every block.
         """
         traits, share = self.collective.kind.traits, block // self.pieces
         if traits.to_root:
@@ -80,11 +85,12 @@ class BlockPlaces:
         return np.ones(len(rank), np.bool_)
 
     def find_retained_blocks(self) -> tuple[Int64Array, Int64Array]:
-        """Return (rank, block) of all data that a rank has at the start and requires at the end.
+        """Return (rank, block) of all data that a rank has at the start and requires at the end:
+        two int64.
 
-        They are two int64 columns: the root's blocks for rooted collectives, the block from each
-        rank to itself in an all-to-all, else the own share of every rank. The blocks of a share are
-        adjacent and ascend. Both columns are empty for reductions.
+        In a broadcast these are all blocks of the root, in a scatter or gather the root's own
+        share, in an all-to-all the blocks from each rank to itself, else the own share of every
+        rank. The blocks of a share are adjacent and ascend. Both arrays are empty for reductions.
         """
         kind, ranks = self.collective.kind, self.collective.num_ranks
         traits, pieces = kind.traits, self.pieces
@@ -126,16 +132,18 @@ class EntryPlaces:
 
     @classmethod
     def of(cls, plan: MessagePlan, accesses: BlockAccesses, places: BlockPlaces) -> EntryPlaces:
-        """Choose for every entry (block of a message) where it is read and written.
+        """Choose for every entry (a block of a message) the buffer and offset where it is read and
+        written.
 
-        - A write goes to OUTPUT if the receiver requires the block, else to SCRATCH, where blocks
-          are packed. A reduce-scatter writes only the last sum of a block to OUTPUT, because in
-          place OUTPUT is a part of INPUT.
-        - A read takes the place of the last write before it, or INPUT without one.
-        - A reducing message is staged in SCRATCH if the receiver also reads the block in the same
-          round. If the block was not written before, it is first copied from INPUT to OUTPUT.
-        - Sends of such a copied block read the copy. Messages of several blocks also read blocks
-          that are copied to OUTPUT anyway there.
+        - A write goes to OUTPUT if the receiver requires the block, else to SCRATCH, where the
+          blocks of a rank are packed. A reduce-scatter writes only the last sum of a block to
+          OUTPUT, because in place OUTPUT is a part of INPUT.
+        - A read takes the place of the last write of the block before it, or INPUT without one.
+        - A reducing message whose receiver also reads the block in the same round is received into
+          a separate SCRATCH slot (staged) and added later. If the receiver did not write the block
+          before, it is first copied from INPUT to OUTPUT, and added to there.
+        - Sends of such a copied block read the copy in OUTPUT. Messages of several blocks also read
+          blocks that the sender copies to OUTPUT anyway there.
         """
         message, block = accesses.message, accesses.block
         source, target = plan.source[message], plan.destination[message]
@@ -192,11 +200,13 @@ class MessagePieces:
 
     @classmethod
     def of(cls, accesses: BlockAccesses, places: EntryPlaces) -> MessagePieces:
-        """Divide every message into pieces: runs of entries that are adjacent in all their places.
+        """Divide every message into pieces: runs of entries (blocks of a message) that one step can
+        transfer.
 
-        Within a piece the offsets of source, target, operand and staging increase by one per entry;
-        the buffers and the flags for staging and copies are equal. Pieces are in the order of the
-        entries. No piece extends over two messages.
+        Within a piece the offsets of source, target and operand (and of staging, if any) increase
+        by one per entry, and all buffers and flags are equal. A piece never extends over two
+        messages. Returns the first entry and the number of entries of each piece, and the piece of
+        every entry; pieces are in the order of the entries.
         """
         rows = np.arange(len(accesses.message))
         offsets = (places.source_offset, places.target_offset, places.operand_offset)
@@ -237,10 +247,11 @@ class BlockAccesses:
         """Find for every entry the neighbouring writes of its block.
 
         An entry is a block of a message. It reads the block at the sender and writes it at the
-        receiver. Within a round, reads precede writes; then the order of the plan decides. The
-        result per entry: the entry of the last write before its read, of the last write before its
-        write, and of the first write after its read (-1 if there is none); whether its write is the
-        last one; and whether the receiver also reads the block in the same round.
+        receiver. Per rank and block, accesses are ordered by round, reads before writes, then as in
+        the plan. The result has per entry: the entry of the last write before its read, of the last
+        write before its write, and of the first write after its read (-1 if there is none); whether
+        its write is the last one there; and whether the receiver also reads the block in the same
+        round.
         """
         message = group_of_entry(plan.indptr)
         entries = len(message)
@@ -283,9 +294,9 @@ class BlockAccesses:
 
 
 def sort_blocks(plan: MessagePlan) -> MessagePlan:
-    """Return a plan in which the blocks of every message ascend, so that there are few pieces.
+    """Return a plan in which the blocks of every message ascend, so that many are adjacent.
 
-    The order of the messages is unchanged.
+    The messages and their order are unchanged; the given plan too.
     """
     message = np.repeat(np.arange(len(plan)), plan.counts)
     order = np.lexsort((plan.blocks, message))
@@ -293,9 +304,10 @@ def sort_blocks(plan: MessagePlan) -> MessagePlan:
 
 
 def _find_last_marked(is_marked: BoolArray, start: Int64Array) -> Int64Array:
-    """Return for each position the last marked position before it that is not before `start`.
+    """Return for each position the last marked position before it that is at least `start` there,
+    or -1.
 
-    `start`: int64 per position. -1 if there is none.
+    `is_marked`: bool per position; `start`: int64 per position. The position itself does not count.
     """
     position = np.arange(len(is_marked))
     latest = np.maximum.accumulate(np.where(is_marked, position, NONE))
@@ -323,10 +335,13 @@ class _ScratchSlots:
         is_stored: BoolArray,
         is_staged: BoolArray,
     ) -> _ScratchSlots:
-        """Number the SCRATCH slots of every rank: first those of stored blocks, then staged ones.
+        """Number the SCRATCH slots of every rank, one unit each: those of stored blocks, then
+        staging slots.
 
-        Each (rank, block) has one slot of each kind. The staging slot is -1 for entries that are
-        not staged. Also counts the slots per rank.
+        An entry writes `block` on `rank`. Equal (rank, block) share one slot of each kind. Stored
+        are the entries of `is_stored`, their slots begin at 0 per rank, ascending by block; entries
+        not stored have a 0 without meaning. Entries of `is_staged` have a staging slot after all
+        stored ones, others -1. The result also has the number of slots of every rank.
         """
         location = rank * plan.num_blocks + block
         ranks, blocks = plan.num_ranks, plan.num_blocks
@@ -339,10 +354,11 @@ class _ScratchSlots:
 def _number_slots(
     location: Int64Array, is_chosen: BoolArray, ranks: int, blocks: int
 ) -> tuple[Int64Array, Int64Array]:
-    """Number the distinct chosen locations within each rank, ascending.
+    """Number the distinct chosen locations within each rank from 0, ascending.
 
-    A location is rank * blocks + block. Returns the slot of every entry (0 if it is not chosen) and
-    the number of slots of every rank.
+    `location`: int64 per entry, rank * `blocks` + block. Returns (slot of every entry, 0 if it is
+    not chosen; number of slots of every rank, int64[ranks]). Entries with equal locations share a
+    slot.
     """
     used = np.unique(location[is_chosen])
     of_rank = used // blocks
@@ -371,9 +387,11 @@ def _is_copied_to_output(places: BlockPlaces, rank: Int64Array, block: Int64Arra
 def _find_read_places(
     after: Int64Array, buffer: Int64Array, offset: Int64Array, input_offset: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (buffer, offset) of each block after the write of entry `after`.
+    """Return (buffer, offset) in which each block is after the write of entry `after`, one per
+    entry.
 
-    If `after` is -1, nothing was written: the block is in INPUT at `input_offset`.
+    `buffer`, `offset`: where each entry writes. If `after` is -1, nothing was written: the block is
+    in INPUT at `input_offset`.
     """
     is_given = after < 0
     return (

@@ -35,17 +35,18 @@ _FIRST_ROUND, _LAST_ROUND = -1, 1 << 40
 def build_steps(
     plan: MessagePlan, places: BlockPlaces, *, is_synchronous: bool
 ) -> tuple[StepTable, Int64Array]:
-    """Build the steps of a plan; return them with the SCRATCH size of every rank in units.
+    """Build the steps of a plan; return them with the SCRATCH size of every rank in units,
+    int64[ranks].
 
     A message becomes a SEND and a RECV, or a RECV_REDUCE if it is reduced, for every piece of
     adjacent blocks. If the receiver of a reduction sends the same block in the same round (an
     exchange of full vectors), the message is received into SCRATCH and then added by a REDUCE, so
-    that no send waits for a receive. Data dependencies order reads after writes, writes after
-    reads, and writes after writes, for calls in place and out of place.
+    that no send waits for a receive. Blocks that a rank keeps are copied from INPUT to OUTPUT. Data
+    dependencies order reads after writes, writes after reads, and writes after writes, for calls in
+    place and out of place. Steps of a rank are sorted by round.
 
-    `is_synchronous`: a rank finishes all steps of a round before it starts its next round, as with
-    blocking calls. This adds as many dependencies as the product of a rank's steps in adjacent
-    rounds.
+    `is_synchronous`: control dependencies let a rank finish all steps of a round before its next
+    round, as with blocking calls. Their number is the product of a rank's steps in adjacent rounds.
     """
     ordered = sort_blocks(plan)
     accesses = BlockAccesses.of(ordered)
@@ -67,9 +68,11 @@ def build_steps(
 def build_steps_cached(
     plan: MessagePlan, places: BlockPlaces, *, is_synchronous: bool
 ) -> tuple[StepTable, Int64Array]:
-    """Return the result of `build_steps`, from a cache if this process built the same steps before.
+    """Return the result of `build_steps`, from a cache of this process if it built the same steps
+    before.
 
-    Cached arrays are read-only. Plans with more than `_MAX_CACHED_BLOCKS` entries are not cached.
+    The cache holds the last 8 results. Their SCRATCH sizes are read-only, as callers share them.
+    Plans with more than `_MAX_CACHED_BLOCKS` blocks in messages are not cached.
     """
     if len(plan.blocks) > _MAX_CACHED_BLOCKS:
         return build_steps(plan, places, is_synchronous=is_synchronous)
@@ -99,12 +102,14 @@ class _Copies:
         where: EntryPlaces,
         places: BlockPlaces,
     ) -> _Copies:
-        """Find the blocks to copy from INPUT to OUTPUT and join adjacent ones into steps.
+        """Find the blocks that a rank copies from INPUT to OUTPUT, and join adjacent ones into
+        steps.
 
-        Copied are the blocks that a rank has and also requires, and those in OUTPUT to which a
-        staged message adds. Copies that a message reads or adds to are early; all others are late.
-        A step has blocks of one rank that are adjacent in both buffers and all early or all late.
-        Steps are sorted by rank and block.
+        Copied are the blocks that a rank has and also requires (`find_retained_blocks`), and those
+        to which a message that was received into SCRATCH adds (`needs_copy`). A copy is early,
+        before all messages, if a message reads it or adds to it; otherwise late. A step has blocks
+        of one rank that are adjacent in both buffers and all early or all late. Steps are sorted by
+        rank and block.
         """
         blocks = plan.num_blocks
         copied_rank, copied_block = places.find_retained_blocks()
@@ -157,12 +162,13 @@ class _Rows:
         pieces: MessagePieces,
         places: BlockPlaces,
     ) -> _Rows:
-        """Build the columns of all steps: sends, receives, reductions and copies, in this order.
+        """Build the columns of all steps: sends, receives, reductions, copies, in this order.
 
         There is one send and one receive per piece (adjacent blocks of a message), and one REDUCE
-        per staged piece, from SCRATCH into its target. `write` is the step of each piece that
-        writes the target: the REDUCE of a staged piece, else the receive. Steps have the round of
-        their message. Early copies have a round before all others, late ones a round after them.
+        from SCRATCH into its target per staged piece, which is received into SCRATCH first. `write`
+        is the step of each piece that writes the target: the REDUCE of a staged piece, else the
+        receive. Steps have the round of their message. Early copies have the round `_FIRST_ROUND`,
+        before all others, late ones `_LAST_ROUND`, after them. Steps are not yet sorted.
         """
         copies = _Copies.of(plan, accesses, where, places)
         staged = np.flatnonzero(where.staging[pieces.entry] >= 0)
@@ -199,12 +205,12 @@ class _Rows:
     def find_data_edges(
         self, plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces
     ) -> _Edges:
-        """Return (parent rows, child rows) of all data dependencies; pairs may repeat.
+        """Return (parent rows, child rows) of all data dependencies, two int64; pairs may repeat.
 
-        - A send follows the last write of its block.
-        - A write follows the previous write and the reads of the old value.
-        - The reduction of a staged message follows its receive, and precedes the next receive into
-          the same SCRATCH slot.
+        - A send follows the last write of its blocks.
+        - The row that writes a piece follows the previous write and the sends of the old value.
+        - The REDUCE of a staged piece (received into SCRATCH first) follows its receive, and
+          precedes the next receive into the same SCRATCH slot.
         - Copies are ordered by `_find_copy_edges`.
         """
         piece = self.pieces.of_entry
@@ -258,8 +264,9 @@ class _Rows:
     ) -> list[_Edges]:
         """Return dependencies of copies as three pairs (parent rows, child rows); any may be empty.
 
-        The first two let sends that read an early copy, and writes that add to it, follow the copy.
-        The third lets a late copy follow all sends that read the same block from INPUT.
+        The first lets sends that read an early copy follow it; the second, the steps that add to
+        such a copy. The third lets a late copy follow all sends that read the same block from
+        INPUT, since in place it overwrites that.
         """
         first = len(self.columns["rank"]) - len(self.copies.rank)
         blocks, piece = plan.num_blocks, self.pieces.of_entry
@@ -405,7 +412,11 @@ class _PlanKey:
 
     @classmethod
     def of(cls, plan: MessagePlan) -> _PlanKey:
-        """Return a plan's cache key: its numbers of ranks and blocks, and all columns' bytes."""
+        """Return the cache key of a plan: its numbers of ranks and blocks, and the bytes of all
+        columns.
+
+        The key keeps the plan itself, which is not compared.
+        """
         columns = (
             *(plan.round, plan.source, plan.destination, plan.channel),
             *(plan.reduces, plan.indptr, plan.blocks),

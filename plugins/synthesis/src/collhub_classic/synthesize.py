@@ -58,10 +58,13 @@ _MAX_ESTIMATED_RANKS = 128
 def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
     """Synthesize the algorithm `name` in the rank order with the shortest time.
 
-    A single order is simulated only if the request needs its time. Of equally fast orders the first
-    wins, that of the rank numbers. Ctrl-C returns the best order so far; it passes through if there
-    is none. The statistics state rounds and cost, and the order unless it is as numbered; the
-    algorithm carries them with size and time (ns, unless the request needs none) as an extension.
+    Orders are those of `_find_orders`; each is simulated, or estimated without a simulator. A
+    single order is not timed if the request needs no time: the result then has the lower bound, or
+    1 ns. Of equally fast orders the first wins, that of the rank numbers. Ctrl-C returns the best
+    order so far; it passes through if there is none. The statistics state rounds and cost, and the
+    order unless it is as numbered; the algorithm has them with size and time (if known) as an
+    extension. Uneven collectives: `_synthesize_uneven`.
+
     Raises `UsageError` for unsuitable options and sizes, and `InputError` for collectives that the
     algorithm does not define and plans that are too large.
     """
@@ -108,11 +111,13 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
 def _synthesize_uneven(
     name: str, request: SynthesisRequest, options: ClassicOptions
 ) -> SynthesisResult:
-    """Return the fastest variant of the algorithm `name` for an uneven collective.
+    """Return the fastest variant of the algorithm `name` for a collective of uneven sizes.
 
-    A variant without a simulated time is used only if no variant has one; the last such variant is
-    taken, and its time is the lower bound, or 1 ns. Raises `UsageError` for a single rank
-    (`one-rank`) and for an invalid option `sizes`, and as `generate_candidates` does.
+    All variants of `generate_candidates` are simulated; of equally fast ones the first wins. A
+    variant without a time is used only if no variant has one; then the last is taken, and its time
+    is the lower bound, or 1 ns. The algorithm has the statistics and the time as an extension.
+    Raises `UsageError` for a single rank (`one-rank`) and for an invalid option `sizes`, and the
+    errors of `generate_candidates`.
     """
     if request.collective.num_ranks == 1:
         raise UsageError(
@@ -148,7 +153,8 @@ def plan_algorithm(name: str, task: ClassicTask) -> PlannedAlgorithm:
 def _get_plan(name: str, task: ClassicTask) -> PlannedAlgorithm:
     """Return the plan of a task, which the estimate and the synthesis share.
 
-    Plans of up to `_MAX_ESTIMATED_RANKS` ranks are cached.
+    Plans of up to `_MAX_ESTIMATED_RANKS` ranks are cached; larger ones are planned in every call.
+    Raises the errors of the planner.
     """
     if task.num_ranks > _MAX_ESTIMATED_RANKS:
         return plan_algorithm(name, task)
@@ -204,9 +210,10 @@ def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], i
 def build_task(name: str, request: SynthesisRequest, options: ClassicOptions) -> ClassicTask:
     """Build the planning task of the algorithm `name` for a request.
 
-    It contains the mean latency (s) and mean time per byte (s) of the routes between the NPUs of
-    the request. Raises `InputError` (`collective-unsupported`) for a collective that the algorithm
-    does not define, and `UsageError` (`one-rank`) for a single rank.
+    It contains collective, size, options, topology, NPUs, the allowed numbers of units, and the
+    mean latency (s) and time per byte (s) of the routes from rank 0 (`compute_mean_link`). Raises
+    `InputError` (`collective-unsupported`) for a collective that the algorithm does not define, and
+    `UsageError` (`one-rank`) for a single rank.
     """
     # Raise an error for collectives that the algorithm does not define, and for a single rank.
     classic = ALGORITHMS[name]
@@ -241,9 +248,10 @@ def _build_candidate(
     order: Int64Array,
     time_ns: int | None,
 ) -> tuple[int, Algorithm, Int64Array]:
-    """Build the algorithm for one rank order: time in ns, algorithm, and the order.
+    """Build the algorithm for one rank order; return (time in ns, algorithm, order).
 
-    `time_ns` None: the time is simulated, or estimated without a simulator.
+    `time_ns` None: the time is simulated, or, if that gives None or 0, estimated from all messages.
+    Otherwise it is returned unchanged.
     """
     assigned = _assign_ranks(plan, request.collective, order)
     algorithm = _build_algorithm(assigned, request, task.options)
@@ -293,8 +301,9 @@ def _find_ring_order_cached(topology: Topology, npus: tuple[int, ...]) -> Int64A
 def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) -> MessagePlan:
     """Rename the positions of a plan to ranks: position p becomes rank `order[p]`.
 
-    For a rooted collective the order is first rotated so that it starts with the root. Blocks that
-    belong to a rank, or to a pair of ranks in an all-to-all, are renamed accordingly.
+    For a collective with a root, the order is first rotated so that it starts with the root. Blocks
+    that belong to a rank's share, or to a pair of ranks in an all-to-all, are renamed accordingly;
+    if the vector is not split, blocks keep their numbers.
     """
     ranks = len(order)
     if collective.root is not None:
@@ -313,9 +322,9 @@ def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) 
 def compute_least_blocks(name: str, task: ClassicTask) -> int:
     """Return a lower bound for the number of blocks in all messages of a plan, without building it.
 
-    It is n (n - 1) for n ranks, because each receives the shares of all others. For an all-reduce
-    it is n (n - 2) // 2, because some ranks may be folded into others, but 0 for algorithms that
-    send entire vectors. It is 0 for rooted collectives.
+    It is n (n - 1) for n ranks, because each receives or sends the shares of all others. For an
+    all-reduce it is n (n - 2) // 2, because some ranks may be paired with others, but 0 for
+    algorithms that send entire vectors. It is 0 for rooted collectives.
     """
     kind, ranks = task.kind, task.num_ranks
     if kind is CollectiveKind.ALL_REDUCE:
@@ -341,10 +350,10 @@ def _check_block_count(blocks: int) -> None:
 def _check_size(plan: MessagePlan, request: SynthesisRequest) -> None:
     """Raise an error for a plan that is too large, or a size that is too small for its units.
 
-    The units are the blocks of the plan; for an all-to-all, those of one rank. Raises `InputError`
-    for too many blocks in messages (`_check_block_count`), `UsageError` (`size-too-small`) for
-    units below one byte, and the error of the request's unit limits if they do not allow the
-    number.
+    The units are the blocks of the plan; for an all-to-all, blocks / ranks. In this order:
+    `InputError` for too many blocks in messages (`_check_block_count`), `UsageError`
+    (`size-too-small`) for units below one byte, and `InputError` (`size-not-served`) if the unit
+    limits of the request do not allow the number.
     """
     ranks = request.collective.num_ranks
     _check_block_count(len(plan.blocks))
@@ -399,8 +408,9 @@ def _build_algorithm(
 def _map_to_npus(steps: StepTable, npus: Sequence[int], total: int) -> StepTable:
     """Replace ranks by NPUs in the steps, for an algorithm of `total` NPUs.
 
-    `npus`: NPU of each rank. Peers are replaced too, and dependencies are kept. If `npus` is 0, 1,
-    ..., `total` - 1, the same table is returned.
+    `npus`: NPU of each rank, distinct. Peers are replaced too, -1 is kept. Data and control
+    dependencies are kept. If `npus` is 0, 1, ..., `total` - 1, the same table is returned, else a
+    new one sorted by NPU.
     """
     npu_of = np.asarray(npus, np.int64)
     if np.array_equal(npu_of, np.arange(total)):

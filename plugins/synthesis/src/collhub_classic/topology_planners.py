@@ -44,10 +44,11 @@ def plan_single_ring(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
 
 
 def plan_bidirectional_ring(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan an all-gather on a ring with half of the data in each direction.
+    """Plan an all-gather on a ring of n ranks, with half of every block in each direction.
 
-    The cost is (n - 1) (alpha + m beta / (2 n)) for n > 2 ranks. Between two ranks both directions
-    share the link, so the halves add up.
+    The first half goes in `direction` (1: to the next rank, -1: to the previous one), the other
+    against it. The cost is (n - 1) (alpha + m beta / (2 n)) for n > 2. Two ranks use one link for
+    both halves, so the cost is that of a single ring.
     """
     ranks = task.num_ranks
     plan = combine_in_parallel(
@@ -60,12 +61,12 @@ def plan_bidirectional_ring(task: ClassicTask, *, direction: int) -> PlannedAlgo
 
 
 def plan_several_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan an all-gather on k rings without a common link, each with 1/k of the data.
+    """Plan an all-gather on k rings without a common link, each with 1/k of every block.
 
-    k is the option `rings`. Without it, it is the number of rings that are found, up to
-    `_MAX_RINGS`. The cost is (n - 1) (alpha + m beta / (k n)), and the detail `rings` is k.
-    `direction`: 1 or -1, along or against the rings. Raises `UsageError` (`option-range`) if fewer
-    rings are found than requested.
+    k is the option `rings`; 0 means all rings that `find_disjoint_rings` finds, up to `_MAX_RINGS`.
+    The cost is (n - 1) (alpha + m beta / (k n)), and the detail `rings` is k. `direction`: 1 or -1,
+    along or against the rings. Raises `UsageError` (`option-range`) if fewer rings are found than
+    requested.
     """
     ranks = task.num_ranks
     requested = cast("RingsOptions", task.options).rings
@@ -96,11 +97,13 @@ def _divide_among_ports(cost: AlphaBetaCost, ports: int) -> AlphaBetaCost:
 
 
 def plan_torus_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan an all-gather by rings along one dimension after the other.
+    """Plan an all-gather by rings along one dimension of a grid after the other.
 
-    The data are divided into parts that begin with different dimensions or circulate in opposite
-    directions, so that they use different links at the same time; `_choose_parts` decides.
-    `direction`: -1 reverses all rings. Raises `UsageError` for invalid `sizes`.
+    The data are divided into equal parts that begin with different dimensions or circulate in
+    opposite directions, so that they use different links at the same time; `_choose_parts` decides.
+    The cost is that of one part with the complete data, its time per byte divided by the number of
+    parts. The details contain the sizes. `direction`: -1 reverses all rings. Raises `UsageError`
+    for an invalid option `sizes` (`option-value`, `option-range`).
     """
     sizes = _choose_sizes(task, _find_dimensions(task))
     count = len(sizes)
@@ -122,8 +125,10 @@ def plan_torus_rings(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
 def plan_hierarchical(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
     """Plan an all-gather by rings between groups, then directly among the ranks of each group.
 
-    With more than two sizes, rings of the outermost level come first. `direction`: -1 reverses all
-    rings. Raises `UsageError` for invalid `sizes`.
+    The groups are those of the option `sizes` (ranks per group first), or of the topology. With
+    more than two sizes, rings of the outermost level come first. The details contain the sizes.
+    `direction`: -1 reverses all rings. Raises `UsageError` for an invalid option `sizes`
+    (`option-value`, `option-range`).
     """
     sizes = _choose_sizes(task, _find_groups(task))
     between = partial(plan_ring_all_gather, stride=direction)
@@ -137,8 +142,9 @@ def plan_hierarchical(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
 def _choose_sizes(task: ClassicTask, default_sizes: Sequence[int]) -> list[int]:
     """Return the sizes of the option `sizes`, or `default_sizes` if it is `auto`, without 1s.
 
-    If all are 1, the result is [1]. Raises `UsageError` if the product is not the number of ranks
-    (`option-range`), or if the text is not a list of sizes (`option-value`).
+    If all are 1, the result is [1]. Raises `UsageError` (`option-range`) if the product is not the
+    number of ranks, also of `default_sizes`, and (`option-value`) if the text is not a list of
+    sizes.
     """
     option_text = cast("GridOptions", task.options).sizes
     sizes = list(default_sizes) if option_text == "auto" else _parse_sizes(option_text)
@@ -168,11 +174,11 @@ def _parse_sizes(text: str) -> list[int]:
 
 
 def parse_groups(options: ClassicOptions, num_ranks: int) -> Int64Array | None:
-    """Return the ranks of every group by the option `sizes`: int64[groups, ranks per group].
+    """Return the ranks of every node by the option `sizes`: int64[groups, ranks per group].
 
-    The first size is the number of consecutive ranks in a group. None for `auto`, and for options
-    without `sizes`. Raises `UsageError` (`option-value`) for an invalid list, or if the product of
-    the sizes is not the number of ranks.
+    The first size is the number of consecutive ranks in a group; the product of the others is the
+    number of groups. None for `auto`, and for options without `sizes`. Raises `UsageError`
+    (`option-value`) for an invalid list, or if the product of all sizes is not the number of ranks.
     """
     text = options.sizes if isinstance(options, GridOptions) else "auto"
     if text == "auto":
@@ -203,9 +209,11 @@ def _find_dimensions(task: ClassicTask) -> Sequence[int]:
 
 
 def _find_groups(task: ClassicTask) -> Sequence[int]:
-    """Return [ranks per group, groups] if the topology has equal groups of consecutive ranks.
+    """Return [ranks per group, groups] if the topology has several equal groups of consecutive
+    ranks.
 
-    Otherwise return the sizes of `_find_dimensions`.
+    Otherwise return the sizes of `_find_dimensions`: the topology's dimensions, or the most square
+    grid.
     """
     groups = find_equal_groups(task.topology, task.npus)
     is_in_order = np.array_equal(groups.ravel(), np.arange(task.num_ranks))
@@ -215,11 +223,11 @@ def _find_groups(task: ClassicTask) -> Sequence[int]:
 
 
 def _choose_parts(task: ClassicTask, sizes: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-    """Return how many dimensions start with a part of the data, and the ring directions.
+    """Return (number of dimensions with which a part of the data begins, directions of the rings).
 
-    With the option `ports=one` it is one part in one direction. Otherwise every part exists in both
-    directions if all sizes are above 2, because two ranks share one link. All dimensions start with
-    a part if they have equal sizes or with `ports=all`, else only the first.
+    With the option `ports=one` it is (1, (1,)). Otherwise the directions are (1, -1), both for
+    every part, if all sizes are above 2, and (1,) if not, because two ranks share one link. The
+    number is that of all dimensions if their sizes are equal or with `ports=all`, else 1.
     """
     ports = cast("GridOptions", task.options).ports
     if ports == "one":

@@ -45,14 +45,16 @@ def generate_candidates(
 ) -> Iterator[Candidate]:
     """Yield (details, algorithm) for the variants of the algorithm `name` of an uneven collective.
 
-    - All-to-all-v, direct: messages in rotated order, and the largest first.
-    - All-to-all-v, hierarchical: relays on the sender's or the receiver's node, with united or
-      separate messages between nodes.
-    - All other kinds: one variant, direct, `ring` or `bidirectional-ring`.
+    - All-to-all-v, `direct`: two variants, receivers in rotated order, and the largest message
+      first.
+    - All-to-all-v, any other name: four hierarchical variants; relays on the sender's or the
+      receiver's node, and united or separate messages between nodes.
+    - All other kinds: one variant without details, `direct`, `bidirectional-ring`, or (any other
+      name) a ring.
 
     `groups`: ranks of every node, int64[nodes, ranks per node]; None for the groups of the
-    topology. Raises `UsageError` (`option-value`) for a hierarchical algorithm without two equal
-    nodes of at least two ranks.
+    topology. Raises `UsageError` (`option-value`) for a hierarchical algorithm without at least two
+    equal nodes of at least two ranks.
     """
     kind = request.collective.kind
     if kind is not CollectiveKind.ALL_TO_ALL_V:
@@ -120,9 +122,11 @@ def _plan_direct(request: SynthesisRequest) -> tuple[Chunks, Transfers]:
 def _plan_ring(request: SynthesisRequest, both_ways: bool) -> tuple[Chunks, Transfers]:
     """Plan an all-gather-v or reduce-scatter-v in which every part passes all ranks of a ring.
 
-    The ring is that of `find_ring_order`. Parts are cut into chunks of about 1 /
-    (`_CHUNKS_PER_SHARE` * ranks) of all units. The part of a reduce-scatter-v starts one rank after
-    its target and ends there. With `both_ways`, every second chunk moves in the opposite direction.
+    Returns the chunks and one transfer per chunk and hop, with NPU numbers; `start` is the hop,
+    from 0. The ring is that of `find_ring_order`. Parts are cut into chunks of about 1 /
+    (`_CHUNKS_PER_SHARE` * ranks) of all units, at least one unit. The part of an all-gather-v
+    starts at its owner; that of a reduce-scatter-v starts one rank after its target and ends there.
+    With `both_ways`, chunks with odd numbers move in the opposite direction.
     """
     collective, ranks = request.collective, request.collective.num_ranks
     chunks = Chunks.of_blocks(
@@ -154,10 +158,12 @@ def _transfers(
     start: Int64Array,
     is_path: bool = False,
 ) -> Transfers:
-    """Convert transfers between ranks to transfers between NPUs with one link number per pair.
+    """Convert transfers between ranks to a table of transfers between NPUs.
 
-    `start` is an order, not a time; the finish is `start` + 1. In a reducing collective all
-    transfers reduce, and direct ones (not `is_path`) are reversed, so that they lead to the target.
+    All arrays are int64 with one entry per transfer; `request.npus` has the NPU of each rank. The
+    link number is source NPU * NPUs + destination NPU. `start` is an order, not a time; the finish
+    is `start` + 1. In a reducing collective all transfers reduce, and direct ones (not `is_path`)
+    are reversed, so that they lead to the target.
     """
     reduces = request.collective.kind.traits.reduces
     if reduces and not is_path:
@@ -239,10 +245,10 @@ class _Exchange:
         self._input, self._output = first_input[pairs], first_output[pairs]
 
     def direct(self) -> _Plan:
-        """Plan one message per pair of different ranks, from INPUT to OUTPUT.
+        """Plan one message per pair of different ranks with data, from INPUT to OUTPUT.
 
         The block of a rank for itself is a copy. No message waits for another one, and no rank
-        needs scratch memory.
+        needs SCRATCH.
         """
         empty = np.zeros(0, np.int64)
         is_other = self._source != self._target
@@ -250,13 +256,17 @@ class _Exchange:
         return _Plan(messages, copies, empty, empty, np.zeros(self._ranks, np.int64))
 
     def in_two_levels(self, groups: Int64Array, *, is_node_first: bool, is_united: bool) -> _Plan:
-        """Plan an all-to-all-v with messages within nodes and between equal local indices of nodes.
+        """Plan an all-to-all-v with messages within nodes and between ranks with the same local
+        index.
 
-        Data for another node go through a relay. With `is_node_first` it is the rank of the
-        sender's node with the receiver's local index, else the rank of the receiver's node with the
-        sender's local index. `is_united`: adjacent data between two ranks become one message, for
-        which the relay also copies its own data into SCRATCH. Otherwise every pair of sender and
-        receiver has separate messages.
+        `groups`: ranks of every node; the local index is the position in the row. Data for another
+        node pass a relay: with `is_node_first` the rank of the sender's node with the receiver's
+        local index, else the rank of the receiver's node with the sender's local index. Data whose
+        relay is the sender or receiver itself need no first or second hop.
+
+        `is_united`: adjacent data between two ranks become one message, for which a relay also
+        copies its own data into SCRATCH, unless they would be alone. Otherwise every pair of sender
+        and receiver has separate messages.
         """
         node, local = np.empty(self._ranks, np.int64), np.empty(self._ranks, np.int64)
         node[groups] = np.arange(len(groups))[:, None]
@@ -290,10 +300,10 @@ class _Exchange:
         return _combine(direct, own, (first, run_of_first), (second, run_of_second), self._ranks)
 
     def _direct_rows(self, mask: BoolArray) -> _Messages:
-        """Return one message per pair of ranks selected by `mask`, from INPUT to OUTPUT.
+        """Return one message from INPUT to OUTPUT per pair of ranks that `mask` selects.
 
         `mask`: bool per pair; the order of the pairs is kept. All are on the channel `_DIRECT`. A
-        pair of a rank with itself is to be used as a copy.
+        pair of a rank with itself gives a row as well, which the caller uses as a copy.
         """
         count = self._count[mask]
         return _Messages(
@@ -308,11 +318,13 @@ class _Exchange:
         )
 
     def _pieces(self, rows: Int64Array, relay: Int64Array) -> tuple[_Messages, _Messages]:
-        """Return messages of both hops of the pairs `rows`: into the relay's SCRATCH and out of it.
+        """Return the messages into the relay's SCRATCH, and those out of it, one of each per pair
+        in `rows`.
 
-        `relay`: relay of each pair; pairs of a relay must be adjacent. The pieces of a relay are
-        consecutive in its SCRATCH, starting at unit 0. Both results have one message per pair, in
-        the order of `rows`.
+        `relay`: relay of each pair; pairs of a relay must be adjacent. The data of a relay are
+        consecutive in its SCRATCH, from unit 0. The first messages come from INPUT of the sender,
+        on channel `_FIRST_HOP`; the second go to OUTPUT of the receiver, on `_SECOND_HOP`. Both are
+        in the order of `rows`, also with a relay that is the sender or receiver.
         """
         count = self._count[rows]
         before = np.cumsum(count) - count
@@ -345,10 +357,11 @@ class _Exchange:
 def _join(
     pieces: tuple[_Messages, _Messages], hop: int, is_united: bool
 ) -> tuple[_Messages, Int64Array]:
-    """Join consecutive pieces of a hop to messages; return them and the message of every piece.
+    """Join consecutive pieces of a hop to messages; return (messages, message of every piece).
 
-    Pieces are joined if they have the same source and destination and are adjacent in both buffers.
-    Without `is_united`, every piece is a separate message.
+    `hop`: 0 into the relays, 1 out of them; a piece is the data of one pair of ranks. Pieces are
+    joined if they have the same source and destination and are adjacent in both buffers. Without
+    `is_united`, every piece is a message of its own.
     """
     piece = pieces[hop]
     starts = np.ones(len(piece), np.bool_)
@@ -376,9 +389,11 @@ def _combine(
 ) -> _Plan:
     """Combine direct messages, copies and both hops of relayed data into a plan.
 
-    Each hop is given as its messages and the message of every piece. A hop from a rank to itself is
-    a copy. The message or copy of a second hop depends on those of the first hop with the same
-    pieces. The SCRATCH of a rank ends with the last piece in it.
+    `direct`: messages; `own`: copies. Each hop is (messages, message of every piece), with the same
+    pieces in both. A hop from a rank to itself becomes a copy. The message or copy of a second hop
+    waits for those of the first hop that have pieces in common with it. Order: direct messages,
+    first hops, second hops; own copies, then those of the hops. The SCRATCH of a rank ends with the
+    last piece in it.
     """
     hops = [first[0], second[0]]
     is_copy = [hop.source == hop.destination for hop in hops]
@@ -414,12 +429,13 @@ def _concatenate(parts: list[_Messages]) -> _Messages:
 
 
 def _build_exchange(request: SynthesisRequest, plan: _Plan, provenance: Provenance) -> Algorithm:
-    """Build the algorithm of an exchange; rank r runs on NPU `request.npus[r]`.
+    """Build the algorithm of a planned all-to-all-v; rank r runs on NPU `request.npus[r]`.
 
     The steps of a rank are in this order: sends of direct messages and first hops, receives of
     first hops, copies into SCRATCH, sends of second hops, all other receives, all other copies.
     Within these, direct messages are in the order of the plan, followed by hops in the order of
-    (destination - source) modulo the ranks.
+    (destination - source) modulo the ranks. The algorithm has one rank per NPU of the topology;
+    others have no steps. It is for calls out of place.
     """
     messages, copies, total = plan.messages, plan.copies, len(plan.messages)
     npus = np.asarray(request.npus, np.int64)
