@@ -270,7 +270,7 @@ class _Step:
 
 
 def _wait(tensor: torch.Tensor) -> torch.Tensor:
-    """Wait for the result of a functional collective."""
+    """Wait for the result of a functional collective of PyTorch; return the complete tensor."""
     from torch.distributed import _functional_collectives
 
     # PyTorch declares no types for it.
@@ -279,7 +279,7 @@ def _wait(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _get_local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the local tensor of a DTensor, and any other tensor itself."""
+    """Return the local tensor of a DTensor (a distributed tensor), and any other tensor itself."""
     from torch.distributed.tensor import DTensor
 
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -306,7 +306,11 @@ def _restore(value: torch.Tensor, original: torch.Tensor, *, requires_grad: bool
 
 
 def _align(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Return the local gradient, redistributed to the placements of its parameter."""
+    """Return the local gradient, redistributed to the placements of its parameter.
+
+    Both must be DTensors for this, which may communicate; otherwise the gradient is not moved. A
+    DTensor is converted to its local tensor in any case.
+    """
     from torch.distributed.tensor import DTensor
 
     if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
@@ -367,10 +371,11 @@ def _clip(
     parameters: Mapping[str, torch.Tensor],
     max_norm: float,
 ) -> dict[str, torch.Tensor]:
-    """Scale all gradients so that their global 2-norm is at most `max_norm`.
+    """Return all gradients, scaled so that their global 2-norm is at most `max_norm`.
 
     All gradients have the same factor `min(1, max_norm / (norm + 1e-6))`. For a sharded DTensor
-    parameter the sum of squares is all-reduced over each mesh dimension that shards it.
+    parameter the sum of squares is all-reduced over each mesh dimension that shards it. There must
+    be at least one gradient; the given ones are unchanged.
     """
     import torch
     from torch.distributed import _functional_collectives as functional
@@ -469,7 +474,9 @@ def _update_adam(
 ) -> dict[str, torch.Tensor]:
     """Return parameter and moments after a step of Adam, with L2 decay of the weights.
 
-    The parameter has the key `""`, the moments the keys `exp_avg` and `exp_avg_sq`.
+    `weight_decay` times the parameter is added to the gradient first. `options`: of the optimizer
+    group; `corrections`: bias corrections by `(beta1, beta2)`. The parameter has the key `""`, the
+    moments the keys `exp_avg` and `exp_avg_sq`. Nothing is modified in place.
     """
     if options["weight_decay"]:
         gradient = gradient + options["weight_decay"] * parameter
@@ -485,6 +492,8 @@ def _update_adamw(
 ) -> dict[str, torch.Tensor]:
     """Return parameter and moments after a step of AdamW, with decoupled decay of the weights.
 
+    The parameter is multiplied by 1 - lr x `weight_decay` before Adam's update; the gradient is not
+    changed. `options`: of the optimizer group; `corrections`: bias corrections by `(beta1, beta2)`.
     The parameter has the key `""`, the moments the keys `exp_avg` and `exp_avg_sq`.
     """
     decayed = parameter * (1 - options["lr"] * options["weight_decay"])

@@ -316,7 +316,10 @@ _CURE_OF_SIZES = "export with fixed sizes: without dynamic_shapes, .item() and n
 
 
 def _find_name(argument: Fields) -> str | None:
-    """Return the name of a tensor argument; None for any other argument."""
+    """Return the name of a tensor argument in the JSON of an export; None for any other argument.
+
+    It is the member `name`, else `name` of the member `as_tensor`; an empty name counts as missing.
+    """
     name: str | None = argument.get("name") or argument.get("as_tensor", {}).get("name")
     return name
 

@@ -300,7 +300,11 @@ def _find_functional_form(node: torch.fx.Node) -> torch._ops.OpOverload | None:
 
 
 def _has_alias(node: torch.fx.Node) -> bool:
-    """Whether the result of a node may share memory with an operand, or is an input."""
+    """Return whether the result of a node may share memory with an operand, or is an input.
+
+    It may for views and operators in place, by the schema of the operator. True also for any node
+    that calls no operator of PyTorch, such as a placeholder or `getitem`.
+    """
     import torch
 
     if not isinstance(node.target, torch._ops.OpOverload):

@@ -238,7 +238,11 @@ _SCHEMA_FILE = "captured-graph-1.json"
 
 
 def graph_to_json(graph: CapturedGraph) -> str:
-    """Format a graph as a document in ASCII, with one line per input, node and output."""
+    """Format a graph as a document in ASCII, with one line per input, node and output.
+
+    The document is JSON of the schema `SCHEMA`, which `graph_from_json` reads; it ends with a line
+    break. The file of the graph is not contained; the mesh only if it has axes.
+    """
     inputs: list[dict[str, object]] = [
         {
             **_tensor_fields(entry.tensor),
@@ -376,6 +380,9 @@ def _read_value(value: Any, file: str) -> ArgumentValue:
 
 
 def _format_rows(name: str, rows: list[dict[str, object]]) -> str:
-    """Format a named list of objects as JSON with one object per line."""
+    """Format a named list of objects as a member of a JSON object, with one object per line.
+
+    An empty list is `[]`. The text has an indentation of two spaces and no comma at the end.
+    """
     lines = [f"    {json.dumps(row)}" for row in rows]
     return f'  "{name}": [\n' + ",\n".join(lines) + "\n  ]" if lines else f'  "{name}": []'

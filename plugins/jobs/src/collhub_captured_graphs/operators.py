@@ -45,7 +45,11 @@ _COLLECTIVE_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
 
 
 def is_collective(operator: str) -> bool:
-    """Whether an operator communicates; `wait_tensor` does not."""
+    """Return whether an operator such as `_c10d_functional.all_reduce.default` communicates.
+
+    Its namespace and its name without overload must be those of a collective; `wait_tensor` is
+    none.
+    """
     namespace, _, name = operator.partition(".")
     return namespace in _COLLECTIVE_NAMESPACES and name.split(".")[0] in _COLLECTIVES
 
@@ -145,10 +149,12 @@ class Layouts:
 def describe_node(graph: CapturedGraph, node: GraphNode) -> Layouts:
     """Describe the work, the memory traffic and the operands of a node that may be sliced.
 
-    The traffic is the bytes of its distinct operands and its results; a view has no work and no
-    traffic. An operator outside of the table has no known work, counts its traffic, must not be
-    sliced and counts as random. The work of a list operator is scaled to the elements of all
-    results; it must not be sliced. Attention with dropout is random.
+    Work: arithmetic operations, by the table of operators. Traffic: bytes of its distinct operands
+    and its results. Both are 0 for a view. An operator outside of the table has work 0 and is
+    marked as unknown; it counts its traffic, must not be sliced, and counts as random. The same
+    holds, except for the marks, for a known operator without a tensor as result. The work of a list
+    operator is scaled to the elements of all results; it must not be sliced. Attention with dropout
+    is random.
     """
     operator = find_operator(node.operator)
     tensors = [graph.tensors[name] for name in dict.fromkeys(node.reads)]
@@ -264,7 +270,9 @@ def _slice_pointwise(call: Call) -> frozenset[str]:
 def _count_common(call: Call) -> int:
     """Count the leading dimensions in which all sliced operands have the size of the result.
 
-    The sliced operands are those of `_slice_pointwise`.
+    The sliced operands are those of `_slice_pointwise`: with as many dimensions as the result and
+    the same first size. The count ends before the first dimension in which one differs; without
+    such operands all dimensions count.
     """
     shape = call.result.shape
     shapes = [call.tensors[name].shape for name in _slice_pointwise(call)]
@@ -291,8 +299,8 @@ def _slice_first(*names: str) -> Slices:
 def _slice_batches(*names: str) -> Slices:
     """Return a rule that permits slices of all named operands along their batch dimensions.
 
-    All named tensor arguments must have at least three dimensions, otherwise no operand may be
-    sliced.
+    `names`: arguments of the call; absent ones and those that are no tensors are ignored. All
+    others must have at least three dimensions, otherwise no operand may be sliced.
     """
 
     def find(call: Call) -> frozenset[str]:
@@ -362,7 +370,8 @@ def _count_unnormalized(call: Call) -> int:
 def _slice_normalized(*names: str) -> Slices:
     """Return a rule for normalizations that permits slices of the named operands.
 
-    No operand may be sliced if all dimensions are normalized.
+    `names`: arguments of the call; absent ones are ignored. No operand may be sliced if all
+    dimensions are normalized.
     """
 
     def find(call: Call) -> frozenset[str]:

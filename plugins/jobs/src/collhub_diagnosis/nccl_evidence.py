@@ -157,9 +157,10 @@ def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> Nccl
 
 
 def _ranks_of_job(report: RasReport) -> dict[Process, int]:
-    """Map each process to its rank in the largest communicator, which is taken as the job.
+    """Map each process (host, pid, device) to its rank in the largest communicator.
 
-    The first one counts if several are equally large. Empty without communicators.
+    That rank is taken as its rank in the job; processes that are only in other communicators are
+    left out. Of several largest communicators the first one counts. Empty without communicators.
     """
     if not report.communicators:
         return {}
@@ -168,10 +169,11 @@ def _ranks_of_job(report: RasReport) -> dict[Process, int]:
 
 
 def _behind_ranks(communicator: Communicator, job_rank: Mapping[int, int]) -> BehindRanks:
-    """Separate the ranks that have fewer collectives than the maximum from the others.
+    """Divide the ranks of a communicator into those behind and those that wait for them.
 
-    `job_rank`: rank of the job by rank of the communicator; ranks without one are left out. The
-    result also contains all ranks in `job_rank`. Each list is ascending.
+    Behind are ranks with fewer collectives than the maximum, which the others have. `job_rank`:
+    rank of the job by rank of the communicator; ranks without one are left out. The result has the
+    name, both lists of job ranks, and all ranks in `job_rank`, each ascending.
     """
     newest = max(communicator.counts.values())
     ranks = {rank: count == newest for rank, count in communicator.counts.items()}

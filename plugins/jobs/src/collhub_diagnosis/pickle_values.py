@@ -244,9 +244,11 @@ class _Walker:
         return self.refuse(f"more than {MAX_OPCODES} opcodes", cure=cure)
 
     def memoize(self, number: int) -> None:
-        """Assign a memo number to the value on top of the stack.
+        """Assign a memo number to the value on top of the stack, by which opcodes can fetch it.
 
-        Raises `InputError` if the number is assigned already, so that a value cannot be replaced.
+        Containers are stored as not yet fetched, because they may still be filled. Raises
+        `InputError` if the number is assigned already, so that a value cannot be replaced, and
+        `IndexError` for an empty stack.
         """
         if number in self.memo or number in self.unfetched:
             self.refuse(f"the memo number {number} is assigned twice")
@@ -417,10 +419,10 @@ class _Walker:
             self.refuse("one key appears twice in one dict")
 
     def add_items(self, items: list[object]) -> None:
-        """Add plain values to the set on top of the stack; duplicates are allowed.
+        """Add values that are no containers to the set on top of the stack, which stays there.
 
-        Raises `InputError` if the top is no set, for values that are not allowed as elements, and
-        if the set was fetched from the memo before.
+        Duplicates are allowed. Raises `InputError` if the top is no set, for containers among the
+        values, and if the set was fetched from the memo before.
         """
         target = self.stack[-1]
         if type(target) is not set:

@@ -92,10 +92,11 @@ class Verdict:
 
 
 def diagnose_evidence(evidence: Evidence) -> Verdict:
-    """Diagnose a job from the operations of all ranks and the evidence of NCCL.
+    """Diagnose a hung job from the operations of all ranks and the evidence of NCCL.
 
-    The kind of the verdict is the first one in the order of `KINDS` that the deciding findings have
-    (see `_Diagnosis.verdict`), and `none` without findings.
+    The verdict has a kind, the culprits, the ranks that only wait, and all findings. The kind is
+    the first one in the order of `KINDS` that the deciding findings have: faults of the present,
+    else faults of completed operations, else open questions and skews; `none` without findings.
     """
     graph = WaitGraph(Matching(evidence.records))
     return _Diagnosis(graph, evidence.nccl).verdict()

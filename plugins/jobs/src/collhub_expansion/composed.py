@@ -282,12 +282,13 @@ def limit_concurrency(count: int, at_once: int) -> Waits:
 
 
 def order_streams(streams: Sequence[Sequence[Phase]], at_once: int) -> Waits:
-    """Return the dependencies between the phases of concurrent streams.
+    """Return the dependencies between the phases of concurrent streams, as pairs (earlier, later).
 
-    A phase waits for the previous phase of its stream, and for its predecessor in the FIFO queue of
-    its dimension, which runs at most `at_once` phases at a time. All streams must have the same
-    sequence of dimensions; levels and times are those of the first stream. If streams traverse
-    dimensions in both directions, the order in a queue depends on times, which are estimated.
+    Phase p of stream s has the number s x n + p, with n phases per stream. A phase waits for the
+    previous phase of its stream, and for its predecessor in the FIFO queue of its dimension, which
+    runs at most `at_once` phases at a time. All streams must have the same sequence of dimensions;
+    levels and times are those of the first stream. If streams traverse dimensions in both
+    directions, the order in a queue depends on times, which are estimated. Empty without streams.
     """
     first = streams[0] if streams else ()
     # All streams have equal bytes; only their trees differ.

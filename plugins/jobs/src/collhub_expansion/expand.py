@@ -80,9 +80,10 @@ class _Chosen:
 
     @property
     def pieces(self) -> Pieces:
-        """Return the pieces as columns: collective and template by piece, and the waits.
+        """Return the columns of all pieces (int64): collective, template, and waits.
 
-        Waits are (earlier, later) numbers of pieces.
+        A piece is a part of a collective with nodes of its own; the template is their pattern. Both
+        are numbers. Waits are two columns, (earlier, later) numbers of pieces.
         """
         instance, template = np.array(self.instance, np.int64), np.array(self.template, np.int64)
         waits = np.array(self.waits, np.int64).reshape(-1, 2).T

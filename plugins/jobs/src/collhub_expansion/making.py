@@ -124,18 +124,20 @@ class Maker:
     def own(self, index: int, algorithm: Algorithm, request: CollectiveRequest) -> int:
         """Return the template number of an algorithm that is part of the workload.
 
-        `index`: number of the algorithm, for messages and as key of the cache; equal requests
-        return the same number. The ranks of the algorithm are positions in the group of `request`.
-        Raises `InputError` if the algorithm does not fit the request.
+        A template is the pattern of nodes that replaces a collective. `index`: number of the
+        algorithm, for messages and as key of the cache; equal requests return the same number. The
+        ranks of the algorithm are positions in the group of `request`; a group of one rank gets an
+        empty template. Raises `InputError` (`algorithm-does-not-fit`) if the algorithm does not fit
+        the request.
         """
         name = f"algorithm {index} of the job"
         return self._placed(name, request, lambda: self._own(name, algorithm, request))
 
     def _placed(self, chosen: str, request: CollectiveRequest, make: Callable[[], int]) -> int:
-        """Return the template number of `make()`, with the collective and `chosen` in its errors.
+        """Return the template number of `make()`; its errors name the collective and `chosen`.
 
-        A group of a single rank exchanges no messages: it gets an empty template, and `make` is not
-        called.
+        A template is the pattern of nodes that replaces a collective. A group of a single rank
+        exchanges no messages: it gets an empty template, and `make` is not called.
         """
         if len(request.members) == 1:
             record = AlgorithmRecord("nothing", request.kind, 1, request.size, 0)

@@ -118,7 +118,8 @@ class Blocks:
     def rows(self) -> tuple[Int64Array, Int64Array]:
         """Return the catalogue row and the block number of every new node, block by block.
 
-        Both are int64. A block has the consecutive rows of its catalogue entry.
+        Both are int64[nodes]. A block is a copy of a catalogue entry, whose rows are consecutive
+        and keep their order.
         """
         length = self.catalogue.length[self.entry]
         nodes = expanded_ranges(self.catalogue.first[self.entry], length)
@@ -449,10 +450,11 @@ class _Doors:
         return csr(np.concatenate(rows), np.concatenate(blocks), self.nodes)
 
     def between(self, is_outer: BoolArray, marked: Int64Array, marker: Int64Array) -> Edges:
-        """Return the edges (marker, outer part) of the calls with a marker, as two columns.
+        """Return the dependencies between markers and pieces, for calls with a marker at one side.
 
-        `is_outer`: bool per part; `marked`: calls with a marker; `marker`: the block of each
-        marker.
+        They are (marker, piece), two columns of blocks; for markers at the end the caller swaps
+        them. `is_outer`: bool by piece, whether it is at this side of its call; `marked`: calls
+        with a marker; `marker`: the block of each marker.
         """
         marker_of_call = np.full(len(self.row_of), -1, np.int64)
         marker_of_call[marked] = marker

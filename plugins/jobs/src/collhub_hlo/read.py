@@ -79,7 +79,11 @@ def _only_part(source: Source) -> SourcePart:
 
 
 def _evaluate(module: Module, options: HloOptions, source: Source, format_name: str) -> Workload:
-    """Evaluate the entry of a module, report assumptions and losses, and build the workload."""
+    """Convert a module to a workload: evaluate its entry, and report assumptions and losses.
+
+    They are reported through `source.report`. `format_name`: format for the notes and the
+    provenance. Raises `InputError` as `evaluate`.
+    """
     file = source.parts[0].name
     program = evaluate(module, options, file)
     for code, text, severity in _notes(module, program, options, format_name):

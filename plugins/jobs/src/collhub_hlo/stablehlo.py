@@ -616,7 +616,11 @@ class _Lowering:
         return element.name
 
     def _shape(self, region: _Region, name: str) -> Shape:
-        """Return the shape of an instruction, an argument or a captured value by its name."""
+        """Return the shape of an instruction, an argument or a captured value by its name.
+
+        A captured value is one of an enclosing region that the region uses. Raises `KeyError` for
+        any other name.
+        """
         if name in region.instructions:
             return region.instructions[name].shape
         if name in region.arguments:

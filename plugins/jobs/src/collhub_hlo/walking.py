@@ -80,10 +80,12 @@ class _Frame:
 
 
 def evaluate(module: Module, options: HloOptions, file: str) -> Program:
-    """Evaluate the entry of a module as a program: rows and calls of one rank.
+    """Evaluate the entry of a module as a program: the rows of one device, and its calls.
 
-    `file`: name for errors. Raises `InputError` for invalid groups, unknown trip counts, and more
-    nodes than `options.max_nodes`.
+    A row is a computation, collective, message or marker with the rows that it waits for; rows of
+    collectives refer to calls, one per instruction. All devices execute the same rows. `file`: name
+    for errors. Raises `InputError` for invalid groups, unknown trip counts, and more nodes than
+    `options.max_nodes`.
     """
     assert module.entry
     if module.entry.visits > _VISITS_PER_NODE * options.max_nodes:
@@ -173,11 +175,11 @@ class _Evaluation:
         """Append a row for the computation of an instruction, or add it to the previous row.
 
         The row has the operations and the accessed bytes of the instruction, each at most
-        `_LARGEST`. With the option `merge_compute`, a blocking instruction (in a program that runs
-        in sequence, and no `-start`) is added to the open row, if the previous blocking instruction
-        was a computation. A new row becomes the open one if it is blocking and the frame is not
-        asynchronous. Fusions with collectives and custom calls of unknown work are counted as
-        losses.
+        `_LARGEST`, and becomes the value for which its users wait. With the option `merge_compute`,
+        the work is added to the open row instead, if there is one: the last row of a computation,
+        as long as only computations that run in sequence follow. Instructions with `-start` run
+        concurrently: they are never added, and later ones do not wait for them. Fusions with
+        collectives and custom calls of unknown work are counted as losses.
         """
         names = called_names(instruction) if instruction.opcode == "fusion" else []
         body = self._module.computations[names[0]] if names else None
@@ -351,8 +353,9 @@ class _Evaluation:
     def _before(self, frame: _Frame, instruction: Instruction) -> Rows:
         """Return the rows that an instruction waits for.
 
-        In a sequence these are the last blocking rows. Otherwise they are the rows of its operands;
-        without any, the rows that the frame waits for.
+        If the program runs in sequence, these are the last rows that later ones must wait for.
+        Otherwise they are the rows of its operands (many are replaced by one marker, which is
+        added); without any, the rows for which its computation waits.
         """
         if self._is_sequence:
             return frame.tail

@@ -93,7 +93,11 @@ class Module:
     aliases: dict[int, int] = field(default_factory=dict)
 
     def find_reducer(self, instruction: Instruction) -> str:
-        """Return the opcode of the root of the computation `to_apply`; "" if there is none."""
+        """Return the opcode with which an instruction reduces, such as `add`; "" if there is none.
+
+        It is the opcode of the root of the computation that the attribute `to_apply` names; "" also
+        if the attribute, the computation or its root is missing.
+        """
         name = instruction.attributes.get("to_apply", "").lstrip("%")
         computation = self.computations.get(name)
         root = computation.root if computation is not None else None
@@ -445,7 +449,11 @@ def _invariant(
 
 
 def _state_index(instruction: Instruction) -> str | None:
-    """Return the index of an element of the state of a loop; None for other instructions."""
+    """Return the index, as text, of the loop state's element that an instruction reads.
+
+    Such an instruction is a `get-tuple-element`; of which tuple is not checked. None for other
+    instructions.
+    """
     index = instruction.attributes.get("index", "")
     is_element = instruction.opcode == "get-tuple-element" and index.isdecimal()
     return index if is_element else None

@@ -222,7 +222,10 @@ class _GraphBuilder:
         return tensor
 
     def _find_element(self, instruction: Instruction, dtype: str) -> str:
-        """Return the PyTorch name of an element type; raise `InputError` if there is none."""
+        """Return the PyTorch name of an element type of HLO, such as `f32`.
+
+        Raises `InputError` at the instruction if PyTorch has none.
+        """
         if dtype not in _ELEMENTS:
             self._refuse(instruction, f"has the element type {dtype}", "use another element type")
         return _ELEMENTS[dtype]
@@ -234,9 +237,11 @@ class _GraphBuilder:
         instruction: Instruction,
         shape: tuple[int, ...] | None = None,
     ) -> str:
-        """Add a node with one result, and return the name of the result.
+        """Add a node with one result, and return the name of the result, a new tensor.
 
         The result has the element type of the instruction, and its shape unless `shape` is given.
+        An instruction whose shape is a tuple gives the type and shape of its first array. Raises
+        `InputError` for an element type that PyTorch lacks.
         """
         dtype, dimensions = instruction.shape.leaves[0]
         tensor = self._create_tensor(instruction, dtype, dimensions if shape is None else shape)
@@ -358,9 +363,10 @@ class _GraphBuilder:
         return state
 
     def _add_constant(self, instruction: Instruction) -> Value:
-        """Return a scalar constant as a number; add any other constant as an input.
+        """Return the value of a constant: a number for a scalar, else the name of a new input.
 
-        Complex scalars are inputs too.
+        Booleans are 1 and 0. Complex scalars, arrays and tuples are inputs of role CONSTANT, which
+        are equal on all ranks (`R`); a tuple gives a tuple of names.
         """
         if len(instruction.shape.leaves) == 1 and not instruction.shape.leaves[0][1]:
             number = _parse_number(instruction.literal, instruction.shape.leaves[0][0])

@@ -231,7 +231,10 @@ class StatementReader:
 
 
 def parse_computation_name(statement: Statement) -> tuple[str, bool]:
-    """Return the name of a computation, and whether it is the entry, from its head."""
+    """Return the name of a computation and whether it is the entry, from its head.
+
+    `statement` must be of the kind `computation`.
+    """
     match = _COMPUTATION.match(statement.text)
     assert match
     return match[2], match[1] is not None

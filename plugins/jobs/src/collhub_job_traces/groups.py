@@ -133,9 +133,10 @@ def build_groups(
 
 
 def infer_groups(names: Sequence[str], nodes: NodeColumns) -> tuple[ProcessGroup, ...]:
-    """Infer groups from their use: a group has the ranks whose nodes name it, ascending.
+    """Infer process groups from their use: a group has the ranks whose nodes name it, ascending.
 
-    The result has one group per name, in the order of `names`; one that no node names is empty.
+    `nodes.group` is the index in `names`. The result has one group per name, in the order of
+    `names`; one that no node names is empty.
     """
     ranks = [distinct(nodes.rank[nodes.group == index]) for index in range(len(names))]
     return tuple(
@@ -294,8 +295,10 @@ def _list_distances(group: ProcessGroup) -> tuple[int, ...]:
 def translate_peers(stand: Stand, rank: _Column, peer: _Column, file: str) -> Int64Array:
     """Shift the peers of copied nodes by the distance between a rank and its stand-in.
 
-    Returns the column of peers; -1 without a peer. Peers of ranks with a file remain. Raises
-    `InputError` (`peer`) for the first row whose new peer is outside of the job.
+    A rank without a file has copies of the nodes of its stand-in (`stand`). `rank`, `peer`: columns
+    of the nodes. Returns a new column of peers, int64; -1 without a peer. Peers of nodes of ranks
+    with a file remain. Raises `InputError` (`peer`) for the first row whose new peer is outside of
+    the job.
     """
     shift = np.arange(len(stand.of)) - np.asarray(stand.of)
     column = peer.astype(np.int64)

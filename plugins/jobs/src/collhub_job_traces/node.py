@@ -107,7 +107,7 @@ class DecodedParts:
     """
 
     def __init__(self, foreign: frozenset[str] = frozenset()) -> None:
-        """Create an empty cache of decoded parts of records.
+        """Create an empty cache of decoded parts of records, which all files of a job share.
 
         `foreign`: names of attributes that are preserved in the record but set no column.
         """
@@ -168,9 +168,9 @@ class DecodedParts:
         )
 
     def attribute(self, body: bytes) -> Attribute:
-        """Decode an attribute; the result is cached by its bytes.
+        """Decode an attribute of a node: name, kind and value; the result is cached by its bytes.
 
-        Raises `ValueError` for invalid bytes.
+        `body`: protobuf message. Raises `ValueError` for invalid bytes.
         """
         known = self._attributes.get(body)
         if known is None:
@@ -274,11 +274,11 @@ _TYPE_TAG, _ATTRIBUTE_TAG = TYPE << 3, ATTRIBUTE << 3 | BYTES
 
 
 def _find_head_end(record: bytes) -> tuple[int, int]:
-    """Find where the attributes of a record begin: (node type, offset of the first attribute).
+    """Find where the attributes of a node record begin: (node type, offset of the first attribute).
 
     Only tags and lengths are read, not values. Without an attribute, the offset is the length of
-    the record. The node type is 0 if it is absent, and the last one of several. (0, -1) if the
-    record is not in canonical form: unknown fields before the attributes, a field that ends after
+    the record. The node type is 0 if it is absent, and the last one of several. (0, -1) means that
+    the complete decoder is needed: unknown fields before the attributes, a field that ends after
     the record, a node type above 127, or a length of more than two bytes.
     """
     at, end, node_type = 0, len(record), 0
@@ -414,9 +414,10 @@ class _RecordBuilder:
         return node
 
     def _restores_attribute(self, attribute: Attribute, raw: bytes) -> bool:
-        """Check whether an attribute can be written again from the value of its column.
+        """Return whether an attribute can be written again from the value of its column.
 
-        It can if its encoding equals `raw`, its bytes in the record. False for lists.
+        It can if the encoding of this value equals `raw`, the attribute's bytes in the record.
+        False for lists. The column must have been set.
         """
         value = self._values[attribute.name]
         return (

@@ -340,7 +340,7 @@ def _missing_file_error(message: str, name: str) -> InputError:
 def _find_first_duplicate(values: Sequence[int]) -> int:
     """Return the lowest position whose value occurs before it.
 
-    There must be a repeated value. Values are from 0 to 2^64 - 1.
+    There must be a repeated value, otherwise `IndexError` is raised. Values are from 0 to 2^64 - 1.
     """
     _, first = np.unique(np.asarray(values, np.uint64), return_index=True)
     return int(np.setdiff1d(np.arange(len(values)), first)[0])

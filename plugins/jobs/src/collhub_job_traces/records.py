@@ -112,7 +112,7 @@ class Attribute:
 
     @property
     def number(self) -> int:
-        """The value as a signed 64-bit integer; 0 for an attribute that is no integer."""
+        """The value as a signed 64-bit integer (two's complement); 0 for any other attribute."""
         # Varints are unsigned: the highest bit is the sign.
         value = self.value if isinstance(self.value, int) else 0
         return value - (1 << 64) if value >> 63 else value
@@ -127,8 +127,9 @@ class Attribute:
 def fields(record: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
     """Yield (field number, value, raw bytes) of every field of a protobuf message, in order.
 
-    The value is an unsigned integer for a varint, otherwise bytes. The raw bytes include tag and
-    length. Raises `ValueError` at the first invalid field, after the fields before it.
+    The value is an unsigned integer for a varint, otherwise bytes (of fixed-size numbers too). The
+    raw bytes include tag and length. Raises `ValueError` at the first invalid or truncated field,
+    after the fields before it.
     """
     at = 0
     while at < len(record):

@@ -57,10 +57,10 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
 
 
 def _list_restated(workload: Workload) -> tuple[str, ...]:
-    """Return the names of fields whose form changes when the traces are read back.
+    """Return the names of fields whose form changes when the written traces are read back.
 
     Their content is not lost. Empty for jobs that were read from traces. For other jobs these are
-    extras, extensions and names, and also groups if the name of a group means all ranks.
+    extras, extensions and names of nodes, and also `group` if the name of a group means all ranks.
     """
     if EXTENSION in workload.extensions:
         return ()
@@ -105,9 +105,10 @@ def _list_losses(workload: Workload) -> list[Loss]:
 
 
 def lost_extras(workload: Workload) -> list[Loss]:
-    """Return one loss if the workload has extras of other formats, such as dtypes; else [].
+    """Return the loss of extras that a trace cannot express; [] without any.
 
-    The loss gives the number of different extras.
+    These are the records of other formats, such as dtypes, which are not tokens of trace records.
+    The only loss gives their number.
     """
     foreign = sum(not are_tokens(extra) for extra in workload.extras)
     if not foreign:
@@ -173,8 +174,9 @@ def _metadata(workload: Workload, rank: int, profile: str, embedded: Traces) -> 
 def _derive_groups(workload: Workload) -> tuple[tuple[ProcessGroup, ...] | None, ...]:
     """Return the groups that a reader can derive without metadata: (inferred, stated).
 
-    Inferred groups have the ranks whose nodes name them. Stated groups are defined by METADATA
-    nodes; None if a name is undefined there.
+    Both are tuples of groups with the names of the workload's groups, in their order. Inferred
+    groups have the ranks whose nodes name them. Stated groups are defined by METADATA nodes; None
+    without groups and if a name is undefined there.
     """
     names = tuple(group.name for group in workload.groups)
     stated = stated_groups(workload.nodes, workload.extras)

@@ -355,7 +355,12 @@ class ListSearch:
         return bool((sums <= self.limits).all())
 
     def _change_limits(self, ahead: Int64Array, random: np.random.Generator) -> Int64Array:
-        """Return the limits with one to three random stages changed by -1, 0 or 1, then reduced."""
+        """Return changed limits: up to three random stages get one more or less; all are reduced.
+
+        One to three times, a random stage (possibly the same) is changed by -1, 0 or 1. Limits
+        remain between one microbatch and all units, and are then lowered until they fit the memory
+        (`_reduce`). `ahead` is not changed; `random` advances.
+        """
         changed = np.minimum(ahead, self.shape.units)
         for _ in range(int(random.integers(1, 4))):
             stage = int(random.integers(len(changed)))

@@ -156,7 +156,11 @@ class _Counter:
             self.order.append(self.pending.popleft())
 
     def add_overlapped(self, forward_chunk: int, backward_chunk: int) -> None:
-        """Append a forward pass and the full backward pass that runs concurrently with it."""
+        """Append a forward pass, then the full backward pass that runs concurrently with it.
+
+        Both are the next ones of their chunks. The forward pass is recorded in `overlapped`, which
+        marks such pairs.
+        """
         self.overlapped.add(self.add(_F, forward_chunk))
         self.add(_B, backward_chunk)
 

@@ -108,7 +108,11 @@ class Matching:
         return self._participants[segment]
 
     def has_lost_partners(self, row: int) -> bool:
-        """Check whether ring buffers may have lost messages of the rank pairs of an operation."""
+        """Return whether ring buffers may have lost messages of the rank pairs of an operation.
+
+        `row`: the operation. True if this holds for the group and rank pair of one of its messages.
+        False for collectives, and if the ranks of the messages are unknown.
+        """
         group = int(self.records.columns["group"][row])
         rank_pairs = (self._ends(group, call) for call in self.records.iterate_calls(row))
         return any(
@@ -213,7 +217,11 @@ class Matching:
 
     @cached_property
     def _messages(self) -> dict[tuple[int, int, int], tuple[list[_End], list[_End]]]:
-        """Sends and receives in issue order by group, sender and receiver (ranks of the job)."""
+        """All recorded messages in issue order: (sends, receives) by group and pair of ranks.
+
+        The key is (group, sender, receiver), with ranks of the job. Messages whose ranks are
+        unknown are left out. Computed once.
+        """
         pairs: dict[tuple[int, int, int], tuple[list[_End], list[_End]]] = {}
         for row in np.flatnonzero(self.records.columns["is_p2p"]):
             group = int(self.records.columns["group"][row])
@@ -270,9 +278,11 @@ class Matching:
         return self._has_first[rank, group]
 
     def _offset(self, key: tuple[int, int, int]) -> int | None:
-        """Return the position of a send minus that of its receive in the lists of their pair.
+        """Return how many positions the recorded sends of a pair are ahead of its receives.
 
-        `key`: (group, sender, receiver). None if it is unknown. The result is cached.
+        `key`: (group, sender, receiver). Send number i belongs to receive number i minus the
+        result. It is 0 if no entries are lost, None if the dumps do not decide it. The result is
+        cached.
         """
         if key not in self._offsets:
             self._offsets[key] = self._find_offset(key)

@@ -161,8 +161,9 @@ def is_all_to_all(call: Call) -> bool:
 def find_minority(values: Mapping[int, Hashable]) -> tuple[int, ...]:
     """Return the sorted ranks whose value differs from the most frequent one.
 
-    Empty if the values agree; all ranks if the two most frequent values are equally frequent. A
-    part of a value that is None (not comparable) agrees with every other.
+    Empty if the values agree; all ranks if the two most frequent values are equally frequent, also
+    if others are rarer. A value, or part of a tuple, that is None (not comparable) agrees with
+    every other.
     """
     if len(set(values.values())) < 2:
         return ()
@@ -255,7 +256,11 @@ def _compare_totals(calls: Calls, group: Sequence[int]) -> Difference | None:
 
 
 def _list_sizes(calls: Calls) -> tuple[RankSizes, ...]:
-    """Return the ranks by the shapes of their first call: at most `MAX_SIZES`, rarest first."""
+    """Return the ranks by the shapes of their first call: at most `MAX_SIZES` different shapes.
+
+    An entry has the ascending ranks, and the input and output shapes. Entries ascend by number of
+    ranks, then by ranks; if there are too many, the rarest are omitted.
+    """
     ranks_by_size: dict[tuple[Shapes, Shapes], list[int]] = {}
     for rank in sorted(calls):
         call = calls[rank][0]
@@ -316,7 +321,11 @@ _SIGNATURES: tuple[tuple[str, Callable[[Sequence[Call]], Hashable]], ...] = (
 
 
 def _describe_sizes(calls: Sequence[Call]) -> str:
-    """Describe the shapes of at most two calls; each side has at most 200 characters."""
+    """Describe the input and output shapes of at most two calls, separated by a comma.
+
+    Each call is `input [...] output [...]`, with at most 200 characters for each side. "" without
+    calls.
+    """
     texts = []
     for call in calls[:2]:
         sides = [

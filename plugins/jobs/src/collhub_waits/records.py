@@ -87,7 +87,10 @@ class Table(Generic[Value]):
         self._numbers: dict[Value, int] = {}
 
     def number(self, value: Value) -> int:
-        """Return the number of a value; a new value gets the next number."""
+        """Return the number of a value in this table; a new value is appended to it.
+
+        Equal values have one number; numbers begin at 0 and are positions in `values`.
+        """
         number = self._numbers.setdefault(value, len(self.values))
         if number == len(self.values):
             self.values.append(value)
@@ -228,7 +231,10 @@ class Records:
         return starts
 
     def rows_of(self, rank: int) -> range:
-        """The rows of one rank in issue order."""
+        """Return the rows of one rank in `columns`, in issue order, as a range.
+
+        It is empty for a rank without operations. Raises `KeyError` for a rank without a dump.
+        """
         start = self.first_row[rank]
         return range(start, start + len(self.dumps[rank]))
 
@@ -241,9 +247,10 @@ class Records:
         return int(self.columns["rank"][row])
 
     def members(self, group: int) -> tuple[int, ...]:
-        """Return the sorted ranks of a group.
+        """Return the ranks of a group, ascending.
 
-        If no dump gives its members, they are the ranks whose dumps contain the group.
+        If no dump gives its members, they are the ranks whose dumps contain the group. Raises
+        `KeyError` if there are none of these either.
         """
         ranks = self.tables.groups[group].ranks
         return tuple(sorted(ranks)) if ranks is not None else self.seen_members[group]
@@ -264,7 +271,10 @@ class Records:
 
     @cached_property
     def missing_dumps(self) -> tuple[int, ...]:
-        """Sorted ranks that groups name and that have no dump."""
+        """The ranks that recorded groups contain and that have no dump, ascending.
+
+        Groups without recorded members do not count.
+        """
         named = {rank for group in self.tables.groups.values for rank in group.ranks or ()}
         return tuple(sorted(named - set(self.dumps)))
 

@@ -132,7 +132,11 @@ class WaitGraph:
         return any(wait.awaited == awaited and self._is_overdue(wait.row) for wait in self.waits)
 
     def order_cycles(self) -> list[tuple[int, ...]]:
-        """Return the sorted ranks of every cycle of waits that depends on no rank outside of it."""
+        """Return the sorted ranks of every cycle of waits that depends on no rank outside of it.
+
+        A cycle is a strongly connected set of at least two ranks in the graph of certain waits
+        (`decided`), of which no rank waits for a rank outside. Empty without a cycle.
+        """
         cycles = []
         for ranks in _components(self.decided):
             inside = set(ranks)

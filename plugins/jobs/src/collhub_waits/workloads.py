@@ -130,7 +130,10 @@ class _Calls:
         self.sends, self.receives = self._match_messages(matches_repeated)
 
     def _is_member(self, rows: Int64Array) -> BoolArray:
-        """Whether the rank of each row is a member of the group of the row."""
+        """Return whether the rank of each row is a member of the group of the row: bool[rows].
+
+        True for rows without a group, which stands for all ranks.
+        """
         is_member = np.ones(len(rows), np.bool_)
         groups = self.nodes.group[rows]
         for number, group in enumerate(self.workload.groups):
@@ -196,7 +199,11 @@ class _Calls:
         return is_stuck, is_front
 
     def node_on(self, row: int, rank: int) -> int:
-        """Return the node of rank `rank` in the collective of `row`; for a receive, its send."""
+        """Return the row of a rank in the collective of `row`; for a receive, the row of its send.
+
+        For a receive, `rank` is ignored. The rank must take part, and the receive must have a send,
+        otherwise `IndexError` is raised.
+        """
         if self.nodes.kind[row] == NodeKind.COLLECTIVE:
             same = np.flatnonzero(self.vertex == self.vertex[row])
             return int(same[self.nodes.rank[same] == rank][0])
@@ -295,7 +302,10 @@ class _Calls:
         return np.array(numbers, np.int64)[of_row.reshape(-1)]
 
     def _frame(self, row: int) -> Frame:
-        """Return the name, the source and the identity of a node as a frame."""
+        """Return a stack frame that describes a node: its name, the source of the workload, its id.
+
+        A node without a name is called `node`. The id takes the place of the line number.
+        """
         nodes = self.nodes
         number = int(nodes.name[row])
         name = self.workload.names[number] if number >= 0 else "node"

@@ -32,7 +32,7 @@ class _RankCalls:
     end_ns: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, kind: int, start_ns: int, end_ns: int) -> None:
-        """Append a call with its kind (index of the recorded kinds), start and end in ns."""
+        """Append a call with start and end in ns; `kind`: its index in the kinds of all records."""
         self.kind.append(kind)
         self.start_ns.append(start_ns)
         self.end_ns.append(end_ns)
