@@ -108,7 +108,8 @@ class Statements:
     def _operation(self, operation: Operation) -> dict[str, object]:
         """Convert an operation to JSON fields: its attributes, its result and its place.
 
-        `result` has the fields of its type; `place` is its position in the order of the program.
+        The fields are those of `operation_fields`; `result` has the fields of its type (element
+        type, shape, layout); `place` is its position in the order of the program.
         """
         program = self.bound.program
         fields = operation_fields(operation)
@@ -178,7 +179,11 @@ class LoweredStatements(tuple[str, ...]):
     def create(
         cls, texts: Iterable[str], bound: BoundProgram, nodes: NodeColumns
     ) -> LoweredStatements:
-        """Create the extras of the workload with these nodes, to which `bound` was lowered."""
+        """Create the extras of a workload, which remember the program that was lowered to it.
+
+        `texts`: the extras, in order. `nodes`: columns of the workload; `bound`: the program. With
+        them, `find_program` need not parse the texts.
+        """
         result = cls(texts)
         result.bound, result.nodes = bound, nodes
         return result
@@ -187,8 +192,10 @@ class LoweredStatements(tuple[str, ...]):
 def find_program(workload: Workload) -> BoundProgram:
     """Return the program of a workload.
 
-    If `lower` created the workload, the program is the one that was stored with it, which saves
-    parsing thousands of statements. Otherwise it is that of `extract_program`, with its errors.
+    If `lower` created the workload, and its nodes were not replaced since, the program is the one
+    that was stored with it, which saves parsing thousands of statements. Otherwise it is built from
+    the JSON statements of its nodes (`extract_program`). Raises `InputError` if a statement is
+    missing, malformed or contradicts another one, and for an ill-typed program.
     """
     extras = workload.extras
     if isinstance(extras, LoweredStatements) and extras.nodes is workload.nodes:
@@ -256,13 +263,19 @@ def build_program(workload: Workload, statements: Mapping[int, Fields]) -> Bound
 
 
 def get_attribute(workload: Workload, row: int) -> str:
-    """Return the text of a node's statement; "" if the node has none."""
+    """Return the JSON text of the statement of a node; "" if the node has none.
+
+    It is an attribute in the node's extra, the text that preserves what has no column.
+    """
     extra = int(workload.nodes.extra[row])
     return attributes_of_extra(workload.extras[extra]).get(ATTRIBUTE, "") if extra >= 0 else ""
 
 
 def describe_node(workload: Workload, row: int) -> str:
-    """Describe a node in messages: `node 3 (compute 'aten::add')`, without a missing name."""
+    """Describe a node in messages: `node 3 (compute 'aten::add')`, without the name if it has none.
+
+    The number is the id of the node, followed by its kind.
+    """
     nodes = workload.nodes
     name = workload.names[nodes.name[row]] if nodes.name[row] >= 0 else ""
     kind = NodeKind(int(nodes.kind[row])).name.lower()

@@ -97,8 +97,9 @@ def program_to_json(program: Program, more: Fields | None = None) -> str:
 def program_from_json(content: str | bytes, file: str = "program") -> Program:
     """Parse the JSON document of a program.
 
-    Raises `InputError` with the line of a syntax error or repeated key, with the `$.path` of a
-    violation of the schema, or with the operation, condition and cure of a typing error.
+    `file`: its name, for messages. Raises `InputError` with the line of a syntax error or repeated
+    key, with the `$.path` of each violation of the schema (`schema`), or with the operation,
+    condition and cure of a typing error.
     """
     document = parse_json_object(content.encode() if isinstance(content, str) else content, file)
     return parse_program(document, file)
@@ -260,9 +261,10 @@ def _create_layout(fields: Fields) -> Layout:
 
 
 def argument_fields(argument: Argument, mesh: Sequence[str] = ()) -> dict[str, object]:
-    """Convert an argument to a row of the document.
+    """Convert an argument to a row of the document: its name, then the fields of its type.
 
-    Only states have `state` and `whole_after`. `mesh`: names of its axes, empty for none.
+    Only states (values that the program updates) have `state`, which is true, and `whole_after`.
+    `mesh`: names of the axes, empty for none.
     """
     fields: dict[str, object] = {"name": argument.name, **type_fields(argument.type, mesh)}
     if argument.is_state:

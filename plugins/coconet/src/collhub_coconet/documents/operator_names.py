@@ -160,10 +160,11 @@ class _StatementInference:
     def add(self, row: int) -> None:
         """Parse the statement of a row, or infer it from operator name and inputs of the node.
 
-        Rows must be added after the rows that they read. The value of a node with a statement is
-        its last operation, of unknown shape. An inferred statement has one operation named `n` and
-        the id of the node, and adds a line to the report. Raises `InputError` if something cannot
-        be inferred, and `UsageError` if an element type is missing.
+        Rows must be added after the rows that they read. The statement is stored by row, and so is
+        the value of the node: the name of its last operation and its shape, which is unknown if the
+        node has a statement. An inferred statement has one operation named `n` and the id of the
+        node, and adds a line to the report. Raises `InputError` if a statement is malformed or
+        something cannot be inferred, and `UsageError` if an element type is missing.
         """
         text = get_attribute(self.workload, row)
         if text:
@@ -273,14 +274,18 @@ class _StatementInference:
         return [tensor for tensor in self._get_stated(row, side) if tensor.shape is not None]
 
     def _get_stated(self, row: int, side: int = INPUTS) -> tuple[StatedInput, ...]:
-        """Return the inputs or outputs that are recorded for a node; empty without an extra."""
+        """Return the inputs (or outputs, by `side`) that a node records; empty without a record.
+
+        They are tensors with shape and element type, and numbers, in their order.
+        """
         extra = int(self.workload.nodes.extra[row])
         return tensors_of_extra(self.workload.extras[extra], side) if extra >= 0 else ()
 
     def _find_element(self, row: int) -> str | None:
-        """Return the first element type recorded for a node or its readers, else the option's.
+        """Return the element type recorded for a node; None if it is unknown.
 
-        None if there is neither.
+        It is that of the first recorded tensor with an element type among the inputs of the node,
+        then of the nodes that read it; otherwise that of the option `element`.
         """
         for candidate_row in (row, *self.readers.get(row, ())):
             for tensor in self._get_tensors(candidate_row):

@@ -31,7 +31,8 @@ _BINDING_OF_CALLS = 5
 def statements(program: Program) -> list[str]:
     """Format the statements of a program, such as `s = ReduceScatter(+, g, 0) [S_0]`.
 
-    Unnamed values with one reader, and unnamed slices, are shown inside their readers.
+    There is one line per operation, in the order of the program. Unnamed values with one reader,
+    and unnamed slices, are shown inside their readers instead, unless they are outputs.
     """
     writer = _ExpressionWriter(program)
     return [
@@ -141,9 +142,10 @@ class _ExpressionWriter:
 
 
 def write(workload: Workload, options: NoOptions) -> WriteResult:
-    """Write the document `collhub/tensor-program-1` with ranks, sizes and transformations.
+    """Write the program of a workload as a JSON document (`collhub/tensor-program-1`).
 
-    Raises `InputError` for a workload whose nodes contain no program.
+    It has the sizes of symbols, the ranks and the transformations. Raises `InputError` for a
+    workload whose nodes contain no valid program.
     """
     content = bound_to_json(find_program(workload)).encode("ascii")
     return WriteResult((Artifact("", content),))

@@ -56,7 +56,10 @@ def is_float_array(values: Array) -> bool:
 
 
 def get_epsilon(dtype: np.dtype[Any]) -> float:
-    """Return the distance between 1 and the next larger number of a float type."""
+    """Return the distance between 1 and the next larger number of a float type.
+
+    Types that numpy does not know as floats are those of ml_dtypes, which is imported then.
+    """
     if np.issubdtype(dtype, np.floating):
         return float(np.finfo(dtype).eps)
     return float(_narrow_limits(dtype).eps)
@@ -171,7 +174,10 @@ def take_bounds(tensor: Array, bounds: Sequence[tuple[int, int]]) -> Array:
 
 
 def is_same(first: Array, second: Array) -> bool:
-    """Check whether two arrays have the same type, shape and bits; all NaNs count as equal."""
+    """Return whether two arrays have the same type, shape and bits.
+
+    All NaNs count as equal, whatever their bits; 0 and -0 differ.
+    """
     if first.dtype != second.dtype or first.shape != second.shape:
         return False
     return _get_bits(first) == _get_bits(second)
@@ -218,7 +224,11 @@ def draw_dropout_mask(
 def apply_dropout(
     values: npt.NDArray[Any], keep: npt.NDArray[np.bool_], rate: float
 ) -> npt.NDArray[Any]:
-    """Divide the kept elements by 1 - rate, in their element type, and set the others to 0."""
+    """Divide the kept elements by 1 - rate, in their element type, and set the others to 0.
+
+    `keep`: bool, of the shape of `values`. Returns a new array; the divisor is rounded to the
+    element type first.
+    """
     divisor = values.dtype.type(1 - rate)
     result: npt.NDArray[Any] = np.where(keep, values / divisor, values.dtype.type(0))
     return result
@@ -263,9 +273,10 @@ def apply_pointwise(kind: Kind, operands: list[Array]) -> Array:
 
 
 def multiply_matrices(x: Array, w: Array) -> Array:
-    """Compute x[..., K] w[K, N], with terms added in the order of K.
+    """Compute x[..., K] w[K, N] in the element type of `x`, with terms added in the order of K.
 
-    A block of rows gives the same bits as these rows of the complete product.
+    A block of rows gives the same bits as these rows of the complete product. The result is a new
+    array [..., N]; without terms (K = 0) it is 0.
     """
     result = np.zeros((*x.shape[:-1], w.shape[1]), x.dtype)
     for k in range(w.shape[0]):
@@ -316,9 +327,10 @@ OPERATORS: dict[Reduction, Callable[[Any, Any], Any]] = {
 
 
 def reduce_over_ranks(arrays: OnRanks, reduction: Reduction) -> Array:
-    """Reduce the arrays of all ranks element by element, in rank order.
+    """Reduce the arrays of all ranks element by element, in rank order, in their element type.
 
-    A block of the arrays gives the same bits as this block of the result.
+    There must be at least one array, and with only one it is returned. A block of the arrays gives
+    the same bits as this block of the result.
     """
     result: Array = np.asarray(reduce(OPERATORS[reduction], arrays))
     return result
@@ -327,8 +339,10 @@ def reduce_over_ranks(arrays: OnRanks, reduction: Reduction) -> Array:
 def reduce_to_scalar(kind: Kind, parts: OnRanks) -> Array:
     """Compute the norm, sum or maximum of a tensor from its blocks, some of which may be empty.
 
-    Norms and sums of floats are computed in float64 and rounded once. Each block is summed
-    separately, and the partial sums are added in rank order.
+    `kind`: NORM (2-norm), MAX, any other for a sum. The result has the type of the blocks and no
+    dimensions. Norms and sums of floats are computed in float64 and rounded once; integers keep
+    their type. Each block is summed separately, and the partial sums are added in rank order.
+    Raises `ValueError` for a maximum of empty blocks only.
     """
     dtype = parts[0].dtype
     if kind is Kind.MAX:

@@ -78,10 +78,11 @@ def compare(
 
 
 def draw_arguments(program: Program, binding: Binding, seed: int) -> dict[str, Array]:
-    """Draw random arrays for all arguments; local ones have the ranks as first dimension.
+    """Draw random arrays for all arguments of a program, by name; each is the complete tensor.
 
-    Floats are in -1..1, those of states in 0.1..1, since second moments are positive. The result
-    depends only on `seed` and the order of arguments.
+    The values of a local argument differ between ranks, which are its first dimensions. Floats are
+    in -1..1, those of states in 0.1..1, since second moments are positive. The result depends only
+    on `seed` and the order, types and shapes of the arguments.
     """
     # In the order of declaration, so that the result depends only on the seed.
     generator = np.random.default_rng(seed)

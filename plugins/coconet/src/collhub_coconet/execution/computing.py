@@ -49,10 +49,10 @@ Payload = list[Array]
 
 
 def find_elements(kind: TensorType, binding: Binding, position: int) -> Int64Array:
-    """Return the indices in the complete tensor of the elements of a rank, in row-major order.
+    """Return the indices in the complete tensor of the elements that a rank has: int64, ascending.
 
-    They are those of its block if the tensor is sliced, otherwise all. `position`: of the rank in
-    its group.
+    They count in row-major order. A rank has those of its block if the tensor is sliced, otherwise
+    all. `position`: of the rank in its group.
     """
     shape = binding.shape(kind.shape)
     if not kind.layout.is_sliced:
@@ -113,7 +113,8 @@ class Values:
     def write(self, name: str, rank: int, elements: Int64Array, values: Array) -> None:
         """Write elements of a value on a rank, and mark them as available.
 
-        Writing again replaces them.
+        `elements`: their indices in the complete tensor; `values`: in the same order. Elements that
+        are available already are replaced.
         """
         array, is_available = self._cells(name, rank)
         array[elements] = values
@@ -143,9 +144,10 @@ class Values:
         return self.arrays[key]
 
     def _are_unchanged(self, name: str, rank: int, elements: Int64Array) -> bool:
-        """Check whether all these elements are in chunks that a collective leaves unchanged.
+        """Return whether a collective leaves all these elements of its operand unchanged on a rank.
 
-        The chunks are those of rank `rank`.
+        They must be in the chunks that `pass_through` lists for the value `name` and this rank.
+        Then they need not be written: they are read from the operand. False without such chunks.
         """
         unchanged = self.pass_through.get(name, frozenset())
         chunks = [chunk for owner, chunk in unchanged if owner == rank]
@@ -206,9 +208,12 @@ def compute_elements(
 
 
 def _compute_opaque(values: Values, operation: Operation, rank: int, elements: Int64Array) -> Array:
-    """Compute elements of the stand-in of an opaque operation; see `mix_operands`.
+    """Compute elements of an opaque operation (unknown operator) by a stand-in (`mix_operands`).
 
-    Views between local values and blocks read the element at the same position of the rank's part.
+    `elements`: flat indices into the complete result. The stand-in is computed from the rank's
+    parts of all operands, with the rank's position as seed if the operator is random, else 0. Views
+    between local values and blocks instead read the element at the same position of the rank's
+    part. Raises `InputError` if an operand is not available.
     """
     binding, kind = values.binding, values.program.types[operation.name]
     position, shape = rank % binding.num_ranks, binding.shape(kind.shape)
@@ -229,11 +234,12 @@ def _compute_opaque(values: Values, operation: Operation, rank: int, elements: I
 
 
 def compute_partial(values: Values, operation: Operation, rank: int) -> Array:
-    """Return a rank's part of a norm, sum or maximum of slices, as an array of one element.
+    """Return a rank's part of a norm, sum or maximum of a sliced tensor: an array of one element.
 
-    The part of a norm is the sum of squares. Floats are computed in float64; integers keep their
-    type. The maximum of an empty block is the lowest value of the type. `rank` is reduced modulo
-    the number of ranks.
+    The parts of all ranks are reduced later, and `finish_scalar` makes the scalar of them. The part
+    of a norm is the sum of squares. Floats are computed in float64; integers keep their type. The
+    maximum of an empty block is the lowest value of the type. The rank's position in its group is
+    `rank` modulo the ranks of a group. Raises `InputError` if the block is not available.
     """
     name = operation.reads[0]
     block = values.on_rank(name, rank % values.binding.num_ranks)
@@ -246,9 +252,10 @@ def compute_partial(values: Values, operation: Operation, rank: int) -> Array:
 
 
 def finish_scalar(operation: Operation, total: Array, dtype: np.dtype[np.generic]) -> Array:
-    """Convert `total`, the reduction of all parts, to the scalar of type `dtype`.
+    """Convert the reduction of the parts of all ranks to the scalar of type `dtype`.
 
-    A norm is the square root of the total; other reductions keep it.
+    `total`: the reduction, an array of one element, usually in float64. A norm is its square root;
+    other reductions keep it.
     """
     root = np.sqrt(total) if operation.kind is Kind.NORM else total
     return np.asarray(root).astype(dtype)
@@ -334,9 +341,10 @@ class CollectiveRun:
         return [reduce_over_ranks([*pair], reduction) for pair in zip(addend, local, strict=True)]
 
     def _read(self, row: int, first: int) -> Payload:
-        """Read the units of a step from address `first` on, in the versions that it depends on.
+        """Read the units of a step from an address on, one array per unit, as many as it counts.
 
-        Raises `InputError` if a unit has another version.
+        A unit is a part of the buffer in a cell; a step depends on the version of each that a
+        certain step wrote. Raises `InputError` (`not-there`) if a cell has another version or none.
         """
         count = int(self.part.contents.algorithm.steps.count[row])
         return [self._read_unit(row, address) for address in range(first, first + count)]
@@ -358,10 +366,10 @@ class CollectiveRun:
         return self.initial(rank, self._find_chunk(unit, rank, is_given=False))
 
     def _find_chunk(self, unit: int, rank: int, *, is_given: bool) -> int:
-        """Return the chunk of the grid that contains a unit of the full buffer, for a rank.
+        """Return the chunk of the result's grid that contains a unit of the algorithm's buffer.
 
-        `is_given`: the chunk that the rank gets as its result; otherwise the one that it needs as
-        input.
+        `rank`: the rank whose buffer it is. `is_given`: the chunk that the rank gets as its result;
+        otherwise the one that it needs as input.
         """
         # `number_chunks` expects columns.
         part, units = self.part, np.array([unit])
@@ -373,7 +381,11 @@ class CollectiveRun:
 
 
 def collect_versions(contents: Contents) -> dict[tuple[int, int], int]:
-    """Map (row, address) of every read to the version of the unit that it must see."""
+    """Map (row, address) of every read of an algorithm to the version that it must see.
+
+    An address is a cell for one unit; its version is the row of the step that wrote it last before
+    the read, as the dependencies require.
+    """
     reads = contents.reads
     keys = zip(reads.row.tolist(), reads.address.tolist(), strict=True)
     return dict(zip(keys, reads.version.tolist(), strict=True))
