@@ -67,8 +67,9 @@ def _describe_unserved(
 ) -> str:
     """Describe that the output's runtime does not serve the size of the algorithm.
 
-    Returns "" if the runtime serves it, for a workload, for an algorithm without a size in bytes,
-    and if no installed runtime belongs to the writer.
+    The text ends with how the runtime serves calls of other sizes. Returns "" if the runtime serves
+    the size, for a workload, for an algorithm without a size in bytes, and if no installed runtime
+    belongs to the writer.
     """
     # Imported here: the help of the command needs no numpy.
     from hub_core.model import Algorithm
@@ -80,4 +81,6 @@ def _describe_unserved(
     chosen = find_runtime(name, session.registry())
     if chosen is None:
         return ""
-    return describe_unserved(model, chosen.runtime, model.collective_bytes)
+    text = describe_unserved(model, chosen.runtime, model.collective_bytes)
+    remainder = chosen.runtime.remainder
+    return f"{text}; {remainder}" if text and remainder else text

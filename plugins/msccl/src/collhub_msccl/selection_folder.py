@@ -1,15 +1,18 @@
 """Folders of programs from which a runtime selects: write one, and find the calls that one serves.
 
 A folder has one file per window of sizes. The runtimes parse every file of the folder and use the
-first that fits, in the unspecified order of the directory listing; therefore windows do not
-overlap. They count the bytes of the full buffer, like the hub. Sources: `MSCCL_ALGO_DIR`, and
-`src/misc/msccl/msccl_lifecycle.cc` of ROCm/rccl.
+first that fits. Azure/msccl-executor-nccl reads them sorted by name: for it, a window may have a
+second file with fewer chunks, whose name comes later, for the sizes that the chunks of the first
+do not divide. ROCm/rccl reads them in the unspecified order of the directory listing; there, a
+second file could replace the first, so windows do not overlap. The runtimes count the bytes of the
+full buffer, like the hub. Sources: `src/misc/msccl/msccl_lifecycle.cc` of
+Azure/msccl-executor-nccl (c6f6b36) and ROCm/rccl.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from collhub_msccl.plugin import SelectionOptions, WriteOptions
 from collhub_msccl.runtimes.known_runtimes import (
@@ -53,6 +56,11 @@ _FULL = "the FIFOs of its connections can fill up at such sizes"
 # Protocols of timed algorithms in files.
 _PROTOCOLS = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
 _MODES = ("in-place", "out-of-place")
+# Ends the name of a second file for a window. It sorts after the name that ends with ".xml".
+_REMAINDER_SUFFIX = "_rest.xml"
+# Mean time of the algorithm of a second file by that of the fastest, at most. The runtime's own
+# algorithms, which serve such calls otherwise, rarely take longer.
+_MAX_SLOWDOWN = 2.0
 
 
 @dataclass(slots=True)
@@ -124,13 +132,23 @@ class _Task:
         parts = (str(self.kind), str(first), str(largest or "inf"), self.mode)
         return "-".join(part for part in parts if part) + ".xml"
 
+    def limit_to(self, largest: int | None) -> _Task:
+        """Return the task for the sizes up to `largest` bytes (None: no limit) of this window."""
+        sizes = tuple(size for size in self.window.sizes if largest is None or size <= largest)
+        return replace(self, window=replace(self.window, max_bytes=largest, sizes=sizes))
+
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One program, and the maximum size in bytes for which its runtime uses it (None: no limit)."""
+    """One program for a window of sizes.
+
+    `largest`: maximum size in bytes for which its runtime uses it, None without a limit. `chunks`:
+    number that must divide the elements of a call.
+    """
 
     content: bytes
     largest: int | None
+    chunks: int
 
 
 def write(selection: Selection, options: SelectionOptions) -> WriteResult:
@@ -157,7 +175,7 @@ def write(selection: Selection, options: SelectionOptions) -> WriteResult:
             for window in selected.windows(None):
                 _add_window(folder, _Task(selected, window, mode))
     usage = f"set MSCCL_ALGO_DIR to this folder's {folder.runtime.name}/"
-    multiples = "sizes that the chunks of a file do not divide are left to the runtime"
+    multiples = "sizes that the chunks of no file divide are left to the runtime"
     notes = [
         usage,
         *describe_versions(folder.runtime.name, "the files are"),
@@ -208,6 +226,8 @@ def _add_window(folder: _Folder, task: _Task) -> None:
             refused.setdefault((task.describe_sizes(first), reason), []).append(name)
             continue
         _add_file(folder, task, name, program_file, first)
+        if folder.runtime.reads_by_name:
+            _add_remainder_file(folder, task.limit_to(program_file.largest), program_file, first)
         takers[task.describe_sizes(first)] = name
         # The next file serves the sizes that this one does not.
         if program_file.largest is None or program_file.largest == task.window.max_bytes:
@@ -272,7 +292,68 @@ def _write_file(folder: _Folder, task: _Task, name: str, first: int) -> _File:
     if missing:
         raise UsageError(f"it does not claim to be usable {missing[0].replace('-', ' ')}")
     largest = min(_NO_LIMIT if call.max_bytes is None else call.max_bytes for call in calls)
-    return _File(content, None if largest >= _NO_LIMIT else largest)
+    return _File(content, None if largest >= _NO_LIMIT else largest, chunks)
+
+
+def _add_remainder_file(folder: _Folder, task: _Task, main_file: _File, first: int) -> None:
+    """Add a second file for the sizes of a window that the chunks of its first file do not divide.
+
+    It has the measured algorithm with the fewest chunks, of equal ones the fastest, that can be
+    written for all sizes of the task and takes at most `_MAX_SLOWDOWN` times the mean time of the
+    fastest. Its chunks must be fewer and divide those of `main_file`, so that it also serves every
+    size that the first one serves; its name comes later, so that the runtime uses it only for the
+    others. Notes name the algorithm with its mean slowdown, and the sizes that the runtime itself
+    serves. Nothing is added if the task has no measured size.
+    """
+    if not task.window.sizes:
+        return
+    slowdowns = task.selected.slowdowns(task.window.sizes)
+    where = task.describe_sizes(first)
+    finest = main_file.chunks
+    for chunks, name in sorted(
+        _list_chunks(task, slowdowns, main_file.chunks), key=lambda row: row[0]
+    ):
+        try:
+            program_file = _write_file(folder, task, name, first)
+        except HubError:
+            continue
+        if program_file.largest != main_file.largest:
+            continue
+        file = task.build_file_name(first, main_file.largest).replace(".xml", _REMAINDER_SUFFIX)
+        folder.files.append(Artifact(f"{folder.runtime.name}/{file}", program_file.content))
+        folder.notes.append(
+            f"{file}: {name} serves the sizes that {main_file.chunks} chunks do not divide, in "
+            f"multiples of {chunks} elements; it takes {slowdowns[name]:.2f} times the time of the "
+            "fastest"
+        )
+        finest = chunks
+        break
+    # Buffers with one part per rank have a multiple of this number of elements.
+    parts = task.selected.collective.num_ranks if task.kind.traits.is_split else 1
+    if parts % finest:
+        folder.notes.append(
+            f"{where}: sizes that are no multiple of {finest} elements are served by the "
+            "runtime's own algorithms, or padded by the caller"
+        )
+
+
+def _list_chunks(
+    task: _Task, slowdowns: Mapping[str, float], limit: int
+) -> Iterator[tuple[int, str]]:
+    """Yield (chunks, name) of the algorithms with fewer chunks than `limit`, the fastest first.
+
+    Their chunks divide `limit`. Algorithms that are too slow (`_MAX_SLOWDOWN`) or cannot be built
+    again are left out.
+    """
+    for name, slowdown in slowdowns.items():
+        if slowdown > _MAX_SLOWDOWN:
+            continue
+        try:
+            chunks = task.selected.made(name, task.size_of_steps).collective.unit_count
+        except HubError:
+            continue
+        if chunks < limit and limit % chunks == 0:
+            yield chunks, name
 
 
 def _add_file(folder: _Folder, task: _Task, name: str, program_file: _File, first: int) -> None:
@@ -321,18 +402,19 @@ def judge_file(source: Source, runtime: Runtime) -> tuple[LoadableCall, ...]:
 def read(source: Source) -> Sequence[ServedCalls]:
     """List the calls served by the files of a folder, whose subfolders are named after runtimes.
 
-    Returns one record per file, in the order of the parts of `source`. A file is reported as an
-    error to `source.report`, and gives no record, if its folder is no runtime, if its runtime
-    refuses it, uses it for no call or warns of it, or if its steps are incorrect.
+    Returns one record per file, in the order of the parts of `source`; but of a runtime that reads
+    files by name, two files for the same calls are one record (`_join_remainder`). A file is
+    reported as an error to `source.report`, and gives no record, if its folder is no runtime, if
+    its runtime refuses it, uses it for no call or warns of it, or if its steps are incorrect.
     """
-    served_calls: list[ServedCalls] = []
+    served_calls: dict[str, ServedCalls] = {}
     for part in source.parts:
         folder, _, file = part.name.partition("/")
         try:
             if folder not in RUNTIMES or not file:
                 known = ", ".join(RUNTIMES)
                 raise InputError(f"is in no folder of a runtime ({known})", code="unknown-file")
-            served_calls.append(_read_served_calls(part, file, RUNTIMES[folder]))
+            served_calls[part.name] = _read_served_calls(part, file, RUNTIMES[folder])
         except InputError as error:
             for diagnostic in error.diagnostics:
                 location = Location(part.name, diagnostic.location.line)
@@ -342,7 +424,31 @@ def read(source: Source) -> Sequence[ServedCalls]:
                         diagnostic.code, diagnostic.message, severity, location, diagnostic.cure
                     )
                 )
-    return served_calls
+    for name in sorted(served_calls):
+        if RUNTIMES[name.partition("/")[0]].reads_by_name:
+            _join_remainder(served_calls, name)
+    return list(served_calls.values())
+
+
+def _join_remainder(served_calls: dict[str, ServedCalls], name: str) -> None:
+    """Join the calls of a file with those of a later file of its folder for the same calls.
+
+    The later file, by name, must serve the same collective, modes and sizes with fewer chunks,
+    which divide those of the file. The record of the later file is removed; the joint record has
+    the smaller number of chunks and names both files. `served_calls`, by file, is changed.
+    """
+    calls = served_calls.get(name)
+    folder = name.partition("/")[0]
+    for other, rest in list(served_calls.items()):
+        if calls is None or other <= name or other.partition("/")[0] != folder:
+            continue
+        finest, multiple = rest.element_multiple, calls.element_multiple
+        is_for_same_calls = replace(rest, by=calls.by, element_multiple=multiple) == calls
+        if is_for_same_calls and finest < multiple and multiple % finest == 0:
+            joint = f"{calls.by} else {rest.by}"
+            served_calls[name] = replace(calls, by=joint, element_multiple=finest)
+            del served_calls[other]
+            return
 
 
 def _read_served_calls(part: SourcePart, file: str, runtime: Runtime) -> ServedCalls:

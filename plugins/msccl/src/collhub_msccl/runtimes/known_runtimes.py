@@ -154,7 +154,9 @@ class Runtime:
 
     `spelling`: value of `coll` per supported kind; `collectives`: all accepted values of `coll`;
     `has_both_modes`: it reads `outofplace`, so one file can serve both modes, and it requires
-    `minBytes` and `maxBytes`; `slice_bytes`: bytes of one chunk per iteration, by protocol.
+    `minBytes` and `maxBytes`; `slice_bytes`: bytes of one chunk per iteration, by protocol;
+    `reads_by_name`: it reads the files of a folder sorted by name, so that of two files for the
+    same calls the first name wins; other runtimes read them in the order of the file system.
     """
 
     name: str
@@ -167,6 +169,7 @@ class Runtime:
     max_channels: int
     has_both_modes: bool
     slice_bytes: Mapping[str, int]
+    reads_by_name: bool = False
 
     @property
     def has_fused_steps(self) -> bool:
@@ -207,6 +210,7 @@ RUNTIMES: Mapping[str, Runtime] = {
             max_channels=32,
             has_both_modes=True,
             slice_bytes=_SLICES,
+            reads_by_name=True,
         ),
         Runtime(
             "rccl",

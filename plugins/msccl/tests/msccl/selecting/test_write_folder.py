@@ -169,6 +169,7 @@ def test_sizes_at_which_fifos_fill_up_go_to_the_next_best() -> None:
     files, losses = _written(Selection("t", 2, 1, (found,)))
     assert list(files) == [
         f"executor/all-gather-0-{6 << 20}-out-of-place.xml",
+        f"executor/all-gather-0-{6 << 20}-out-of-place_rest.xml",
         f"executor/all-gather-{(6 << 20) + 1}-inf-out-of-place.xml",
     ]
     assert losses == [
@@ -232,3 +233,75 @@ def test_steps_that_depend_on_the_size_are_a_loss() -> None:
         "steps (all-reduce, from 0 B): one has the steps for 1 MiB,"
         " but was measured with steps for each size"
     ]
+
+
+def _in_smaller_units(algorithm: Algorithm, factor: int) -> Algorithm:
+    """The same algorithm with units that are smaller by the factor."""
+    steps, collective = algorithm.steps, algorithm.collective
+    columns = {
+        name: getattr(steps, name) * factor for name in ("src_offset", "dst_offset", "count")
+    }
+    return replace(
+        algorithm,
+        collective=replace(collective, unit_count=factor * collective.unit_count),
+        steps=replace(steps, **columns),
+    )
+
+
+def _select_rings(coarse_time: int = 3) -> Selection:
+    """A fast all-reduce of 16 chunks, which takes 2, and a slower one of 4, on 4 ranks."""
+    fine = _in_smaller_units(ring_all_reduce(4), 4)
+    steps = {"fine": fine, "coarse": ring_all_reduce(4)}
+    times = {"fine": (2,), "coarse": (coarse_time,)}
+    found = selected(fine.collective, (1 << 20,), times, lambda name, size: steps[name])
+    return Selection("t", 4, 1, (found,))
+
+
+def test_a_second_file_serves_the_sizes_that_the_chunks_of_the_first_do_not_divide() -> None:
+    result = write(_select_rings(), SelectionOptions(runtime="executor"))
+    names = [artifact.name for artifact in result.artifacts]
+    assert names == [
+        "executor/all-reduce-0-16777216-in-place.xml",
+        "executor/all-reduce-0-16777216-in-place_rest.xml",
+        "executor/all-reduce-16777217-inf-in-place.xml",
+    ]
+    # The runtime takes the first file that fits, in the order of the names.
+    assert names == sorted(names)
+    assert any(
+        "_rest.xml: coarse serves the sizes that 16 chunks do not divide, in multiples of 4"
+        " elements; it takes 1.50 times the time of the fastest" in note
+        for note in result.notes
+    )
+    assert any(
+        "no multiple of 4 elements are served by the runtime's own" in n for n in result.notes
+    )
+    (calls, larger), problems = _read(_written(_select_rings())[0])
+    assert problems == []
+    assert calls.element_multiple == 4
+    assert calls.by == (
+        "all-reduce-0-16777216-in-place.xml: fine of 4 ranks else "
+        "all-reduce-0-16777216-in-place_rest.xml: coarse of 4 ranks"
+    )
+    assert larger.by == "all-reduce-16777217-inf-in-place.xml: coarse of 4 ranks"
+
+
+def test_a_runtime_that_reads_files_in_any_order_gets_no_second_file() -> None:
+    assert list(_written(_select_rings(), "rccl")[0]) == [
+        "rccl/all-reduce-0-16777216-in-place.xml",
+        "rccl/all-reduce-16777217-inf-in-place.xml",
+    ]
+
+
+def test_a_slow_second_program_is_left_to_the_runtime() -> None:
+    result = write(_select_rings(coarse_time=5), SelectionOptions(runtime="executor"))
+    assert not [one.name for one in result.artifacts if one.name.endswith("_rest.xml")]
+    assert any(
+        "no multiple of 16 elements are served by the runtime's own" in n for n in result.notes
+    )
+
+
+def test_a_second_file_that_is_read_first_is_an_overlap() -> None:
+    files, _ = _written(_select_rings())
+    fine, coarse, _ = files.values()
+    served, _ = _read({"executor/a.xml": coarse, "executor/b.xml": fine})
+    assert [one.element_multiple for one in served] == [4, 16]
