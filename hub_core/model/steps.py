@@ -174,7 +174,8 @@ class StepTable(RankTable):
         table = {name: typed_column(_COLUMNS, name, columns, rows, file) for name in COLUMN_DTYPES}
         rank = table["rank"]
         if rows and (int(rank.min()) < 0 or int(rank.max()) >= num_ranks):
-            message = f"a step names a rank outside 0..{num_ranks - 1}"
+            row = int(np.flatnonzero((rank < 0) | (rank >= num_ranks))[0])
+            message = f"row {row} names rank {rank[row]}, which is not in 0..{num_ranks - 1}"
             raise InputError(message, location=Location(file), code="rank-range")
         edge_tables = [
             (np.asarray(p, np.int64), np.asarray(c, np.int64)) for p, c in (data, control)

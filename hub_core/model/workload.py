@@ -150,7 +150,9 @@ class NodeColumns(RankTable):
         }
         rank = table["rank"]
         if rows and not 0 <= int(rank[0]) <= int(rank[-1]) < num_ranks:
-            message = f"a node names a rank outside 0..{num_ranks - 1}"
+            outside = 0 if rank[0] < 0 else int(np.searchsorted(rank, num_ranks))
+            row = f"row {order[outside]} names rank {rank[outside]}"
+            message = f"{row}, which is not in 0..{num_ranks - 1}"
             raise InputError(message, location=Location(file), code="rank-range")
         indptr = group_pointer(rank, num_ranks)
         if "identity" not in columns:
@@ -194,8 +196,12 @@ class Workload(NotebookDisplay):
             ("name", self.names), ("group", self.groups),
             ("algorithm", self.algorithms), ("extra", self.extras), ("counts", self.counts),
         ):  # fmt: skip
-            if getattr(self.nodes, column).max(initial=-1) >= len(table):
-                message = f"a node names {column} {len(table)} or above: there are {len(table)}"
+            indices = getattr(self.nodes, column)
+            if indices.max(initial=-1) >= len(table):
+                row = int(np.argmax(indices >= len(table)))
+                rank = int(self.nodes.rank[row])
+                node = f"node {row - int(self.nodes.rank_indptr[rank])} of rank {rank}"
+                message = f"{node} names {column} {indices[row]}: there are {len(table)}, from 0 on"
                 raise InputError(message, code="dangling")
         for group in self.groups:
             if min(group.ranks, default=0) < 0 or max(group.ranks, default=-1) >= self.num_ranks:
@@ -315,13 +321,17 @@ def _edges(
     for an edge between ranks (`crossing-dependency`).
     """
     sides = [np.asarray(side, np.int64) for side in edges]
-    if any(bool(np.any((side < 0) | (side >= len(rank)))) for side in sides):
-        message = "a dependency names a node that does not exist"
+    is_missing = [(side < 0) | (side >= len(rank)) for side in sides]
+    if any(bool(np.any(missing)) for missing in is_missing):
+        first = int(np.argmax(is_missing[0] | is_missing[1]))
+        child, parent = (int(sides[side][first]) for side in (1, 0))
+        message = f"row {child} depends on row {parent}: the rows are 0..{len(rank) - 1}"
         raise InputError(message, location=Location(file), code="dangling")
     parents, children = (position[side] for side in sides)
     crossing = np.flatnonzero(rank[parents] != rank[children])
     if len(crossing):
         location = Location(file, rank=int(rank[children[crossing[0]]]))
-        message = "a dependency names a node of another rank"
+        child, parent = (int(sides[side][crossing[0]]) for side in (1, 0))
+        message = f"row {child} depends on row {parent}, a node of another rank"
         raise InputError(message, location=location, code="crossing-dependency")
     return csr(children, parents, len(rank))

@@ -316,12 +316,23 @@ def check_workload(
 ) -> dict[str, CheckReport]:
     """Run all installed checks of workloads; return their reports in the order of their names.
 
-    `name`: the input in messages. `is_thorough`: the checks may simulate the workload. A report
-    that is not ok raises nothing. Raises `HubError` if a check cannot be run.
+    `name`: the input in messages, which is the file of findings that name none. `is_thorough`: the
+    checks may simulate the workload. A report that is not ok raises nothing. Raises `HubError` if a
+    check cannot be run.
     """
     request = CheckRequest(name=name, workload=workload, is_thorough=is_thorough)
     checks = checks_of(Subject.WORKLOAD, registry)
-    return {check.name: run_check(check, request) for check in checks}
+    reports = {check.name: run_check(check, request) for check in checks}
+    return {check: _name_file(report, name) for check, report in reports.items()}
+
+
+def _name_file(report: CheckReport, name: str) -> CheckReport:
+    """Return a report whose findings without a file have the file `name`."""
+    findings = tuple(
+        replace(finding, location=replace(finding.location, file=finding.location.file or name))
+        for finding in report.diagnostics
+    )
+    return replace(report, diagnostics=findings)
 
 
 def find_workload_defects(workload: Workload, name: str, registry: Registry) -> list[Diagnostic]:

@@ -75,8 +75,8 @@ def test_dependencies_always_point_to_earlier_rows_of_the_same_rank(data: st.Dat
 @pytest.mark.parametrize(
     ("ranks", "edges", "reason"),
     [
-        ([0, 3], [], "outside 0..2"),
-        ([0, -1], [], "outside 0..2"),
+        ([0, 3], [], "row 1 names rank 3, which is not in 0..2"),
+        ([0, -1], [], "row 1 names rank -1, which is not in 0..2"),
         ([0, 1], [(0, 1)], "another rank"),
         ([0, 0], [(0, 2)], "does not exist"),
         ([0, 0], [(-1, 1)], "does not exist"),

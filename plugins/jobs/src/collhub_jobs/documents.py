@@ -220,7 +220,7 @@ class _Document:
             try:
                 values = [codes[value] for value in values]
             except (KeyError, TypeError):
-                self._fail(path, f"an entry is not one of {', '.join(filter(None, codes))}")
+                self._refuse_name(path, values, codes)
         dtype = NODE_DTYPES[name]
         self._check_types(values, path, bool if dtype is np.bool_ else int)
         if len(values) != rows:
@@ -229,6 +229,18 @@ class _Document:
             return np.asarray(values, np.uint64 if dtype is np.uint64 else None)
         except OverflowError:
             self._fail(path, "an entry is below 0, or above 64 bits")
+
+    def _refuse_name(self, path: str, values: object, codes: Mapping[str, int]) -> NoReturn:
+        """Raise `InputError` at the first value that is no key of `codes`, or no list."""
+        if not isinstance(values, list):
+            self._fail(path, f"a list was expected, got {values!r:.40}")
+        row, value = next(
+            (row, value)
+            for row, value in enumerate(values)
+            if not isinstance(value, str | None) or value not in codes
+        )
+        known = ", ".join(filter(None, codes))
+        self._fail(f"{path}[{row}]", f"{value!r:.40} is not one of {known}")
 
     def _edges(self, name: str, lists: object, rows: int) -> tuple[Int64Array, Int64Array]:
         """Convert lists of parents per row to (parent rows, child rows), ordered by child row.
@@ -247,7 +259,13 @@ class _Document:
         flat = list(itertools.chain.from_iterable(lists))
         self._check_types(flat, path, int)
         if flat and not 0 <= min(flat) <= max(flat) < rows:
-            self._fail(path, f"a parent is not in 0..{rows - 1}")
+            row = next(
+                row
+                for row, parents in enumerate(lists)
+                for parent in parents
+                if not 0 <= parent < rows
+            )
+            self._fail(f"{path}[{row}]", f"a parent is not in 0..{rows - 1}")
         return np.asarray(flat, np.int64), np.repeat(np.arange(rows), list(map(len, lists)))
 
 

@@ -121,7 +121,8 @@ def _read(file: TraceFile) -> tuple[_Trace, Record]:
                 _handle(trace, node)
             except (KeyError, TypeError, ValueError, IndexError) as error:
                 reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-                title = f"node {node.get('id')} ({str(node.get('name'))[:60]!r})"
+                name = f" ({str(node['name'])[:60]!r})" if "name" in node else ""
+                title = f"node {node.get('id')}{name}"
                 message = f"{title} cannot be read: {reason}"
                 raise InputError(
                     message, location=Location(file.name), code="profile-record"

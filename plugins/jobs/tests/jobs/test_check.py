@@ -11,6 +11,7 @@ from collhub_jobs.check import run
 
 import hub_core
 from hub_core.model import NODE_DTYPES, NodeColumns, NodeKind, ProcessGroup, Workload
+from hub_core.pipeline.checks import find_workload_defects
 from hub_core.plugin_api import CheckRequest, NoOptions
 from hub_core.testing import pipeline, sample_workloads, training_step
 
@@ -35,6 +36,13 @@ def _find_unmatched_messages(workload: Workload) -> list[str]:
 @pytest.mark.parametrize("name", sample_workloads())
 def test_right_jobs_pass(name: str) -> None:
     assert _find_unmatched_messages(sample_workloads()[name]) == []
+
+
+def test_findings_name_the_file_that_is_checked() -> None:
+    workload = _changed(pipeline(), 1, peer=9)
+    for finding in find_workload_defects(workload, "job.json", hub_core.discover()):
+        assert finding.location.file == "job.json"
+        assert str(finding).startswith("job.json: rank ")
 
 
 def test_a_message_of_another_size_has_no_partner() -> None:

@@ -108,10 +108,25 @@ def changed(change: Callable[[Any], object]) -> bytes:
         (lambda root: root["nodes"].pop("kind"), r"\$\.nodes\.kind: is missing"),
         (lambda root: root["nodes"].update(colour=[]), r"\$\.nodes\.colour: is no column"),
         (lambda root: root["nodes"]["rank"].pop(), "entries were expected"),
-        (lambda root: root["nodes"]["rank"].__setitem__(0, 99), "outside 0"),
+        (lambda root: root["nodes"]["rank"].__setitem__(0, 99), "row 0 names rank 99"),
         (lambda root: root["nodes"]["rank"].__setitem__(0, 0.0), r"rank\[0\]: int was expected"),
-        (lambda root: root["nodes"]["kind"].__setitem__(0, "dream"), "is not one of compute"),
-        (lambda root: root["nodes"]["data"].__setitem__(0, [10**9]), "a parent is not in"),
+        (
+            lambda root: root["nodes"]["kind"].__setitem__(0, "dream"),
+            r"kind\[0\]: 'dream' is not one",
+        ),
+        (lambda root: root["nodes"].update(kind=3), r"\$\.nodes\.kind: a list was expected, got 3"),
+        (
+            lambda root: root["nodes"]["data"].__setitem__(1, [10**9]),
+            r"data\[1\]: a parent is not in",
+        ),
+        (
+            lambda root: root["nodes"].update(group=[7] * len(root["nodes"]["rank"])),
+            "node 0 of rank 0 names group 7: there are ",
+        ),
+        (
+            lambda root: root["nodes"]["data"].__setitem__(-1, [0]),
+            r"row \d+ depends on row 0, a node of another rank",
+        ),
         (lambda root: root["nodes"]["data"].__setitem__(0, "x"), "list was expected"),
         (lambda root: root["nodes"].update(tag=[-(2**70)] * len(root["nodes"]["rank"])), "tag"),
         (lambda root: root.update(algorithms=[["%"]]), "is not base64"),
