@@ -219,8 +219,9 @@ def read_mscclpp_lines(facts: MeasurementRequest, options: NoOptions) -> Measure
     """Read JSON lines of mscclpp-test and of MSCCL++'s reference values.
 
     Times are in us. Nodes are ranks / ranksPerNode. The kernel number is the variant of the
-    library. Lines with an unknown collective, with ranks that are not a multiple of ranksPerNode,
-    or with an invalid point give a note. Raises `InputError` if no point remains.
+    library. Lines with an unknown collective, without ranks or ranksPerNode, with ranks that are
+    not a multiple of ranksPerNode, or with an invalid point give a note. Raises `InputError` if no
+    point remains.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
@@ -230,7 +231,10 @@ def read_mscclpp_lines(facts: MeasurementRequest, options: NoOptions) -> Measure
             collector.skip(f"name {_text(entry.get('name'))[:40]!r} is no collective", number)
             continue
         ranks, per_node = _whole(entry.get("ranks")), _whole(entry.get("ranksPerNode"))
-        if per_node < 1 or ranks % per_node:
+        if ranks < 1 or per_node < 1:
+            collector.skip("ranks and ranksPerNode are not whole numbers of at least 1", number)
+            continue
+        if ranks % per_node:
             collector.skip(f"{ranks} ranks are not a multiple of ranksPerNode", number)
             continue
         library = Library("MSCCL++", "", f"kernel {_whole(entry.get('kernel'))}")

@@ -297,6 +297,12 @@ def test_a_file_whose_results_are_all_skipped_is_an_error_after_the_warnings() -
     assert error.cure == "repeat the run and keep its entire output"
 
 
+def test_lines_of_mscclpp_test_need_their_ranks() -> None:
+    line = json.dumps({"name": "allreduce", "size": 1024, "time": 7.5, "ranksPerNode": 8})
+    with pytest.raises(InputError, match=r":1: ranks and ranksPerNode are not whole numbers of at"):
+        _read(line, format="mscclpp-lines")
+
+
 def test_wrong_sum_of_the_sample_is_reported(measured_corpus: Path) -> None:
     read = read_points([str(measured_corpus / "samples" / "nccl_tests_all_types.txt")])
     lines = {one.location.line: one.message for one in read.skipped}
