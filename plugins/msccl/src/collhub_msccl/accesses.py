@@ -89,7 +89,8 @@ def find_accesses(
     block: Int64Array,
     base: Int64Array,
 ) -> UnitAccesses | None:
-    """List the memory accesses of step rows, one per (row, memory unit).
+    """List the memory accesses of step rows: one per row and unit of memory that it reads or
+    writes.
 
     Returns None if the reads or the writes exceed 2^22 plus four times the number of rows.
 
@@ -99,7 +100,7 @@ def find_accesses(
 
     The size of a unit is the greatest common divisor of all addresses and counts. A row that reads
     and writes the same unit has only the write access. The accesses are sorted by (block, unit,
-    row).
+    row). Units of different ranks may have equal numbers.
     """
     read_rows, read_address = _find_side_accesses(columns, base, _READS_SRC, "src")
     write_rows, write_address = _find_side_accesses(columns, base, _WRITES_DST, "dst")
@@ -235,13 +236,13 @@ class Clocks:
 
 
 def build_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
-    """Compute the clocks of a table from its data dependencies between thread blocks.
+    """Compute which rows of other thread blocks must precede each row, from the data dependencies.
 
     The clock of a row is a vector with one entry per thread block of its rank: the last row of that
     block that must precede the row, or -1. The entry of the row's own block has no meaning. Lanes
-    of the table must be numbered 0..k-1 in each rank, and every dependency must refer to an earlier
-    row of the same rank. `block_indptr`: int64[ranks + 1], number of the first thread block of each
-    rank.
+    of the table must be the thread blocks 0..k-1 of each rank, and every dependency must refer to
+    an earlier row of the same rank (not checked). `block_indptr`: int64[ranks + 1], number of the
+    first thread block of each rank.
 
     Only rows that wait for a row of another block store a vector. Later rows of the block refer to
     it, and rows before the first wait to a common vector of -1. If no row waits, nothing is stored.

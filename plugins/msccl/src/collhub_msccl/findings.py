@@ -121,7 +121,12 @@ class FileFindings:
         rank: int | None = None,
         cure: str = "",
     ) -> None:
-        """Record an error at a line; `raise_errors` raises it later. `cure`: how to fix it."""
+        """Record an error at a line of the file; nothing is raised or reported before
+        `raise_errors`.
+
+        `code`: identifier of the rule. `rank`: rank concerned, None if unknown. `cure`: how to fix
+        it.
+        """
         location = self.get_location(line, rank)
         self._errors.append(Diagnostic(code, message, Severity.ERROR, location, cure))
 
@@ -134,9 +139,10 @@ class FileFindings:
         rank: int | None = None,
         cure: str = "",
     ) -> None:
-        """Report a warning at a line immediately, without recording an error.
+        """Report a warning at a line of the file immediately, without recording an error.
 
-        `cure`: how to avoid the warning.
+        `code`: identifier of the rule. `rank`: rank concerned, None if unknown. `cure`: how to
+        avoid it.
         """
         location = self.get_location(line, rank)
         self._report(Diagnostic(code, message, Severity.WARNING, location, cure))

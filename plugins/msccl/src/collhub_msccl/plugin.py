@@ -296,10 +296,13 @@ def fit_rccl(
 def _fit(
     algorithm: Algorithm, collective_bytes: int, runtime: str, limits: RuntimeLimits
 ) -> RuntimeFit:
-    """Return the resources of the file for a runtime, written within the limits.
+    """Return the resources (thread blocks, channels, steps) of the file of an algorithm for a
+    runtime.
 
-    Limits that are those of the runtime set no option of the writer, so that the file is the one
-    that is written without options. A limit of steps or channels that is None permits any number.
+    The file is written within `limits` for calls of at most `collective_bytes` bytes. Limits that
+    are those of the runtime set no option of the writer, so that the file is the one that is
+    written without options. A limit of steps or channels that is None permits any number. Raises
+    the errors of the writer.
     """
     # Imported here: the offers of the plugin refer to this module, and need no writer.
     from collhub_msccl.writing.write_xml import measure_fit

@@ -150,9 +150,9 @@ def _select_program(
     """Return the arguments for the file, and the name or number of the program to run.
 
     If the arguments begin with `--program NAME` and the text of the file does not contain
-    `--program`, NAME selects the program, and both arguments are removed. Otherwise the arguments
-    are unchanged and `program_option` selects it; None stands for the only program of the file.
-    Raises `UsageError` if both select a program.
+    `--program`, NAME selects the program, and both arguments are removed. Otherwise, also without a
+    NAME, the arguments are unchanged and `program_option` selects it; None stands for the only
+    program of the file. Raises `UsageError` if both select a program.
     """
     selects_program = arguments[:1] == ["--program"] and b"--program" not in content
     if not selects_program or len(arguments) == 1:

@@ -158,7 +158,8 @@ def write(selection: Selection, options: SelectionOptions) -> WriteResult:
     only the smaller sizes, the next fastest serves the rest. These cases are reported as losses and
     left to the runtime: sizes without a writable algorithm, collectives with a root, and
     collectives that the runtime does not know. Every file has been checked to be accepted by the
-    runtime. Files are returned, not written to disk.
+    runtime without warnings. Files are returned, not written to disk, with notes that name the
+    algorithm of each.
     """
     folder = _Folder(RUNTIMES[options.runtime], options.proto)
     for selected in selection.collectives:
@@ -211,7 +212,8 @@ def _add_window(folder: _Folder, task: _Task) -> None:
     Algorithms are tried in the order of `iterate_candidates`. If a file serves only the smaller
     sizes, the next algorithm begins at the first size that it does not serve. Algorithms that
     cannot be written or do not serve all sizes become losses of `folder`, one for all with the same
-    sizes and reason. Sizes that no file serves become a loss too.
+    sizes and reason, with the slowdown of the one that is used. Sizes that no file serves become a
+    loss too.
     """
     first: int | None = task.window.min_bytes
     refused: dict[tuple[str, str], list[str]] = {}

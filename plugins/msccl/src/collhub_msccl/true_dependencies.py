@@ -163,12 +163,13 @@ def _find_edges_after_reads(
     queries: _Queries,
     rows: int,
 ) -> Edges:
-    """Return pairs of rows (read, first write of another thread block that follows it).
+    """Return pairs (read, first write of another thread block that must follow it), as two arrays
+    of rows.
 
-    The result is two arrays. `rows`: number of rows of the table. A pair is omitted if the read's
-    block writes the unit after the read and that write also precedes the other write, because the
-    order of the two writes implies the pair. Both arrays are empty if no write is ordered after a
-    row of another block.
+    There is at most one pair per read and other block; "must" is by the clocks. `rows`: number of
+    rows of the table. A pair is omitted if the read's own block writes the unit after the read, and
+    the other write must follow that write too, because the order of the two writes implies the
+    pair. Both arrays are empty if no write must follow a row of another block.
     """
     is_write = accesses.is_write[queries.access]
     by_write = np.flatnonzero(is_write & (queries.known >= 0))
@@ -226,12 +227,13 @@ def insert_true_dependencies(
     scratch_units: Int64Array,
     block_indptr: Int64Array,
 ) -> StepTable:
-    """Return the table with a data dependency for every two ordered steps that conflict.
+    """Return the table with a data dependency for every two ordered steps that access the same
+    memory.
 
     Two steps of a rank conflict if they access the same memory and at least one writes. They are
     ordered by program order and dependencies; unordered conflicts get no dependency, and implied
-    dependencies are omitted. Lanes must be the thread blocks 0..k-1 of each rank. `block_indptr`:
-    int64[ranks + 1], first thread block of each rank.
+    dependencies are omitted. Present dependencies are kept. Lanes must be the thread blocks 0..k-1
+    of each rank. `block_indptr`: int64[ranks + 1], first thread block of each rank.
 
     Memory is considered in every mode that the collective supports; in place, INPUT and OUTPUT
     share memory. If a mode has too many accesses to analyse, all control dependencies become data

@@ -52,10 +52,12 @@ class StepRun:
 def find_step_runs(content: bytes) -> Iterator[StepRun]:
     """Yield runs of at least 8 consecutive `step` elements that differ only in attribute values.
 
-    So a parser must read only the first step of a run, and runs are in file order. Values have at
-    most 8 bytes of printable ASCII without `&`. Nothing is yielded for files below 64 KiB, or with
-    apostrophes, CR or zero bytes. The elements are not parsed: if a parser accepts the first step
-    of a run as a complete element, all steps of the run are elements with the same attribute names.
+    A parser then needs to read only the first step of a run. Runs are in file order, and have the
+    distinct values as texts and the number of the text of each step and attribute. Values have at
+    most 8 bytes of printable ASCII without `&`. Nothing is yielded for files below
+    `_MIN_FILE_BYTES`, or with apostrophes, CR or zero bytes. The elements are not parsed: if a
+    parser accepts the first step of a run as a complete element, all steps of the run are elements
+    with the same attribute names.
     """
     if len(content) < _MIN_FILE_BYTES or any(byte in content for byte in _UNSUPPORTED_BYTES):
         return

@@ -61,11 +61,12 @@ def find_first_flagged(
     fusion: Fusion,
     waiting: Int64Array,
 ) -> Int64Array:
-    """Return the step that ends each wait, int64 per entry of `waiting`; -1 if no step does.
+    """Return the step that ends each wait: int64 per entry of `waiting`; -1 if no step does.
 
-    It is the first step of thread block `depid` that has `hasdep` and a flag value of at least
-    `deps`. The method is one binary search over all flagged steps, which are already sorted by
-    (thread block, flag value).
+    `waiting`: steps with a `depid` of 0 or more. The wait ends with the first step of thread block
+    `depid` of the same rank that has `hasdep` and a flag value (its position, see
+    `fuse_reductions`) of at least `deps`. The method is one binary search over all flagged steps,
+    which are sorted by (thread block, flag value).
     """
     target = program.block_indptr[program.rank[waiting]] + program.depid[waiting]
     # Only steps with hasdep raise the flag.

@@ -65,12 +65,12 @@ class AlgoHeader:
 
 
 def read_header(document: ScannedXml, findings: FileFindings) -> AlgoHeader:
-    """Read the attributes of `<algo>`.
+    """Read the attributes of `<algo>`; defects are recorded in `findings`, and reading continues.
 
-    Defects are recorded in `findings`, and reading continues. The numbers `ngpus`, `nchunksperloop`
-    and `nchannels` are 1 if they are missing, invalid or below 1. An unknown or missing collective
-    becomes CUSTOM. The protocol and the sizes `minBytes` and `maxBytes` are only checked. `written`
-    of the result has all attributes as text.
+    The numbers `ngpus`, `nchunksperloop` and `nchannels` are 1 if they are missing, invalid or
+    below 1. An unknown or missing collective becomes CUSTOM. The protocol and the sizes `minBytes`
+    and `maxBytes` are only checked. `written` of the result has all attributes as text, also
+    unknown ones.
     """
     reader = _AttributeReader(document, findings)
     kind = reader.read_collective()
@@ -128,7 +128,8 @@ class _AttributeReader:
 
         Without the attribute `outofplace` the file is for exactly one mode, given by `inplace`. If
         both attributes are 0, it is for out-of-place calls (warning `no-mode`). A missing `inplace`
-        counts as 0 (warning `missing-attribute`).
+        counts as 0 (warning `missing-attribute`). Other values than 0 and 1 are recorded as errors
+        and count as 0.
         """
         in_place = self._read_flag("inplace", False)
         if "inplace" not in self._algo:

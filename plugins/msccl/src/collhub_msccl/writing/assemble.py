@@ -100,11 +100,15 @@ class _Assembly:
     def build_program(self) -> ThreadBlockProgram:
         """Build a program (thread blocks and their steps) within the limits of the runtime.
 
-        If thread blocks have too many steps, their lanes (sequences of steps) are cut into more
-        blocks and another round begins, up to `_MAX_ROUNDS` rounds. A round in which lanes must be
-        separated to choose channels counts, too. Raises `NoProgramError` with the reason: after the
-        last round; if a thread block is too long and `may_cut` is False; if another limit is
-        exceeded; or without enough channels.
+        A lane is a sequence of steps of a rank, which becomes one thread block or, if it is cut,
+        several. A round cuts the lanes, chooses channels and writes the steps. If a block then has
+        too many steps, its lane is cut into more blocks for the next round. A round in which lanes
+        must be separated to choose channels counts, too. Each round changes the state of this
+        object.
+
+        Raises `NoProgramError` with the reason: if `_MAX_ROUNDS` rounds do not suffice (empty text
+        if all of them separated lanes); if a block is too long and `may_cut` is False; if another
+        limit is exceeded; without enough channels; or if cuts or lanes lead to a cycle of waits.
         """
         reason = ""
         for _ in range(_MAX_ROUNDS):
@@ -149,9 +153,10 @@ class _Assembly:
     def _cut_blocks(self) -> Blocks:
         """Build the thread blocks of the current cuts; if any lane is cut, arrange the steps again.
 
-        Only pairs of fusable steps within one block are fused. The order of a lane of the producer
-        is kept only within each of its parts. Local steps are distributed in the order of the
-        previous arrangement. Raises `NoProgramError` if the cuts make steps wait for each other in
+        A lane is a sequence of steps of a rank. After a cut, only pairs of fusable steps within one
+        block are fused. In lanes that the producer gave, the order is then kept only within each
+        block. Local steps are distributed over the blocks in the order of the previous arrangement.
+        Sets the arrangement. Raises `NoProgramError` if the cuts make steps wait for each other in
         a cycle.
         """
         draft, lanes = self._draft, self._lanes
@@ -171,12 +176,12 @@ class _Assembly:
         return blocks
 
     def _find_fusable(self) -> Edges:
-        """Return the pairs of rows that may be fused into one step of the runtime, within lanes.
+        """Return the pairs (row, row that may be fused into it) of the same lane, as two arrays.
 
-        The second row of a pair is fused into the first. If the attempt decided the pairs
-        (`joined`), these are returned, except pairs of different lanes. Otherwise they are the
-        chains of reductions (if merging is enabled) and the sends that forward received data (if
-        fusing is enabled).
+        A fused pair becomes one step of the runtime. If the attempt gives the pairs (`joined`),
+        they are these, without pairs of different lanes. Otherwise they are the chains of
+        reductions (if merging is enabled), then the sends that forward received data (if fusing is
+        enabled).
         """
         if self._joined is not None:
             first, second = self._joined
@@ -188,11 +193,15 @@ class _Assembly:
         return np.concatenate([runs[0], forwarded[0]]), np.concatenate([runs[1], forwarded[1]])
 
     def _choose_channels(self, blocks: Blocks) -> Int64Array | None:
-        """Return the channel of every connection of the blocks; None if the caller must restart.
+        """Return the channel of every connection part of the blocks: int64; None if the caller must
+        begin again.
 
-        None means that lanes were separated, which changes the blocks. The producer's channels are
-        kept if the lanes are the producer's, nothing is cut, and the runtime accepts the channels.
-        Raises `NoProgramError` if the runtime has too few channels.
+        The producer's channels are kept if the lanes are the producer's, nothing is cut, and the
+        runtime accepts the channels. Otherwise `find_channels` chooses. If blocks cannot use one
+        channel for both directions, or channels do not suffice while blocks both send and receive,
+        the sends of these lanes are separated (`_restart`, without cuts), and None is returned.
+        Raises `NoProgramError` if the runtime still has too few channels, or if the restart finds
+        no order.
         """
         max_channels = self._limits.max_channels
         if self._lanes.is_given and not self._cuts.is_any and _are_usable(blocks, max_channels):
@@ -213,9 +222,9 @@ class _Assembly:
         """Increase the number of thread blocks of every lane that has a block with too many steps.
 
         `length`: int64, steps per block. The steps of a lane are attributed to messages and to
-        local steps in proportion to their rows. The new numbers suffice for blocks of 2 steps less
-        than the limit (at least 1), because cuts add waits. Only `self._cuts` changes; the next
-        round applies it.
+        local steps in proportion to their rows. The new numbers (`_increase_cuts`) suffice for
+        blocks of 2 steps less than the limit (at least 1), because cuts add waits. Only
+        `self._cuts` changes; the next round applies it.
         """
         is_local = self._draft.partner < 0
         of_row, size = self._lanes.of_row, self._lanes.size
@@ -281,10 +290,11 @@ def _are_usable(blocks: Blocks, limit: int) -> bool:
 def _find_excess(program: ThreadBlockProgram, limits: Runtime) -> NoProgramError | None:
     """Return an error about the first limit that a program exceeds; None if it exceeds none.
 
-    The limit of steps is not checked. The order is: thread blocks of a rank (limit of the runtime),
-    XML elements that a rank reads (4 095), thread block that a step waits for (127), end of an
-    accessed range or of the scratch (MAX_OFFSET chunks). The first two name the rank with the
-    highest number.
+    It is returned, not raised. The rules in order: thread blocks of a rank (limit of the runtime),
+    XML elements that a rank reads (`MAX_NODES`), number of the thread block that a step waits for
+    (`MAX_DEPENDENCY_BLOCK`), end of an accessed range or of the scratch (`MAX_OFFSET` chunks). The
+    first two name the rank with the highest number, the first of equal ones. The number of steps of
+    a block is not checked.
     """
     per_rank = np.diff(program.block_indptr)
     steps = np.bincount(program.block_rank[program.block], minlength=program.num_ranks)

@@ -67,7 +67,11 @@ class Blocks:
         return len(self.rank)
 
     def find_channels_of_blocks(self) -> Int64Array:
-        """Return the channel of every thread block, int64; 0 if it neither sends nor receives."""
+        """Return the channel of every thread block, int64; 0 if it neither sends nor receives.
+
+        If its incoming and outgoing connection part have different channels, it is that of the one
+        with the higher number.
+        """
         part = np.maximum(self.incoming, self.outgoing)
         # Part -1 reads the appended 0.
         return np.append(self.channel, 0)[part]
@@ -79,12 +83,13 @@ def cut_lanes(
     cuts: Cuts,
     position: Int64Array,
 ) -> Blocks:
-    """Build the thread blocks: every lane (sequence of steps of a rank) is cut into parts.
+    """Build the thread blocks: every lane (sequence of steps of a rank) is cut into one or more.
 
-    `cuts`: number of parts of each lane. `position`: int64 per row, the order in which local steps
-    are distributed. The messages of a connection are cut at the same places on both sides. Each
-    part of a connection later gets its own channel, because a connection must have one thread block
-    on each side.
+    `cuts`: number of blocks of each lane for messages, and separate ones for local steps.
+    `position`: int64 per row, the order in which local steps are distributed. The messages of a
+    connection are cut at the same messages on both sides, since a connection must have one thread
+    block on each side. Each part of a connection keeps the channel of the draft here. Blocks are
+    sorted by lane, and so by rank.
     """
     connection, triples = draft.connections
     part = _divide_messages(draft, lanes, cuts, connection)
@@ -153,11 +158,13 @@ def _divide_messages(
     cuts: Cuts,
     connection: Int64Array,
 ) -> Int64Array:
-    """Divide the messages of each connection into parts; return the part of every row.
+    """Divide the messages of each connection into parts; return the part of every row, int64, from
+    0.
 
     It is 0 for local rows. The messages of a connection are divided evenly, in the order of rows,
-    into the larger number of parts that `cuts` gives for its two lanes, but not into more parts
-    than messages. Both sides are divided at the same messages.
+    into the larger of the numbers of parts that `cuts` gives for the lanes of its two sides, but at
+    most one part per message. Both sides are divided at the same messages. `connection`: of each
+    row, -1 for local rows.
     """
     part = np.zeros(len(draft), np.int64)
     if not np.any(cuts.messages > 1):
@@ -251,7 +258,7 @@ class _Group:
         """Return whether two groups of connection parts cannot share a channel.
 
         They cannot if both have a part between the same source and destination, or if a rank would
-        have more than 32 peers in one direction.
+        have more than `MAX_BLOCKS_PER_CHANNEL` peers in one direction.
         """
         if not self.pairs.isdisjoint(other.pairs):
             return True
@@ -282,8 +289,8 @@ class _ChannelUse:
     def is_free(self, channel: int, group: _Group) -> bool:
         """Return whether all connection parts of a group can use a channel.
 
-        They can if none of its pairs of ranks uses the channel yet and no rank gets more than 32
-        peers on it per direction.
+        They can if none of its (source, destination) pairs uses the channel yet and no rank gets
+        more than `MAX_BLOCKS_PER_CHANNEL` peers on it per direction. Nothing is recorded.
         """
         if any(channel in self.channels[pair] for pair in group.pairs):
             return False
@@ -301,12 +308,13 @@ class _ChannelUse:
 
 
 def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64Array]:
-    """Assign channels below `limit` to connection parts; also find lanes that must be separated.
+    """Assign channels below `limit` to the connection parts of thread blocks.
 
-    The incoming and outgoing part of a thread block form a group, which shares a channel: that of
-    the producer if it is below `limit` and free, otherwise the lowest free one. The first result is
-    the channel of each part, int64, or None if the channels do not suffice. The second one, valid
-    in both cases, lists the lanes with a block that cannot use one channel for both directions.
+    The incoming and the outgoing part of a block must have one channel; such parts form groups. A
+    group gets the producer's channel of its first part if that is below `limit` and free, otherwise
+    the lowest free one. Returns (channel of each part, int64, or None if the channels do not
+    suffice; lanes with a block whose two parts cannot share a channel, ascending). The second is
+    valid in both cases; channels are assigned as if such blocks had no restriction.
     """
     groups, conflicting_blocks = _group_connections(blocks)
     # Reported even if channels do not suffice: separating comes first.

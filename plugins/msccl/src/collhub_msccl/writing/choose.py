@@ -73,18 +73,17 @@ class ChosenProgram:
 
     @property
     def cost(self) -> tuple[bool, bool, int, int, int]:
-        """Return the key by which programs are compared; a lower one is better.
+        """Return the key by which programs are compared; the lowest is best.
 
         Its entries, in order:
 
-        - whether the program can deadlock at some size, or has more than 64 thread blocks on a rank
+        - whether the program can deadlock at some size, or has more than `RESIDENT_BLOCKS` thread
+          blocks on a rank
         - whether it uses more channels than requested
-        - the product of makespan, executed steps and both simulated link times
+        - the product of makespan, executed steps and both simulated link times; all factors have
+          equal weight, because no model has the cost of a step or of memory
         - the makespan (time without contention, in units of data)
         - the maximum number of thread blocks of a rank
-
-        The product gives all factors equal weight, because no model has the cost of a step or of
-        memory.
         """
         figures = self.figures
         is_limited = self.safety.min_units != 1 or figures.blocks > RESIDENT_BLOCKS
@@ -109,16 +108,18 @@ class WritingTask:
 
 
 def choose_program(task: WritingTask, *, is_first: bool = False) -> ChosenProgram:
-    """Choose the best program (assignment of steps to thread blocks) among all attempts.
+    """Choose the best program (assignment of steps to thread blocks) for an algorithm and a
+    runtime.
 
     The first attempt with the producer's thread blocks that gives a program is returned. Otherwise
-    attempts with new thread blocks are made, and the program with the lowest `cost` wins; the first
-    of equal ones. A program is safe if it cannot deadlock at any size and has at most 64 thread
-    blocks on a rank. If an attempt marked `limits_time` gives a safe program, programs with a
-    longer makespan are excluded. Once there is a safe program, the attempts end if `is_first` is
-    True, if the attempt is marked `is_enough`, or if there are more than 2^14 steps. Raises
-    `InputError` if no attempt gives a program: `fifo-deadlock` if one deadlocks at every size,
-    otherwise `runtime-limit` with the exceeded limit.
+    attempts with new thread blocks are made, and the program with the lowest `cost` wins, the first
+    of equal ones. If an attempt marked `limits_time` gives a safe program (no deadlock at any size,
+    at most `RESIDENT_BLOCKS` thread blocks on a rank), programs with a longer makespan are
+    excluded. Once there is a safe program, attempts end if `is_first`, if the attempt is marked
+    `is_enough`, or if there are more than `_MAX_ROWS_FOR_ALL_ATTEMPTS` steps.
+
+    Raises `InputError` if no attempt gives a program: `fifo-deadlock` if one deadlocks at every
+    size, otherwise `runtime-limit` with the last exceeded limit; and the errors of `build_draft`.
     """
     full = cut_counts(build_draft(task.algorithm, with_control=True), MAX_COUNT)
     chooser = _Chooser(task)
@@ -164,13 +165,13 @@ class _Chooser:
         self._source_blocks = int(np.bincount(ranks).max(initial=0))
 
     def try_attempt(self, attempt: Attempt) -> ChosenProgram | None:
-        """Build and evaluate the program of an attempt.
+        """Build and evaluate the program of an attempt; None if there is none.
 
-        Returns None if the program exceeds a limit or deadlocks at every size; the reason is stored
-        for `build_error`. Safety and times are computed from the program as the reader would read
-        it. Scratch is allocated again if the attempt has new thread blocks or the task requests it.
-        `has_channels` of the result is False if the program uses more channels than the task
-        permits.
+        None if the program exceeds a limit or deadlocks at every size; the reason is stored for
+        `build_error`. Safety and times are computed from the program as the reader reads it,
+        without completed data dependencies. Scratch is allocated again if the attempt has new
+        thread blocks or the task requests it. `has_channels` of the result is False if the program
+        uses more channels than the task permits.
         """
         task = self._task
         # New thread blocks change the order of execution, so scratch must be allocated again.
@@ -252,11 +253,11 @@ def _iterate_new(task: WritingTask, draft: StepDraft) -> Iterator[Attempt]:
     """Yield attempts with new thread blocks, in the order in which they should be tried.
 
     - list scheduling with the FIFO capacity of the protocol
-    - the assignment of the public compiler, only if the task does not request a number of channels
-      and the draft has at most 2^14 rows
-    - joined lanes
+    - the assignment of MSCCLang's public compiler, only if the task requests no number of channels
+      and the draft has at most `_MAX_ROWS_FOR_ALL_ATTEMPTS` rows
+    - one thread block for several connections of a rank (`_iterate_joined`)
     - list scheduling with a capacity of one message
-    - joined lanes with shared blocks, with and then without merging of reductions
+    - `_iterate_joined` with `is_tight`, first with and then without merging of reductions
 
     Each attempt is built when it is requested.
     """
@@ -276,11 +277,11 @@ def _iterate_distributed(task: WritingTask, draft: StepDraft, capacity: int) -> 
 
     `capacity`: transfers that a connection holds. The first attempt of a kind lets steps finish as
     early as possible, the second one uses few new blocks. An attempt that the limits do not permit
-    is omitted. A rank gets at most 64 thread blocks, or the runtime's limit if that is lower.
-    Channels are chosen freely only if the task gives their number. The kinds are tried in the order
-    ALL, PROMPT, NONE, or reversed if the steps of a rank fill more than half of its blocks; only
-    NONE if the runtime has no fused steps. Kinds that fuse the same pairs as an earlier kind are
-    skipped.
+    is omitted. A rank gets at most `RESIDENT_BLOCKS` thread blocks, or the runtime's limit if that
+    is lower. Channels are chosen freely only if the task gives their number. The kinds are tried in
+    the order of `Fusing`, or reversed if the steps of a rank fill more than half of its blocks;
+    only NONE if the runtime has no fused steps. A kind that fuses the same pairs as an earlier one
+    is skipped.
     """
     limits = task.limits
     channels = limits.max_channels if task.channels is None else task.channels
@@ -369,8 +370,9 @@ def _compute_latency(task: WritingTask) -> int:
 def _draft_without_reuse(algorithm: Algorithm) -> StepDraft | None:
     """Return the steps with data dependencies only, and with separate scratch for every value.
 
-    Steps are cut to at most `MAX_COUNT` units. None if values cannot be renamed, or if the
-    algorithm or the result fails verification.
+    Without reused scratch, fewer steps must wait for each other. Steps are cut to at most
+    `MAX_COUNT` units. None if values cannot be renamed, or if the algorithm or the result fails
+    verification. Raises the errors of `build_draft`.
     """
     renamed = rename_scratch_values(algorithm)
     if renamed is None or not verify(algorithm).ok or not verify(renamed).ok:

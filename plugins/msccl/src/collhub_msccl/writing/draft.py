@@ -86,9 +86,10 @@ class StepDraft:
     def connections(self) -> tuple[Int64Array, Int64Array]:
         """Return the connection of each row, and the table of connections.
 
-        The first result is int64 per row, the row number in the table, or -1 for local rows. The
-        table is int64[connections, 3] with the columns source, destination and channel, in
-        ascending order.
+        The first result is int64 per row: the row number in the table, or -1 for local rows
+        (without a partner). The table is int64[connections, 3] with the columns source, destination
+        and channel, in ascending order; a connection has all sends and receives with these three
+        values.
         """
         rows = np.flatnonzero(self.partner >= 0)
         is_send = self.sends[rows]
@@ -136,8 +137,8 @@ def build_draft(algorithm: Algorithm, with_control: bool) -> StepDraft:
 
     `with_control`: include the program order in the dependencies; otherwise only data dependencies
     count. `partner` of a row is the other row of its message, -1 for local steps. Raises
-    `InputError` for a timing-only trace (`timing-only`), for COMPUTE steps (`opaque-step`), for
-    unmatched messages, and for regions outside their buffers.
+    `InputError` for a timing-only trace (`timing-only`), for COMPUTE steps (`opaque-step`), and
+    with all findings for unmatched messages and for regions outside their buffers.
     """
     steps = algorithm.steps
     findings = Findings(algorithm.provenance.source_name or None)
@@ -180,9 +181,9 @@ def cut_counts(draft: StepDraft, max_count: int) -> StepDraft:
     """Split the steps of more than `max_count` units; return the same draft if there are none.
 
     The parts of a step are consecutive rows; all but the last have `max_count` units, and each
-    waits for the one before. Part k of a send that forwards received data waits for part k of its
-    receive only, so that the two can be fused. All other steps wait for all parts of their
-    predecessors.
+    waits for the one before. Part k of a send that forwards exactly what a receive wrote, and
+    depends on it, waits for part k of the receive only, so that the two can be fused. All other
+    steps wait for the last part of each predecessor, in their first part.
     """
     chunk_counts = -(-draft.count // max_count)
     if not len(draft) or int(chunk_counts.max()) <= 1:
@@ -261,11 +262,12 @@ def arrange(
 ) -> Arrangement | None:
     """Find an order of execution of all rows, and decide which rows are fused into others.
 
-    The order respects dependencies, messages, the order of each connection, and the pairs
-    (`parents`, `children`). `fusable`: (row, row that may be fused into it). A pair is fused unless
-    that would close a cycle of waits. Returns None if there is no order. Method: sort topologically
-    with each fused pair as one node; if there is a cycle, stop fusing the pairs that are in or
-    between cycles, and repeat. Each round is linear in the pairs.
+    The order respects dependencies, messages (receive after send), the order of each connection,
+    and the pairs (`parents`, `children`). `fusable`: (rows, row that may be fused into each). A
+    pair is fused unless that would close a cycle of waits. The result has the position of every row
+    (that of the first row for a fused one) and the row into which it is fused, or -1. None if there
+    is no order. Method: sort topologically with each fused pair as one node; if there is a cycle,
+    stop fusing the pairs that are in or between cycles, and repeat.
     """
     sends = np.flatnonzero(draft.sends)
     receives = draft.partner[sends]
@@ -327,11 +329,13 @@ def _find_connection_order(draft: StepDraft) -> Edges:
 
 
 def find_forwarded_sums(draft: StepDraft, arrangement: Arrangement) -> BoolArray:
-    """Return which reducing receives need not store their sum, because only the fused send uses it.
+    """Return which reducing receives need not store their sum, because only their fused send uses
+    it.
 
-    bool[rows]. The sum must be written to SCRATCH, and no other step may access its units, except
-    for other sums of this kind. A candidate whose units are accessed by another step is removed;
-    its units then count as accessed, so this is repeated until no candidate is removed.
+    The result is bool[rows]; such a step becomes `rrs`. The sum must be written to SCRATCH, and no
+    other step may access its units, except for other sums of this kind. A candidate whose units are
+    accessed otherwise, or read as the operand of a reducing receive, is removed; its own units then
+    count as accessed, so this is repeated until no candidate is removed.
     """
     # Candidates: reducing receives into SCRATCH with a fused send.
     send = np.flatnonzero(arrangement.fused_into >= 0)

@@ -67,14 +67,15 @@ def emit(
     memory: Memory,
     has_fused_steps: bool,
 ) -> ThreadBlockProgram:
-    """Convert rows to the steps of a file, in the order of execution within each thread block.
+    """Convert the rows of a draft to the steps of a file, in the order of execution within each
+    thread block.
 
     A receive with a fused send becomes `rcs`. A reducing receive with a fused send becomes `rrcs`,
     or `rrs` if only the send uses the sum, which is then not stored. Without `has_fused_steps`, a
-    reducing receive becomes several steps. Later reductions of a chain follow the first. Waits
-    become dependencies of steps, and further waits nops. With `memory.is_compact` scratch is
-    allocated again; otherwise each rank has its declared scratch, or what the steps use if that is
-    more. The limits of the runtime are not checked.
+    reducing receive becomes several steps. Reductions that are fused into an earlier one follow it
+    as separate steps. Waits become dependencies of steps, and further waits nops before them. With
+    `memory.is_compact` scratch is allocated again; otherwise each rank has its declared scratch, or
+    what the steps use if that is more. The limits of the runtime are not checked.
     """
     # Heads: the first row of every step. Within a thread block, document order is the order of
     # execution.
@@ -182,10 +183,10 @@ def _append_reductions(
 def _append_waits(steps: Steps, knowledge: Knowledge) -> Steps:
     """Add the waits of steps: a column `wait`, and a nop for each further wait of a step.
 
-    A step of the file can wait for one step only. `wait` is the number of the step (before this
-    function) for which it waits, or -1. A step with several waits gets the one with the highest
-    parent; each other wait is on a nop before it. If a step became several, the first one waits.
-    The result is sorted by original step, nops first.
+    A step of the file can wait for one step only. `wait` is the number (in `knowledge`, before this
+    function) of the step for which it waits, or -1. A step with several waits gets the one with the
+    highest number; each other wait is on a nop before it. If a step became several, only the first
+    one waits. The result is sorted by original step, nops first.
     """
     parents, children = knowledge.parents, knowledge.children
     # The last wait of a step precedes the first wait of the next step.

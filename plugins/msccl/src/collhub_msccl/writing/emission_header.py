@@ -51,9 +51,9 @@ class Target:
         """Build the attributes of `<algo>` for a program, as texts in the order of the file.
 
         `largest`: size in bytes of the largest call, None for no limit. For a runtime with both
-        modes, `outofplace` is added, and a `maxBytes` of 0 means no limit. For the other runtime,
-        which excludes `maxBytes` itself, `maxBytes` is `largest` + 1, or the runtime's default
-        without a limit, and an imported `nthreads` other than 0 is kept.
+        modes, `outofplace` is added, and `maxBytes` is `largest`, or 0 for no limit. For other
+        runtimes, which exclude `maxBytes` itself, it is `largest` + 1, or the runtime's default
+        `DEFAULT_MAX_BYTES` without a limit, and an imported `nthreads` above 0 is kept.
         """
         written: dict[str, str | int] = {
             "name": self.name,
@@ -97,8 +97,10 @@ def choose_target(algorithm: Algorithm, options: WriteOptions) -> Target:
     Each value comes from the options, otherwise from the imported file (the `<algo>` attributes in
     the extension `msccl`), otherwise from a default. The runtime is never imported: without the
     option it is `msccl` for a custom collective whose name `executor` does not know, otherwise
-    `executor`. The protocol is Simple if none is given or it is unknown. Raises `UsageError` for
-    options, and `InputError` for algorithms, that the runtime does not support.
+    `executor`. A protocol that is missing or unknown becomes Simple. Raises `UsageError` for
+    options that the runtime or the collective does not support and for contradictory sizes, and
+    `InputError` for algorithms that the runtime does not support (`unknown-collective`,
+    `runtime-limit`).
     """
     # Attributes of `<algo>` stored by the reader of this plugin.
     extension = algorithm.extensions.get("msccl")
@@ -139,10 +141,11 @@ def compute_largest_size(
 ) -> int | None:
     """Return the maximum size in bytes for which the file may be used; None for no limit.
 
-    It is the requested limit, reduced to the sizes without deadlock: a transfer moves as many
-    chunks as fit into a slice, so in larger calls a step takes more transfers, which can fill the
-    FIFOs. Raises `InputError` (`size-range`) if this is below the minimum size of the file (at
-    least 1 byte).
+    It is the target's limit, reduced to the sizes without deadlock: a transfer moves as many chunks
+    as fit into a slice, so in larger calls a step takes more transfers, which can fill the FIFOs.
+    If `safety.min_units` is above 1, that many chunks must fit into a slice of the protocol. Raises
+    `InputError` (`size-range`) if the result is below the minimum size of the file (at least 1
+    byte).
     """
     largest = target.max_bytes
     if safety.min_units is not None and safety.min_units > 1:

@@ -36,8 +36,9 @@ def build_program(
 ) -> ThreadBlockProgram:
     """Build the program of all ranks: number the steps, and convert waits to attributes.
 
-    The column `wait` of `steps` has the row for whose last step a step waits, or -1. A wait becomes
-    `depid` and `deps` of that step, which gets `hasdep`. `hasdep` is also set where it prevents a
+    The column `wait` of `steps` has the original step (see `knowledge`) for which a step waits, or
+    -1. It becomes `depid` and `deps`, the thread block and the number in it of the last step that
+    came from this original step; that one gets `hasdep`. `hasdep` is also set where it prevents a
     fusion of reductions that the runtimes would add. `sizes`: `i_chunks`, `o_chunks` and `s_chunks`
     of every rank. Thread blocks are numbered from 0 on each rank, and steps from 0 in each block.
     Lines are those of the file that `format_xml` writes.
@@ -92,11 +93,13 @@ def _find_unwanted_fusions(
     depid: Int64Array,
     has_dependents: BoolArray,
 ) -> BoolArray:
-    """Return a mask of the `re` steps that need `hasdep` only to prevent a fusion.
+    """Return a mask of the `re` steps that need `hasdep` only to prevent a fusion: bool per step.
 
-    Without it the runtimes would fuse the step with the next `re`, although the two must not be
-    fused, or with more than 16 operands in the chain. `columns`: columns of the file. `depid`,
-    `has_dependents`: attributes that the waits require.
+    The runtimes fuse consecutive `re` steps of a thread block with the same destination if the
+    first has no `hasdep` and the second no wait. A step needs the flag if it would be fused with
+    the next one although they must not be (`is_fusable_pair`), or if the chain has reached
+    `MAX_OPERANDS` operands. `columns`: columns of the file. `depid`, `has_dependents`: attributes
+    that the waits require; the flags that these already have are not repeated.
     """
     reductions = np.flatnonzero(columns["type"] == StepType.REDUCE)
     first, second = reductions[:-1], reductions[1:]
@@ -256,13 +259,14 @@ def find_waits(
     step_of_row: Int64Array,
     edges: Edges,
 ) -> Knowledge:
-    """Find the waits that must be written, not implied by other waits or by the order in blocks.
+    """Find the waits between thread blocks that must be written.
 
     `block`, `ordinal`, `time`: for each step its thread block, its position in it, and its position
     in the order of execution. `step_of_row`: step of each row. `edges`: pairs of rows that must
-    keep their order. A step waits for at most one step of each other block, the last required one.
-    The pairs of the result are sorted by waiting step, then by the other step. It also has, for
-    every block, which steps of other blocks are known to be finished at each step.
+    keep their order. A wait is left out if the order within a block or other waits imply it; a step
+    waits for at most one step of each other block, the last required one. The pairs (parent, child)
+    of the result are sorted by waiting step, then by the other step. It also has, for every block,
+    which steps of other blocks are known to be finished at each step.
     """
     parents, children = step_of_row[edges[0]], step_of_row[edges[1]]
     # Order within a block needs no wait.

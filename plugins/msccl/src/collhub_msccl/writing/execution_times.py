@@ -105,11 +105,11 @@ def compute_block_figures(program: ThreadBlockProgram) -> BlockFigures:
 
 
 def compute_begin_times(duration: Int64Array, ends: Edges, messages: Edges) -> Int64Array:
-    """Return the earliest time at which each step can begin, int64, in units of `duration`.
+    """Return the earliest time at which each step can begin: int64, in units of `duration`.
 
-    `ends`: pairs (step, step that begins after its end). `messages`: pairs (sending step, receiving
-    step); a receive begins no earlier than its send begins. A step without predecessors begins at
-    0.
+    `duration`: int64 per step. `ends`: pairs (steps, steps that begin after their end). `messages`:
+    pairs (sending steps, receiving steps); a receive begins no earlier than its send begins. A step
+    without predecessors begins at 0. The pairs must have no cycle (not checked).
     """
     parents = np.concatenate([ends[0], messages[0]])
     children = np.concatenate([ends[1], messages[1]])
@@ -131,12 +131,12 @@ _LATENCIES = _BUFFER_TIME >> 1, _BUFFER_TIME >> 10
 
 
 def compute_link_times(algorithm: Algorithm) -> tuple[int, ...]:
-    """Simulate a small and a large call; return the time of each.
+    """Simulate a small and a large call on links that messages share; return the time of each.
 
-    The unit is 2^-30 of the time that a link is occupied by one full buffer. The calls differ only
-    in the latency of links, given by `_LATENCIES`: half of that time for the small call, 2^-10 of
-    it for the large one. The lanes of `algorithm` are thread blocks; their order must be part of
-    the control dependencies.
+    Each rank has one link to a switch and one back. The unit is 2^-30 of the time in which one full
+    buffer crosses a link. The calls differ only in the latency of links, given by `_LATENCIES`:
+    half of that time for the small call, 2^-10 of it for the large one. The lanes of `algorithm`
+    are thread blocks; their order must be part of the control dependencies (not checked).
     """
     steps = _list_steps(algorithm)
     return tuple(_LinkRun(steps, latency).simulate() for latency in _LATENCIES)
@@ -207,11 +207,13 @@ class _LinkRun:
         self._arrived = [False] * len(steps.rank)
 
     def simulate(self) -> int:
-        """Run the simulation once and return the time at which the last step finishes.
+        """Run the simulation and return the time at which the last message arrives; 0 without
+        messages.
 
-        A message crosses the link out of its sender, then the link into its receiver. Each link
-        carries one message at a time, in the order in which messages reach it. Local steps take no
-        time.
+        A message crosses the link out of its sender, then the link into its receiver; its send step
+        ends on arrival. Each link carries one message at a time, in the order in which messages
+        reach it. Local steps take no time. Steps that wait forever are ignored. May be called once
+        per object.
         """
         self._start_ready_steps()
         while self._events:

@@ -121,10 +121,11 @@ def place_chains(
 ) -> Placement | None:
     """Choose the thread block and the channel of every row; None if the limits do not permit it.
 
-    A chain is a message with all messages that forward it, and gets one channel; a local step is a
-    chain of its own. Chains that begin earlier are placed first, and of those that begin at the
-    same time the one with the longest remaining work. `begin`: for each node (step of the file) its
-    begin if it had a separate block but shared links. Local rows have channel 0.
+    A node is a step of the file. A chain is a message with all messages that forward it, and gets
+    one channel; a local step is a chain of its own. Chains that begin earlier are placed first, and
+    of those that begin at the same time the one with the longest remaining work. `begin`: for each
+    node its begin if it had a separate block but shared links. Local rows have channel 0. Blocks of
+    all ranks are numbered from 0 in the order of creation.
     """
     placer = _Placer(graph, begin, limits)
     # Chains are placed in the order in which they begin; on a tie the longest remaining work first.
@@ -289,8 +290,10 @@ class _Placer:
         `begin`: earliest begin of the node. One block is used if `_is_one_block` permits it.
         Otherwise one block receives and stores the data, and another one then sends it; each takes
         the full duration of the node, and `trial.parted` increases by 1. Delays by busy blocks are
-        added to `trial.waits`. Changes of blocks are recorded in the ledger, so they can be undone.
-        The result is the begin of the step that sends, or of the only step.
+        added to `trial.waits`; `trial.finish` (with `is_sparing`, the end of all work that depends
+        on the node), `finish_times` and `sides` are extended. Changes of blocks are recorded in the
+        ledger, so they can be undone. The result is the begin of the step that sends, or of the
+        only step.
         """
         # Blocks that own the sides of the node's connections, NONE if there is none yet.
         graph, rank = self._graph, self._graph.rank[node]

@@ -183,9 +183,9 @@ class _Lifetime:
         ordinal: int,
         time: int,
     ) -> None:
-        """Include an access by step `ordinal` of thread block `block` at `time`.
+        """Include an access by step number `ordinal` of thread block `block` at `time`.
 
-        The first and the last ordinal of each block and the earliest time are kept.
+        The lifetime keeps the first and the last step number of each block, and the earliest time.
         """
         self.first[block] = min(ordinal, self.first.get(block, ordinal))
         self.last[block] = max(ordinal, self.last.get(block, ordinal))
@@ -221,10 +221,10 @@ def _find_free_range(
     """Return the smallest scratch range that a new segment may reuse, or None.
 
     A range must have at least `size` units, and every last access to its current segment must be
-    known to precede every first access of the new one. `first`: for each thread block, the ordinal
-    of its first access to the new segment. At most the 64 smallest ranges of sufficient size are
-    examined (at equal sizes the lowest starts first), so None may be returned although a larger one
-    is free.
+    known to precede every first access of the new one. `first`: for each thread block, the number
+    of the step in it that accesses the new segment first. At most the `_MAX_RANGES_TRIED` smallest
+    ranges of sufficient size are examined (at equal sizes the lowest starts first), so None may be
+    returned although a larger one is free.
     """
     fitting = [memory_range for memory_range in ranges if memory_range.size >= size]
     fitting.sort(key=lambda memory_range: (memory_range.size, memory_range.start))
@@ -239,12 +239,14 @@ def _find_free_range(
 
 
 def rename_scratch_values(algorithm: Algorithm) -> Algorithm | None:
-    """Return the algorithm with a separate scratch location for every value.
+    """Return the algorithm with a separate scratch location for every value, so that steps wait
+    less.
 
     The data dependencies are computed again: dependencies between steps that share no scratch
-    location are kept, and conflicting steps are ordered by row. This is correct if the algorithm
-    orders all conflicting steps. Control dependencies are dropped. None if there are too many
-    accesses to analyse.
+    location are kept, and in the new memory conflicting steps are ordered by row number. This is
+    correct if the algorithm orders all conflicting steps and its rows are in a possible order.
+    Control dependencies are dropped. None if there are too many accesses to analyse. The argument
+    is not changed.
     """
     columns = {name: getattr(algorithm.steps, name) for name in COLUMN_DTYPES}
     accesses = _find_accesses(columns)

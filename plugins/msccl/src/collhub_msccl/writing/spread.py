@@ -71,11 +71,11 @@ class Fusing(Enum):
 
 
 def find_fusable_pairs(draft: StepDraft, is_free: bool, fusing: Fusing, latency: int) -> Edges:
-    """Find the pairs (row, later row) that may be fused into one step.
+    """Find the pairs (row, later row) that may be fused into one step of the file, as two arrays.
 
     - Reductions: (first row of a chain, each later row), for any `fusing`.
-    - Forwarding: (receive, the send on the same channel that forwards its data), each row in at
-      most one pair; none if `fusing` is NONE.
+    - Forwarding: (receive, the send on the same channel that forwards its data and depends on it),
+      each row in at most one pair; none if `fusing` is NONE.
 
     With PROMPT, fusions that delay another step are omitted, unless the steps have no possible
     order without fusions: then all pairs are returned. `is_free`: channels are not assigned yet.
@@ -142,11 +142,12 @@ class DistributionOptions:
 def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Distribution | None:
     """Choose channels and thread blocks for all rows, and their order, by list scheduling.
 
-    Chains of steps are first placed on blocks whose two sides are related; if that exceeds the
-    limits, unrelated sides may share a block. Returns None if this fails too, or if the pairs to
-    fuse (`joined`) make the order of rows circular. Pairs whose rows are on different blocks are
-    not fused. If the scheduler cannot finish because all connections are full (of `capacity`
-    transfers), the rows keep their order. The argument is not changed.
+    Messages with those that forward them are first placed on blocks that send only what they
+    receive; if that exceeds the limits, unrelated sides may share a block. Returns None if this
+    fails too, or if there is no order with the pairs to fuse (`joined`). Pairs whose rows are on
+    different blocks are not fused. If the scheduler cannot finish because all connections are full
+    (of `capacity` transfers), the rows keep their order and the lanes are marked as not ordered.
+    The argument is not changed.
     """
     limits = distribution.limits
     ideal = arrange_freely(draft, distribution.joined, limits.is_free)

@@ -36,7 +36,8 @@ class Lanes:
     def find_program_order(self) -> Edges:
         """Return the pairs (row, next row) in each lane of the producer, as two arrays.
 
-        Both are empty if the lanes are new, because these do not have an order yet.
+        A lane is the sequence of steps of one future thread block. Both arrays are empty if the
+        lanes are new, because these do not have an order yet.
         """
         if not self.is_given:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -54,10 +55,12 @@ class Lanes:
         return match_one_to_one(first[is_pair], second[is_pair])
 
     def find_chains(self, draft: StepDraft, fused: Edges) -> Edges:
-        """Return the pairs (first reduction, later reduction) of one lane that may be fused.
+        """Return the pairs (first reduction, later reduction) of one lane that may be executed in
+        one pass.
 
-        `fused`: (receive, send) pairs that are one step. In lanes of the producer, only fusions
-        that delay no step are returned; if the steps have no order, this is not checked.
+        A lane is the sequence of steps of one future thread block. `fused`: (receive, send) pairs
+        that are one step. In lanes of the producer only adjacent rows count, and only fusions that
+        delay no step are returned; if the steps have no order, the delay is not checked.
         """
         times = self._compute_times(draft, fused) if self.is_given else None
         return find_reduction_chains(draft, *self._find_consecutive(draft), times)
@@ -145,14 +148,15 @@ def assign_lanes(
     is_merging: bool = True,
     forwarded: Edges | None = None,
 ) -> Lanes:
-    """Assign a lane (future thread block) to every row.
+    """Assign a lane (future thread block) to every row; rows of a lane are on one rank.
 
     Each side of a connection is a lane. An incoming and an outgoing connection of a rank are joined
     to one lane if messages of the first provide the data of the second; those with most such
     messages first, and each connection at most once. `forwarded`: the (receive, send) pairs that
     count for this; None means all. `is_tight`: unrelated connections of a rank and channel are
     joined too, to have few lanes. Local steps get the lane of a predecessor, otherwise of a
-    successor. `is_merging`: reductions that can be fused get the same lane.
+    successor, else a lane of their rank. `is_merging`: reductions that can be fused get the same
+    lane.
     """
     connection, _ = draft.connections
     fed = draft.find_forwarding() if forwarded is None else forwarded

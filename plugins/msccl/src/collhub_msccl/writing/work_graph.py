@@ -237,12 +237,13 @@ class ListScheduler:
         self.begin = [0] * len(graph)
 
     def schedule(self) -> list[int] | None:
-        """Order all nodes (steps) by list scheduling; return them in the order in which they begin.
+        """Order all nodes (steps of the file) by list scheduling; return them in the order in which
+        they begin.
 
         Stores the times in `begin`. Of the nodes whose predecessors have finished, the one that can
-        begin first is taken; at equal times by `_get_priority`. A node blocked by its connections
-        waits until a message is received on them. Returns None if full connections block all
-        remaining nodes. May be called once per object.
+        begin first is taken; at equal times by `_get_priority`. A node whose connection is full, or
+        whose message is not the oldest of its connection, waits until a message is received on it.
+        Returns None if such connections block all remaining nodes. May be called once per object.
 
         Nodes that wait for the same resource (a block, or a link into or out of a rank) are stored
         there by priority, and only the first of them is in the queue. Otherwise every use of a link
@@ -275,19 +276,20 @@ class ListScheduler:
         return order if len(order) == len(self._graph) else None
 
     def _queue_node(self, node: int) -> None:
-        """Add a node whose predecessors have finished to the queue.
+        """Add a node (step) whose predecessors have finished to the queue.
 
-        The queue is ordered by the earliest time at which the resources permit the node to begin,
-        then by priority.
+        The queue is ordered by the earliest time at which its block and links permit the node to
+        begin, then by priority.
         """
         earliest, _ = self._compute_earliest(node)
         heapq.heappush(self._queue, (earliest, *self._get_priority(node), _NO_RESOURCE))
 
     def _get_priority(self, node: int) -> tuple[int, int, int]:
-        """Return the key that orders nodes that can begin at the same time; the lowest is first.
+        """Return the key that orders nodes (steps) that can begin at the same time; the lowest is
+        first.
 
-        Its entries: the longest remaining work first, then the smaller distance between the ranks,
-        then the lower number of the node.
+        Its entries: minus the longest remaining work, the distance between the rank and the rank to
+        which it sends (`get_rank_distance`), the number of the node.
         """
         graph = self._graph
         return -graph.tail[node], graph.get_rank_distance(node), node
