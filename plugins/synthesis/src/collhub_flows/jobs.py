@@ -61,7 +61,7 @@ class FlowPaths:
 
     Path p transfers `units[p]` units of share `share[p]` on `arcs[indptr[p]:indptr[p + 1]]`.
     `share` ascends; the units of each share add up to `share_units` times its parts. `is_uneven`:
-    shares have different sizes.
+    shares have different sizes, or equal ones are divided like those of different sizes.
     """
 
     share: Int64Array
@@ -80,6 +80,8 @@ class FlowPaths:
         share_units: int,
         max_pieces: int,
         cost: Float64Array,
+        *,
+        is_fine: bool = False,
     ) -> FlowPaths:
         """Divide the flow of every share into paths with integer numbers of units, widest first.
 
@@ -88,6 +90,7 @@ class FlowPaths:
         - If shares have different sizes and there are no switches, more and narrower paths are
           considered. Up to `_MAX_BALANCED` paths are then divided anew for the minimum load of the
           busiest link. `cost` is the time of one share on every link.
+        - With `is_fine`, shares of equal sizes are divided as if they had different sizes.
         - The units of a share add up to `share_units` times the parts of the share.
         - A common divisor of all counts and `share_units` is removed, but only if each path can
           still be divided into `max_pieces` equal pieces.
@@ -98,7 +101,7 @@ class FlowPaths:
         all_arcs = np.arange(network.num_arcs)
         indptr, arcs = csr(network.destination, all_arcs, network.topology.num_npus)
         parts_of_shares = demand.parts_of_shares
-        is_uneven = bool(np.ptp(parts_of_shares))
+        is_uneven = is_fine or bool(np.ptp(parts_of_shares))
         # Messages contend at switches, which more balanced loads do not reduce.
         has_switches = network.topology.num_nodes > network.topology.num_npus
         is_balanced = is_uneven and not has_switches
@@ -136,8 +139,8 @@ class FlowPaths:
     def divide(self, maximum: int) -> tuple[Int64Array, Int64Array]:
         """Divide each path into at most `maximum` nearly equal pieces of at least one unit.
 
-        If the shares have different sizes, `maximum` is the mean number of pieces of a path
-        instead, so that all pieces have similar sizes. Returns path and units of every piece
+        With `is_uneven`, `maximum` is the mean number of pieces of a path instead, so that all
+        pieces have similar sizes. Returns path and units of every piece
         (int64), sorted by path. The units of a path's pieces add up to those of the path.
         """
         wanted = np.full(len(self.units), maximum)

@@ -33,7 +33,7 @@ class FlowOptions:
     pieces: int = option(
         OptionType.INT,
         0,
-        "pieces of a path's share (0: the fastest of 1, 2, 4 and 8)",
+        "pieces of a path's share (0: the fastest of 1 to 8; far from the bound up to 64)",
         minimum=0,
         maximum=240,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
@@ -41,6 +41,13 @@ _UNEVEN_LADDER = (1, 2, 4, 8, 16, 32)
 # Further means, for at most this number of jobs.
 _FINE_UNEVEN_LADDER = (64, 128)
 _MAX_FINE_JOBS = 150_000
+# Further means for equal shares, tried if the best time exceeds this ratio to the bound of the
+# flow. A schedule of them must be faster by this fraction to justify its messages.
+_FINE_LADDER = (16, 32, 64)
+_FINE_FROM_RATIO = 1.03
+_MIN_FINE_GAIN = 0.01
+# Units per share for these means: rounding adds at most a thousandth to the load of a link.
+_FINE_SHARE_UNITS = 960
 # Divisible by every count of the ladder; a unit is less than half a percent of a share.
 _SHARE_UNITS = 240
 # The next power of two: sizes of messages are mostly multiples of powers of two.
@@ -229,11 +236,12 @@ def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisRes
         options.pieces or _LADDER[-1],
         problem.cost_s,
     )
+    certificate = certify_flow(problem.network, problem.demand, flow, request)
     best = fastest_of(
-        _generate_candidates(problem, paths, options), lambda candidate: candidate.time_ns
+        _generate_all(problem, paths, flow, certificate.bound_ns, options),
+        lambda candidate: candidate.time_ns,
     )
     assert best is not None
-    certificate = certify_flow(problem.network, problem.demand, flow, request)
     bounds = {"flow": certificate.bound_ns}
     statistics: dict[str, JsonValue] = {
         "method": method,
@@ -308,10 +316,49 @@ def _compute_flow_at(
     return flow, f"approximate flow, {phases} phases"
 
 
+def _generate_all(
+    problem: _Problem, paths: FlowPaths, flow: Flow, bound_ns: int, options: FlowOptions
+) -> Iterator[_Candidate]:
+    """Yield simulated schedules of a few pieces per path, then faster ones of many pieces.
+
+    Many pieces are tried only if all of these hold: shares have equal sizes, neither the option
+    `pieces` nor the request limits them, the best time exceeds `_FINE_FROM_RATIO` times `bound_ns`,
+    the bound of the flow, and there are at most `_MAX_FINE_JOBS` jobs. A schedule of them is
+    yielded only if it is faster than the best one before by `_MIN_FINE_GAIN`.
+    """
+    ladder: tuple[int, ...] = (options.pieces,) if options.pieces else _LADDER
+    if paths.is_uneven and not options.pieces:
+        ladder = _UNEVEN_LADDER + _FINE_UNEVEN_LADDER
+    best_ns: int | None = None
+    for candidate in _generate_candidates(problem, paths, ladder):
+        best_ns = candidate.time_ns if best_ns is None else min(best_ns, candidate.time_ns)
+        yield candidate
+    assert best_ns is not None
+    is_limited = options.pieces or problem.request.units is not None or paths.is_uneven
+    if is_limited or best_ns <= _FINE_FROM_RATIO * bound_ns:
+        return
+    part_bytes = int(problem.request.collective_bytes / problem.demand.parts)
+    fine_paths = FlowPaths.of(
+        problem.network,
+        problem.demand,
+        flow,
+        min(_FINE_SHARE_UNITS, part_bytes),
+        _FINE_LADDER[-1],
+        problem.cost_s,
+        is_fine=True,
+    )
+    links_of_arcs = np.diff(problem.network.routes.indptr)
+    jobs_per_piece = int(links_of_arcs[fine_paths.arcs].sum())
+    ladder = tuple(pieces for pieces in _FINE_LADDER if pieces * jobs_per_piece <= _MAX_FINE_JOBS)
+    if not ladder:
+        return
+    for candidate in _generate_candidates(problem, fine_paths, ladder):
+        if candidate.time_ns <= (1 - _MIN_FINE_GAIN) * best_ns:
+            yield candidate
+
+
 def _generate_candidates(
-    problem: _Problem,
-    paths: FlowPaths,
-    options: FlowOptions,
+    problem: _Problem, paths: FlowPaths, ladder: Sequence[int]
 ) -> Iterator[_Candidate]:
     """Yield simulated schedules for all numbers of pieces, then a variant of the fastest one.
 
@@ -319,7 +366,7 @@ def _generate_candidates(
     other.
     """
     fastest: _Candidate | None = None
-    for candidate in _generate_by_pieces(problem, paths, options):
+    for candidate in _generate_by_pieces(problem, paths, ladder):
         if fastest is None or candidate.time_ns < fastest.time_ns:
             fastest = candidate
         yield candidate
@@ -329,12 +376,11 @@ def _generate_candidates(
 
 
 def _generate_by_pieces(
-    problem: _Problem, paths: FlowPaths, options: FlowOptions
+    problem: _Problem, paths: FlowPaths, ladder: Sequence[int]
 ) -> Iterator[_Candidate]:
     """Yield a simulated schedule per number of pieces, then schedules with improved orders.
 
-    The number of pieces is the option `pieces`, or each of `_LADDER` (for uneven shares
-    `_UNEVEN_LADDER` and `_FINE_UNEVEN_LADDER`). The ladder ends when the fastest time is within
+    The numbers of pieces are those of `ladder`. It ends when the fastest time is within
     `_GOOD_RATIO` of the bound or there are too many jobs; the first number is always used. Uneven
     shares start with the order by the progress of their paths.
 
@@ -345,9 +391,6 @@ def _generate_by_pieces(
     """
     topology = problem.request.topology
     has_switches, is_uneven = topology.num_nodes > topology.num_npus, paths.is_uneven
-    ladder: tuple[int, ...] = (options.pieces,) if options.pieces else _LADDER
-    if is_uneven and not options.pieces:
-        ladder = _UNEVEN_LADDER + _FINE_UNEVEN_LADDER
     trials: list[_Trial] = []
     for index, pieces in enumerate(ladder):
         problem.request.progress(0.5 + 0.5 * index / len(ladder), "schedules")
