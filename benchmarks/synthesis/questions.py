@@ -5,8 +5,9 @@
 Prints one row per question: time, ratio to the largest bound that holds for messages of any size,
 CPU seconds of `auto`, and with `--members` the fastest single synthesizer with the ratio of the
 time of `auto` to its time. Then geometric means and the bars: 1.02 on direct networks, 1.05 with
-switches, both for sizes from 64 MiB on; at most 10 CPU s per question; never slower than a member.
-Exit 1 if a bar is missed. The networks are those of `graphs.draw_networks`; kernels that were not
+switches, both for sizes from 64 MiB on; at most 10 CPU s per question; no member faster by more
+than 1 %, within which `auto` prefers the algorithm with the fewest messages. Exit 1 if a bar is
+missed. The networks are those of `graphs.draw_networks`; kernels that were not
 compiled before count for the first question that needs them.
 """
 
@@ -32,7 +33,7 @@ from hub_core.model import (
     format_time,
     parse_size,
 )
-from hub_core.plugin_api import Synthesizer
+from hub_core.plugin_api import TIE, Synthesizer
 
 _QUESTIONS = 81
 _SIZES = tuple(map(parse_size, ("1MiB", "64MiB", "1GiB", "64MiB")))
@@ -157,7 +158,7 @@ def _list_misses(answers: Sequence[Answer]) -> Iterator[str]:
         )
         if answer.cpu_s > _MAX_CPU_S:
             yield f"missed: {answer.cpu_s:.1f} CPU s for {question}"
-        if answer.ratio_to_member is not None and answer.ratio_to_member > 1:
+        if answer.ratio_to_member is not None and answer.ratio_to_member > 1 + TIE:
             percent = 100 * (answer.ratio_to_member - 1)
             yield f"missed: {percent:.1f} % slower than {answer.best_member}: {question}"
 
