@@ -238,11 +238,11 @@ class _ScheduleColumns:
         self._check(tag > _LARGEST_TAG, lines, "the tag is larger than 2^31 - 1")
 
     def _map_labels(self, names: Texts, lines: Int64Array) -> dict[bytes, int]:
-        """Map every label of a block to the row of its operation in the entire schedule.
+        """Map every label of a rank's block to the row of its operation in the entire schedule.
 
         `names` has the label of every operation of the block (empty for none), and `lines` its
-        line. Raises `InputError` (`goal-label`) for a label that occurs twice or is a keyword of
-        the grammar.
+        line. Raises `InputError` (`goal-label`), first at the line of a label that occurs twice,
+        then of the alphabetically first label that is a keyword of the grammar.
         """
         labels = {name: self._rows + row for row, name in enumerate(names) if name}
         if len(labels) < sum(map(bool, names)):

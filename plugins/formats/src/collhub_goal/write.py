@@ -130,13 +130,13 @@ def write_job(workload: Workload, options: NoOptions) -> WriteResult:
 
 
 def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -> GoalSchedule:
-    """Build the schedule of an algorithm for a collective of `size` bytes.
+    """Build the GOAL schedule of an algorithm for a collective of `size` bytes.
 
-    A step becomes one operation: a send, a recv, or for local work a calc with its time in ns. A
-    reducing receive becomes a recv followed by a calc, on which its successors depend. The tags are
-    those of `assign_tags`; cpu and nic follow the options. All dependencies become `requires`.
-    Raises `InputError` if sends and receives do not match, and `UsageError` if a message has more
-    than `MAX_BYTES` bytes.
+    A step becomes one operation: a send, a recv, or for local work a calc with its time in ns (its
+    own, else from the bandwidths of the options). A reducing receive becomes a recv followed by a
+    calc, on which its successors depend. The tags are those of `assign_tags`; cpu and nic follow
+    the options, -1 for none. All dependencies become `requires`. Raises `InputError` if sends and
+    receives do not match, and `UsageError` if a message has more than `MAX_BYTES` bytes.
     """
     steps = algorithm.steps
     # Bytes of every step, for `size` bytes in total.

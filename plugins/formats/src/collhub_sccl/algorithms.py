@@ -63,13 +63,13 @@ _CONSEQUENCES = {
 
 
 def read(source: Source, options: NoOptions) -> Algorithm:
-    """Read an algorithm of SCCL or TACCL; one unit is the content of one address.
+    """Read an algorithm of SCCL or TACCL; one unit is the content of one address of the file.
 
     The sends of a step read the data from before the step. In TACCL's dialect the sends of a step
     are also ordered by their times. A receive reduces if the collective reduces or, in TACCL's
-    dialect, if the send says so. If the file describes an undivided collective whose sends are
-    divided, the collective is divided in the same way. Raises `InputError` with the JSON path of
-    the first defect.
+    dialect, if the send says so. If the file describes a collective with undivided addresses, but
+    its sends divide them, the collective is divided in the same way. Raises `InputError` with the
+    JSON path of the first defect.
     """
     del options
     document = parse(source.content(), source.name)
@@ -191,12 +191,13 @@ class _StepReader:
         self._kind, self._root, self._parts = self._recognize_collective()
 
     def build_algorithm(self) -> Algorithm:
-        """Build the algorithm that performs the sends; each becomes a message of one unit.
+        """Build the algorithm that performs the sends of the document; each becomes a message of
+        one unit.
 
-        Every address of the recognized collective is divided into its parts, and a part is one
-        unit. Name, dialect, rounds and divisions of the document are stored in the extension
-        `EXTENSION`. Raises `InputError` for a send of an address that the collective does not have,
-        and the errors of `_build_transfers`.
+        An address is a share of the data of the recognized collective. It is divided into its
+        parts, and a part is one unit. Name, dialect, rounds and divisions of the document are
+        stored in the extension `EXTENSION`. Raises `InputError` for a send of an address that the
+        collective does not have, and the errors of `_build_transfers`.
         """
         document, ranks = self._document, self._document.ranks
         units = self._kind.traits.parts(ranks) * self._parts
@@ -263,12 +264,13 @@ class _StepReader:
     def _build_transfers(self) -> Transfers:
         """Return one transfer per send of the document, in the order of the file.
 
-        Each moves one chunk. Start and end are numbers: the distinct pairs (step, time) are
-        numbered in ascending order, and a transfer starts at the number of its pair and ends at the
-        next number. There is one link per ordered pair of ranks, and the window of every transfer
-        is 0. If the file states for each send whether it reduces, transfers follow it; otherwise
-        all reduce if the collective does. Raises `InputError` if a rank sends an address and
-        reduces into it at the same start, since simultaneous sends read old data.
+        Each moves one chunk. Start and end are numbers, no times: the distinct pairs (step, time)
+        are numbered in ascending order, and a transfer starts at the number of its pair and ends at
+        the next number. There is one link per ordered pair of ranks, and the window of every
+        transfer is 0 (it waits for its data only). If the file states for each send whether it
+        reduces, transfers follow it; otherwise all reduce if the collective does. Raises
+        `InputError` if a rank sends an address and reduces into it at the same start, since
+        simultaneous sends read old data.
         """
         document = self._document
         sends = document.sends

@@ -136,7 +136,8 @@ class _Units:
     per_s: float
 
     def to_bandwidth(self, beta: Value) -> float:
-        """Convert the time of a chunk, in units, to the bandwidth of a link in bytes per second.
+        """Convert the time of one chunk, in the profile's units of time, to a bandwidth in bytes
+        per second.
 
         Rates of at least 1e6 bytes/s are rounded to an integer. Raises `InputError` for a time that
         is not a positive number, or that gives a rate outside `_MIN_RATE`..`_MAX_RATE`.
@@ -318,11 +319,12 @@ def _round_number(value: float) -> float:
 
 
 def _build_sketch(machine: TacclMachine, hyperedges: str, chunks: int) -> dict[str, JsonValue]:
-    """Build the JSON object of a sketch for the solver.
+    """Build the JSON object of a sketch, which guides the search of TACCL's solver.
 
-    In a switched node all GPUs share one switch with the strategy `hyperedges`; any other node has
-    the strategy `none`. `chunks` is written as `input_chunkup`. With several nodes, the receivers
-    of every GPU in other nodes are added, and the nodes are declared symmetric.
+    In a node with a switch (`is_switched`) all GPUs share one switch with the strategy
+    `hyperedges`; any other node has the strategy `none`. `chunks` is written as `input_chunkup`.
+    With several nodes, the receivers of every GPU in other nodes are added, and the nodes are
+    declared symmetric.
     """
     gpus = machine.gpus_per_node
     all_gpus: list[JsonValue] = list(range(gpus))

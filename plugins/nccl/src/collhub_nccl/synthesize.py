@@ -235,9 +235,10 @@ def _limit_messages(plan: _Plan, request: SynthesisRequest) -> _Plan:
     """Return the plan with fewer chunks if needed; the number of chunks is at least 1.
 
     Each unit must have at least one byte, and the messages may be at most `_MAX_MESSAGES`. A
-    channel has one unit per rank for a ring without root and for NVLS, else one; each chunk divides
-    every unit. Raises `UsageError` if there are fewer bytes than units without chunks, and
-    `InputError` (`too-large`) if one chunk per channel already needs too many messages.
+    channel has one unit per rank for a ring without root and for NVLS, else one; each unit is cut
+    into `chunks`. The messages are 2 * channels * ranks per unit of a channel and chunk. Raises
+    `UsageError` if there are fewer bytes than units with one chunk, and `InputError` (`too-large`)
+    if one chunk already needs too many messages.
     """
     ranks = request.collective.num_ranks
     is_ring = plan.algorithm != "tree"

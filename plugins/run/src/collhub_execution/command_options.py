@@ -67,8 +67,8 @@ def run_options(function: Function) -> Function:
 def run_options_of(values: Mapping[str, Any]) -> RunOptions:
     """Convert the keyword values of a command with `run_options` to a `RunOptions` record.
 
-    `values` has one entry per field. The size is parsed from text such as `1M` to bytes; None
-    remains None. Raises `UsageError` for an invalid size.
+    `values` has exactly one entry per field. The size is parsed from text such as `1M` to bytes;
+    None remains None. Raises `UsageError` for an invalid size; other values are not checked.
     """
     # The only value that click passes as text.
     size = values["size"]

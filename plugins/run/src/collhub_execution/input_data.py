@@ -83,7 +83,7 @@ def element_type(name: str) -> np.dtype[Any]:
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Return whether values of this type are rounded: all types but integers, also bfloat16."""
+    """Return whether values of this type are rounded: False for integers, True for all others."""
     is_whole = np.issubdtype(dtype, np.integer)
     return not is_whole
 
@@ -91,7 +91,8 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
 def significand_bits(dtype: np.dtype[Any]) -> int:
     """Return the largest b such that all integers up to 2^b are exact in the type.
 
-    For integer types it is 8 * bytes - 1, the number of bits without the sign.
+    For integer types it is 8 * bytes - 1, the number of bits without the sign. Raises `KeyError`
+    for a floating-point type that is not in `_SIGNIFICANDS`.
     """
     if not is_floating(dtype):
         return 8 * dtype.itemsize - 1
@@ -112,12 +113,13 @@ def rounding_unit(dtype: np.dtype[Any]) -> float:
 
 
 def divide_averages(collective: Collective, outputs: Sequence[AnyArray]) -> tuple[AnyArray, ...]:
-    """Divide the sums in every rank's OUTPUT, so that they become averages.
+    """Divide the sums in every rank's OUTPUT, so that they become averages; return the arrays by
+    rank.
 
-    `outputs`: OUTPUT of every rank after a run that sums. For a reducing collective the divisor is
-    the number of ranks; for a custom contract, the number of contributions of each unit. For other
-    collectives, which only move data, the outputs are returned unchanged. Integers are rounded
-    towards zero.
+    `outputs`: OUTPUT of every rank after a run that sums; they are not changed. For a reducing
+    collective the divisor is the number of ranks; for a custom contract with an expected result,
+    the number of contributions of each unit. For other collectives, which only move data, the same
+    arrays are returned. Integers are rounded towards zero.
     """
     contract = collective.contract
     if contract is not None and contract.expected is not None:
@@ -130,12 +132,14 @@ def divide_averages(collective: Collective, outputs: Sequence[AnyArray]) -> tupl
 def exact_inputs(
     blocks: BlockCounts, elements: int, dtype: np.dtype[Any], op: ReduceOp
 ) -> tuple[Array, ...]:
-    """Return one input per rank of small integers whose reduction is exact in any order.
+    """Return one flat array per rank of small integers whose reduction is exact in any order.
 
-    So results can be compared bitwise. `elements`: number of elements per block. Sums stay at or
-    below 2^b, with b of `significand_bits`, up to 255 ranks in bfloat16, 2047 in float16 and 67 000
-    in float32. For products, the values are signed powers of two. Values differ between ranks and
-    positions; every call returns the same values.
+    So results can be compared bitwise. `blocks`: size of each rank's INPUT in blocks; `elements`:
+    number of elements per block. Values are 0 to a maximum that is at most `_LARGEST_VALUE`, and so
+    small that sums over all ranks stay exact: up to 255 ranks in bfloat16, 2047 in float16 and 67
+    000 in float32 (for more ranks the maximum is 1, and sums may be rounded). For products, the
+    values are 1, -1, and in the first `_DOUBLING_RANKS` ranks also 2 and -2. A rank has the same
+    values in every call; they repeat after `_TILE` elements.
     """
     limit = 1 << significand_bits(dtype)
     largest = max(1, min(_LARGEST_VALUE, limit // blocks.num_ranks))
@@ -184,8 +188,9 @@ def check_inputs(
 
     `inputs`: one array per rank, all of one dtype and with the same number of elements per block.
     They are not copied and stay writeable for the caller. A rank whose INPUT the collective does
-    not define gets a new array filled with `fill` instead. Raises `UsageError` for another number
-    of arrays, and for a wrong size or dtype.
+    not define (such as one that is not the root of a broadcast) gets a new array of the same size,
+    filled with `fill`. Raises `UsageError` for another number of arrays, and for a wrong size or
+    dtype.
     """
     if len(inputs) != blocks.num_ranks:
         message = f"{len(inputs)} inputs are given for {blocks.num_ranks} ranks"
@@ -201,9 +206,10 @@ def check_inputs(
 
 
 def are_results_exact(num_ranks: int, dtype: np.dtype[Any], op: ReduceOp) -> bool:
-    """Return whether the results of `exact_inputs` are exact for any order of reduction.
+    """Return whether reductions of `exact_inputs` over `num_ranks` ranks are exact in any order.
 
-    False for a sum or average over 2^b ranks or more, with b of `significand_bits`.
+    False for a sum or average over 2^b ranks or more, where b is `significand_bits` of the type.
+    True for other operators.
     """
     # Sums grow with the ranks; products of signs and few twos, minima and maxima do not.
     is_sum = op in (ReduceOp.SUM, ReduceOp.AVG)
@@ -228,7 +234,8 @@ def block_elements(
 def count_block_elements(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> int:
     """Return the number of elements per block, computed from the sizes of the inputs.
 
-    The largest number if inputs disagree; 1 if no rank has an INPUT.
+    It is the size of an input divided by its number of blocks, rounded down: the largest one if
+    inputs disagree; 1 if no rank has an INPUT.
     """
     sizes = blocks.inputs.tolist()
     # Ranks without INPUT, such as all but the root of a scatter, do not determine it.
@@ -241,9 +248,9 @@ def count_block_elements(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> int
 def choose_background(dtype: np.dtype[Any], op: ReduceOp) -> np.generic:
     """Return the value with which undefined memory is filled, so that its use makes a result wrong.
 
-    Every reduction with this value gives this value again. It is the lowest value of the type for
-    MIN and the highest for MAX (infinities for floating-point types). All other operators use NaN,
-    or for integers a constant that results do not contain by accident.
+    It is the lowest value of the type for MIN and the highest for MAX (infinities for
+    floating-point types), which win every reduction. All other operators use NaN, or for integers a
+    constant that results do not contain by accident.
     """
     if op is ReduceOp.MIN:
         value = float("-inf") if is_floating(dtype) else np.iinfo(dtype).min
@@ -299,8 +306,9 @@ def _repeat_tiles(
     """Create the input of every rank: the values of `make_tile`, repeated up to the rank's size.
 
     `make_tile(generator, rank)` draws a fixed number of values; drawing every element would take
-    longer than the run. `elements`: number of elements per block. The generator is seeded with the
-    rank only, so the data do not depend on the number of ranks.
+    longer than the run. `elements`: number of elements per block of `blocks`. The values are
+    converted to `dtype`. The generator is seeded with the rank only, so the data do not depend on
+    the number of ranks.
     """
     inputs = []
     for rank, size in enumerate((blocks.inputs * elements).tolist()):

@@ -126,7 +126,8 @@ class LoggedTimes:
 
     @property
     def has_native(self) -> bool:
-        """Return whether every rank has measured all runs of the library's collective.
+        """Return whether every rank has measured all runs of the communication library's own
+        collective.
 
         False if no such runs were requested. A time of 0 was not measured.
         """
@@ -179,9 +180,10 @@ class JobFolder:
     def _write_tasks(self, request: LevelledRequest) -> None:
         """Write one task file per rank, and store the inputs of all ranks in the shared arrays.
 
-        A task file contains no input data, but the range of the input in the shared array, in which
-        inputs are concatenated in the order of the ranks. Every rank is marked as not started, and
-        all times of records are set to -1 (not measured). Raises `OSError` if there is no space.
+        A task is what one rank must do. Its file contains no input data, but the range of the input
+        in the shared array, in which inputs are concatenated in the order of the ranks. Every rank
+        is marked as not started, and all times of records (single operations) are set to -1 (not
+        measured). Raises `OSError` if there is no space.
         """
         arrays = self._open_arrays()
         arrays["at"][:] = NOT_STARTED
@@ -227,10 +229,11 @@ class JobFolder:
         return sum(1 for _ in self.folder.glob("task.*"))
 
     def positions(self) -> list[int]:
-        """Return for every rank the number of the record for which it waits.
+        """Return for every rank the number of the record (single operation) for which it waits, by
+        rank.
 
         A negative number is a constant of `RankLog.at` instead, such as `DONE` or `NOT_STARTED`.
-        Positions are available even after ranks were killed.
+        The ranks write it to shared memory, so it is available even after they were killed.
         """
         # Written by the ranks, so that it is available after a kill.
         record_of_rank: list[int] = self._open_arrays()["at"][:, 0].tolist()

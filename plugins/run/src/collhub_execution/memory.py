@@ -28,11 +28,13 @@ class RecordMoves:
 
 
 def find_moves(program: LevelledProgram, elements: int) -> RecordMoves:
-    """Compute what each record moves: source, destination and length in the flat memory.
+    """Compute what each record (operation of a rank) moves: source, destination and length in the
+    memory.
 
-    All three are in elements; `elements`: number of elements per block. The source of a RECV is
-    that of the SEND of its message, in the memory of another rank. A side that a record does not
-    use, and the source of a RECV whose SEND is missing, is negative.
+    All three are int64[records] in elements, in the one flat memory of all ranks; `elements`:
+    number of elements per block. The source of a RECV is that of the SEND of its message, in the
+    memory of another rank. A side that a record does not use, and the source of a RECV whose SEND
+    is missing, is negative. The result also says which records reduce.
     """
     source, destination = program.addresses()
     send, receive = program.message_ends()
@@ -49,12 +51,12 @@ def find_moves(program: LevelledProgram, elements: int) -> RecordMoves:
 
 
 def fused_reductions(request: LevelledRequest) -> Int64Array:
-    """Find receives whose message can be reduced at once into the final place, without its slot.
+    """Find receives whose message can be reduced at once into the final place.
 
-    A slot is a block of SCRATCH that a RECV fills and a REDUCE then reads. The two can be fused if
-    both implement one step in one level, and no other record of that level accesses the destination
-    of the REDUCE. Returns int64[records]: at a RECV the index of the REDUCE to fuse with it, -1 for
-    all others.
+    Otherwise a RECV fills a slot (a block of SCRATCH), which a REDUCE then reads. The two can be
+    fused if both implement one step in one level, and no other record of that level (of any rank)
+    accesses the destination of the REDUCE. Returns int64[records]: at a RECV the index of the
+    REDUCE to fuse with it, -1 for all others.
     """
     program, steps = request.program, request.algorithm.steps
     # A step has at most one RECV, which its row identifies.
@@ -126,10 +128,10 @@ def used_elements(
 ) -> Int64Array:
     """Return how many elements of its memory each rank uses in a run: int64[ranks].
 
-    Counted from the start of the rank's memory are INPUT and OUTPUT, and everything up to the last
-    element that a record of the rank reads or writes. So slots at the end that only fused
-    reductions would use are left out. `moves`: by record. `is_done`: mask of the REDUCE records
-    that do not run because they are fused. `elements`: per block.
+    They are counted from the start of the rank's memory up to the end of INPUT, OUTPUT and of the
+    last element that a record (operation) of the rank reads or writes. So blocks at the end that
+    only fused reductions would use are left out. `moves`: by record. `is_done`: mask of the REDUCE
+    records that do not run because they are fused with a receive. `elements`: per block.
     """
     base, size = program.layout.base, program.layout.size
     outer = [Buffer.INPUT, Buffer.OUTPUT]
@@ -149,8 +151,8 @@ def fill_rank(memory: Array, request: LevelledRequest, rank: int, used: int | No
     """Set a rank's memory to its state before a run: its INPUT, and the background value elsewhere.
 
     `memory`: flat memory of all ranks, modified in place. `used`: number of elements, from the
-    rank's first one, that are set to the background; None for all. INPUT is written last and
-    completely, because in place it may be inside OUTPUT.
+    rank's first one, that are set to the background (`request.background`); None for all. INPUT is
+    written last and completely, because in place it may be inside OUTPUT.
     """
     # The background first, because in place INPUT may be inside OUTPUT.
     elements = request.elements
@@ -186,11 +188,13 @@ def all_outputs(memory: Array, request: LevelledRequest) -> tuple[AnyArray, ...]
 def step_times(
     request: LevelledRequest, starts: Int64Array, ends: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Combine the times of records to the start and end of every step, in ns from the first start.
+    """Combine the times of records (operations) to the start and end of every step of the
+    algorithm.
 
     `starts`, `ends`: int64[records] in ns; a start of -1 means that the record was not timed. A
-    step lasts from the first start to the last end of its records. Returns two int64 arrays by row,
-    with -1 for steps without timed records.
+    step lasts from the first start to the last end of its records. Returns (starts, ends), two
+    int64 arrays by step, in ns from the first start of all, with -1 for steps without timed
+    records.
     """
     timed_records = np.flatnonzero(starts >= 0)
     origin = int(starts[timed_records].min()) if len(timed_records) else 0

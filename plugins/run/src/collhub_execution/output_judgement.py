@@ -93,11 +93,13 @@ def judge(
 ) -> OutputJudgement:
     """Compare the outputs of a run with the outputs that the collective requires.
 
-    `inputs` must be those of the executor, `is_exact` tells that they come from `exact_inputs`, for
+    `inputs` must be those of the executor; `is_exact` tells that they come from `exact_inputs`, for
     which every order of reduction gives the same bits. Exact, integer, minimum, maximum and moved
-    data are compared bitwise, all others within the bound of `compute_expected_parts`.
-    `ranks_agree` is None unless the collective gives all ranks the same result. Without a
-    definition, every output counts as right. The first `_LISTED_RANKS` wrong ranks get diagnostics.
+    data are compared bitwise, all others within the bound of `compute_expected_parts`. The result
+    has the verdict, the kind of comparison, the largest error (None if it is not finite) and bound,
+    diagnostics of the first `_LISTED_RANKS` wrong ranks, and `ranks_agree`: whether all outputs
+    have equal bits, None unless the collective gives all ranks the same result. Without a defined
+    result, every output counts as right.
     """
     agree = None
     if collective.kind in _SAME_EVERYWHERE:
@@ -313,12 +315,13 @@ class _Arithmetic:
 def _reduce_inputs(
     collective: Collective, inputs: Sequence[Array], arithmetic: _Arithmetic
 ) -> Iterator[ExpectedPart]:
-    """Yield the expected outputs of a reducing collective, in pieces that fit into memory.
+    """Yield the expected outputs of a reducing collective, in pieces of at most
+    `_COMPUTED_ELEMENTS` elements.
 
     An all-reduce gives the total to all ranks, a reduce to the root (rank 0 if it has none), a
     reduce-scatter an equal share to every rank, and a reduce-scatter-v shares of the sizes in its
     counts. The start of a piece is in elements of the rank's OUTPUT. Inputs are reduced in the
-    order of the ranks.
+    order of the ranks. Ranks with the same result share its arrays.
     """
     size, num_ranks = inputs[0].size, collective.num_ranks
     # (ranks that get it, first element, number of elements)

@@ -55,9 +55,11 @@ class BlockCounts:
 
 
 def find_units_per_block(algorithm: Algorithm) -> int:
-    """Return the number of units per block, the largest that divides all regions of the algorithm.
+    """Return the number of units per block, the largest that divides all regions that the algorithm
+    accesses.
 
-    It is 1 for a custom collective, because its contract refers to single units.
+    Executors move whole blocks. It is 1 for a custom collective, because its contract refers to
+    single units.
     """
     if algorithm.collective.kind is CollectiveKind.CUSTOM:
         # Its contract refers to single units, which must remain addressable.
@@ -238,17 +240,18 @@ def assign_levels(
 ) -> StepLevels:
     """Assign each step to a level, so that messages without buffers (rendezvous) cannot deadlock.
 
-    Rendezvous: a SEND completes when its message has been received. `relation`: an order without
-    cycles. `conflicts`: pairs of rows (earlier, later) that access one unit, consistent with it.
-    The level of a message is one more than the maximum level of all predecessors of its two ends.
-    The level of a local step is the maximum level of its predecessors. A successor of a SEND waits
-    until the message is received. If that closes a cycle, two constraints are relaxed. First, a
-    dependency on a SEND between steps that share no unit waits only for the predecessors of the
-    SEND, so that two ranks that send and then receive exchange in one level. Second, a message
-    whose receive still waits in a cycle is staged: it is stored in SCRATCH when the sender is
-    ready, and the receive becomes local. Then no cycle remains, because its edges would all be
-    edges of `relation`. Cost: at most three topological sorts and two searches for cycles, linear
-    in steps and edges.
+    Rendezvous: a SEND completes when its message has been received, so a successor of a SEND waits
+    for the receive. `relation`: an order of the steps without cycles. `conflicts`: pairs of rows
+    (earlier, later) that access one unit, consistent with it. The level of a message is one more
+    than the maximum level of all predecessors of its two ends; that of a local step is the maximum
+    level of its predecessors.
+
+    If waits form a cycle, two constraints are relaxed. First, a dependency on a SEND between steps
+    that share no unit waits only for the predecessors of the SEND, so that two ranks that send and
+    then receive exchange in one level. Second, a message whose receive still waits in a cycle is
+    staged: it is stored in SCRATCH when the sender is ready, and the receive becomes local. Then no
+    cycle remains, because its edges would all be edges of `relation`. Cost: at most three
+    topological sorts and two searches for cycles, linear in steps and edges.
     """
     graph = _RendezvousGraph(steps, messages, relation, conflicts)
     order = graph.sort()
@@ -355,12 +358,13 @@ class _RendezvousGraph:
         self._end[self._messages.send] = np.where(arrival >= 0, arrival, receive)
 
     def levels(self, order: Order) -> StepLevels:
-        """Return the levels of all steps: the largest number of messages on a path to the step.
+        """Return the levels of all steps: the largest number of messages on a path of waits to the
+        step.
 
         `order`: complete order of the nodes of `edges`. A message counts at its receive, or at its
-        arrival if it is staged. A SEND has the level of its message. The result also has the level
-        of each step's message (-1 without one), the positions in the order, and which receives are
-        staged; all by row.
+        arrival in SCRATCH if it is staged there. A SEND has the level of its message. The result
+        has, by row: the level of the step, that of its message (-1 without one), the position in
+        the order, and whether a receive is staged.
         """
         # A message counts at its RECV*, or at the arrival that precedes a staged RECV*.
         is_staged = self._arrival >= 0

@@ -149,9 +149,9 @@ class _BoundLevel:
 def run_task(task: RankTask, engine: RankEngine[V], log: RankLog) -> Array:
     """Run all runs of a rank's task: warm-ups, repeats and, if requested, one with step times.
 
-    Returns the OUTPUT of the last of them. Each run starts after a barrier. Then the library's own
-    collective is run, if the engine has one. All times are written to `log`. At the end all ranks
-    wait for each other.
+    Every rank calls it. Returns the OUTPUT of the last run. Each run starts after a barrier. Then
+    the communication library's own collective is run, if the engine has one. All times are written
+    to `log`. At the end all ranks wait for each other.
     """
     levels = [_resolve_level(level, engine) for level in task.plan.levels()]
     # Undefined memory may overflow; warnings must not interrupt a run.
@@ -196,10 +196,11 @@ def _run_once(
 
 
 def _resolve_level(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel:
-    """Prepare a level for its runs: bind its records to memory, messages and functions.
+    """Prepare a level (operations between which no rank waits) for its runs.
 
-    Then runs only call them. The record numbers of the result are in the order in which the
-    transport returns messages: receives, then sends. Moves keep their order.
+    Its records are bound to memory, messages and functions, so that runs only call these. The
+    record numbers of the result are in the order in which the transport returns messages: receives,
+    then sends. Copies and reductions keep their order.
     """
     sends = [_resolve_end(end, engine.memory) for end in level.sends]
     receives = [_resolve_end(end, engine.memory) for end in level.receives]

@@ -145,9 +145,10 @@ class _LaunchedRanks:
     def await_end(self, shared_bytes: int) -> None:
         """Wait until the started program and all ranks have finished successfully.
 
-        Raises `InputError` or `PluginError` as soon as a rank stores a failure, if the program ends
-        with another status than 0 or before all ranks, or if the time limit passes. The program is
-        not stopped here. `shared_bytes`: shared memory that the ranks may need, for the message.
+        Polls every `_POLL_S` seconds. Raises `InputError` or `PluginError` as soon as a rank stores
+        a failure, if the program ends with another status than 0 or before all ranks have stored
+        their results, or if the time limit passes. The program is not stopped here. `shared_bytes`:
+        shared memory that the ranks may need, for the message.
         """
         while (status := self._process.poll()) is None:
             if self._job.failure():

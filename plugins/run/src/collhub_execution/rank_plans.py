@@ -86,7 +86,7 @@ class RankPlan:
     is_done: BoolArray
 
     def levels(self) -> Iterator[RankLevel]:
-        """Yield the operations of the rank level by level, in ascending order.
+        """Yield the operations (records) of the rank level by level, in ascending order.
 
         Levels without records of this rank are omitted. The records must be sorted by level.
         """
@@ -164,9 +164,10 @@ class RankPlans:
         self.sent_from = self._moves.source
 
     def plan(self, rank: int) -> RankPlan:
-        """Return the plan of one rank: its records, with addresses in elements of its own memory.
+        """Return the plan of one rank: its records (operations), with addresses in elements of its
+        own memory.
 
-        Records keep their order; `first_record` is the row of the first one in the program. The
+        Records keep their order; `first_record` is the number of the first one in the program. The
         source of a RECV and the destination of a SEND are on another rank and -1 here.
         """
         program, elements = self._program, self._elements
@@ -245,7 +246,11 @@ def rank_task(request: LevelledRequest, plan: RankPlan) -> RankTask:
 
 
 def rank_tasks(request: LevelledRequest) -> Iterator[RankTask]:
-    """Yield the tasks of all ranks in ascending order; no REDUCE is fused with a receive."""
+    """Yield the tasks of all ranks in ascending order, one built at a time.
+
+    In them, every received message is stored before it is reduced (no REDUCE is fused with a
+    receive).
+    """
     # Plans are created one by one: all of them together would be as large as the program.
     plans = RankPlans(request.program, request.elements)
     for rank in range(request.program.num_ranks):

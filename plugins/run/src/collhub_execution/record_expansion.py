@@ -76,14 +76,15 @@ def expand_steps(
     scratch: Int64Array,
     block_units: int,
 ) -> SortedRecords:
-    """Create the records (sends, receives, copies, reductions) of all steps, by rank and level.
+    """Create the records (sends, receives, copies, reductions) of all steps, sorted by rank and
+    level.
 
-    Within a level messages come first, by number, then local records by position. `regions` (what
-    each step accesses) and `scratch` (int64[ranks], SCRATCH of the algorithm) are in blocks. Data
-    that cannot be moved at once get a slot, additional blocks of SCRATCH, from the level that fills
-    it to the last one that reads it. Slots are placed after the SCRATCH of the algorithm, and share
-    blocks if they are not used at the same time. The result includes the new size of SCRATCH of
-    every rank.
+    Within a level messages come first, by number, then local records by position. `regions` (memory
+    that each step accesses) and `scratch` (int64[ranks], SCRATCH of the algorithm) are in blocks;
+    `block_units`: units of a block. Data that cannot be moved at once get a slot, additional blocks
+    of SCRATCH, from the level that fills it to the last one that reads it. Slots are placed after
+    the SCRATCH of the algorithm, and share blocks if they are not used at the same time. The result
+    includes the new size of SCRATCH of every rank.
     """
     cases = _group_steps(steps, regions, levels)
     slot, sizes = _assign_slots(steps, regions, levels, scratch, cases)
@@ -116,13 +117,13 @@ def _assign_slots(
     scratch: Int64Array,
     cases: Sequence[_Case],
 ) -> tuple[Int64Array, Int64Array]:
-    """Give a slot in SCRATCH to each step that needs one; return its offset per step, and sizes.
+    """Give a slot (additional blocks of SCRATCH) to each step that needs one.
 
     `cases`: pairs of a template (the records that a kind of step becomes) and its steps; the step
-    needs a slot if the template names one. The slot has the size of the step's region. It is used
-    from the level that fills it (that of the message, else that of the step) to the level of the
-    step. Offsets are -1 without a slot; sizes are those of SCRATCH by rank, including slots. Both
-    are in blocks; slots follow the SCRATCH of the algorithm.
+    needs a slot if a record of the template uses it. The slot has the size of the step's region. It
+    is used from the level that fills it (that of the message, else that of the step) to the level
+    of the step. Returns (first block of each step's slot, -1 without; SCRATCH of every rank with
+    slots, which follow that of the algorithm), both int64 in blocks.
     """
     slotted = np.concatenate(
         [
@@ -142,14 +143,14 @@ def _assign_slots(
 
 
 def _group_steps(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_Case]:
-    """Group the steps by template: the records that steps of one kind and overlap become.
+    """Group the steps by template: the list of records that steps of one kind and overlap become.
 
-    The template depends on the kind of step, on whether a receive is staged, and on how the regions
-    that it reads and writes overlap: equal, apart (distance at least their length) or partly.
-    Regions are addresses in one flat memory, so aliases of buffers overlap too. A staged reducing
-    receive that is apart is treated as a partial overlap. A copy of units onto themselves needs no
-    records and is in no group. Returns pairs of template and ascending step rows; a group may be
-    empty.
+    The template depends on the kind of step, on whether a receive is staged (stored in SCRATCH in
+    an earlier level), and on how the regions that it reads and writes overlap: equal, apart
+    (distance at least their length) or partly. Regions are addresses in one flat memory, so INPUT
+    and OUTPUT may overlap in place. A staged reducing receive that is apart is treated as a partial
+    overlap. A copy of units onto themselves needs no records and is in no group. Returns pairs of
+    template and ascending step rows; a group may be empty.
     """
     # Addresses refer to one flat memory, so aliases of INPUT and OUTPUT overlap too.
     distance = np.abs(regions.source - regions.destination)

@@ -28,13 +28,13 @@ class RunOrder:
 
 
 def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
-    """Return an order in which one process can run all records, divided into independent batches.
+    """Return an order in which one process can run all records (operations), divided into batches.
 
-    The records of a batch can run at once. A well levelled program runs level by level (proof in
-    `LevelledProgram`): first all RECVs, which move the data of messages (SENDs are left out), then
-    the first local record of every rank, then the second ones, and so on, with reductions in
-    separate batches. Any other program is simulated message by message, with batches of one record.
-    Raises `InputError` with the position of every rank if there is no order.
+    The records of a batch are independent and can run at once. A well levelled program
+    (`is_well_levelled`) runs level by level: first all RECVs, which move the data of messages
+    (SENDs are left out), then the first local record of every rank, then the second ones, and so
+    on, with reductions in separate batches. Any other program is simulated message by message, with
+    batches of one record. Raises `InputError` with the position of every rank if there is no order.
     """
     if not is_well_levelled(program):
         records = simulate_rendezvous(algorithm, program)
@@ -102,14 +102,15 @@ def _is_in_order(program: LevelledProgram) -> bool:
 def simulate_rendezvous(
     algorithm: Algorithm, program: LevelledProgram, seed: int | None = None
 ) -> Int64Array:
-    """Simulate a program in which no message is buffered; return its records as they complete.
+    """Simulate a program in which no message is buffered; return its records in the order of
+    completion.
 
-    Returned are RECV, COPY and REDUCE records. A rank posts the messages of its level in order, and
-    continues when the other ends of all of them are posted too. Messages of a pair of ranks match
-    in the order in which they are posted. `seed` shuffles the order of ranks, which must not affect
-    the result. It is slow, and used for programs that may be wrong and for tests. Raises
-    `InputError` with the position of every rank if all are blocked, and if the two ends of a
-    message differ in size (`count-mismatch`).
+    The result is int64 with the RECV, COPY and REDUCE records (operations). A rank posts the
+    messages of its level in order, and continues when the other ends of all of them are posted too.
+    Messages of a pair of ranks match in the order in which they are posted. `seed` shuffles the
+    order of ranks, which must not affect the result. It is slow, and used for programs that may be
+    wrong and for tests. Raises `InputError` with the position of every rank if some ranks are
+    blocked forever, and if the two ends of a message differ in size (`count-mismatch`).
     """
     ranks = _SimulatedRanks(program)
     ready = list(range(program.num_ranks))

@@ -87,7 +87,8 @@ class StartedRun:
 
     @classmethod
     def of(cls, algorithm: Algorithm, options: RunOptions, name: str, num_ranks: int) -> StartedRun:
-        """Check the options and level the algorithm; `name` is used in messages.
+        """Check the options, and bring the algorithm into the form that ranks run; `name` is used
+        in messages.
 
         `num_ranks`: number of processes that were started. Raises `UsageError` (`other-ranks`) if
         the algorithm has another number of ranks, and the errors of `RunSetup.of` and
@@ -241,9 +242,10 @@ def _as_bytes(array: Array) -> Array:
 
 
 def _report_position(run: StartedRun, rank: int, log: RankLog) -> list[Diagnostic]:
-    """Return the diagnostics of this rank after the time limit: the record for which it waits.
+    """Return the diagnostics of this rank after the time limit: the record (operation) for which it
+    waits.
 
-    If it waits for no record, the diagnostic `timeout` says that it has not finished. The positions
+    If it waits for no record, one diagnostic `timeout` says that it has not finished. The positions
     of other ranks are not known here.
     """
     at = int(log.at[0])

@@ -54,7 +54,7 @@ def execute(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
 
 
 def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
-    """Run a levelled request in this thread: warm-ups, repeats and, if requested, a timed run.
+    """Run a request in this thread: warm-ups, repeats and, if requested, a run with times of steps.
 
     The memory is set up anew before every run, outside the measured time. The result has the
     outputs of the last run, the times of the repeats in s, and the times of steps in ns if they
@@ -109,10 +109,11 @@ class _Runner:
 def _make_runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _Runner:
     """Choose how the program is run, by the mean size of its moves, and build the runner.
 
-    With fewer than `_INDEXED_BYTES` bytes per move and fewer than `_MAX_INDEXED_BLOCKS` blocks in
-    all moves, there is one indexed numpy call per batch. Otherwise there is one call per move, and
-    messages that are only reduced need no slot. The runner also has the number of elements that
-    each rank uses of its memory.
+    A batch is a set of independent moves. With fewer than `_INDEXED_BYTES` bytes per move and fewer
+    than `_MAX_INDEXED_BLOCKS` blocks in all moves, there is one indexed numpy call per batch.
+    Otherwise there is one call per move, and messages that are only reduced are reduced directly
+    from the sender's memory. The runner also has the number of elements that each rank uses of its
+    memory.
     """
     reduction = REDUCTIONS[request.reduce_op]
     # Small moves cost more as calls of numpy than as bytes: then one call per batch is faster.

@@ -91,14 +91,14 @@ class LocalRun:
         ]
 
     def _collect_remarks(self) -> list[Diagnostic]:
-        """Return the notes and warnings about the run; [] without any.
+        """Return the notes and warnings about the run, in this order; [] without any.
 
         - `mode-not-claimed` (warning): the algorithm does not support the mode (in or out of
           place).
         - `contents-not-judged` (note): a custom collective defines no result, so that outputs were
           not compared.
-        - `order-changed` (warning): the bits differ from those of the schedule's order of
-          reduction.
+        - `order-changed` (warning): the bits differ from those of the executor `REFERENCE`, which
+          keeps the schedule's order of reduction.
         """
         remarks = []
         if not self.setup.claims_mode:

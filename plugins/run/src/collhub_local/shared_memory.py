@@ -67,8 +67,9 @@ class ForkedRanks:
     def await_all(self) -> None:
         """Wait until every rank has reported that it is ready for the next run (or has finished).
 
-        Raises `InputError` with what each rank waits for, if a rank has exited with an error or a
-        signal, or if the time limit has passed. The limit is also checked at the start.
+        Raises `InputError` with what each rank waits for, if a rank's process has exited with an
+        error or a signal (`rank-died`), or if the time limit has passed. The limit is also checked
+        at the start.
         """
         # Checked in every call, so that the limit also stops a long sequence of fast runs.
         self._check_time()
@@ -166,13 +167,13 @@ def execute(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
 
 
 def run_in_processes(request: LevelledRequest) -> ExecutionResult:
-    """Run a levelled request with one forked process per rank; `execute` describes the rules.
+    """Run a request (operations of all ranks, by level) with one forked process per rank.
 
     All ranks start each run together, after all have finished the previous one. The time of a run
     is from the first start to the last end of any rank, in s. Only times of the repeats are
-    returned, no warm-ups; times of steps only if requested. All processes are killed at the end in
-    any case. Raises `InputError` if a rank fails or the time limit passes, and the errors of
-    `_get_fork_context` and `_create_board`.
+    returned, no warm-ups; start and end of every step in ns only if requested. The outputs are
+    those of the last run. All processes are killed at the end in any case. Raises `InputError` if a
+    rank fails or the time limit passes, and the errors of `_get_fork_context` and `_create_board`.
     """
     board = _create_board(request, _get_fork_context(request))
     ranks = ForkedRanks(request, board)

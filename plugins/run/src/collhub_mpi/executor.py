@@ -145,7 +145,7 @@ _ON_ONE_MACHINE = {
 
 
 def execute(request: ExecutionRequest, options: MpiOptions) -> ExecutionResult:
-    """Run a request with MPI's non-blocking messages between one process per rank.
+    """Run a request with MPI's non-blocking messages between one process per rank on this host.
 
     The data are in numpy arrays. Raises `PluginError` without mpi4py (`no-mpi4py`) or mpiexec
     (`no-mpiexec`), and the errors of `execute_levelled` and `launch`.

@@ -179,8 +179,8 @@ class CollhubGroup(_ProcessGroup):
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         """All-reduce the only tensor of the list in place; return torch's handle of the work.
 
-        The algorithm runs if it serves the call (`_is_served`), else the fallback group. Without
-        `opts` the operator is a sum.
+        The loaded algorithm runs if it serves the call (`_is_served`: collective, sizes, type,
+        device), else the fallback group. Without `opts` the operator is a sum.
         """
         opts = dist.AllreduceOptions() if opts is None else opts
         if self._is_served(CollectiveKind.ALL_REDUCE, tensors, tensors, opts.reduceOp):
@@ -315,8 +315,9 @@ class CollhubGroup(_ProcessGroup):
     ) -> FinishedWork:
         """Run a call with the loaded algorithm; return torch's handle of the work.
 
-        On the CPU the work is finished at return. On a GPU it runs concurrently with later work of
-        the caller.
+        The result is written to `target`. On the CPU the work is finished at return. On a GPU it
+        runs after all previous work of the caller, concurrently with later work, until the handle
+        is waited for. An operator without a name in NCCL counts as a sum.
         """
         count = self._shape.count(source, self.size())
         name = op_name(op) or "sum"

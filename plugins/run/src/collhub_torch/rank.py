@@ -142,11 +142,12 @@ def join(device: str, position: RankPlace, init_method: str) -> torch.device:
 def torch_engine(
     task: RankTask, device: torch.device, is_batched: bool, shared: Array | None = None
 ) -> RankEngine[torch.Tensor]:
-    """Return the engine of a rank: memory and transport on its device, and torch's collectives.
+    """Return the engine of a rank: memory and transport on its device, and torch's own collectives.
 
-    `shared`: memory of the host that a rank on the CPU uses instead of a new tensor. Messages of a
-    level are batched if `is_batched`, and always on GPUs: NCCL has one queue for all messages of a
-    rank, so that two ranks that both send first would wait for each other.
+    `shared`: memory of the host that a rank on the CPU uses instead of a new tensor. A level is a
+    set of messages that start together. They are started as one batch if `is_batched`, and always
+    on GPUs: NCCL has one queue for all messages of a rank, so that two ranks that both send first
+    would wait for each other.
     """
     memory = TensorMemory(task, device, shared)
     # NCCL has one queue for all messages of a rank: those of a level must start together, otherwise

@@ -262,7 +262,7 @@ def count_chunks(request: CallRequest, choice: Choice) -> int:
 
     The vector is divided into parts: one for a broadcast or reduce, and for a tree; one per GPU of
     a node for `nvls` and `nvls_tree`; one per rank for all others (blocks of a ring, peers of an
-    all-to-all). A part is divided evenly among the channels. The last chunk may be incomplete.
+    all-to-all). The result is size / (parts * channels * bytes of a chunk), rounded up.
     """
     communicator = request.communicator
     parts = {
@@ -347,9 +347,9 @@ def _excluding_settings(costed: Sequence[CostedAlternative]) -> str:
 def _describe_default(request: CallRequest, choice: Choice) -> list[str]:
     """Return a note about NCCL's choice without settings and tuner, if it differs from `choice`.
 
-    The note gives algorithm, protocol, number of channels, and NCCL's time in us. Choices that
-    differ only in their channels differ too. The list is empty if both are equal, or if NCCL makes
-    no choice or has no time without the settings.
+    The list has one text or none. The note gives algorithm, protocol, number of channels, and
+    NCCL's time in us. Choices that differ only in their channels differ too. The list is empty if
+    both are equal, or if NCCL makes no choice or has no time without the settings.
     """
     default = explain_call(replace(request, settings=NO_SETTINGS, rules=None))
     plain = default.choice
@@ -364,11 +364,12 @@ def _describe_default(request: CallRequest, choice: Choice) -> list[str]:
 def _find_matching_rule(
     request: CallRequest, allowed: Sequence[CostedAlternative], notes: list[str]
 ) -> tuple[TunerRule, CostedAlternative] | None:
-    """Return the first tuner rule that fits the call and its alternative, or None if no rule fits.
+    """Return the first tuner rule that fits the call, with its alternative; None if no rule fits.
 
-    A rule fits if its collective equals that of the call, it accepts the nodes and ranks, and the
-    size in bytes is in its range, both ends included. A fitting rule whose algorithm and protocol
-    are not in `allowed` is skipped; a note about it is appended to `notes`.
+    A rule fits if its collective equals that of the call, it accepts the numbers of nodes and
+    ranks, and the size in bytes is in its range, both ends included. A fitting rule whose algorithm
+    and protocol are not in `allowed` is skipped; a note about it is appended to `notes`. None also
+    without rules.
     """
     communicator = request.communicator
     for rule in request.rules or ():
@@ -391,9 +392,10 @@ def _decide_without_alternatives(
 ) -> tuple[Choice | None, float | None, str, list[str]]:
     """Return choice, time in us, deciding rule and notes if the settings exclude all alternatives.
 
-    `excluding`: these settings, for the notes. From NCCL 2.24 on, NCCL reports an error: no choice,
-    no time, and the rule "refused". Earlier releases fall back to the cheapest ring, as if no
-    setting excluded rings. Raises `UsageError` if the settings exclude the protocols of all rings.
+    `excluding`: these settings as text, for the notes. From NCCL 2.24 on, NCCL reports an error: no
+    choice, no time, and the rule "refused". Earlier releases fall back to the cheapest ring, as if
+    no setting excluded the algorithm ring (excluded protocols stay excluded). Raises `UsageError`
+    if no ring is left then.
     """
     if version_numbers(request.communicator.version) >= _REFUSING_VERSION:
         note = f"NCCL reports an error: {excluding} leaves no algorithm for {request.collective}"

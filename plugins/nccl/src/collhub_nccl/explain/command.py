@@ -271,9 +271,9 @@ class _Machine:
     def __init__(self, context: CommandContext, request: _Request) -> None:
         """Read the machine of `--machine` or `--topology`, and apply `--search` to its GPU.
 
-        `profile` is the profile of a known machine, `topology` that of `--topology`; each is None
-        without. Raises `UsageError` or `InputError` if the machine is unknown or an option is
-        invalid.
+        Sets `profile` (that of a known machine) and `topology` (that of `--topology`), each None
+        without, and `gpu`. `version_source` begins as "default". Raises `UsageError` or
+        `InputError` if the machine is unknown or an option is invalid.
         """
         self.profile: MachineProfile | None = None
         self.topology: Topology | None = None
@@ -375,12 +375,12 @@ class _Machine:
 
 
 def _with_search(gpu: Gpu, search: str | None) -> Gpu:
-    """Return the GPU with the channels of `--search`, a text such as `12x30`.
+    """Return the GPU with the channels and speed of `--search`, a text such as `12x30`.
 
-    The text means the number of channels and the GB/s of each. The number of channels for
-    collectives becomes twice as large, but at most `MAX_COLLECTIVE_CHANNELS`. Without the option
-    (None), the GPU is returned unchanged. Raises `UsageError` for a text of another form, and if
-    either number is 0.
+    The text means the number of channels that NCCL's search found and the GB/s of each. The number
+    of channels for collectives becomes twice as large, but at most `MAX_COLLECTIVE_CHANNELS`.
+    Without the option (None), the GPU is returned unchanged. Raises `UsageError` for a text of
+    another form, and if either number is 0.
     """
     from collhub_machine_profiles.nccl_costs import MAX_COLLECTIVE_CHANNELS
 

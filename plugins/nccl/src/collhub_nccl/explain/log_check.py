@@ -116,10 +116,10 @@ def check_log(
 def _infer_ranks(log: TuningLog, version: str) -> int | None:
     """Return the number of ranks on one node that explains a logged latency of ring LL, or None.
 
-    The latency is base + steps * hop, with the constants of an H100, and steps = 2 (ranks - 1) for
-    an all-reduce, ranks - 1 for an all-gather and a reduce-scatter. The rows of these collectives
-    are tried in the order of the log; the first wins that gives a whole number of ranks (within
-    0.1) from 2 to 16.
+    The latency is base + steps * hop, with the constants of an H100 for this version, and steps = 2
+    (ranks - 1) for an all-reduce, ranks - 1 for an all-gather and a reduce-scatter. The costs of
+    these collectives are tried in the order of the log; the first wins that gives a whole number of
+    ranks (within 0.1) from 2 to 16.
     """
     for cost in log.costs:
         if (cost.algorithm, cost.protocol) == ("ring", "ll") and cost.collective in {
@@ -276,8 +276,9 @@ def _check_threads(log: TuningLog) -> Iterator[LogFinding]:
     """Yield a finding for every logged maximum number of threads of ring and tree.
 
     Expected are 512 threads for ll and simple, and 640 for ll128. Other algorithms and protocols
-    are ignored. A finding that does not agree names NCCL_NTHREADS or NCCL_LL128_NTHREADS as
-    explanation, but for 256 threads of ring simple slow links: channels x speed of at most 12 GB/s.
+    are ignored. A finding that does not agree names the variables NCCL_NTHREADS or
+    NCCL_LL128_NTHREADS as explanation; for 256 threads of ring simple it names slow links instead
+    (channels x speed of at most 12 GB/s).
     """
     usual = {"ll": 512, "ll128": 640, "simple": 512}
     for row in log.threads:

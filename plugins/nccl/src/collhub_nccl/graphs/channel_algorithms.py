@@ -35,8 +35,9 @@ def ring_algorithm(
     - Broadcast: a chain from `root`. Reduce: a chain that ends at `root`.
 
     `root` must be None for collectives without a root. A ring sends its share as `chunks` equal
-    parts, one after the other. A chain sends the next part as soon as its link is free. `npus[r]`
-    is the NPU of rank r, by default r, among `num_npus` NPUs.
+    parts, one after the other; a chain starts a part each round. `npus[r]` is the NPU of rank r, by
+    default r, among `num_npus` NPUs. The result is for calls in place and out of place. Raises
+    `KeyError` for other collectives, `ValueError` for a root outside of a ring.
     """
     ranks, count = len(rings[0]), len(rings)
     is_rooted = kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
@@ -231,13 +232,13 @@ def nvls_algorithm(
 ) -> Algorithm:
     """Build the algorithm of NVLS, where switches add up the block of every rank and multicast it.
 
-    The block of a rank is summed at this rank, its head, and multicast from it. Each channel
-    carries an equal share of it. Sum: all other ranks send their share to the head. Multicast: the
-    head sends its share to all other ranks. A reduce-scatter sums, an all-gather multicasts, an
-    all-reduce sums and then multicasts; other collectives raise `KeyError`. A channel sends
-    `chunks` equal parts one after the other. A switch that can add up or multicast carries each as
-    one message; other switches carry the message of every rank. `npus[r]` is the NPU of rank r, by
-    default r, among `num_npus` NPUs. Source: src/device/all_reduce.h of NCCL.
+    The block of a rank has this rank as its head. Sum: all other ranks send their block to the
+    head, which reduces. Multicast: the head sends its block to all other ranks. A reduce-scatter
+    sums, an all-gather multicasts, an all-reduce sums and then multicasts; other collectives raise
+    `KeyError`. Each channel carries an equal share of every block, as `chunks` equal parts, one
+    after the other. A switch that can add up or multicast carries each part as one message; other
+    switches carry the message of every rank. `npus[r]` is the NPU of rank r, by default r, among
+    `num_npus` NPUs. Source: src/device/all_reduce.h of NCCL.
     """
     phases = {
         CollectiveKind.REDUCE_SCATTER: [True],

@@ -165,7 +165,7 @@ def _check_channels(
     """Report the channels that are left out as warnings, and check the number of those that remain.
 
     `defects` has (line or None, message) per channel that is left out; `count` is the number of
-    valid channels. Raises `InputError` (`channel`)
+    valid channels over `ranks` ranks. Raises `InputError` (`channel`)
 
     - with the first defect, and without warnings, if `count` is 0,
     - for fewer than 2 ranks,

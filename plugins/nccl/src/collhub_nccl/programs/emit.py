@@ -105,12 +105,16 @@ def write(algorithm: Algorithm, options: NcclProgramOptions) -> WriteResult:
 def fit(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
     """Return the resources that the program of `write` would need on GPUs, with default options.
 
+    A lane is a set of channels whose records run one after another; different lanes run at the same
+    time.
+
     - `blocks` (thread blocks): lanes x the most peers of a rank. NCCL runs a group of sends and
       receives on one thread block per concurrent lane and peer.
     - `operations`, `block_operations`: the most records (messages and local work) of a rank.
     - `channels`: the number of lanes.
-    - `units`: the number of equal blocks into which the program divides the data. The size and the
-      topology have no influence. Raises the errors of `write`.
+    - `units`: the number of equal blocks into which the program divides the data.
+
+    The size and the topology have no influence. Raises the errors of `write`.
     """
     options = NcclProgramOptions()
     program = levelled_program(algorithm, _is_in_place(algorithm, options.mode))
@@ -443,10 +447,12 @@ _TOOLS = (
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Report whether each compiler is on the `PATH` of the environment; the check always succeeds.
+    """Report for each compiler whether it is on the `PATH` of the environment; the check always
+    succeeds.
 
-    A missing compiler has a line with advice, but is no failure: programs are written without
-    compilers, and the executor numpy runs algorithms.
+    There is one line per compiler, with its path or, if it is missing, with advice. A missing
+    compiler is no failure: programs are written without compilers, and the executor numpy runs
+    algorithms.
     """
     del options
     path = request.environment.get("PATH")

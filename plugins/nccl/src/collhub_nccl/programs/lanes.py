@@ -38,13 +38,14 @@ class Lanes:
 
 
 def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int) -> Lanes:
-    """Assign the channels of an algorithm to at most `max_lanes` lanes, which run concurrently.
+    """Assign the channels of an algorithm to at most `max_lanes` lanes, which run at the same time.
 
     Two channels must share a lane if both access one block of memory and at least one writes it, or
     if they are the two sides of a message. Channels joined by such conditions form a group; groups
-    get lanes round robin. Records of level 0 run before all messages and belong to lane 0. There is
-    one lane if `max_lanes` is 1, with one channel, and if there are more than `_MAX_ADDRESSES`
-    accesses.
+    get the lanes 0, 1, ... in turn. Records of level 0 (local work before all messages) belong to
+    lane 0. There is one lane if `max_lanes` is 1, with one channel, and if the records access more
+    than `_MAX_ADDRESSES` blocks. The result has the lane, the source and the destination offset of
+    each record, since each lane gets its own slots in SCRATCH, and the SCRATCH blocks of each rank.
     """
     channels, channel = np.unique(algorithm.steps.channel[program.row], return_inverse=True)
     algorithm_blocks = algorithm.scratch_units // program.block_units

@@ -108,10 +108,10 @@ class Tables:
 def build_tables(algorithm: Algorithm, program: LevelledProgram, most_lanes: int = 1) -> Tables:
     """Build the tables of the emitted program from an algorithm and its levelled program.
 
-    `most_lanes` is the maximum number of concurrent lanes. The required contents of OUTPUT
-    (promises) follow from the collective, in blocks of the program. A custom collective keeps its
-    own units, which are not divided. Raises `InputError` (`too-large`) above the limits of the
-    tables.
+    `most_lanes` is the maximum number of lanes (sets of channels that run at the same time). The
+    table of promises has the required contents of OUTPUT, which follow from the collective, in
+    blocks of the program. A custom collective keeps its own units, which are not divided. Raises
+    `InputError` (`too-large`) above the limits of the tables.
     """
     collective = algorithm.collective
     # The contract of a custom collective is defined per unit, and the program does not divide

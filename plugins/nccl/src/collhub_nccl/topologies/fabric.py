@@ -219,8 +219,9 @@ class _Copies:
     def check(self, source: str) -> None:
         """Raise an error if the machine cannot be copied as the options ask; otherwise do nothing.
 
-        It is `InputError` for a machine without GPUs (`no-gpu`) and for several machines without
-        network ports (`no-net`), and the `UsageError` of `_check_size` for too large a topology.
+        Raises `InputError` for a machine without GPUs (`no-gpu`) and for several machines without
+        network ports (`no-net`), and `UsageError` (`_check_size`) if the topology has too many
+        nodes or links.
         """
         if not self._gpus:
             raise InputError(

@@ -101,11 +101,12 @@ def _network_devices(
     `nics` is one of:
 
     - all;
-    - auto: the cards with a near relation to a GPU, or all cards if none has one. A note
-      `storage-nics` names those left out;
+    - auto: the cards with a relation in `_NEAR_RELATIONS` to a GPU, or all cards if none has one. A
+      note `storage-nics` in `findings` names those left out;
     - a list for `_named_cards`.
 
-    The cells of each device are reduced to the columns of the returned devices.
+    The cells of each device are reduced to the columns of the returned devices. Raises `InputError`
+    (`unknown-nic`) for an unknown card in the list.
     """
     cards = [row for row, device in enumerate(devices) if not device.is_gpu]
     gpus = [row for row, device in enumerate(devices) if device.is_gpu]

@@ -114,7 +114,7 @@ def write(selection: Selection, options: MpichOptions) -> WriteResult:
     collectives are losses. Of several selections of one kind only the first is written, the others
     are losses; so are windows of sizes whose algorithm MPICH lacks. Raises `InputError`
     (`not-a-selection`) if the file cannot be read, is no JSON object, or lacks the tree of a
-    collective that can be tuned.
+    collective that can be tuned. `FILE` is the only file. It is returned, not written to disk.
     """
     chosen, losses = first_of_kinds(selection)
     if options.defaults is None:
@@ -189,10 +189,11 @@ def _build_size_tests(
 ) -> _Tree:
     """Build MPICH's tests of the message size, one per window, by ascending sizes.
 
-    The last test applies to all larger sizes. `default`: tree for sizes outside of the windows.
-    Tests compare the size of a message part: the full buffer divided by the number of parts,
-    rounded down. If several windows end at the same size, the first one applies. A window that ends
-    above `LARGEST_TEST` (in parts) becomes the last test.
+    A test is a key of the result; its value applies if the test is true, otherwise the next one is
+    tried. The last test applies to all larger sizes. `default`: tree for sizes outside of the
+    windows. Tests compare the size of a message part: the full buffer divided by the number of
+    parts, rounded down. If several windows end at the same size, the first one applies. A window
+    that ends above `LARGEST_TEST` (in parts) becomes the last test.
     """
     parts, test = count_message_parts(kind, num_ranks), SIZE_TESTS[kind]
     tree: _Tree = {}
@@ -258,11 +259,11 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
 def _read_collective(kind: CollectiveKind, name: str, document: object) -> Iterator[ServedCalls]:
     """Yield the calls of a tuned collective, one per window of sizes, with its algorithm and ranks.
 
-    `name`: the MPI function in the file. Nothing is yielded if the file keeps MPICH's default.
-    Sizes are converted to bytes of the full buffer; `max_bytes` is None without a limit. Windows
-    that keep the default are left out. If the rules apply only to calls out of place, calls in
-    place follow last, with MPICH's own choice. Raises `InputError` for an invalid tree and for a
-    leaf without an algorithm.
+    `name`: the MPI function in the file. Nothing is yielded if the file keeps MPICH's default for
+    it. Sizes are converted to bytes of the full buffer; `max_bytes` is None without a limit.
+    Windows that keep the default are left out. Rules of a kind with a condition on the buffers
+    apply only to calls out of place; then calls in place follow last, with MPICH's own choice.
+    Raises `InputError` for an invalid tree and for a window without an algorithm.
     """
     tree = _get_subtree(_get_subtree(document, f"collective={name}"), "comm_type=intra")
     ranks = _find_tuned_ranks(tree)
