@@ -346,7 +346,11 @@ def collhub_consumers() -> Sequence[WorkloadWriter]:
 
 @hookimpl
 def collhub_passes() -> Sequence[AlgorithmPass]:
-    """Return one pass per transformation of `_TRANSFORMATIONS`, then the pass `search`."""
+    """Return the passes of this plugin: one per transformation of `_TRANSFORMATIONS`, and `search`.
+
+    All work on workloads; `search` is the last one. The functions that run them are named by text
+    and loaded on first use. Only `search` is marked as a search.
+    """
     search = AlgorithmPass(
         "search",
         "the best transformations of a program on a network",

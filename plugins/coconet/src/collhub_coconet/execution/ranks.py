@@ -161,9 +161,10 @@ def _has_slices(kind: TensorType) -> bool:
 
 
 def _take_part(run: SimulatedRun, tensor: Array, source: str, target: str, rank: int) -> Array:
-    """Take the block of the value `target` from an array with the block of the value `source`.
+    """Copy the block of the value `target` from an array that has the block of `source`.
 
-    Both have one shape; the block of the target lies within that of the source.
+    `tensor`: the block of `source` on `rank` (within its group). Both values have the same complete
+    shape. The block of the target must lie within that of the source, which is not checked.
     """
     pairs = zip(run.bounds(target, rank), run.bounds(source, rank), strict=True)
     return take_bounds(tensor, [(low - first, high - first) for (low, high), (first, _) in pairs])
@@ -316,9 +317,12 @@ def _compute_transpose(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_opaque(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Compute a stand-in for an operator that the language does not describe; see `mix_operands`.
+    """Compute a stand-in for an operator that the language does not describe, on every rank.
 
-    Views between local values and blocks keep the values.
+    The values come from `mix_operands`, which mixes the operands of the rank; the seed is the rank
+    if the operator is random, else 0. Views between local values and blocks (rules TO_BLOCKS,
+    TO_LOCAL) instead keep the values of the first operand: its array on the rank is reshaped, with
+    as many rows as it fills. Returns one array per rank.
     """
     operands = [run.values[name] for name in operation.reads]
     kind = run.program.types[operation.name]

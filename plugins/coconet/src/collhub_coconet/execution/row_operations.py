@@ -23,7 +23,8 @@ def reduce_rows(values: Array, dimension: int, reduction: Reduction) -> Array:
     """Reduce an array along one dimension, whose size becomes 1, in the order of positions.
 
     An empty dimension gives the neutral element: 0 for a sum, 1 for a product, the highest number
-    for a minimum, the lowest for a maximum.
+    of the type for a minimum, the lowest for a maximum. The element type remains that of `values`;
+    the result is a new contiguous array.
     """
     rows = np.moveaxis(values, dimension, 0)
     if len(rows):
@@ -68,7 +69,9 @@ def gather_rows(rows: Array, indices: Array, first: int = 0) -> Array:
 def scatter_rows(indices: Array, values: Array, shape: tuple[int, ...]) -> Array:
     """Add values to rows of a tensor of zeros, in the order of the indices.
 
-    `shape`: of the result. Indices outside of its rows are ignored.
+    `values`: one row per index, with the dimensions of the indices in front. `shape`: of the
+    result, whose first dimension is the rows. A repeated index adds up; negative indices and those
+    after the last row are ignored. The result is a new array of the type of `values`.
     """
     result = np.zeros(shape, values.dtype)
     flat = values.reshape(indices.size, *shape[1:])
@@ -126,8 +129,9 @@ def _compute_top(
 ) -> Array:
     """Return the `operation.count` largest elements along a dimension, in descending order.
 
-    TOP_INDICES returns their positions instead. A missing count is 1, a missing dimension 0.
-    `find_top` decides between equal elements.
+    For the kind TOP_INDICES it returns their positions (int64, from 0) instead. A missing count is
+    1, a missing dimension 0. Of equal elements the one at the lower position is first. `operands`:
+    the operand on this rank.
     """
     dimension = operation.dimension or 0
     positions = find_top(operands[0], dimension, operation.count or 1)

@@ -260,8 +260,10 @@ class _ExecutionState:
     def _find_run(self, number: int, part: CollectiveRuns, piece: int) -> CollectiveRun:
         """Return the state of one piece of a collective, which is created by the first call.
 
-        `number`: position of the collective in the parts of the flat program. States are cached in
-        `self.runs` by (number, piece); all share `self.mail`, the messages in transit.
+        A collective runs its algorithm once per piece, an equal share of the data. `number`:
+        position of the collective `part` in the parts of the flat program; `piece`: number of the
+        piece. States are cached in `self.runs` by (number, piece); all share `self.mail`, the
+        messages in transit.
         """
         key = number, piece
         if key not in self.runs:
@@ -277,8 +279,10 @@ class _ExecutionState:
     def _read_chunk(self, part: CollectiveRuns, rank: int, chunk: int) -> Array:
         """Return a chunk of the operands of a collective on a rank.
 
-        The operands of a bucket are concatenated. For a scalar it is the partial result of the
-        rank.
+        For a bucket (several collectives that are performed as one) these are the chunks of all
+        members, concatenated in order. For a reduction to a scalar it is the partial result of the
+        rank. Raises `InputError` if elements are not available or already overwritten, and
+        `KeyError` if the partial result was not computed.
         """
         if part.is_scalar:
             return self.partials[part.operation.name, rank]
@@ -354,8 +358,9 @@ class _ExecutionState:
     ) -> float:
         """Return the largest magnitude of any rank's expected contribution to a reduction.
 
-        Only contributions to `elements` count; for a scalar, the complete operand. The expected
-        values must exist.
+        Contributions are the operand's elements at the flat indices `elements`, on the ranks of the
+        group; 0 without elements. For a scalar it is the largest contribution of a complete block
+        (`find_largest_term`), whatever `elements` is. The expected values must exist.
         """
         count = self.flat.binding.num_ranks
         if part.is_scalar:
@@ -369,9 +374,10 @@ class _ExecutionState:
     # --- results ---
 
     def results(self) -> dict[str, OnRanks]:
-        """Return the values of all operations by name, one array per rank of their group.
+        """Return the values of all operations by name, one array per rank of group 0.
 
-        Raises `InputError` if an element is missing.
+        Arguments are not included. Call this after all nodes: raises `InputError` if an element of
+        a value is missing.
         """
         ranks = range(self.flat.binding.num_ranks)
         return {

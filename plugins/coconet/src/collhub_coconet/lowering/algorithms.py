@@ -86,8 +86,9 @@ Choices = Mapping[str, Choice]
 def select_choice(choices: Choices, name: str, *, is_scalar: bool = False) -> Choice:
     """Return the choice for a communication: that of its name, else that of "", else the default.
 
-    A reduction of one scalar (`is_scalar`) without its own entry uses `SCALAR_ALGORITHM`, which has
-    one unit.
+    A choice names algorithm, number of chunks and further settings. For the reduction of one scalar
+    (`is_scalar`) the entry "" is ignored: without an entry under its own name it uses the algorithm
+    `SCALAR_ALGORITHM` (a binomial tree), which needs one unit of data only.
     """
     if is_scalar:
         return choices.get(name, Choice(SCALAR_ALGORITHM))
@@ -125,8 +126,9 @@ class Call:
     def collective(self) -> Collective:
         """Collective of the call among its members, in place, with the minimum number of units.
 
-        It has one unit, or, if the data are divided, one per rank (for an all-to-all, per pair of
-        source and destination).
+        Units are the equal parts into which an algorithm divides the data. There is one unit in
+        total, or, if the data are divided among ranks, one per rank (for an all-to-all, one per
+        pair of source and destination). Ranks are numbered from 0 within the members.
         """
         kind, ranks = KINDS[self.kind], len(self.members)
         return Collective(kind, ranks, kind.traits.parts(ranks), root=self.root, in_place=True)
@@ -144,8 +146,10 @@ class Algorithms:
     def contents(self, call: Call, choice: Choice) -> Contents:
         """Return the chosen algorithm for a call as nodes, with the units that they read and write.
 
-        A call is one piece of a collective. Equal calls with equal choices share one cached result.
-        Raises `HubError` for an algorithm that does not fit the call or that is incorrect.
+        A call is one piece of a collective, with its kind, members, root and bytes. Equal calls
+        with equal choices share one cached result; a given algorithm object is recognized by
+        identity. Raises `HubError` for an algorithm that does not fit the call, is incorrect, or
+        states no units (see `_find_algorithm`, `build_contents`).
         """
         algorithm = choice.algorithm
         identity = algorithm if isinstance(algorithm, str) else id(algorithm)
@@ -426,7 +430,10 @@ def _compute_levels(template: Template) -> Int64Array:
 
 
 def _verify_algorithm(algorithm: Algorithm) -> Algorithm:
-    """Return an algorithm that is correct; otherwise raise `HubError` with all findings."""
+    """Verify an algorithm, and return the same object if it is correct.
+
+    Otherwise raises `HubError` with all findings of the verification.
+    """
     report = verify(algorithm)
     if not report.ok:
         raise HubError(report.diagnostics)

@@ -193,10 +193,11 @@ class _FlatBuilder:
     def _find_contents(self, operation: Operation) -> Contents:
         """Return the contents of the algorithm of a collective, for one of its pieces.
 
-        The size of a piece is that of the buffers (of a bucket, of all members) divided by the
-        chosen chunks, rounded up, at least one byte per rank. A reduction to a scalar uses an
-        all-reduce. The result is cached by the name of the operation, or of the first member of a
-        bucket. Raises `HubError` if the chosen algorithm does not fit.
+        Contents are the nodes of the algorithm with the units of data that they read and write. The
+        size of a piece is that of the buffers (of a bucket, of all members) divided by the chosen
+        chunks, rounded up, at least one byte per rank. A reduction to a scalar uses an all-reduce.
+        The result is cached by the name of the operation, or of the first member of a bucket
+        (collectives performed as one). Raises `HubError` if the chosen algorithm does not fit.
         """
         operation = self._find_lead(operation)
         if operation.name not in self.contents:
@@ -242,9 +243,11 @@ class _FlatBuilder:
     def _add_nodes(self, kernel: list[Operation]) -> None:
         """Add the nodes of a kernel in program order; see `add_kernel`.
 
-        A bucket becomes one collective. Otherwise adjacent computations of equal cut and group
-        share nodes; every communication, and every reduction of slices to a scalar, ends such a
-        run. A reduction to a scalar adds its partial computation, then a collective.
+        If the first operation is in a bucket (collectives performed as one), the kernel becomes one
+        collective. Otherwise adjacent computations of equal cut (division into chunks) and group
+        share nodes; every communication ends such a run, and so does every reduction of slices to a
+        scalar. The latter adds its computation per rank, then an all-reduce of the results. A Send
+        becomes messages. Raises `HubError` for an algorithm that does not fit.
         """
         pending: list[Operation] = []
         cut_and_group_of_pending: tuple[Cut | None, int] | None = None
@@ -583,9 +586,11 @@ class _FlatBuilder:
         self.producers.ready[operation.name] = Ready(region, grid, *columns)
 
     def _add_barrier(self, value: str, ranks: Int64Array) -> Int64Array:
-        """Add one MARKER per rank for a value, and return their numbers, in the order of `ranks`.
+        """Add one MARKER (a node without work) per rank for a value; return their node numbers.
 
-        They are a separate part of the flat program; the caller adds dependencies.
+        `value`: name of an operation, which names the markers. `ranks`: ranks of the job; the
+        numbers have their order. The markers are a separate part of the flat program. The caller
+        adds their dependencies.
         """
         markers = self.nodes.add(
             ranks, len(self.parts), np.zeros_like(ranks),

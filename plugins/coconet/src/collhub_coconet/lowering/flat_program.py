@@ -182,7 +182,9 @@ def extract_algorithm(flat: FlatProgram, name: str, piece: int = 0) -> Algorithm
 def _find_collective(flat: FlatProgram, name: str) -> tuple[int, CollectiveRuns]:
     """Return the number and the part of the collective with this name.
 
-    Raises `InputError` if there is none.
+    The number is the position in `flat.parts`. A member of a bucket (collectives performed as one)
+    gives the part of the entire bucket. Raises `InputError` (`target`) if no collective has the
+    name, also for a Send and on a mesh of several axes.
     """
     for number, part in enumerate(flat.parts):
         if isinstance(part, CollectiveRuns) and name in {one.name for one, _ in part.members}:

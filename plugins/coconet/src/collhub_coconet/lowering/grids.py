@@ -43,7 +43,11 @@ class Grid:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks: parts x blocks; with `across` (an exchange) x blocks again."""
+        """Number of chunks of the tensor: chunks per block (`parts`) times the number of blocks.
+
+        With a second dimension that is divided into blocks too (`across`, for an exchange between
+        all ranks), it is `parts` x blocks x blocks.
+        """
         # An exchange has a block for every pair of ranks.
         pairs = 1 if self.across is None else self.blocks
         return self.blocks * pairs * self.parts
@@ -64,7 +68,8 @@ class Grid:
     def is_comparable(self, other: Grid) -> bool:
         """Check whether both grids divide one tensor into the same blocks.
 
-        The numbers of parts per block may differ. Only then is `overlaps` defined.
+        Shape, dimension, number of blocks and `across` must be equal; the numbers of chunks per
+        block (`parts`) may differ. `overlaps` requires this, without a check.
         """
         blocks = self.shape, self.dimension, self.blocks, self.across
         return blocks == (other.shape, other.dimension, other.blocks, other.across)
@@ -143,9 +148,10 @@ def derive_product_grid(
 def select_rank_chunks(product: Grid, chunks: Int64Array, position: int) -> Int64Array:
     """Return the chunks of a product that a rank computes from chunks of its operand, in order.
 
-    `chunks`: numbers of the chunks of the operand. `position`: of the rank in its group. The
-    numbers are the same, unless the product is exchanged, that is divided along a second dimension
-    by the rank that receives it: then each chunk of the operand gives the chunk with this receiver.
+    `chunks`: numbers of the chunks of the operand. `position`: of the rank in its group. Usually
+    the numbers are the same, and `chunks` itself is returned. If the product is divided along a
+    second dimension by the rank that receives it (`across`), each chunk of the operand gives the
+    chunk for this rank as the receiver.
     """
     if product.across is None:
         return chunks

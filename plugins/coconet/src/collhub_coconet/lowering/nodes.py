@@ -78,7 +78,8 @@ class NodeList:
     def chain(self, nodes: Int64Array, rank: Int64Array) -> None:
         """Add control dependencies by which the nodes of each rank run one after the other.
 
-        `nodes`: in the order of execution; `rank`: of each node.
+        `nodes`: node numbers in the order of execution, of several ranks in any mixture; `rank`:
+        rank of each node. A rank with one node gets no dependency.
         """
         order = np.argsort(rank, kind="stable")
         ordered, owner = nodes[order], rank[order]
@@ -148,9 +149,12 @@ class Producers:
         chunk: Int64Array,
         node: Int64Array,
     ) -> None:
-        """Add a data dependency of node i on all producers of chunk i of a value on rank i.
+        """Add data dependencies of nodes on all producers of chunks of a value.
 
-        `region`, `grid`: those of the reader; see `find_producers`.
+        Node `node[i]` waits for the producers of chunk `chunk[i]` on rank `rank[i]`. `region`
+        (operations that exchange chunks), `grid` (their division into chunks): those of the reader.
+        If they differ from those of the value, the node waits for the complete value on the rank;
+        see `find_producers`. Arguments of the program have no producers, so nothing is added.
         """
         index, parents = self.find_producers(value, region, grid, rank, chunk)
         self.nodes.data.append((parents, node[index]))
@@ -161,9 +165,11 @@ class Producers:
         """Find the nodes that produce chunks of a value; return pairs (i, node) as two arrays.
 
         Node j is returned with i if it produces a part of chunk `chunk[i]` on rank `rank[i]`.
-        `region`, `grid`: those of the reader; chunks are numbers of `grid`. If the value is in
-        another region or is divided differently, all nodes are returned that produce the complete
-        value on the rank. Arguments of the program have no producers.
+        `grid`: division of the reader, to whose chunks the numbers refer. `region`: number of the
+        reader's chain or stage. If the value is in another region, or one of both grids is None or
+        has other blocks, all nodes are returned that produce the complete value on the rank (or a
+        MARKER that waits for them). Arguments of the program have no producers: both arrays are
+        empty.
         """
         ready = self.ready.get(value)
         if ready is None:
@@ -234,11 +240,12 @@ def limit_pieces_in_flight(
 ) -> None:
     """Limit the pieces of a collective that run at the same time on a rank.
 
-    A piece may begin on a rank after the piece `max_in_flight` before it has ended there. If all
-    ran at once, they would share the links and end together, which would delay the first chunk.
-    Adds control dependencies to `nodes`, from every last node of the earlier piece to every first
-    node of the later one, except receives. `template`: nodes of one piece; `numbers`: numbers of
-    the nodes of all pieces, piece after piece.
+    Pieces are equal shares of the data, for each of which the algorithm runs once. A piece may
+    begin on a rank after the piece `max_in_flight` before it has ended there. If all ran at once,
+    they would share the links and end together, which would delay the first chunk. Adds control
+    dependencies to `nodes`, from every last node of the earlier piece to every first node of the
+    later one, except receives. `template`: nodes of one piece; `numbers`: numbers of the nodes of
+    all pieces, piece after piece. With at most `max_in_flight` pieces nothing is added.
     """
     count = len(template)
     is_receive = template.kind == NodeKind.RECV
@@ -336,10 +343,11 @@ def number_chunks(
 ) -> Int64Array:
     """Return the number of the chunk that contains each unit of the full buffer in one piece.
 
-    `grid`: division of the tensor into blocks and chunks; each block has the chunks of piece 0, of
-    piece 1, and so on, one chunk per unit. `piece`: number of the piece. The result has the shape
-    of `units`, int64. Only for an AllToAll, the block also depends on the rank: `position` (in the
-    group) is the rank that needs the unit as input, or, with `is_given`, the rank that receives it.
+    Units are the equal parts of the buffer on which the algorithm works; a piece is one run of the
+    algorithm. `grid`: division of the tensor into blocks and chunks; each block has the chunks of
+    piece 0, of piece 1, and so on, one chunk per unit. The result has the shape of `units`, int64.
+    Only for an AllToAll, the block also depends on the rank: `position` (in the group) is the rank
+    that needs the unit as input, or, with `is_given`, the rank that receives it.
     """
     share = contents.units // grid.blocks
     block, offset = np.divmod(units, share)
@@ -388,13 +396,21 @@ def order_chunks(
 
 
 def _split_lists(lists: Lists) -> list[Int64Array]:
-    """Split lists in CSR form (pointer, numbers) into one array per list; empty lists remain."""
+    """Split lists in CSR form (pointer, numbers) into one array per list.
+
+    `pointer[i]` is the position in `numbers` where list i begins. Empty lists give empty arrays;
+    arrays are views of `numbers`.
+    """
     pointer, numbers = lists
     return np.split(numbers, pointer[1:-1])
 
 
 def _compute_share(total: int, count: Int64Array, total_count: Int64Array) -> Int64Array:
-    """Compute total * count // total_count, with Python integers if the product is large."""
+    """Compute total * count / total_count, rounded down, elementwise: int64.
+
+    An entry of 0 in `total_count` counts as 1. Products of 2**62 or more are computed with Python
+    integers, so that nothing overflows.
+    """
     if total < 2**62 // max(1, int(total_count.max(initial=1))):
         return np.asarray(total * count // np.maximum(total_count, 1), np.int64)
     return np.asarray(count.astype(object) * total // np.maximum(total_count, 1), np.int64)

@@ -107,7 +107,9 @@ def simulate_flat(
 ) -> WorkloadTimes:
     """Simulate all nodes of a flat program with unlimited slots per rank; times are in ns.
 
-    Durations of computations are those of `machine`.
+    Computations get the durations of `machine` (`add_durations`; the program is not changed);
+    messages take the time of the network, whose NPUs are the ranks. Raises `HubError` of the
+    simulator, for example if it is not installed.
     """
     offer = registry.find(WorkloadSimulator, _SIMULATOR).offer
     simulate = resolve(offer.simulate)

@@ -286,7 +286,10 @@ class _WorkloadBuilder:
         return keys // self.num_rows, keys % self.num_rows
 
     def _add_name(self, name: str) -> int:
-        """Add a name to the workload, and return its number."""
+        """Append a name to the names of the workload, and return its number, counted from 0.
+
+        Equal names are not shared: every call adds one.
+        """
         self.names.append(name)
         return len(self.names) - 1
 
@@ -324,9 +327,10 @@ def _locate_in_file(diagnostic: Diagnostic, file: str) -> Diagnostic:
 
 
 def lower_source(bound: BoundProgram, source: Source) -> Workload:
-    """Lower a program that was read from a source.
+    """Lower a program that was read from a source; see `lower` for the result and the errors.
 
-    The provenance of the workload has the name and SHA-256 of the source.
+    The provenance of the workload has the version of this plugin, and the name and SHA-256 of the
+    source.
     """
     workload = lower(bound.program, bound.binding, bound.history)
     version = installed_version("collhub-coconet") or ""

@@ -71,7 +71,8 @@ class ProgramBuilder:
         """Declare a tensor that the program may update, and return its value.
 
         `whole_after`: every rank reads the complete state after the program. Further parameters and
-        errors are those of `argument`.
+        errors are those of `argument`. In addition, `InputError` (`layout`) is raised for a state
+        that is local or partial (each rank has a term of a sum).
         """
         kind = self._create_tensor_type(name, element, shape, layout, group)
         return self._declare(Argument(name, kind, is_state=True, whole_after=whole_after))
@@ -112,7 +113,8 @@ class ProgramBuilder:
     def program(self, *outputs: Value) -> Program:
         """Return the complete program with these outputs, in order.
 
-        Raises `InputError` for an invalid output. The builder may be used further.
+        All arguments and operations are checked again. Raises `InputError` with all violations, for
+        example for an output that the program does not define. The builder may be used further.
         """
         names = tuple(value.name for value in outputs)
         operations = tuple(self._operations)
@@ -126,7 +128,8 @@ class ProgramBuilder:
     def _declare(self, argument: Argument) -> Value:
         """Check an argument, add it to the program, and return its value.
 
-        Raises `InputError` with all violations.
+        Raises `InputError` with the first violation of the argument (see `Checker.add_argument`);
+        the argument is then not added.
         """
         self._checker.add_argument(argument)
         self._checker.raise_findings()
@@ -195,7 +198,11 @@ class Value:
         return self.builder.type_of(self)
 
     def named(self, name: str) -> Value:
-        """Name the value for text, documents and transformations; returns the value."""
+        """Name the value for text, documents and transformations; return the value itself.
+
+        This is possible only for the value of the last operation, before it is used. Raises
+        `InputError` (`name`) for any other value, and for a name that is already used.
+        """
         self.builder.rename(self, name)
         self.name = name
         return self

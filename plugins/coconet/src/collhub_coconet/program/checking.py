@@ -214,7 +214,10 @@ class Checker:
                 raise TypingMistakeError("state", message, "update it once, with the last value")
 
     def _add(self, code: str, message: str, cure: str, line: int) -> None:
-        """Add a finding at a line of the program; line 0 means the entire program."""
+        """Add a finding to `self.findings`, located at a line of the program; nothing is raised.
+
+        `cure`: advice for the user. Line 0 means the entire program; operations count from 1.
+        """
         location = Location(self._program, line or None)
         self.findings.append(Diagnostic(code, message, location=location, cure=cure))
 
@@ -244,7 +247,11 @@ def type_program(
 
 
 def format_operation(operation: Operation) -> str:
-    """Format an operation for messages, such as `s = ReduceScatter(sum, g, 0)`."""
+    """Format an operation for messages, such as `s = ReduceScatter(sum, g, 0)`.
+
+    In parentheses are the operands, then all attributes that are not None, in the order of
+    `ATTRIBUTES`, without names.
+    """
     attributes = (getattr(operation, attribute) for attribute in ATTRIBUTES)
     inputs = [f"{value}" for value in (*operation.operands, *attributes) if value is not None]
     return f"{operation.name} = {operation.kind}({', '.join(inputs)})"

@@ -14,7 +14,10 @@ Axes = str | Sequence[str] | None
 def all_reduce(x: Value, reduction: str = "sum", axes: Axes = None) -> Value:
     """Reduce a local or partial tensor over all ranks along the axes; the result is replicated.
 
-    Raises `InputError` for a tensor of another layout, and `ValueError` for an unknown reduction.
+    A partial tensor is one of which every rank has a term of the reduction; its reduction must be
+    that of the operation. `axes`: one name or several, None for the only axis of the mesh. Raises
+    `InputError` for a tensor of another layout, bool elements, and unknown axes, and `ValueError`
+    for an unknown reduction.
     """
     attributes = {"reduction": Reduction(reduction), "axes": _name_axes(axes)}
     return x.builder.apply(Kind.ALL_REDUCE, (x,), **attributes)
@@ -25,8 +28,10 @@ def reduce_scatter(
 ) -> Value:
     """Reduce a local or partial tensor: rank i receives block i of the result along `dimension`.
 
-    `dimension` counts from 0. Raises `InputError` for a tensor of another layout, and `ValueError`
-    for an unknown reduction.
+    A partial tensor is one of which every rank has a term of the reduction. `dimension` counts from
+    0. `axes`: one name or several, None for the only axis of the mesh. Raises `InputError` for a
+    tensor of another layout, bool elements, a dimension that does not exist or has size 1, and
+    unknown axes, and `ValueError` for an unknown reduction.
     """
     attributes = {"reduction": Reduction(reduction), "dimension": dimension}
     return x.builder.apply(Kind.REDUCE_SCATTER, (x,), **attributes, axes=_name_axes(axes))
@@ -49,11 +54,12 @@ def broadcast(x: Value, root: int = 0, axes: Axes = None) -> Value:
 
 
 def reduce(x: Value, root: int = 0, reduction: str = "sum", axes: Axes = None) -> Value:
-    """Reduce over all ranks along the axes; only the root has the result.
+    """Reduce over all ranks along the axis; only the root has the result.
 
-    Only a Broadcast from this root, a Send, and an Update of a state on the root may read it.
-    Raises `InputError` for a tensor of another layout than local or partial, and `ValueError` for
-    an unknown reduction.
+    `root`: position on the axis, from 0. Only a Broadcast from this root, a Send, and an Update of
+    a state on the root may read the result. `axes`: one name, None for the only axis of the mesh.
+    Raises `InputError` for a tensor of another layout than local or partial (every rank has a
+    term), bool elements, and unknown or several axes, and `ValueError` for an unknown reduction.
     """
     attributes = {"root": root, "reduction": Reduction(reduction), "axes": _name_axes(axes)}
     return x.builder.apply(Kind.REDUCE, (x,), **attributes)
@@ -225,8 +231,9 @@ def largest(x: Value) -> Value:
 def row_reduce(x: Value, dimension: int, reduction: str = "sum") -> Value:
     """Reduce along one dimension, whose size becomes 1, by `sum`, `prod`, `min` or `max`.
 
-    If x is sliced along the dimension, the result is partial: `all_reduce` completes it. Raises
-    `ValueError` for an unknown reduction.
+    If x is sliced along the dimension, the result is partial: each rank has the term of its slice,
+    and `all_reduce` completes it. Raises `ValueError` for an unknown reduction, and `InputError`
+    for bool elements, the reduction `replace`, and a dimension that does not exist.
     """
     attributes = {"reduction": Reduction(reduction), "dimension": dimension}
     return x.builder.apply(Kind.ROW_REDUCE, (x,), **attributes)
@@ -268,7 +275,9 @@ def scatter(indices: Value, values: Value, *shape: Size) -> Value:
 def top_k(x: Value, count: int, dimension: int) -> tuple[Value, Value]:
     """Find the `count` largest elements along one dimension, largest first; return both results.
 
-    They are the values and their positions (int64). The first one of equal elements comes first.
+    They are the values and their positions (int64), each from a separate operation. The first one
+    of equal elements comes first. Raises `InputError` for bool elements, a dimension that does not
+    exist, a slice along it, and a count below 1 or above its size.
     """
     attributes = {"dimension": dimension, "count": count}
     values = x.builder.apply(Kind.TOP_VALUES, (x,), **attributes)

@@ -99,7 +99,10 @@ class Operands:
         return str(self.operation.operands[position])
 
     def check_float(self, position: int) -> None:
-        """Raise `TypingMistakeError` unless the operand at a position is a tensor of floats."""
+        """Check that the operand at a position is a tensor of floats; otherwise raise.
+
+        Raises `TypingMistakeError`: `element-type` for other elements, `operand` for a number.
+        """
         element = self.tensor(position).element
         if not element.is_float:
             message = f"{self.name(position)} is {element}, a float is expected"
@@ -122,7 +125,10 @@ class Operands:
             raise TypingMistakeError("element-type", message, "insert a Cast")
 
     def check_same_group(self) -> None:
-        """Raise `TypingMistakeError` if tensors among the operands are on different groups."""
+        """Check that all tensors among the operands are on one group of ranks.
+
+        Numbers do not count. Raises `TypingMistakeError` (`group`) otherwise.
+        """
         groups = {tensor.group for tensor in self.tensors}
         if len(groups) > 1:
             message = f"operands lie on groups {', '.join(map(str, sorted(groups)))}"
@@ -140,9 +146,11 @@ class Operands:
             raise TypingMistakeError("element-type", message, "insert a Cast")
 
     def type_like(self, role: str = "dim") -> TensorType:
-        """Return the type of a result with the element type and shape of the first operand.
+        """Return the type of a result with the element type, shape and group of the first operand.
 
-        Its layout is derived; `role` is the role of all dimensions in the table.
+        Its layout is derived from that of the first operand by the table of rules; `role` is the
+        role of all dimensions there. Raises `TypingMistakeError` if the operand is a number or the
+        table has no rule for its layout (see `derive_layout`).
         """
         operand = self.tensor(0)
         roles = number_roles(role, len(operand.shape))

@@ -297,8 +297,8 @@ class Operation:
     def is_free(self) -> bool:
         """Whether no kernel runs for the operation.
 
-        That is so for views (`VIEWS`, such as Slice and Reshape), and for an opaque operation
-        without work and memory traffic.
+        True for views (Slice, Reshape and Part), and for an opaque operation (an operator outside
+        of the language) whose declared work and memory traffic are 0 or missing.
         """
         is_opaque_view = self.kind is Kind.OPAQUE and not self.work and not self.traffic
         return self.kind in VIEWS or is_opaque_view

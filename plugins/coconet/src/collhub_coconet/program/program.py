@@ -183,7 +183,11 @@ class Program:
         self._check_stages()
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the fields for another process, without cached properties."""
+        """Return the fields for pickling, without cached properties, which are computed again.
+
+        `sizes` and `types` are copied to plain dictionaries, since read-only views cannot be
+        pickled.
+        """
         # A read-only view of a mapping cannot be pickled.
         values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         return values | {"sizes": dict(self.sizes), "types": dict(self.types)}
@@ -227,7 +231,8 @@ class Program:
     def buckets(self) -> Mapping[str, tuple[Operation, ...]]:
         """Members of a bucket in program order, by the name of each of its collectives.
 
-        Collectives outside of buckets have no entry. Computed once.
+        A bucket is a stage of collectives that are performed together as one. All its members map
+        to the same tuple. Collectives outside of buckets have no entry. Computed once.
         """
         buckets: dict[str, tuple[Operation, ...]] = {}
         for stage in self.stages:
@@ -240,8 +245,9 @@ class Program:
     def classify_for_bucket(self, operation: Operation) -> BucketClass | None:
         """Return the kind, reduction, axes, element type and group of a collective.
 
-        Collectives may share a bucket only if these are equal. None for operations that cannot be
-        in a bucket.
+        Collectives may share a bucket (be performed together as one) only if these are equal. The
+        element type and the group are those of the result. None for operations that cannot be in a
+        bucket, which are those of other kinds than `BUCKET_KINDS`.
         """
         if operation.kind not in BUCKET_KINDS:
             return None
@@ -423,8 +429,9 @@ def _check_divisible(program: Program, binding: Binding, operation: Operation, l
 def find_axis_positions(program: Program, operation: Operation) -> tuple[int, ...]:
     """Return the positions in the mesh of the axes along which an operation communicates.
 
-    They ascend. For a reduction of slices to a scalar these are the axes along which its operand is
-    sliced.
+    They ascend. A communication or Slice that names no axis uses the first axis, (0,). For any
+    other operation, such as a reduction of slices to a scalar, these are the axes along which its
+    first operand is sliced; empty if there are none.
     """
     if operation.is_communication or operation.kind is Kind.SLICE:
         mesh = program.mesh
@@ -434,9 +441,10 @@ def find_axis_positions(program: Program, operation: Operation) -> tuple[int, ..
 
 
 def reduces_scalar(program: Program, operation: Operation) -> bool:
-    """Check whether an operation reduces a sliced tensor to a scalar.
+    """Check whether an operation reduces a sliced tensor to a scalar, such as a norm of slices.
 
-    The partial results of the ranks must then be all-reduced.
+    It must then be completed by an all-reduce of the ranks' partial results. False for operations
+    of other kinds, and for operands that are sliced on no axis.
     """
     is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
     layouts = program.types[operation.reads[0]].layout.by_axis if is_scalar else ()

@@ -52,10 +52,11 @@ def type_row_reduction(operands: Operands) -> TensorType:
 
 
 def type_index(operands: Operands) -> TensorType:
-    """Return the type of an Index: that of the operand with int64 elements.
+    """Return the type of an Index, which has the position of every element along a dimension.
 
-    Raises `TypingMistakeError` for a dimension that the operand does not have. An Index that names
-    no dimension uses dimension 0.
+    It is the type of the operand with int64 elements. Without a stated dimension it is dimension 0.
+    Raises `TypingMistakeError` for a dimension that the operand does not have, an operand that is a
+    number, and a layout without a rule.
     """
     operand = operands.tensor(0)
     _check_dimension(operands, operand, operands.operation.dimension or 0)
@@ -349,7 +350,11 @@ def _find_roles(
 
 
 def _compute_product_shape(left: TensorType, right: TensorType) -> Shape:
-    """Return the shape of [..., K] times [K, N]. Raises `TypingMistakeError` for other shapes."""
+    """Return the shape [..., N] of the matrix product of [..., K] and [K, N].
+
+    Raises `TypingMistakeError` (`shape`) if the first operand has fewer than 2 dimensions, the
+    second another number than 2, or the contracted sizes K differ.
+    """
     x, w = left.shape, right.shape
     if len(x) < 2 or len(w) != 2 or x[-1] != w[0]:
         message = f"shapes {format_shape(x)} and {format_shape(w)} do not fit"

@@ -178,7 +178,8 @@ def at_root(root: int) -> Layout:
 def on_mesh(*layouts: Layout) -> Layout:
     """Create the layout on a mesh from the layouts on its axes, in order.
 
-    A single layout is returned itself.
+    A single layout is returned itself; several, also equal ones, become one layout with the
+    placement MESH.
     """
     if len(layouts) == 1:
         return layouts[0]
@@ -278,7 +279,8 @@ class Binding:
         """Return the lists of ranks that differ only in their coordinates on the given axes.
 
         `axes`: positions in the mesh. There is one list for each combination of the other
-        coordinates; ranks ascend.
+        coordinates; ranks are those within a group, from 0, ascending. Without axes, every list has
+        one rank; with all axes there is one list.
         """
         by_others: dict[tuple[int, ...], list[int]] = {}
         for rank, coordinates in enumerate(product(*map(range, self.axis_sizes))):
@@ -293,7 +295,10 @@ class Binding:
         return tuple(self._size(size) for size in shape)
 
     def ranks_of(self, group: int) -> range:
-        """Ranks of the job in one group; group k begins at rank k * p."""
+        """Return the ranks of the job in one group, as a range; group k begins at rank k * p.
+
+        p is the number of ranks per group. That the group exists is not checked.
+        """
         first = group * self.num_ranks
         return range(first, first + self.num_ranks)
 
@@ -347,7 +352,10 @@ class Binding:
         return self.elements_of_rank(kind) * kind.element.element_bytes
 
     def _size(self, size: Size) -> int:
-        """Return a size as a number. Raises `InputError` for a symbol without a number."""
+        """Return a size as a number: the number itself, or the one that is bound to the symbol.
+
+        Raises `InputError` (`symbol`) for a symbol without a number.
+        """
         if isinstance(size, int):
             return size
         if size not in self.sizes:

@@ -37,7 +37,9 @@ TypingRule = Callable[[Operands], TensorType]
 def type_reducing_communication(operands: Operands) -> TensorType:
     """Return the type of an AllReduce, ReduceScatter or Reduce, with the complete shape.
 
-    Raises `TypingMistakeError` for a layout without a rule, and for bool elements.
+    Element type and group are those of the operand; the layout follows from the table of rules.
+    Raises `TypingMistakeError` for a layout without a rule (permitted are local and partial), for
+    axes that do not fit the mesh, a dimension that cannot be sliced, and bool elements.
     """
     result = operands.type_like()
     operands.check_not_bool(0)
@@ -77,7 +79,9 @@ def type_send(operands: Operands) -> TensorType:
 def type_arithmetic(operands: Operands) -> TensorType:
     """Return the type of an arithmetic operation on two tensors, or a tensor and a number.
 
-    See `_join_types`. Raises `TypingMistakeError` for bool, and for a quotient of integers.
+    The shape is that of broadcasting, the element type that of the tensors, which must be equal.
+    Raises `TypingMistakeError` for bool, for a quotient of integers, and for shapes, layouts or
+    groups that do not fit (`_join_types`).
     """
     result = _join_types(operands, [0, 1])
     is_quotient = operands.operation.kind is Kind.DIVIDE
@@ -99,7 +103,9 @@ def type_comparison(operands: Operands) -> TensorType:
 def type_select(operands: Operands) -> TensorType:
     """Return the type of `Select(c, a, b)`, which is a where c is true, else b.
 
-    It is the joined type of a and b. Raises `TypingMistakeError` if c is not bool.
+    It has the common element type of a and b, and the broadcast shape and joined layout of all
+    three. Raises `TypingMistakeError` if c is not bool, if a and b differ in their element types or
+    are both numbers, and for shapes, layouts or groups that do not fit.
     """
     if operands.tensor(0).element is not ElementType.BOOL:
         message = f"the condition {operands.name(0)} is {operands.tensor(0).element}, not bool"
@@ -108,9 +114,10 @@ def type_select(operands: Operands) -> TensorType:
 
 
 def type_float_function(operands: Operands) -> TensorType:
-    """Return the type of the operand, for a function of floats such as Sqrt or Exp.
+    """Return the type of a function of floats such as Sqrt or Exp: that of its operand.
 
-    Raises `TypingMistakeError` for elements that are not floats.
+    Raises `TypingMistakeError` for elements that are not floats, a number as operand, and a layout
+    without a rule, such as a partial one.
     """
     operands.check_float(0)
     return operands.type_like()
@@ -296,9 +303,11 @@ TYPING_RULES: dict[Kind, TypingRule] = {
 
 
 def compute_broadcast_shape(shapes: list[Shape]) -> Shape:
-    """Compute the shape of a result by the rules of numpy.
+    """Compute the shape of a result by the rules of numpy, from at least one shape.
 
-    Dimensions are aligned at the end, and a dimension of size 1 is stretched.
+    Dimensions are aligned at the end, and a dimension of size 1 is stretched; missing ones count as
+    1. A symbol fits only itself or 1. Raises `TypingMistakeError` (`shape`) for sizes that do not
+    fit.
     """
     first, *remaining_shapes = shapes
     if all(shape == first for shape in remaining_shapes):

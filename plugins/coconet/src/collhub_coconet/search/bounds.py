@@ -130,9 +130,9 @@ class _BoundCalculation:
     def _compute_collective_s(self, operation: Operation) -> float:
         """Return the minimum time of a collective in s, with its launch.
 
-        Returns 0 for an AllGather that may be removed. An AllGather that remains counts without its
-        launch, since it may share the launch of a stage. An AllReduce counts as its ReduceScatter
-        if that is faster and `split` is allowed.
+        0 if nothing is communicated (see `find_demand`), and for an AllGather that may be removed.
+        An AllGather that remains counts without its launch, since it may share the launch of a
+        stage. An AllReduce counts as its ReduceScatter if that is faster and `split` is allowed.
         """
         if operation.kind is Kind.ALL_GATHER and self._can_be_removed(operation):
             return 0.0
@@ -160,9 +160,10 @@ class _BoundCalculation:
         return "reorder" in self.kinds or ("as-slice" in self.kinds and is_of_state)
 
     def _compute_send_s(self, operation: Operation) -> float:
-        """Return the time of a Send in s.
+        """Return the time of a Send in s by formula, without a launch.
 
-        It is that of one slice of its tensor if a reorder can move the Send onto slices.
+        If a reorder can move the Send onto slices, it is that of one slice of its tensor: its bytes
+        divided by the ranks, rounded down.
         """
         size = self.binding.bytes_of_rank(self.program.types[operation.name])
         divisor = self.binding.num_ranks if operation.name in self.movable else 1

@@ -262,8 +262,10 @@ def _list_part_steps(
 ) -> list[PartStep]:
     """List the steps of all classes, ordered by split, reorder, as-slice and fuse.
 
-    In this order they can be applied to the entire program. Steps of one kind keep the order of the
-    classes. Each has the program of its part before it, and the number of copies of the part.
+    In this order they can be applied to the entire program. `steps`: per class, in the order of
+    application; steps of one kind keep the order of the classes. Each result has the program of its
+    part before the step, and the number of copies of the part. Raises `ValueError` for a step of
+    another kind.
     """
     listed = []
     for part, entries in zip(classes, steps, strict=True):

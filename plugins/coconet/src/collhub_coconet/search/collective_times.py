@@ -52,9 +52,10 @@ def is_any_to_any(topology: Topology) -> bool:
 def find_slowest_link(topology: Topology) -> tuple[float, float]:
     """Return (bandwidth in bytes/s, latency in s) of the NPU whose fastest link is slowest.
 
-    The fastest outgoing link of an NPU is the one with the highest bandwidth. NPUs without links
-    are ignored. The latency of a link to a switch counts twice, for the link from the switch to the
-    receiver. Raises `InputError` if no NPU has a link.
+    The fastest outgoing link of an NPU is the one with the highest bandwidth (of equal ones, the
+    highest latency). Among the NPUs, the lowest bandwidth counts, of equal ones the lowest latency.
+    NPUs without links are ignored. The latency of a link to a switch counts twice, for the link
+    from the switch to the receiver. Raises `InputError` if no NPU has a link.
     """
     fastest_by_npu: dict[int, tuple[float, float]] = {}
     for link in topology.links():
@@ -125,9 +126,11 @@ class Demand:
 def find_demand(program: Program, binding: Binding, operation: Operation) -> Demand | None:
     """Describe the communication of an operation; None for an operation without communication.
 
-    A reduction of slices to a scalar has an AllReduce of one scalar. The first member of a bucket
-    has the bytes of all members, the other members no communication. Along axes of one rank there
-    is none either.
+    The result has the kind, the bytes of the full buffer (at least one per rank), the ranks of the
+    first subgroup, and the root. A reduction of slices to a scalar has an AllReduce of one scalar.
+    The first member of a bucket (collectives performed as one) has the bytes of all members, the
+    other members no communication. A Send has the bytes of one rank, and the ranks of group 0 as
+    members. Along axes of one rank there is no communication either.
     """
     tensor = program.types[operation.name]
     is_scalar = reduces_scalar(program, operation)

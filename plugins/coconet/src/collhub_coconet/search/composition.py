@@ -117,7 +117,9 @@ def _descend(
     """Select one candidate per class by simulating the entire program at one size.
 
     It starts with the fastest candidates in isolation. Then every other candidate of a class that
-    communicates is adopted if it reduces the time of the entire program, in which parts overlap.
+    communicates is tried once, in order, and adopted if it reduces the time of the entire program,
+    in which parts overlap. Combinations that cannot be simulated are skipped; if none can, the
+    start is returned.
     """
     selection = [exploration.fastest(size_index) for exploration in explorations]
     best_s = math.inf

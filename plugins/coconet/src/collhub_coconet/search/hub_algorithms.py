@@ -176,8 +176,9 @@ class HubAlgorithms:
     def find_network(self, members: tuple[int, ...], protocol: str) -> Topology:
         """Return the part of the network that some ranks use, with the rates of a protocol.
 
-        If the ranks are not connected among themselves, such as those of an axis of a mesh, the
-        result has links between all pairs, with the rates of the slowest link. It is cached.
+        `protocol`: name of an entry of `PROTOCOLS`; another one raises `KeyError`. If the ranks are
+        not connected among themselves, such as those of an axis of a mesh, the result has links
+        between all pairs, with the rates of the slowest link of the entire network. It is cached.
         """
         if members not in self._networks:
             network = self.topology

@@ -452,8 +452,9 @@ def _unite_cycles(program: Program, groups: _Groups, shared: set[str]) -> None:
 def _find_waits(operations: Iterable[Operation], members: list[list[str]]) -> dict[int, set[int]]:
     """Return, for each set of operations, the other sets whose values it reads.
 
-    Sets are given by their index in `members`; every index has an entry, which may be empty. Values
-    that no set contains, such as arguments, are ignored.
+    Sets are given by their index in `members`; every index has an entry, which may be empty. Every
+    operation must be in a set (else `KeyError`). Values that no set contains, such as arguments,
+    are ignored.
     """
     node_of = {name: index for index, group in enumerate(members) for name in group}
     waits: dict[int, set[int]] = {index: set() for index in range(len(members))}
@@ -688,7 +689,8 @@ def _describe(operation: Operation) -> str:
 def _describe_attributes(kind: Kind, *values: object) -> str:
     """Return `kind=...` and `name=value` of all attributes that are not None, except the seed.
 
-    `values`: one per entry of `ATTRIBUTES`, in its order.
+    The texts are joined by blanks. `values`: one per entry of `ATTRIBUTES`, in its order; raises
+    `ValueError` for another number.
     """
     attributes = [
         f"{name}={value}"

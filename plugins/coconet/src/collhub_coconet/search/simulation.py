@@ -306,7 +306,8 @@ class _MeansOfProgram:
     def find_initial(self, name: str) -> Means:
         """Return the algorithm and protocol that are fastest in isolation for a communication.
 
-        It has one chunk. `name`: of the communication. A Send is direct, with the first protocol.
+        It has one chunk. `name`: of the communication. A Send has the algorithm `direct`, with the
+        first protocol. Raises `InputError` if the hub has no algorithm for the collective.
         """
         demand = self.demands[name]
         if demand.kind is Kind.SEND:
@@ -314,9 +315,10 @@ class _MeansOfProgram:
         return self.hub.find_fastest(demand)[1]
 
     def change_chunks(self, name: str, means: Means, count: int) -> Means:
-        """Return the means with another chunk count.
+        """Return the means (algorithm, protocol, chunks) with another chunk count.
 
-        Unchanged for a reduction to a scalar, and if the graph would exceed `_MAX_NODES` nodes.
+        They are returned unchanged for a reduction to a scalar, and if the algorithm, repeated per
+        chunk, would have more than `_MAX_NODES` steps.
         """
         if name in self.scalars or count * self._count_steps(name, means) > _MAX_NODES:
             return means
@@ -478,7 +480,10 @@ def _refine_fastest(
 
 
 def _simulate_task(task: tuple[Simulation, Program, Binding]) -> Timing | str:
-    """Return `Simulation.timing` of the task's program; called in worker processes."""
+    """Return `Simulation.timing` of the program of a task; called in worker processes.
+
+    `task`: simulation, program and sizes. The result is the reason as text if nothing fits.
+    """
     simulation, program, binding = task
     return simulation.timing(program, binding)
 

@@ -113,9 +113,10 @@ def find_mesh(
 def find_blocks(graph: CapturedGraph, mesh: GraphMesh) -> Mapping[str, frozenset[int]]:
     """Return, by name of a value, the mesh axes that slice it, as far as collectives show it.
 
-    Values are related if an operator keeps dimension 0 and the shape between them. If one value of
-    such a set is the result of a reduce-scatter along some axes, or the operand of an all-gather,
-    these axes slice all values of the set. Scalars and values without sliced axes have no entry.
+    Values are related if one is the wait for the other, or if an operator has a single result with
+    the shape of an operand whose slices it keeps. If one value of such a set is the result of a
+    reduce-scatter along some axes, or the operand of an all-gather, these axes slice all values of
+    the set; several collectives add up. Scalars and values without sliced axes have no entry.
     """
     number_of = {name: number for number, name in enumerate(graph.tensors)}
     related: list[tuple[str, str]] = []

@@ -121,7 +121,10 @@ class _Pending:
 
 
 def _all_reduce(x: torch.Tensor, reduction: str, group: Group) -> _Pending:
-    """Start an all-reduce; `reduction`: name of an operator of PyTorch, such as `sum`."""
+    """Start an all-reduce over a group; the pending result has the shape of `x`.
+
+    `reduction`: name of an operator of PyTorch, such as `sum`. `x` is not changed.
+    """
     result = torch.ops._c10d_functional.all_reduce(x.contiguous(), reduction, _name(group))
     return _Pending(result, lambda value: value)
 
@@ -303,7 +306,10 @@ def _all_to_all(
 
 
 def _broadcast(x: torch.Tensor, root: int, group: Group) -> _Pending:
-    """Start a broadcast from rank `root` of the group."""
+    """Start a broadcast from rank `root` of the group, counted within it.
+
+    The pending result has the values of the root; `x`, of equal shape on all ranks, is not changed.
+    """
     result = torch.ops._c10d_functional.broadcast(x.contiguous(), root, _name(group))
     return _Pending(result, lambda value: value)
 

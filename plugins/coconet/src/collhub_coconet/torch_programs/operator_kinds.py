@@ -94,7 +94,8 @@ def _is_one(value: ArgumentValue) -> bool:
 def _scale(build: Builder, operand: Operand, *names: str) -> Operand:
     """Return an operand multiplied by the first named argument that is present.
 
-    The operand itself is returned if the factor is absent or 1.
+    The operand itself is returned if the factor is absent or 1. Otherwise a Multiply is added, and
+    its name returned. Raises `TypingMistakeError` if the factor is neither a value nor a number.
     """
     factor = build.argument(*names)
     if _is_one(factor):
@@ -105,7 +106,9 @@ def _scale(build: Builder, operand: Operand, *names: str) -> Operand:
 def _add_binary(kind: Kind) -> Expansion:
     """Return the expansion of an operator with the operands `self` and `other` (or `exponent`).
 
-    It refuses quotients with a rounding mode.
+    It adds one operation of this kind. Quotients with a rounding mode are refused
+    (`TypingMistakeError`), so that the operator becomes opaque: a call without a form in the
+    language.
     """
 
     def expand(build: Builder) -> str:
@@ -121,7 +124,8 @@ def _add_binary(kind: Kind) -> Expansion:
 def _add_sum(kind: Kind) -> Expansion:
     """Return the expansion of `self + alpha * other`, or of the difference if `kind` is Subtract.
 
-    A missing `alpha` is 1.
+    A missing `alpha` is 1; then nothing is multiplied. The second operand may be called `other`,
+    `scalar` or `scalars`.
     """
 
     def expand(build: Builder) -> str:
@@ -164,21 +168,32 @@ def _apply_sigmoid(build: Builder) -> str:
 
 
 def _apply_silu(build: Builder) -> str:
-    """Add SiLU, x / (1 + exp(-x)), in the order of PyTorch, and return its name."""
+    """Add SiLU, x / (1 + exp(-x)), in the order of PyTorch, and return the name of the result.
+
+    x is the operand `self`. Raises `TypingMistakeError` if it has no float elements or a layout
+    without a rule.
+    """
     x = build.operand("self")
     power = build.add(Kind.EXP, build.add(Kind.MULTIPLY, x, -1.0))
     return build.finish(Kind.DIVIDE, x, build.add(Kind.ADD, power, 1.0))
 
 
 def _differentiate_tanh(build: Builder) -> str:
-    """Add the gradient of tanh, grad * (1 - y^2) with its result y, in the order of PyTorch."""
+    """Add the gradient of tanh, grad * (1 - y^2), in the order of PyTorch; return its name.
+
+    y is the operand `output`, the result of tanh, and grad is `grad_output`.
+    """
     y = build.operand("output")
     slope = build.add(Kind.SUBTRACT, 1.0, build.add(Kind.MULTIPLY, y, y))
     return build.finish(Kind.MULTIPLY, build.operand("grad_output"), slope)
 
 
 def _differentiate_sigmoid(build: Builder) -> str:
-    """Add the gradient of the sigmoid, grad * (1 - y) * y with its result y, as PyTorch does."""
+    """Add the gradient of the sigmoid, grad * (1 - y) * y, as PyTorch does; return its name.
+
+    y is the operand `output`, the result of the sigmoid, and grad is `grad_output`. The product is
+    evaluated from the left.
+    """
     y = build.operand("output")
     factor = build.add(Kind.SUBTRACT, 1.0, y)
     slope = build.add(Kind.MULTIPLY, build.operand("grad_output"), factor)
@@ -259,8 +274,8 @@ def _interpolate(build: Builder) -> str:
 def _add_product(kind: Kind) -> Expansion:
     """Return the expansion of `self + value * (tensor1 * tensor2)`.
 
-    With `kind` Divide it is the quotient of the tensors instead of the product. The default of
-    `value` is 1.
+    With `kind` Divide it is the quotient of the tensors instead of the product. The factor may be
+    called `value` or `scalars`; its default is 1, with which nothing is multiplied.
     """
 
     def expand(build: Builder) -> str:
@@ -293,7 +308,8 @@ def _multiply_any(build: Builder) -> str:
 def _add_scaled_product(kind: Kind, *factors: str) -> Expansion:
     """Return the expansion of `beta * self + alpha * (product of the two factors)`.
 
-    Missing factors are 1; as in PyTorch, `self` is not read if beta is 0.
+    `kind`: of the product; `factors`: names of its two operands. A missing alpha or beta is 1, with
+    which nothing is multiplied. As in PyTorch, `self` is not read if beta is 0.
     """
 
     def expand(build: Builder) -> str:
@@ -319,8 +335,10 @@ def _apply_linear(build: Builder) -> str:
 def _transpose(build: Builder) -> str:
     """Add a Permute, or a Transpose if only the last two dimensions are swapped.
 
-    Accepts `dims`, `dim0` and `dim1`, or no dimensions for a matrix. An order that changes nothing
-    returns the operand.
+    The dimensions are `dims` (all, in the new order) or `dim0` and `dim1`, which are swapped;
+    negative ones count from the end. Without them a matrix is transposed, and any other tensor is
+    unchanged. An order that changes nothing adds no operation and returns the operand. Raises
+    `TypingMistakeError` for an order that lacks a dimension.
     """
     x = build.operand("self")
     rank = len(build.shape(x))
@@ -341,10 +359,10 @@ def _transpose(build: Builder) -> str:
 
 
 def _reshape(build: Builder) -> str:
-    """Add a Reshape to the shape of the result; elements keep their order.
+    """Add a Reshape to the shape of the result, and return its name; elements keep their order.
 
-    Refused unless each sliced dimension of the operand has a corresponding one in the result, so
-    that blocks remain blocks.
+    Refused (`TypingMistakeError`) unless each sliced dimension of the operand has a corresponding
+    one in the result, so that each rank's block remains a block. Also refused for a number.
     """
     x = build.operand("self")
     shape = build.find_complete_shape(x)
@@ -354,7 +372,11 @@ def _reshape(build: Builder) -> str:
 
 
 def _find_dimensions(build: Builder, rank: int) -> list[int]:
-    """Return the dimensions of the argument `dim`, ascending from 0; all if it is absent."""
+    """Return the dimensions of the argument `dim`, ascending from 0, each once.
+
+    `dim` is a number or a tuple; negative ones count from the end. All `rank` dimensions if it is
+    absent or has no number; empty for a scalar.
+    """
     value = build.argument("dim")
     numbers = value if isinstance(value, tuple) else (value,)
     chosen = sorted({one % rank for one in numbers if type(one) is int and rank})
@@ -362,10 +384,12 @@ def _find_dimensions(build: Builder, rank: int) -> list[int]:
 
 
 def _reduce_rows(build: Builder, x: Operand, reduction: Reduction) -> str:
-    """Reduce along the dimensions of `dim`, and return the name of the result.
+    """Reduce along the dimensions of `dim` (all without it), and return the name of the result.
 
-    The dimensions are removed unless `keepdim` is true. A dimension that an axis slices gives a
-    partial value.
+    One RowReduce is added per dimension; a Reshape then removes the dimensions, unless `keepdim` is
+    true. If an axis of the mesh slices a reduced dimension, the result is partial: each rank has a
+    term. Refused (`TypingMistakeError`) if a remaining sliced dimension has no counterpart in the
+    result.
     """
     name = x
     for dimension in _find_dimensions(build, len(build.shape(x))):
@@ -422,7 +446,11 @@ def _average(build: Builder) -> str:
 
 
 def _apply_gelu(build: Builder) -> str:
-    """Add GELU in the order of PyTorch: x/2 (1 + erf(x / sqrt 2)), or its form with tanh."""
+    """Add GELU in the order of PyTorch, and return the name of the result.
+
+    It is x/2 (1 + erf(x / sqrt 2)). If the argument `approximate` is `tanh`, it is x/2 (1 +
+    tanh(sqrt(2 / pi) (x + c x^3))) with c = `_GELU_CUBE`. x is the operand `self`.
+    """
     x = build.operand("self")
     inner = _add_gelu_argument(build, x)
     kind = Kind.TANH if build.argument("approximate") == "tanh" else Kind.ERF
@@ -431,7 +459,11 @@ def _apply_gelu(build: Builder) -> str:
 
 
 def _add_gelu_argument(build: Builder, x: Operand) -> str:
-    """Add the argument of the error function, or of tanh, in GELU; return its name."""
+    """Add the argument of the error function, or of tanh, in GELU; return its name.
+
+    It is x / sqrt 2. If the argument `approximate` is `tanh`, it is sqrt(2 / pi) (x + c x^3) with c
+    = `_GELU_CUBE`.
+    """
     if build.argument("approximate") != "tanh":
         return build.add(Kind.MULTIPLY, x, sqrt(0.5))
     cube = build.add(Kind.MULTIPLY, build.add(Kind.MULTIPLY, x, x), x)
@@ -444,9 +476,10 @@ _GELU_CUBE = 0.044715
 
 
 def _differentiate_gelu(build: Builder) -> str:
-    """Add the gradient of GELU: grad (c(x) + x c'(x)), where GELU is x c(x).
+    """Add the gradient of GELU, where GELU is x c(x); return the name of the result.
 
-    Returns the name of the result.
+    It is grad (c(x) + x c'(x)), with x = `self` and grad = `grad_output`. c is (1 + erf(x / sqrt
+    2)) / 2, or its form with tanh if the argument `approximate` is `tanh`.
     """
     x, gradient = build.operand("self"), build.operand("grad_output")
     square = build.add(Kind.MULTIPLY, x, x)
@@ -469,7 +502,8 @@ def _differentiate_gelu(build: Builder) -> str:
 def _find_dimension(build: Builder, rank: int) -> int:
     """Return the argument `dim`, counted from 0; 0 if it is absent.
 
-    Refused (`TypingMistakeError`) for a scalar, and for another type.
+    A negative number counts from the end. `rank`: number of dimensions; a larger `dim` is not
+    detected. Refused (`TypingMistakeError`) for a scalar, and if `dim` is no number.
     """
     value = build.argument("dim")
     if not rank or not (value is None or type(value) is int):
@@ -506,7 +540,8 @@ def _add_parts(build: Builder) -> tuple[str | None, ...]:
 def _unbind(build: Builder) -> tuple[str | None, ...]:
     """Add a Part of one position per result, without its dimension; return their names.
 
-    The name of an unused result is None.
+    The dimension is the argument `dim`, default 0; result i has position i. The name of an unused
+    result is None, and nothing is added for it. Refused (`TypingMistakeError`) for a scalar.
     """
     x = build.operand("self")
     dimension = _find_dimension(build, len(build.shape(x)))
@@ -542,8 +577,10 @@ def _select_index(build: Builder) -> str:
 def _cut(build: Builder) -> str:
     """Add a Part from `start` to `end`, or of `length` positions, and return its name.
 
-    Negative positions count from the end. A range of all positions returns the operand. A step
-    other than 1, and a size that is no number, are refused.
+    Negative positions count from the end; `start` and `end` are limited to the dimension. The
+    defaults are 0 and the end; the dimension is the argument `dim`, default 0. A range of all
+    positions returns the operand. Refused (`TypingMistakeError`) are a step other than 1, a size or
+    start that is no number, and an empty range.
     """
     x = build.operand("self")
     shape = build.shape(x)
@@ -563,14 +600,23 @@ def _cut(build: Builder) -> str:
 
 
 def _join(build: Builder) -> str:
-    """Add a Concat of the argument `tensors`."""
+    """Add a Concat of the values in the argument `tensors`, and return its name.
+
+    The dimension is the argument `dim`, default 0. Refused (`TypingMistakeError`) for no tensor,
+    scalars, and tensors that do not fit or are sliced along the dimension.
+    """
     tensors = build.list_operands("tensors")
     dimension = _find_dimension(build, len(build.shape(tensors[0])) if tensors else 0)
     return build.finish(Kind.CONCAT, *tensors, dimension=dimension)
 
 
 def _stack(build: Builder) -> str:
-    """Add a Concat along a new dimension, which each operand gets by a Reshape."""
+    """Add a Concat along a new dimension, which each operand gets by a Reshape; return its name.
+
+    The operands are the argument `tensors`; all get the shape of the first one with a size of 1 at
+    the position `dim`, default 0. Refused (`TypingMistakeError`) for no tensor, and for tensors
+    that do not fit.
+    """
     tensors = build.list_operands("tensors")
     shape = build.shape(tensors[0]) if tensors else ()
     dimension = _find_dimension(build, len(shape) + 1)
@@ -580,9 +626,10 @@ def _stack(build: Builder) -> str:
 
 
 def _look_up(build: Builder) -> str:
-    """Add a Gather of the rows of an embedding.
+    """Add a Gather of the rows of an embedding, and return its name.
 
-    Refused for a table in blocks of rows: indices of the graph count within the block, those of a
+    The operands are `weight` (the table) and `indices`. Refused (`TypingMistakeError`) for a table
+    of which each rank has a block of rows: indices of the graph count within the block, those of a
     Gather in the complete table.
     """
     if build.is_sliced(build.operand("weight"), 0):
@@ -591,7 +638,12 @@ def _look_up(build: Builder) -> str:
 
 
 def _add_rows(build: Builder) -> str:
-    """Add the gradient of an embedding: a Scatter of rows; a padding index is refused."""
+    """Add the gradient of an embedding, a Scatter of rows into zeros, and return its name.
+
+    The operands are `indices` and `grad_output`; the result has `num_weights` rows. Refused
+    (`TypingMistakeError`) are gradients scaled by frequency, a padding index of 0 or more, and a
+    number of rows that is unknown.
+    """
     padding, rows = build.argument("padding_idx"), build.argument("num_weights")
     if build.argument("scale_grad_by_freq") is True or type(rows) is not int:
         raise _refuse("gradients scaled by frequency")
@@ -621,7 +673,7 @@ def _drop_nothing(build: Builder) -> str | tuple[str | None, ...]:
 def _compare_or_equal(kind: Kind) -> Expansion:
     """Return the expansion of a comparison by `kind` that also holds for equal operands.
 
-    It is false where an operand is NaN.
+    The operands are `self` and `other`. It is false where an operand is NaN.
     """
 
     def expand(build: Builder) -> str:
@@ -633,7 +685,10 @@ def _compare_or_equal(kind: Kind) -> Expansion:
 
 
 def _differ(build: Builder) -> str:
-    """Add the comparison that is true for different operands, and where one is NaN."""
+    """Add the comparison that is true for different operands; return its name.
+
+    The operands are `self` and `other`. It is also true where one of them is NaN.
+    """
     same = build.add(Kind.EQUAL, build.operand("self"), build.operand("other"))
     return build.finish(Kind.EQUAL, same, 0)
 
@@ -645,7 +700,8 @@ def _negate_truth(build: Builder) -> str:
 def _combine_truths(is_and: bool) -> Expansion:
     """Return the expansion of the logical `and` (`is_and`) or `or` of two bool operands.
 
-    Other element types are refused, because a Select needs a bool condition.
+    The operands are `self` and `other`. Other element types are refused (`TypingMistakeError`),
+    because a Select needs a bool condition.
     """
 
     def expand(build: Builder) -> str:
@@ -658,7 +714,8 @@ def _combine_truths(is_and: bool) -> Expansion:
 def _choose_extreme(kind: Kind) -> Expansion:
     """Return the expansion of the larger operand (`kind` Greater) or the smaller one (Less).
 
-    The result is NaN where an operand is NaN.
+    The operands are `self` and `other`. The result is NaN where an operand is NaN; of equal ones,
+    such as 0 and -0, it is `other`.
     """
 
     def expand(build: Builder) -> str:

@@ -20,8 +20,9 @@ from hub_core.plugin_api import Source, decompressed
 def read_archive(source: Source, options: CapturedOptions) -> Workload:
     """Read the graph of a `.pt2` archive as the workload of a typed program.
 
-    Raises `InputError` for an archive that `torch.export.save` did not write, and for graphs
-    outside of the language; see `read_export` and `type_graph`.
+    Raises `UsageError` for several archives and invalid options, and `InputError` for an archive
+    that `torch.export.save` did not write and for graphs outside of the language; see `read_export`
+    and `type_graph`.
     """
     if len(source.parts) != 1:
         raise UsageError(f"{source.name}: one archive was expected, {len(source.parts)} were given")

@@ -173,10 +173,11 @@ class _GraphTyper:
         return BoundProgram(program, binding, (record,))
 
     def emit(self, name: str, kind: Kind, operands: Sequence[Operand], **attributes: object) -> str:
-        """Add an operation with its type, and return its name.
+        """Add an operation with its type to the program, and return its name.
 
-        Raises `TypingMistakeError`, and adds nothing, if it is ill-typed. `attributes`: further
-        fields of `Operation`.
+        Raises `TypingMistakeError`, and adds nothing, if it is ill-typed. All operands must have
+        types already (else `KeyError`). `name` must be unused: an existing operation would be
+        replaced. `attributes`: further fields of `Operation`.
         """
         operation = Operation(name, kind, tuple(operands), **attributes)  # type: ignore[arg-type]
         types = [self.types[entry] if isinstance(entry, str) else None for entry in operands]
@@ -292,10 +293,11 @@ class _GraphTyper:
     def _add_kind(self, node: GraphNode, base: str) -> bool:
         """Add a node as operations of the language; return whether this succeeded.
 
-        It is tried with the operands as they are; then with local values converted to blocks like
-        other operands of the same shape; then with all blocks converted to local values. The last
-        two are tried only if some operand is sliced and the operator is in the table of layouts.
-        After a failure nothing is added. It fails at once if the operator has no expansion.
+        It is tried with the operands as they are; then with local values (each rank has its own)
+        converted to blocks of a larger tensor, like other operands of the same shape; then with all
+        sliced or partial values converted to local ones. The last two are tried only if some
+        operand is sliced, partial or on a root, and the operator is in the table of layouts. After
+        a failure nothing is added. It fails at once if the operator has no expansion.
         """
         # A list operator (`_foreach_add`) applies the operator of its name to every entry.
         expansion = EXPANSIONS.get(base.replace("aten._foreach_", "aten."))
@@ -322,8 +324,9 @@ class _GraphTyper:
     def _match_blocks(self, node: GraphNode, operands: Mapping[str, str]) -> dict[str, str]:
         """Return a node's operands by name in the graph, with local values converted to blocks.
 
-        An operand with the shape of a result that is local on an axis is converted if the other
-        operands of this shape are sliced along a single dimension on this axis.
+        An operand with the shape of a result that is local on an axis is converted if all sliced
+        operands of this shape are sliced along a single dimension on this axis. Each conversion
+        adds a view to the program. Other operands keep their values.
         """
         shapes = {tensor.shape for tensor in node.tensors}
         matched = dict(operands)
@@ -482,8 +485,10 @@ class _GraphTyper:
     def _reduce_all(self, node: GraphNode, operand: str, result: Tensor) -> str:
         """Add an AllReduce, and a division if it averages; return the name of the result.
 
-        If the operand is each rank's sum of its block of a sliced tensor, a Sum of that tensor is
-        added instead.
+        On the axes of the process group, the operand is first converted to a local value, unless it
+        is partial with this reduction. If the operand is each rank's sum of its block of a sliced
+        tensor, a Sum of that tensor is added instead of the AllReduce. Raises `TypingMistakeError`
+        if an operation is ill-typed.
         """
         reduction = self._find_reduction(node)
         axes = find_group_axes(self.mesh, node)
@@ -502,8 +507,9 @@ class _GraphTyper:
     def _find_summed_block(self, operand: str, axes: Sequence[int]) -> str | None:
         """Return the sliced value whose complete sum equals the all-reduce of `operand`, or None.
 
-        It exists if the operand is the Sum of a local view of a value that all these axes slice. On
-        further axes of the view, the result is local.
+        It exists if the operand is the Sum of a local view of a value that all these axes slice,
+        where local means that each rank has its part. If the view is local on further axes, a view
+        of the sliced value that is local there is added and returned.
         """
         inner = self._operations.get(operand)
         if inner is None or inner.kind is not Kind.SUM:
@@ -834,7 +840,11 @@ class _NodeBuilder:
         return [self._find_operand(name, one) for one in value]
 
     def _find_operand(self, name: str, value: ArgumentValue) -> Operand:
-        """Return the operand of an argument: the name of a value, or a number."""
+        """Return the operand of an argument: the name of a value, or a number.
+
+        `name`: of the argument, for the error. Raises `TypingMistakeError` for a bool, a text, None
+        and any other argument, and `KeyError` for a value that is no operand of the node.
+        """
         if isinstance(value, Reference):
             return self.operands[value.name]
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -866,7 +876,10 @@ class _NodeBuilder:
         return self.typer.graph.tensors[value.name].shape
 
     def results(self) -> tuple[Tensor | None, ...]:
-        """Return the results of the node; one for an entry of a list operator."""
+        """Return the results of the node, as in the graph; None for one that is not used.
+
+        For an entry of a list operator (`_foreach_`), it is the one result of this entry.
+        """
         if self.entry is None:
             return self.node.results
         return self.node.results[self.entry : self.entry + 1]
@@ -906,8 +919,9 @@ class _NodeBuilder:
     def finish(self, kind: Kind, *operands: Operand, output: int = 0, **attributes: object) -> str:
         """Add the operation that computes a result of the node, and return the name of its value.
 
-        `output` is the number of the result, from 0. Raises `TypingMistakeError` if the operation
-        is ill-typed.
+        `output` is the number of the result, from 0; the result must be used (else
+        `AssertionError`). The name is that of the result in the graph, made unique. Raises
+        `TypingMistakeError` if the operation is ill-typed.
         """
         tensor = self.results()[output]
         assert tensor is not None

@@ -360,9 +360,10 @@ class _ModuleWriter:
     def _write_bucket(self, bucket: Sequence[Operation]) -> None:
         """Write one statement that starts a collective of several tensors.
 
-        Waits for pending operands are written before. Kind, axes and reduction are those of the
-        first member. The results are then pending. A bucket with one member is written as a single
-        operation.
+        Kind, axes and reduction are those of the first member. The results are then pending: a
+        statement that waits for them is written before their first reader. Waits for pending
+        operands are written before. A bucket with one member is written as a single operation.
+        Raises `InputError` for a reduction that PyTorch lacks.
         """
         if len(bucket) == 1:
             self._write_operation(bucket[0])
@@ -388,8 +389,9 @@ class _ModuleWriter:
     def _write_operation(self, operation: Operation) -> None:
         """Write the statements of one operation, after waits for its pending operands.
 
-        The result of a communication is then pending. Members of chunked chains are written by
-        `_write_chunks`. Raises `InputError` for an operation without a form in PyTorch.
+        The result of a communication is then pending, that is, in flight until a statement waits
+        for it. A product and its all-reduce that overlap in chunks are written by `_write_chunks`.
+        Raises `InputError` for an operation without a form in PyTorch.
         """
         chain = self._chunked.get(operation.name)
         if chain is not None:
@@ -688,9 +690,9 @@ class _ModuleWriter:
         return formats[kind]()
 
     def _find_row_reduction(self, operation: Operation) -> str:
-        """Return the name of the row reduction of an operation, a key of `_ROWS`.
+        """Return the name of the row reduction of an operation: sum, prod, min or max.
 
-        Raises `InputError` for a reduction that PyTorch lacks.
+        It is a key of `_ROWS`. Raises `InputError` for a reduction that PyTorch lacks.
         """
         if str(operation.reduction) not in _ROWS:
             message = f"{operation.name} reduces with {operation.reduction}"
@@ -700,8 +702,8 @@ class _ModuleWriter:
     def _format_gather(self, operation: Operation) -> str:
         """Return the expression that selects rows by index (Gather).
 
-        If axes slice the rows, the expression uses `_gather_rows` over these axes, and rows that
-        another rank holds are zeros in the result of this rank.
+        If axes slice the rows, the expression uses `_gather_rows` over these axes: indices count in
+        the complete table, and rows that another rank holds are zeros in the result of this rank.
         """
         rows, indices = operation.reads
         kind = self.program.types[rows]
@@ -713,10 +715,10 @@ class _ModuleWriter:
         return f"_gather_rows({rows}, {indices}, {size}, {self._format_group(axes)})"
 
     def _format_scalar(self, operation: Operation) -> str:
-        """Return the expression of a reduction to a scalar.
+        """Return the expression of a reduction to a scalar, such as a norm.
 
         If any axis slices the operand, the expression also all-reduces the scalar over the slicing
-        axes and waits for it.
+        axes and waits for it, so that it is not pending.
         """
         part, reduction, result = _SCALARS[operation.kind]
         text = part.format(operation.reads[0])

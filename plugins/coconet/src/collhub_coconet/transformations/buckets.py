@@ -156,7 +156,9 @@ class _OpenBucket:
 def find_largest_buckets(program: Program) -> list[list[str]]:
     """Return the names in the largest buckets that dependencies permit, without a size limit.
 
-    Only collectives outside of stages are used. Buckets with one member are omitted.
+    A bucket has collectives of one class (kind, reduction, group, axes, element type), in the order
+    of execution, none of which depends on another one. Only collectives outside of stages are used.
+    Buckets with one member are omitted.
     """
     staged = {name for stage in program.stages for name in stage.members}
     names = {
@@ -229,8 +231,9 @@ def _divide_cycles(
 def _add_stages(program: Program, groups: Sequence[Sequence[str]], name: str) -> tuple[Stage, ...]:
     """Return the stages of a program, followed by one bucket per group.
 
-    Existing stages that share a member with a group are removed. The first bucket is called `name`,
-    and a number is appended to names that are in use.
+    A bucket is a stage of collectives that are performed as one. Existing stages that share a
+    member with a group are removed. The first bucket is called `name`; to names that are in use a
+    number is appended. The program is not changed, and nothing is checked.
     """
     grouped = {member for group in groups for member in group}
     stages = [stage for stage in program.stages if grouped.isdisjoint(stage.members)]
@@ -243,7 +246,11 @@ def _add_stages(program: Program, groups: Sequence[Sequence[str]], name: str) ->
 
 
 def _check_no_chain(program: Program, first: str, conditions: Conditions) -> None:
-    """Raise `RefusedMoveError` (condition `order`) at `first` if the program has a chain."""
+    """Raise `RefusedMoveError` (condition `order`) if the program has a chain.
+
+    A chain (stages that overlap chunk by chunk) must be made last. `first`: operation that the
+    error names; otherwise the met condition is recorded for it.
+    """
     message = "a chain is overlapped already"
     cure = "overlap is the last transformation"
     conditions.require(not program.chains, "order", first, message, cure)

@@ -282,7 +282,7 @@ def find_operation(program: Program, name: str, kind: Kind, conditions: Conditio
     """Find the operation with this name, which must have this kind.
 
     Raises `RefusedMoveError` (condition `target`) if it has another kind or no operation has the
-    name.
+    name. Nothing is recorded in `conditions`.
     """
     operation = program.by_name.get(name)
     if operation is None or operation.kind is not kind:

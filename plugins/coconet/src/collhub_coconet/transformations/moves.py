@@ -184,7 +184,10 @@ def fuse_scalars(program: Program) -> Rewrite | None:
 
 
 def _can_fuse(program: Program, members: list[str]) -> bool:
-    """Check whether `fuse` accepts these operations as one stage; the program is not changed."""
+    """Check whether `fuse` accepts these operations as one stage; the program is not changed.
+
+    `members`: names of operations or of complete stages. False also for unknown names.
+    """
     try:
         fuse(program, members)
     except RefusedMoveError:
@@ -240,7 +243,11 @@ def _find_follower(program: Program, chain: list[str], labels: list[str]) -> str
 
 
 def _operations_in(program: Program, label: str) -> tuple[str, ...]:
-    """Return the names of the operations of the stage `label`, or `label` if there is none."""
+    """Return the names of the operations of the stage `label`, in its order.
+
+    If no stage has this name, it is taken as the name of an operation, without a check: the result
+    is `label` alone.
+    """
     members = [stage.members for stage in program.stages if stage.name == label]
     return members[0] if members else (label,)
 

@@ -158,7 +158,10 @@ def _find_axis(program: Program, name: str) -> int:
 
 
 def _slice_along(layout: Layout, axis: int, dimension: int) -> Layout:
-    """Copy a layout, but let the axis at the position `axis` slice a dimension."""
+    """Copy a layout, but let the axis at the position `axis` slice a dimension.
+
+    The other axes keep their layouts; `dimension` counts from 0. The argument is not changed.
+    """
     layouts = list(layout.by_axis)
     layouts[axis] = sliced(dimension)
     return on_mesh(*layouts)
@@ -205,7 +208,8 @@ def _read_new_states(
 def _sliced_update(program: Program, update: Operation) -> Operation:
     """Copy an Update so that it writes the slice which its AllGather reads.
 
-    The AllGather may then have no reader.
+    The value of the Update must be the result of an AllGather. The AllGather stays in the program,
+    where it may then have no reader. Types are not changed here.
     """
     state, value = update.reads
     return replace(update, operands=(state, program.by_name[value].reads[0]))
