@@ -269,6 +269,8 @@ def _create_ambiguity_error(
         message, cure = f"may be {_join_names(candidates)}", "name the format with --from"
         return InputError(message, location=location, cure=cure, code="ambiguous-format")
     message = f"no {noun} claims it, neither by its name nor by its first bytes"
+    if opened.layout is Layout.FOLDER:
+        message = f"is a folder, and no {noun} recognises its files"
     if hint := registry.unavailable_hint():
         message, cure = f"{message}; {hint}", "see 'collhub plugins list'"
         return PluginError(message, location=location, cure=cure, code="not-available")

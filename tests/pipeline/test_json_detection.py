@@ -74,6 +74,13 @@ def test_json_of_no_format_is_reported_with_the_nearest_format(
     assert "may be" not in message
 
 
+def test_a_folder_without_a_format_is_called_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(hub_core.InputError) as caught:
+        hub_core.read(tmp_path)
+    assert "is a folder, and no reader recognises its files; name the format" in str(caught.value)
+
+
 def test_utf_16_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text("{}", encoding="utf-16")

@@ -125,7 +125,7 @@ def parse_side(text: str, rank: int, first_device: int = 0, host_size: int | Non
     mesh_text, colon, spec = text.partition(":")
     if not colon:
         cure = "write for example 'mesh(2,4): S0 R R'"
-        raise InputError(f"{text!r:.80} has no spec behind its mesh", cure=cure)
+        raise InputError(f"{text!r:.80} has no spec after its mesh", cure=cure)
     # The axes of the mesh say what the spec may name.
     mesh = parse_mesh(mesh_text, first_device, host_size)
     return Side(mesh, parse_placement(spec, rank, mesh))

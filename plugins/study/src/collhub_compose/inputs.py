@@ -143,15 +143,17 @@ def _names_missing_units(rows: Contributions, contract: CustomContract) -> BoolA
 def check_rank_counts(algorithms: Sequence[Algorithm]) -> None:
     """Raise `UsageError` (`rank-count`) unless all algorithms have the same number of ranks.
 
-    The message names the first algorithm and the first that differs from it. The sequence must not
-    be empty.
+    The message names the first algorithm and the first that differs from it, with their positions
+    from 1, because names may be equal. The sequence must not be empty.
     """
     first = algorithms[0]
-    for algorithm in algorithms[1:]:
+    for number, algorithm in enumerate(algorithms[1:], 2):
         if algorithm.num_ranks == first.num_ranks:
             continue
-        first_count = f"{get_display_name(first)} has {first.num_ranks} ranks"
-        second_count = f"{get_display_name(algorithm)} has {algorithm.num_ranks}"
+        first_count = f"algorithm 1 ({get_display_name(first)}) has {first.num_ranks} ranks"
+        second_count = (
+            f"algorithm {number} ({get_display_name(algorithm)}) has {algorithm.num_ranks}"
+        )
         raise UsageError(
             f"{first_count}, {second_count}",
             cure="embed the smaller one in the ranks of the larger",
