@@ -232,7 +232,9 @@ def test_nothing_is_refused() -> None:
 
 
 def test_other_numbers_of_ranks_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"1 \(all-reduce\) has 4 ranks, algorithm 2 \(all-gather\) has 3"):
+    with pytest.raises(
+        UsageError, match=r"1 \(all-reduce\) has 4 ranks, algorithm 2 \(all-gather\) has 3"
+    ):
         sequential([samples.ring_all_reduce(4), samples.ring_all_gather(3)])
 
 
