@@ -52,10 +52,11 @@ class Claim:
 
     @property
     def is_collecting(self) -> bool:
-        """Return whether data flow towards the roots of the trees.
+        """Return whether data flow towards the roots of the trees (True) or away from them (False).
 
-        True for collectives that end at a root (reduce, gather) and for the reduce-scatter, where
-        the root of a tree is the rank whose part is reduced. An all-reduce gives False.
+        True for collectives that end at a root (reduce, gather), and for the reduce-scatter, where
+        the root of a tree is the rank whose part is reduced. An all-reduce, which does both, gives
+        False.
         """
         traits = self.kind.traits
         return traits.to_root or (traits.reduces and traits.is_split)
@@ -171,13 +172,14 @@ def add_planes(planes: Sequence[LinkCapacities]) -> dict[tuple[int, int], Fracti
 
 
 def _check_network(declared: CertifiedNetwork, topology: Topology | None) -> CertifiedNetwork:
-    """Check that a certificate describes the right network; return the description with its links.
+    """Check that a certificate describes the right network; return the description that has its
+    links.
 
     With a topology, the declared digest and all declared facts except the name must be those of the
-    topology, and multicasting or reducing switches must not be left out. The description of the
-    topology is returned. Without a topology, the certificate must list its links and its digest
-    must be the one computed from them; `declared` is returned. The digest does not cover the name.
-    Raises `FlawError` (`topology`) otherwise.
+    topology, and multicasting or reducing switches must not be left out; the description of the
+    topology is returned. Without one, the certificate must list its links and its digest must be
+    the one computed from them; `declared` is returned. The digest does not cover the name. Raises
+    `FlawError` (`topology`) otherwise.
     """
     if topology is not None:
         actual = cast(CertifiedNetwork, network_object(topology))

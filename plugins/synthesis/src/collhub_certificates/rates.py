@@ -69,13 +69,15 @@ class DirectedTree:
 
 
 def direct_tree(tree: CertifiedTree, claim: Claim) -> list[DirectedTree]:
-    """Return the directed trees of a tree in a certificate: in which directions data flow.
+    """Return one directed tree per direction in which data use a tree of a certificate, after
+    checks.
 
-    A collective other than an all-reduce has one tree, down from the root or up to it. An
-    all-reduce has one tree that is used in both directions, or two trees if the certificate lists a
-    separate one for the reduction (`up`). Targets are all ranks, or the only target of a path of a
-    scatter or gather. Raises `FlawError` (`tree`) if the root is not a rank, or not the root of a
-    rooted collective, if a target is not a rank, and if a target is not connected to the root.
+    A collective other than an all-reduce has one, down from the root or up to it. An all-reduce has
+    one that is used in both directions, or two if the certificate lists a separate tree for the
+    reduction (`up`). Targets are all ranks, or the only target of a path of a scatter or gather.
+    Raises `FlawError` (`tree`) if the root is not a rank, or not the root of a rooted collective,
+    if a target is not a rank, and as `_build_directed_tree`, for example if a target is not
+    connected to the root.
     """
     only = _get_only_target(tree, claim)
     targets = claim.ranks if only is None else [only]
@@ -220,12 +222,14 @@ def _measure_traffic(algorithm: Algorithm, plane: int, num_planes: int) -> dict[
 
 
 def compute_carried_rate(claim: Claim, algorithm: Algorithm | None) -> Fraction:
-    """Add up the rates of the trees of all planes, in bytes of the collective per second.
+    """Add up the rates of the trees of all planes, in bytes of the collective per second, after
+    checks.
 
-    If the network has several planes, planes without trees and without an entry in the certificate
-    are skipped. Every other plane is checked by `_compute_plane_rate`, whose `FlawError`s are
-    passed on. Also raises `FlawError` (`planes`) if a tree is on a plane that the network does not
-    have. `algorithm`: its traffic must be that of the trees; None skips this check.
+    A plane is an independent network. If there are several, those without trees and without an
+    entry in the certificate are skipped. Every other plane is checked by `_compute_plane_rate`,
+    whose `FlawError`s are passed on. Also raises `FlawError` (`planes`) if a tree is on a plane
+    that the network does not have. `algorithm`: its traffic must be that of the trees; None skips
+    this check.
     """
     carrying = claim.carrying_planes()
     trees = claim.document["trees"]
@@ -323,7 +327,10 @@ def _compute_packed_rate(
 
 
 def _add_loads(directed_trees: Sequence[DirectedTree]) -> dict[NodePair, Fraction]:
-    """Return the load of every used link: the sum of the weights of all trees over it."""
+    """Return the load of every used link: the sum of the weights of all trees over it.
+
+    A tree counts once for each link of its routes in each direction that it is used.
+    """
     loads: dict[NodePair, Fraction] = {}
     for tree in directed_trees:
         for link in tree.links():

@@ -214,9 +214,11 @@ def compare_numbers(
 def compute_allowed_rate(claim: Claim) -> Fraction:
     """Recompute the bound of a certificate: the highest rate over all planes together.
 
-    The unit is bytes of the collective per second. If the certificate has entries of planes, the
-    bound of each plane is recomputed and compared with its claimed rate. Raises `FlawError`
-    (`bound`) if they differ, and if the nodes of a bound prove nothing.
+    The unit is bytes of the collective per second. If the certificate has entries of planes
+    (independent networks), the bound of each is recomputed and compared with its claimed rate. The
+    result is the bound of the certificate on the links of all planes together; it is not compared
+    here. Raises `FlawError` (`bound`) if a plane's differs, or if the nodes of a bound prove
+    nothing.
     """
     for plane, declared in claim.carrying_planes().items():
         claimed = Fraction(declared["bound"]["rate"])
@@ -283,15 +285,15 @@ def _format_rate(rate: Fraction | None) -> str:
 def _compute_bound_rate(
     claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
 ) -> Fraction:
-    """Compute the highest rate that a declared bound (partition or cut) allows on these links.
+    """Compute the highest rate that a declared bound allows on these links, in bytes per second.
 
-    The rate is in bytes of the collective per second. An all-reduce may have a bound of kind
-    `partition` (`_compute_partition_rate`) or `directed-partition`
-    (`_compute_directed_partition_rate`). Any other bound must be a cut: `ingress-cut` if every rank
-    has a part and the collective is not a scatter or gather, else `cut`. A cut must have ranks on
-    both sides and contain the root, if there is one. Its rate is the capacity of the links across
-    it (into it if data are collected, else out of it) times the bytes of the collective per
-    crossing byte. Raises `FlawError` (`bound`) for another kind, and for repeated or invalid nodes.
+    The bytes are those of the collective. An all-reduce may have a bound of kind `partition`
+    (`_compute_partition_rate`) or `directed-partition` (`_compute_directed_partition_rate`). Any
+    other bound must be a cut, a set of nodes: `ingress-cut` if every rank has a part and the
+    collective is not a scatter or gather, else `cut`. It must have ranks on both sides and contain
+    the root, if there is one. Its rate is the capacity of the links out of it (into it if data are
+    collected) times the bytes of the collective per crossing byte. Raises `FlawError` (`bound`) for
+    another kind, and for repeated or invalid nodes.
     """
     # Only an all-reduce has a bound by partition; a cut bounds every collective.
     if claim.kind is CollectiveKind.ALL_REDUCE:

@@ -92,16 +92,16 @@ def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check an algorithm's lower bound of the time by counting messages across its cut in time.
+    """Check an algorithm's lower bound of the time by counting the messages across its cut in time.
 
     Node v is after the cut from time `since_ps[v]` (picoseconds) on. Data of nodes that are after
     the cut at time 0 must reach nodes that are before it until the end of the cut. So some message
     starts at a node after the cut and arrives at a node before it. If the links can transfer fewer
     such messages than must cross, no algorithm finishes before the end of the cut.
 
-    A flaw gives a report that is not ok, with one diagnostic. An algorithm without such a
-    certificate gives a report that is not applicable. Without a topology, the latencies of the
-    links are reported as not proved.
+    Any flaw gives a report that is not ok, with one diagnostic; nothing is raised. An algorithm
+    without such a certificate gives a report that is not applicable. Without a topology, the
+    latencies of the links are reported as not proved.
     """
     assert request.algorithm is not None
     document = find_document(request.algorithm, _CUT_KEY)

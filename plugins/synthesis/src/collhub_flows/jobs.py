@@ -85,12 +85,13 @@ class FlowPaths:
     ) -> FlowPaths:
         """Divide the flow of every share into paths with integer numbers of units, widest first.
 
+        A share is the data that one NPU sends to another; an arc is a direct route between NPUs.
+
         - A share has at most `_MAX_PATHS` paths. Paths of less than `_MIN_FRACTION` of the share
           are omitted, and paths that get no unit after rounding.
         - If shares have different sizes and there are no switches, more and narrower paths are
           considered. Up to `_MAX_BALANCED` paths are then divided anew for the minimum load of the
           busiest link. `cost` is the time of one share on every link.
-        - With `is_fine`, shares of equal sizes are divided as if they had different sizes.
         - The units of a share add up to `share_units` times the parts of the share.
         - A common divisor of all counts and `share_units` is removed, but only if each path can
           still be divided into `max_pieces` equal pieces.
@@ -188,12 +189,13 @@ class FlowJobs:
         unit_bytes: float,
         occupancy: Occupancy,
     ) -> FlowJobs:
-        """Create the jobs of all pieces: each sends one piece over one link of its path.
+        """Create the jobs of all pieces: a job sends one piece of a path's data over one link of
+        the path.
 
-        Each path has at most `max_pieces` pieces. `unit_bytes`: bytes of a unit. Times are in
-        picoseconds, by the occupancy model. Jobs are sorted by piece, then along the path; pieces
-        of a path are adjacent and numbered from 0. A job whose link starts at a switch is marked as
-        forwarded.
+        Each path has at most `max_pieces` pieces (`FlowPaths.divide`). `unit_bytes`: bytes of a
+        unit. Times are in picoseconds, by the occupancy model. Jobs are sorted by piece, then along
+        the path; pieces of a path are adjacent and numbered from 0. A job whose link starts at a
+        switch is marked as forwarded.
         """
         path, units = paths.divide(max_pieces)
         links, indptr_of_path = _list_path_links(network, paths)
@@ -221,13 +223,14 @@ class FlowJobs:
         )
 
     def order_by_progress(self, has_switches: bool) -> Int64Array:
-        """Return start times at which all paths advance in proportion: int64[jobs], in ps.
+        """Return the start times of all jobs if all paths advance in proportion: int64[jobs], in
+        ps.
 
         A job is the transfer of a piece over one link of its path. If several pieces are ready on a
         link, the one with the smallest i / n goes first: i is the index of the piece in its path, n
         the number of pieces of the path. With `has_switches`, i is increased by 1 for each link
         that the piece has passed. Ties: the longest remaining time first, then the pseudo-random
-        order `around`. Links that start at a switch ignore all this and serve in the order of
+        order `around`. Links that start at a switch ignore all this and send in the order of
         arrival.
         """
         count = np.bincount(self.path)[self.path][self.piece]
@@ -374,13 +377,14 @@ class FlowSchedule:
         return replace(self, transfers=ordered)
 
     def order_as_planned(self) -> FlowSchedule:
-        """Let each message wait for the messages that arrive before its planned start.
+        """Return the schedule in which each message waits for those that arrive before its planned
+        start.
 
         So it is not sent before the latest of these arrivals. Only messages with the same first
-        link count. A message without such an arrival waits for the message before it, if any: the
-        window is at least 1. With windows of constant width instead, a message delayed at a switch
-        would also delay those later messages that the plan sends before its arrival. Returns the
-        changed schedule.
+        link count. A message without such an arrival waits for the message before it on the link,
+        if any: the window (number of messages on the link after which it may start) is at least 1.
+        With windows of constant width instead, a message delayed at a switch would also delay those
+        later messages that the plan sends before its arrival.
         """
         transfers = self.transfers
         order = stable_order_by(transfers.link, transfers.start)
@@ -403,11 +407,12 @@ class FlowSchedule:
         collective: Collective,
         npus: Sequence[int],
     ) -> Chunks:
-        """Build the chunks of a collective whose rank r runs on `npus[r]`.
+        """Build the chunks of a collective whose rank r runs on NPU `npus[r]`, in units of the
+        schedule.
 
-        The pieces come first in their order, each at its offset in its share. Shares are numbered
-        without those that stay on their rank, sorted by sending NPU, then receiving NPU. Each share
-        that stays on its rank is a chunk at the end, without transfers.
+        A share is the data that one NPU sends to another. The pieces of moved shares come first in
+        their order, each at its offset in its share; shares are numbered by sending NPU, then
+        receiving NPU. Each share that stays on its rank is a chunk at the end, without transfers.
         """
         shares = Chunks.of_blocks(collective)
         is_moved = shares.origin != shares.target
@@ -432,11 +437,12 @@ class FlowSchedule:
 def build_schedule(
     network: FlowNetwork, paths: FlowPaths, jobs: FlowJobs, start: Int64Array
 ) -> FlowSchedule:
-    """Build the schedule of all pieces, with one transfer per arc of a path.
+    """Build the schedule of all pieces: one transfer per arc (direct route between NPUs) of a path.
 
     `start`: start of every job in ps. A transfer lasts from the start on the first link of its arc
     to the arrival over the last link. No transfer reduces. The offset of a piece is the sum of the
-    units of earlier pieces of its share.
+    units of earlier pieces of its share (data from one NPU to another). The result also has the
+    planned time in ps.
     """
     arcs_of_path = np.diff(paths.indptr)[jobs.path]
     arc = paths.arcs[expanded_ranges(paths.indptr[jobs.path], arcs_of_path)]

@@ -123,13 +123,14 @@ def run_weighted_phases(
     steepness: float,
     phases: int,
 ) -> None:
-    """Add an approximate flow of `phases` times the demand to `amounts` and `load`.
+    """Add an approximate flow of `phases` times the demand to `amounts` and `load`, in place.
 
-    `amounts` is by (source, arc), `load` by link. In a phase, the full demand of each source is
-    sent along its tree of shortest paths. The length of a link is exp(steepness * (load - maximum
-    load)) times its `cost`, the time of one share (multiplicative weights; Garg and Koenemann, SIAM
-    J. Comput. 37, 2007). `load` must be the load that `amounts` causes. Cost: one search per source
-    and phase.
+    `amounts` is by (source, arc), `load` by link. In a phase, the full demand of each source
+    (`wants`, by target) is sent along its tree of shortest paths. The length of a link is
+    exp(steepness * (load - maximum load)) times its `cost`, the time of one share; it is computed
+    anew for each source (multiplicative weights; Garg and Koenemann, SIAM J. Comput. 37, 2007).
+    `load` must be the load that `amounts` causes. Unreachable targets get nothing. Cost: one search
+    per source and phase.
     """
     nodes = len(indptr) - 1
     distance = np.empty(nodes, np.float64)

@@ -127,11 +127,11 @@ def list_starts(
 ) -> Int64Array:
     """Compute the start of every job by list scheduling: int64[jobs], in the unit of `busy`.
 
-    `link`: link of each job; a link runs one job at a time, for its `busy` time.
-    `following[indptr[j]:indptr[j + 1]]`: jobs that wait for the `arrival` of job j, without cycles.
-    `rank`: a permutation; of the jobs that are ready for a link, the one with the lowest rank
-    starts first. Jobs with `is_forwarded` (sent by a switch) use the time at which they became
-    ready as their key instead.
+    `link`: link of each job; a link runs one job at a time, for its `busy` time, and never waits
+    while a job is ready. `following[indptr[j]:indptr[j + 1]]`: jobs that wait for job j, until
+    `arrival[j]` after its start. `rank`: a permutation; of the jobs that are ready for a link, the
+    one with the lowest rank starts first. Jobs with `is_forwarded` (sent by a switch) use the time
+    at which they became ready as their key instead. A job in a cycle of waits keeps the start -1.
     """
     count = len(link)
     by_rank = np.empty(count, np.int64)

@@ -79,9 +79,10 @@ class FlowDemand:
         """Build the demand of a collective: what each NPU must send to each other NPU, in shares.
 
         Rank r runs on `npus[r]`. An all-to-all has a share from every rank to every other one, a
-        scatter from the root (0 if there is none), a gather to it. The shares of an all-to-all-v
-        are its counts, divided by their mean (`scale`). There is no share from a rank to itself.
-        Raises `InputError` (`collective-unsupported`) for all other collectives.
+        scatter from the root (0 if there is none), a gather to it; these are booleans. The shares
+        of an all-to-all-v are its counts, divided by their mean (`scale`). There is no share from a
+        rank to itself. The table has one row per NPU that sends and a column for every NPU. Raises
+        `InputError` (`collective-unsupported`) for all other collectives.
         """
         if collective.kind not in KINDS:
             raise InputError(
@@ -138,9 +139,9 @@ class FlowNetwork:
         """Build the network for flows: an arc between every two NPUs that are connected directly.
 
         Without switches these are the pairs with a link, each once. With switches these are all
-        pairs of different NPUs whose route passes through no other NPU. Routes are those that
-        simulators use. Raises `InputError` if the topology has switches and an NPU cannot reach
-        another one.
+        ordered pairs of different NPUs whose route passes through no other NPU. The route of an arc
+        is the one that simulators use. Raises `InputError` if the topology has switches and an NPU
+        cannot reach another one.
         """
         npus = topology.num_npus
         if topology.num_nodes == npus:
@@ -194,10 +195,10 @@ class Flow:
 def solve_exact_flow(network: FlowNetwork, demand: FlowDemand, cost: Float64Array) -> Flow | None:
     """Compute the flow with the minimum time of the busiest link, by linear programming.
 
-    All shares of a source are one commodity (source-aggregated multicommodity flow). `cost`: time
-    of one share on every link. The result has the amounts by source and arc, and the prices of
-    links (dual variables), all at least 0. None if the solver fails. Raises `InputError` if a
-    target is unreachable.
+    All shares (data from one NPU to another) of a source are one commodity. `cost`: time of one
+    share on every link. The result has the amounts by source and arc, in shares, and the prices of
+    links (dual variables, float64[links]), all at least 0. None if the solver fails. Raises
+    `InputError` if a target is unreachable.
     """
     sources, arcs = len(demand.sources), network.num_arcs
     net_demand = demand.wants.astype(np.float64)
@@ -326,8 +327,9 @@ def compute_proven_time(
     """Compute a lower bound of the time of any flow from non-negative prices of links (duality).
 
     The length of a link is price * cost. The bound is the sum of the shortest distances of all
-    shares, each times its amount, divided by the sum of the prices. It is infinite if a target is
-    unreachable.
+    shares (data from one NPU to another), each times its amount, divided by the sum of the prices.
+    `cost`: time of one share on every link; the result has its unit. It is infinite if a target is
+    unreachable. `prices` must not be all zero.
     """
     # Imported here: numba takes a second.
     from collhub_flows.kernels import sum_distances
@@ -383,13 +385,15 @@ class FlowCertificate:
 def certify_flow(
     network: FlowNetwork, demand: FlowDemand, flow: Flow, request: SynthesisRequest
 ) -> FlowCertificate:
-    """Compute the lower bound that a flow's link prices prove over all routes, and its certificate.
+    """Compute the lower bound that the link prices of a flow prove for any routes, and its
+    certificate.
 
     Prices are rounded to integers, of which the largest is `_PRICE_SCALE`; of parallel links only
     the first has one. The length of a link is price / bandwidth. The bound is the sum over all
-    shares of bytes times shortest distance, divided by the sum of prices. It is in ns, reduced by
-    the relative `_SAFETY` and rounded down. The certificate lists only links with a price. It lists
-    the links of the network only if there are at most `_MAX_LINKS`.
+    shares (data from one NPU to another) of bytes times shortest distance, divided by the sum of
+    prices. It is in ns, reduced by the relative `_SAFETY` and rounded down. The certificate is a
+    JSON object; it lists only links with a price, and the links of the network only if there are at
+    most `_MAX_LINKS`.
     """
     # Imported here: numba takes a second.
     from collhub_flows.kernels import sum_distances

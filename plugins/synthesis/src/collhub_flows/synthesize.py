@@ -176,12 +176,13 @@ class _Problem:
         return self.fluid_cost_s
 
     def share_units(self) -> int:
-        """Return the number of units per part; a part is a share, or a unit of the counts.
+        """Return the number of units per part of the data (a share, or one unit of uneven counts).
 
-        It is `_SHARE_UNITS` per mean share, but at most one per byte of a part (rounded down). If
-        the request limits the units, it is the largest allowed number up to `_MAX_SHARE_UNITS` and
-        to one per byte. Raises `UsageError` (`size-too-small`) for parts below one byte, and the
-        error of the limits if no number is allowed.
+        It is `_SHARE_UNITS` per mean share, rounded up per part, but at most one per byte of a part
+        (rounded down). If the request limits the units, it is the largest allowed number up to
+        `_MAX_SHARE_UNITS` and to one per byte, or else the smallest allowed one. Raises
+        `UsageError` (`size-too-small`) for parts below one byte, and the error of the limits if no
+        number is allowed.
         """
         part_bytes = self.request.collective_bytes / self.demand.parts
         if part_bytes < 1:
@@ -269,7 +270,9 @@ def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisRes
 def _compute_flow(problem: _Problem, options: FlowOptions) -> tuple[Flow, str]:
     """Return the optimal flow of the full demand, and a text that describes the method.
 
-    The flow depends only on the ratios of the link costs, so one cached result serves many sizes.
+    The flow depends only on the ratios of the link costs and not on the number of units, so one
+    cached result serves many sizes. The caller must not change it. Raises `InputError` if a target
+    is unreachable.
     """
     request = problem.request
     # Only ratios of costs matter; without latency they are equal for all sizes.
@@ -360,10 +363,11 @@ def _generate_all(
 def _generate_candidates(
     problem: _Problem, paths: FlowPaths, ladder: Sequence[int]
 ) -> Iterator[_Candidate]:
-    """Yield simulated schedules for all numbers of pieces, then a variant of the fastest one.
+    """Yield simulated schedules for all numbers of pieces per path, then a variant of the fastest
+    one.
 
     In that variant, messages that could start at time 0 on the same link are sent one after the
-    other.
+    other. Of equally fast schedules the first is the fastest.
     """
     fastest: _Candidate | None = None
     for candidate in _generate_by_pieces(problem, paths, ladder):

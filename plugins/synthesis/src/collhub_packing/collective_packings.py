@@ -70,13 +70,16 @@ def all_gather_trees(
     seeds: int = 4,
     first_seed: int = 0,
 ) -> MultirootPacking:
-    """Pack trees for an all-gather at the best rate x: every node v sends `weights[v]` * x to all.
+    """Pack trees for an all-gather at the best rate x: every node v sends `weights[v]` * x to all
+    others.
 
-    x is `all_gather_rate`. With 1 / x = a / b, capacities are multiplied by a / g, and a node sends
-    b / g per unit of its weight; g is the greatest common divisor of b and all capacities, so these
-    are the smallest integers. Switches are replaced by direct links (`without_switches`). Packings
-    are computed in `seeds` random orders, from the number `first_seed` on. The one with the fewest
-    trees is returned, of several the one with the smallest sum of weight times depth.
+    x is `all_gather_rate`; `weights` None means 1 for each. With 1 / x = a / b, capacities are
+    multiplied by a / g, and a node sends b / g per unit of its weight; g is the greatest common
+    divisor of b and all capacities, so these are the smallest integers. Switches are replaced by
+    direct links (`without_switches`, with `spread`). Packings are computed in `seeds` random orders
+    (at least one), from the number `first_seed` on. The one with the fewest trees is returned, of
+    several the one with the smallest sum of weight times depth. Raises the `InputError`s of
+    `all_gather_rate` and `without_switches`.
     """
     share = to_weight_array(graph, weights)
     rate = all_gather_rate(graph, weights)
@@ -116,11 +119,12 @@ def fixed_rate(
     per_root: int,
     weights: Sequence[int] | None = None,
 ) -> Fraction:
-    """Compute the best all-gather rate with `per_root` trees per unit of weight.
+    """Compute the best all-gather rate with `per_root` trees of weight 1 per unit of each node's
+    weight.
 
-    All trees have weight 1. The rate is x = per_root / U, where U is the smallest factor for which
-    the capacities floor(U * c) suffice. U is a multiple of 1 / c for some capacity c, so it is
-    found by one binary search per distinct capacity. `weights` are as in `all_gather_rate`.
+    The rate is x = per_root / U, where U is the smallest factor for which the capacities floor(U *
+    c) suffice for these trees. U is a multiple of 1 / c for some capacity c, so it is found by one
+    binary search per distinct capacity. `weights` and errors are as in `all_gather_rate`.
     """
     sent = scaled(to_weight_array(graph, weights), per_root)
     network = SourcedNetwork(graph)
@@ -216,15 +220,16 @@ def orient_links(
     order: list[int],
     min_scale: int | None = None,
 ) -> tuple[CapacityGraph, int]:
-    """Divide the capacity of every link between its directions, so that out-trees fit.
+    """Divide the capacity of every link between its directions, so that out-trees at `rate` fit.
 
     Returns the directed network with capacities times the scale, and the scale. The scale is
     `min_scale` (default: the denominator of the rate), or twice that if a switch has an odd
-    capacity to halve. All nodes are then reached from `order[0]` at the rate. Different orders of
-    the compute nodes may give different trees. The capacity into every node is lowered in reversed
-    `order` as far as every set of nodes allows, with one minimum cut each; one flow then divides
-    the links (Frank 1980). Raises `InputError` if `order` does not contain every compute node once,
-    and (`scale`) if the scale is too small for the rate.
+    capacity to halve. All compute nodes are then reached from `order[0]` at the rate (rounded down
+    at the scale). Different orders of the compute nodes may give different trees. The capacity into
+    every node is lowered in reversed `order` as far as every set of nodes allows, with one minimum
+    cut each; one flow then divides the links (Frank 1980). Raises `InputError` if `order` does not
+    contain every compute node once, (`scale`) if the scale is too small for the rate, and
+    (`not-duplex`) for links that differ by direction.
     """
     if sorted(order) != list(range(graph.num_compute)):
         raise InputError("the order must name every compute node once")
@@ -269,7 +274,10 @@ def _find_smallest_multiple(
 
 
 def _scale_capacities(graph: CapacityGraph, times: Fraction) -> CapacityGraph:
-    """Multiply capacities by a factor, rounded down; divide the unit by the factor."""
+    """Return the network with its capacities multiplied by a factor and rounded down to integers.
+
+    Its unit is divided by the factor, so that capacity * unit stays the same, up to rounding.
+    """
     capacity = _scale_and_floor(graph.capacity, times)
     return replace(graph, capacity=capacity, unit=graph.unit / times)
 
@@ -287,12 +295,14 @@ def _build_packing(
     spread: SwitchSpread,
     seed: int,
 ) -> AllReducePacking:
-    """Build the packing of an all-reduce for one random orientation of the links.
+    """Build the packing of an all-reduce for one random orientation of the links, decided by
+    `seed`.
 
-    `seed` determines the orientation. Capacities are multiplied by `min_scale`, or twice that, to
-    get integers. Switches are replaced by direct links. The weights of the trees add up to strength
-    times scale, rounded down. Trees are rerooted at their centres, where they have minimum depth,
-    and sorted, wide ones first.
+    Capacities are multiplied by `min_scale`, or twice that, to get integers. Switches are replaced
+    by direct links. The weights of the trees add up to strength times scale, rounded down. A tree
+    is used in both directions; the network of the result therefore has the reverse of every direct
+    link. Trees are rerooted at their centres, where they have minimum depth, and sorted, wide ones
+    first.
     """
     order: list[int] = np.random.default_rng(seed).permutation(graph.num_compute).tolist()
     directed, scale = orient_links(graph, network_strength, order, min_scale)

@@ -76,9 +76,9 @@ class FlowNetwork:
     def of(cls, num_nodes: int, source: Int64Array, destination: Int64Array) -> FlowNetwork:
         """Build the network for flows with an arc from `source[a]` to `destination[a]` for every a.
 
-        Every pair of nodes with an arc gets one wire in each direction, which parallel arcs share.
-        Wires are sorted by the node where they start. `place[a]` is the wire of arc a. Capacities
-        are not stored.
+        Every pair of nodes with an arc gets two wires, one per direction; all arcs of one direction
+        share a wire. Wires are sorted by the node where they start. `place[a]` is the wire of arc
+        a. Capacities are not stored: each method gets them by arc.
         """
         low, high = np.minimum(source, destination), np.maximum(source, destination)
         pairs, pair = np.unique(low * num_nodes + high, return_inverse=True)
@@ -137,10 +137,11 @@ class FlowNetwork:
         return cls.of(num_nodes + 2, tails, heads)
 
     def residual(self, capacity: Int64Array) -> Int64Array:
-        """Return the capacity of every wire before any flow: the sum over its arcs, int64[wires].
+        """Return the capacity of every wire before any flow: int64[wires], a new array.
 
-        `capacity`: by arc. A wire without arcs has capacity 0. Raises `InputError` if all
-        capacities add up to `UNLIMITED` (2^60) or more.
+        A wire is one direction between two nodes; its capacity is the sum over its arcs, 0 without
+        arcs. `capacity`: int64 by arc. Raises `InputError` if all capacities add up to `UNLIMITED`
+        (2^60) or more.
         """
         # As doubles, because the sum of int64s might overflow to a small number.
         if float(np.sum(capacity, dtype=np.float64)) >= UNLIMITED:
@@ -160,7 +161,7 @@ class FlowNetwork:
     ) -> int:
         """Return the value of the maximum flow from `source` to `sink`, or `limit` if it is larger.
 
-        `capacity`: int64 per arc; it is not changed.
+        `capacity`: int64 per arc; it is not changed. Raises `InputError` as `residual` does.
         """
         from collhub_packing import kernels
 
@@ -173,11 +174,12 @@ class FlowNetwork:
         source: int,
         sink: int,
     ) -> tuple[int, Int64Array]:
-        """Compute a maximum flow; return its value and what it leaves of every arc.
+        """Compute a maximum flow from `source` to `sink`; return (its value, what it leaves of
+        every arc).
 
-        Flow along an arc increases what remains of the reverse arc. Parallel arcs share one
-        remaining capacity, which is returned for each of them. Raises `InputError` as `residual`
-        does.
+        The second is int64 by arc. Flow along an arc increases what remains of the reverse arc.
+        Parallel arcs share one remaining capacity, which is returned for each of them. Raises
+        `InputError` as `residual` does.
         """
         from collhub_packing import kernels
 

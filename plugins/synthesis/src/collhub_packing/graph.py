@@ -119,13 +119,13 @@ def with_common_unit(topology: Topology) -> tuple[Topology, float]:
 
 
 def round_bandwidths(topology: Topology) -> tuple[Topology, float]:
-    """Round bandwidths so that they have a common unit; return topology and relative tolerance.
+    """Round bandwidths so that they have a common unit; return (topology, relative tolerance).
 
-    Bandwidths are rounded to 3, 2 or 1 significant decimal digits: the first number at which all
-    are at most `_MAX_ROUNDED_CAPACITY` units, else 1. Finer units would give algorithms with too
-    many units. The tolerance is the largest relative excess of a bandwidth over its rounded value,
-    plus 1e-12. The result has no dimensions. Raises `InputError` (`capacities`) if a bandwidth
-    would exceed 2^40 units.
+    Bandwidths are rounded to 3, 2 or 1 significant decimal digits: the first number of digits at
+    which all are at most `_MAX_ROUNDED_CAPACITY` units, else 1. Finer units would give algorithms
+    with too many units. The tolerance is the largest relative excess of a bandwidth over its
+    rounded value, at least 0, plus 1e-12. The result has no dimensions. Raises `InputError`
+    (`capacities`) if a bandwidth would exceed 2^40 units.
     """
     bandwidths = topology.bandwidth_bytes_per_s
     rounded = bandwidths
@@ -263,11 +263,13 @@ class LeastSets:
         weights: Int64Array,
         allowed: BoolArray,
     ) -> tuple[int, BoolArray]:
-        """Find the set of minimum value with all `members` and only nodes of `allowed`.
+        """Find the set of nodes of minimum value that has all `members` and only nodes of
+        `allowed`.
 
         The value of a set is the scaled capacity of the links that leave it, plus the `weights`
-        (int64[nodes], may be negative) of its nodes. Returns the value and the set as bool[nodes];
-        of several such sets the smallest, which is contained in all others.
+        (int64[nodes], may be negative) of its nodes. Returns (value, set as bool[nodes]); of
+        several such sets the smallest, which is contained in all others. The members must be
+        allowed (not checked).
         """
         n = self._num_nodes
         gain, loss = np.maximum(-weights, 0), np.maximum(weights, 0)

@@ -70,11 +70,11 @@ def _find_levels(
     source: int,
     sink: int,
 ) -> bool:
-    """Compute the distances of nodes to the sink, as far as the source; return whether it is found.
+    """Compute the distances of nodes to the sink, until the source is found; return whether it is.
 
-    A distance is a number of wires with capacity left in the direction of the sink. It is stored in
-    `space.level`, with -1 for nodes that were not reached when the source was found. False also if
-    the source is the sink.
+    A distance is a number of wires (directions between two nodes) with capacity left towards the
+    sink. It is stored in `space.level`, with -1 for nodes that were not reached when the source was
+    found. False also if the source is the sink.
     """
     level, queue = space.level, space.queue
     level[:] = -1
@@ -252,9 +252,9 @@ def least_cut(
 ) -> tuple[int, int, BoolArray]:
     """Find the smallest of the minimum cuts between the source and each sink.
 
-    Returns its value, the index of the sink in `sinks`, and the source side as bool[nodes]; (limit,
-    -1, all False) if none is below `limit`. Of equal values the first sink is returned. Each flow
-    stops at the smallest value so far.
+    Returns (value, index of the sink in `sinks`, source side as bool[nodes]); (limit, -1, all
+    False) if no cut is below `limit`. Of equal values the first sink is returned; its side is the
+    smallest one. Each flow stops at the smallest value so far. `capacity` (by wire) is not changed.
     """
     num_nodes = len(wires.first) - 1
     space = _allocate_workspace(num_nodes)
@@ -319,12 +319,12 @@ class _Growth(NamedTuple):
 def grow_tree(field: GrowthField, root: int, salt: int, arc_of: Int64Array) -> int:
     """Build the widest possible tree from `root` to all nodes; return its width.
 
-    The width is the data that the tree carries. Writes the arc into every node to `arc_of`, -1 for
-    the root, and subtracts the tree from the capacities and unsent data of `field`. The tree starts
-    at the width of all unsent data of the root. It is narrowed when no arc can be taken at this
-    width; at a smaller width an arc always can, and the rest suffices for the other unsent data
-    (Lovasz 1976; Berczi and Frank 2010). 0 if the unsent data do not fit. `salt` shuffles arcs of
-    equal capacity.
+    The width is the data that the tree carries on each arc. Writes the arc into every node to
+    `arc_of`, -1 for the root, and subtracts the tree from the capacities and unsent data of
+    `field`. The tree starts at the width of all unsent data of the root. It is narrowed when no arc
+    can be taken at this width; at a smaller width an arc always can, and the rest suffices for the
+    other unsent data (Lovasz 1976; Berczi and Frank 2010). 0 if the unsent data do not fit; `field`
+    is then not restored. `salt` shuffles arcs of equal capacity.
     """
     growth = _create_root_tree(field, root, salt, arc_of)
     width = int(field.unsent[root])
@@ -408,12 +408,12 @@ def _take_capacity(field: GrowthField, arc: int, amount: int) -> None:
 
 @part
 def _add_reachable_nodes(field: GrowthField, growth: _Growth, width: int) -> int:
-    """Add every node to the tree that it can reach at this width, level by level.
+    """Add every node to the tree that it can reach at the width `width`, level by level, in place.
 
     Arcs out of a level are tried in the order of `growth.rank`. An arc to a new node is taken, and
-    the width subtracted from its capacity in `field`, if its capacity and the flows of later trees
-    allow it. Each level is processed once, because capacities only decrease. Returns the largest
-    width, below `width`, at which more arcs can be taken; 0 if there is none.
+    the width subtracted from its capacity in `field`, if its capacity suffices and the unsent data
+    of other trees still fit. Each level is processed once, because capacities only decrease.
+    Returns the largest width, below `width`, at which more arcs can be taken; 0 if there is none.
     """
     unsent_weight = int(field.unsent.sum())
     pending_ranks = np.empty(len(field.source), np.int64)
@@ -509,9 +509,10 @@ class Junction(NamedTuple):
 def supply(junction: Junction, capacity: Int64Array) -> bool:
     """Compute a flow of `junction.demand` from the source to every sink; return whether all exist.
 
-    The flows are independent: each has the full `capacity` by wire. The capacity left by flow k is
-    stored in `junction.flows[k]`. The search ends at the first sink without a full flow; later rows
-    are then unchanged.
+    A junction is a switch with its flow network. The flows are independent: each has the full
+    `capacity` by wire. The capacity left by flow k is stored in `junction.flows[k]`. The search
+    ends at the first sink without a full flow, whose row then has an incomplete flow; later rows
+    are unchanged.
     """
     wires, demand = junction.wires, junction.demand
     space = _allocate_workspace(len(wires.first) - 1)

@@ -40,11 +40,13 @@ class Strength:
 
 
 def broadcast_rate(graph: CapacityGraph, root: int) -> Rate:
-    """Return the maximum rate of out-trees from `root` to all compute nodes, and its cut.
+    """Return the maximum rate of out-trees from `root` to all compute nodes, and the cut that
+    proves it.
 
-    It is the minimum cut between the root and any compute node, in units of the graph (Edmonds
-    1973). Cost: one flow per node. Raises `InputError` (`unreachable`) if a node cannot be reached,
-    and if the root is the only compute node.
+    It is the smallest minimum cut between the root and any other compute node, in units of the
+    graph (Edmonds 1973); the cut is the set of nodes on the root's side. Cost: one flow per node.
+    Raises `InputError` (`unreachable`) if a node cannot be reached, and if the root is the only
+    compute node.
     """
     _check_size(graph)
     targets = [node for node in range(graph.num_compute) if node != root]
@@ -150,14 +152,16 @@ class SourcedNetwork:
 
 
 def strength(graph: CapacityGraph) -> Strength:
-    """Compute the strength: the maximum total weight of undirected spanning trees that fit.
+    """Compute the strength: the maximum total weight of undirected spanning trees that fit into a
+    network.
 
-    It is the minimum of c(E(P)) / (|P| - 1) over the partitions P of the nodes (Nash-Williams and
-    Tutte 1961). No all-reduce without reduction in the network is faster: every element needs at
-    least |P| - 1 messages up and as many down between the |P| blocks. With switches, P divides the
-    compute nodes, and the sum of the minimum cuts around the blocks replaces 2 c(E(P)). It is found
-    by Newton's iteration, with one minimum cut per node and round (Dilworth truncation; Cunningham
-    1985).
+    It is the minimum of c(E(P)) / (|P| - 1) over the partitions P of the nodes into at least two
+    blocks, with c(E(P)) the capacity between blocks (Nash-Williams and Tutte 1961). No all-reduce
+    without reduction in the network is faster: every element needs at least |P| - 1 messages up and
+    as many down between the |P| blocks. With switches, P divides the compute nodes, and the sum of
+    the minimum cuts around the blocks replaces 2 c(E(P)). It is found by Newton's iteration, with
+    one minimum cut per node and round (Dilworth truncation; Cunningham 1985). The result has the
+    value and the blocks.
 
     Raises `InputError` for links that differ by direction (`not-duplex`), disconnected networks
     (`unreachable`), and a single compute node.

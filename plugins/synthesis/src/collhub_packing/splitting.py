@@ -93,14 +93,16 @@ def without_switches(
     *,
     spread: SwitchSpread = SwitchSpread.NOWHERE,
 ) -> DirectNetwork:
-    """Replace all switches by direct links without loss of what nodes can send.
+    """Replace all switches by direct links between compute nodes, so that nodes can send as much as
+    before.
 
-    Each node v can still send `sent[v]` to all others. The result is exact: flows to all compute
-    nodes are maintained and repaired. Switches near compute nodes are removed first. `spread`: at
-    which switches the capacity is distributed evenly among pairs of neighbours (nowhere,
-    everywhere, or at those of `_connects_widest_links`); at all others every pair takes as much as
-    possible. Raises `InputError` if the demand does not fit (`no-room`), and for some switches
-    whose links differ by direction (`unbalanced-switch`).
+    Each node v can still send `sent[v]` to all others. The result has the direct links, each with
+    its physical route. It is exact: flows to all compute nodes are maintained and repaired.
+    Switches near compute nodes are removed first. `spread`: at which switches the capacity is
+    distributed evenly among pairs of neighbours (nowhere, everywhere, or at those of
+    `_connects_widest_links`); at all others every pair takes as much as possible. Raises
+    `InputError` if the demand does not fit (`no-room`), and for some switches whose links differ by
+    direction (`unbalanced-switch`).
     """
     demand = np.asarray(sent, np.int64)
     # Map (source, destination) to the capacity of every arc with capacity, routed over itself.
@@ -342,12 +344,14 @@ def _compute_round_limits(
     leaves: Int64Array,
     is_spread: bool,
 ) -> Int64Array:
-    """Compute the limits of the rounds of splitting: int64[rounds, senders, receivers].
+    """Compute how much capacity each pair may move in each round of splitting off a switch.
 
-    With `is_spread` there are four rounds. In the first, a pair may take a fraction of the sender's
-    capacity in proportion to the receivers' capacities, rounded down; in the second, rounded up;
-    then two rounds have no limit. Otherwise there are two rounds without a limit. Pairs of a node
-    with itself are allowed only in the last round.
+    A pair is a sender to and a receiver from the switch, with the capacities `enters` and `leaves`.
+    The result is int64[rounds, senders, receivers]. With `is_spread` there are four rounds. In the
+    first, a pair may take a fraction of the sender's capacity in proportion to the receivers'
+    capacities, rounded down; in the second, rounded up; then two rounds have no limit. Otherwise
+    there are two rounds without a limit. Pairs of a node with itself are allowed only in the last
+    round.
     """
     # Traffic back to its sender is useless.
     is_different = np.asarray(senders)[:, None] != np.asarray(receivers)

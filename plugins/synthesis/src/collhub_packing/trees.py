@@ -94,7 +94,9 @@ class SpanningTree:
 
 
 def cost(trees: Iterable[SpanningTree]) -> tuple[int, int]:
-    """Return the cost that compares packings: number of trees, then sum of weight * depth."""
+    """Return the key that compares packings, the lowest is best: (number of trees, sum of weight *
+    depth).
+    """
     packing = list(trees)
     return len(packing), sum(tree.weight * tree.depth for tree in packing)
 
@@ -109,7 +111,9 @@ def pack_arborescences(
 ) -> list[SpanningTree]:
     """Pack trees from one root to all nodes, with the total weight `total`; the widest tree first.
 
-    `total` must not exceed `broadcast_rate`. Raises `InputError` as `pack_rooted_trees` does.
+    `total` must not exceed `broadcast_rate`. `seeds` random orders are tried, from `first_seed` on,
+    and the best packing is returned (`pack_rooted_trees`). Raises `InputError` if the weight does
+    not fit (`no-room`), and for networks with switches (`switches`).
     """
     sent = sent_from(graph, root, total)
     return pack_rooted_trees(graph, sent, seeds=seeds, first_seed=first_seed)
@@ -129,14 +133,15 @@ def pack_rooted_trees(
     seeds: int = 8,
     first_seed: int = 0,
 ) -> list[SpanningTree]:
-    """Pack trees so that those rooted at node v have the total weight `sent[v]`.
+    """Pack trees so that those rooted at node v have the total weight `sent[v]`, within the
+    capacities.
 
-    They fit into the capacities. Each tree leads from its root to all nodes. Weights are integers.
-    Trees grow arc by arc; each arc must leave enough capacity for the remaining weight (Lovasz
-    1976; Berczi and Frank 2010), which needs one flow per trial. Of the packings of `seeds` random
-    orders, the one with the fewest trees is returned, then the smallest sum of weight times depth.
-    Trees are sorted by `_tree_key`. Raises `InputError` if the weights do not fit (`no-room`), and
-    for networks with switches (`switches`).
+    Each tree leads from its root to all nodes. Weights are integers. Trees grow arc by arc; each
+    arc must leave enough capacity for the remaining weight (Lovasz 1976; Berczi and Frank 2010),
+    which needs one flow per trial. Of the packings of `seeds` random orders (at least one, numbered
+    from `first_seed`), the one with the fewest trees is returned, then the smallest sum of weight
+    times depth, then the first. Trees are sorted by `_tree_key`. Raises `InputError` if the weights
+    do not fit (`no-room`), and for networks with switches (`switches`).
     """
     weights = np.asarray(sent, np.int64)
     if graph.has_switches:

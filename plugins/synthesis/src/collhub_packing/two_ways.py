@@ -75,10 +75,12 @@ class TwoWayPacking:
 def pack_two_ways(
     graph: CapacityGraph, *, seeds: int = 4, first_seed: int = 0
 ) -> TwoWayPacking | None:
-    """Pack in-trees and out-trees of equal weights per root at the highest rate of such trees.
+    """Pack in-trees (for reducing) and out-trees (for broadcasting) of an all-reduce at the highest
+    rate.
 
-    The rate is within 1e-6 of the maximum. Routes of `up_network` are arcs of the reversed graph,
-    which have the numbers of `graph`. For `seeds` and `first_seed` see `pack_rooted_trees`.
+    Both kinds have equal weights per root. The rate is within 1e-6 of the maximum. Routes of
+    `up_network` are arcs of the reversed graph, which have the numbers of `graph`. For `seeds` and
+    `first_seed` see `pack_rooted_trees`.
 
     Returns None if weights would need a denominator above 120 or one at which the capacities are
     too large (or the solver fails), if links that differ by direction prevent that a switch is
@@ -133,9 +135,12 @@ class _Division:
 
 
 def _divide_links(graph: CapacityGraph) -> tuple[_Division, _NodeSets, _NodeSets] | None:
-    """Solve the linear program; None if it has no solution of a small denominator.
+    """Divide the links between the ways down and up by a linear program, for the highest rate.
 
-    Returns the division of the links, and `sending` and `receiving` of `TwoWayPacking`.
+    Rows (cuts) that a solution violates are added until none is. Returns the division of the links
+    as integers, and the sets of nodes whose cuts limit the rate, on the way up and on the way down.
+    None if the solver fails, after `_MAX_ROUNDS` rounds, or if the solution has no small
+    denominator.
     """
     networks = SourcedNetwork(graph), SourcedNetwork(transposed(graph))
     cuts = _CutRows(graph, networks)
@@ -222,9 +227,12 @@ class _CutRows:
         return True
 
     def add_violated(self, down: Float64Array, weights: Float64Array) -> bool:
-        """Add the rows that a solution violates, one per compute node and direction at most.
+        """Add the rows of the linear program that a solution violates, at most one per node and
+        direction.
 
-        Returns whether there is a new one.
+        `down`: capacity of arcs for the way down; `weights`: of roots; both in units of the largest
+        capacity. A cut is violated if it carries less than the total weight by more than the
+        relative `_TOLERANCE`. Returns whether there is a new row.
         """
         sent = np.rint(weights * _FLOW_UNITS).astype(np.int64)
         total = int(sent.sum())

@@ -53,11 +53,13 @@ class TreeJobs:
     def of(
         cls, network: FlowNetwork, trees: Trees, share_bytes: Float64Array, occupancy: Occupancy
     ) -> TreeJobs:
-        """Create the jobs of all trees: the data of one tree edge on one link of its route.
+        """Create the jobs of all trees: a job sends the data of one tree edge over one link of its
+        route.
 
-        `share_bytes`: bytes of every share; a tree carries a piece of a share, with the fraction of
-        its units. Times are in picoseconds, by the occupancy model. Jobs are sorted by entry (edge)
-        of the trees, then along the route.
+        `share_bytes`: bytes of every share (part of a group's data with one root); a tree carries a
+        piece of a share, whose bytes are in proportion to its units. Times are in picoseconds, by
+        the occupancy model. Jobs are sorted by edge of the trees, then along the route. A job whose
+        link starts at a switch is marked as forwarded.
         """
         topology, routes = network.topology, network.routes
         lengths = np.diff(routes.indptr)[trees.arcs]
@@ -75,13 +77,13 @@ class TreeJobs:
         return cls(link, is_forwarded, *times, edges, number, topology.num_links)
 
     def orders(self, passes: int) -> Iterator[Int64Array]:
-        """Yield several schedules of the jobs: int64[jobs], the start times in ps.
+        """Yield several schedules of the jobs: the start times in ps, int64[jobs].
 
         The first schedule orders jobs by piece number, then by the longest remaining path. The
         second orders them only by the longest remaining path. Each of `passes` passes then
         schedules the jobs backward in time, late arrivals first, and forward again, and yields the
-        forward schedule. Ties are broken in a fixed pseudo-random order. With more than
-        `_MAX_JOBS_FOR_PASSES` jobs there are no passes.
+        forward schedule; it may be slower than earlier ones. Ties are broken in a fixed
+        pseudo-random order. With more than `_MAX_JOBS_FOR_PASSES` jobs there are no passes.
         """
         # Compute the longest path from the start of each job to an arrival, in picoseconds.
         from collhub_flows.groups.kernels import compute_longest_tails
@@ -228,10 +230,12 @@ class GroupSchedule:
         return tuple(algorithms)
 
     def turns(self, algorithms: Sequence[Algorithm]) -> Turns:
-        """Return the order of all steps of the joint algorithm and of messages on links.
+        """Return the order of all steps of the joint algorithm, and the order of messages on each
+        link.
 
         `algorithms`: those of this schedule, one per group; their steps are numbered one algorithm
-        after the other. Messages are in the order of the schedule. All copies come after them.
+        after the other. The steps of messages are in the order of the schedule; all copies come
+        after them, by group. The second part has pairs (earlier step, later step).
         """
         transfers = self._create_transfers()
         pieces = self.trees.pieces.share
@@ -250,11 +254,12 @@ class GroupSchedule:
         return Turns(np.concatenate([row, *copies]), row[earlier], row[later])
 
     def _create_transfers(self) -> Transfers:
-        """Create one transfer per entry of the trees; times are in picoseconds.
+        """Create one transfer per edge of the trees; times are in picoseconds.
 
-        Its chunk is the piece, and its source and destination are NPUs. It reduces if its tree
-        leads inward, to the root. It starts with the job on the first link of its arc, and finishes
-        with the arrival over the last link.
+        Its chunk is the piece of data of the tree, and its source and destination are NPUs. It
+        reduces if its tree leads inward, to the root. It starts with the job on the first link of
+        its route, and finishes with the arrival over the last link. Transfers are in the order of
+        the edges.
         """
         trees, network, jobs = self.trees, self.network, self.jobs
         tree = trees.tree_of_entry

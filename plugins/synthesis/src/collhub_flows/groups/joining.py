@@ -60,13 +60,13 @@ def combine_algorithms(
 ) -> Algorithm:
     """Combine algorithms into one that executes all of them at the same time.
 
-    All must have the same number of ranks. Buffers are concatenated, and each algorithm has its own
-    channels. The unit is the greatest common divisor of the units of all algorithms; an algorithm
-    without a size counts as one byte. The size is rounded up to whole bytes. The result is a custom
-    collective with the operator of the first algorithm; it has no expected contents if these would
-    be too large. `turns`: order of the messages of different algorithms; None for no order.
-    `starts_ns`: start of every algorithm, which its ranks await in COMPUTE steps; default 0. Raises
-    `InputError` (`sizes-unlike`) if the common unit is too small.
+    All must have the same number of ranks (not checked). Buffers are concatenated, and each
+    algorithm has its own channels. The unit is the greatest common divisor of the units of all
+    algorithms; an algorithm without a size counts as one byte. The size is rounded up to whole
+    bytes. The result is a custom collective with the operator of the first algorithm; it has no
+    expected contents if these would be too large. `turns`: order of the messages of different
+    algorithms; None for no order. `starts_ns`: start of every algorithm, which its ranks await in
+    COMPUTE steps; default 0. Raises `InputError` (`sizes-unlike`) if the common unit is too small.
     """
     unit, factors = _find_common_unit(algorithms)
     sizes = [
@@ -105,12 +105,13 @@ def combine_algorithms(
 
 
 def _find_common_unit(algorithms: Sequence[Algorithm]) -> tuple[Fraction, list[int]]:
-    """Find the largest unit in which the data of all algorithms can be measured.
+    """Return the largest unit in which the data of all algorithms can be measured: (bytes,
+    factors).
 
-    Returns its size in bytes, and for each algorithm the number of common units in its own unit. It
-    is the greatest common divisor of all units. An algorithm without a size counts as one byte.
-    Raises `InputError` (`sizes-unlike`) if an algorithm would have more than `_MAX_UNITS` common
-    units.
+    The bytes are a fraction, the greatest common divisor of the bytes of all units. The factors are
+    the number of common units in the unit of each algorithm. An algorithm without a size counts as
+    one byte. Raises `InputError` (`sizes-unlike`) if an algorithm would have more than `_MAX_UNITS`
+    common units.
     """
     bytes_of = [
         Fraction(algorithm.collective_bytes or 1, algorithm.collective.unit_count)

@@ -72,11 +72,11 @@ def _build_tree(
 
     -1 if a target is unreachable. The method repeatedly adds the path to the nearest target (of
     equal ones that with the lowest number) and continues the search from the entire tree (Takahashi
-    and Matsuyama, Math. Japonica 24, 1980). `missing` is the number of targets, and `is_target` is
-    cleared for those that are reached. `indptr` and `arcs` list the arcs that leave each node,
-    `length` is by arc. Fills `tree_arcs` (arcs of the tree, parents first) and `tree_parent` (entry
+    and Matsuyama, Math. Japonica 24, 1980). `missing` is the number of targets; `is_target` is
+    cleared for those that are reached. `arcs[indptr[n]:indptr[n + 1]]` leave node n, `length` is by
+    arc. Fills `tree_arcs` (arcs of the tree, parents first) and `tree_parent` (index in `tree_arcs`
     of each arc's parent, -1 at the root). `distance`, `entering` and `entry_at` are work arrays by
-    node; nodes of the tree have the distance 0.
+    node, which are overwritten.
     """
     distance[:] = np.inf
     entering[:] = -1
@@ -195,16 +195,16 @@ def pack(
     rounds: int,
     steepness: float,
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Pack trees so that the maximum load of a link is small; return the best round.
+    """Pack trees so that the maximum load of a link is small; return the trees of the best round.
 
     Tree t spans `root[t]` and its targets, `targets[target_indptr[t]:target_indptr[t + 1]]`, with
     `weight[t]` bytes. `inward`: data flow to the root. Every round removes each tree and builds it
     again, with link lengths that depend on the load of all other trees: cost * exp(steepness *
-    (round + 1) / rounds * (load / maximum load - 1)).
+    (round + 1) / rounds * (load / maximum load - 1)). Of equally good rounds the first is returned.
 
     Returns the number of arcs per tree, and the arcs and parents as int64[trees, NPUs], of which
-    only these entries are used. If a target is unreachable, it returns at once with -1 arcs for
-    this tree. Cost: a search per tree and round.
+    only the first entries of a row are used. If a target is unreachable, it returns at once with -1
+    arcs for this tree. Cost: a search per tree and round.
     """
     trees, nodes = len(root), len(out_indptr) - 1
     # Rows have the maximum size of a tree, so that no memory is allocated in the loop.

@@ -139,16 +139,16 @@ def plan_groups(
     choices: GroupChoices | None = None,
     progress: _Progress = lambda fraction, label: None,
 ) -> GroupPlan:
-    """Return the fastest plan for groups that run at the same time.
+    """Return the fastest plan for process groups that communicate at the same time.
 
-    Candidates are the joint schedule (`together`) and, for several groups, the separate algorithms
-    at the same time (`at once`) and one after the other (`one by one`). Of equally fast ones the
-    first is taken. At a time limit the plan consists of the best schedules so far, at least one per
-    group.
+    `wishes`: the collective, NPUs, size and start of each group. Candidates are the joint schedule
+    (`together`) and, for several groups, the separate algorithms at the same time (`at once`) and
+    one after the other (`one by one`). Their times are simulated; of equally fast ones the first is
+    taken. At a time limit the plan consists of the best schedules so far, at least one per group.
 
     `progress` is called with a fraction and a label. Raises `InputError` for unreachable NPUs,
     requests that are too large and a simulator without a time, and `UsageError` for unknown NPUs,
-    several planes, and sizes below one byte per share.
+    several planes, and sizes below one byte per part.
     """
     chosen = choices or GroupChoices()
     check_groups(wishes, topology.num_npus, topology.name)
@@ -296,14 +296,15 @@ def _plan_separately(
     choices: GroupChoices,
     progress: _Progress,
 ) -> tuple[list[_SeparateAlgorithm], dict[int, str]]:
-    """Find the fastest algorithm of each group in isolation; also return the groups not searched.
+    """Find the fastest algorithm of each group in isolation; return (algorithms, groups not
+    searched).
 
     Candidates for every group are the packed trees of this package and the algorithm of the
     synthesizer `choices.name`, if it supports the request. The faster one by simulated time is
     taken; of equally fast ones the packed trees. All groups share one budget for the synthesizer:
     `choices.work` steps within the budget of the plan. If it is exhausted before a group, the
-    synthesizer is not run for this group. The second result then has the limit that was reached, by
-    group number from 0.
+    synthesizer is not run for this group. The second result then has the reason, by group number
+    from 0. `progress` is called with fractions from 0.3 to 0.9.
     """
     fastest: list[_SeparateAlgorithm] = []
     not_tried: dict[int, str] = {}

@@ -97,12 +97,13 @@ def find_fastest_schedule(
 ) -> GroupSchedule:
     """Search for the joint schedule of all groups with the minimum planned time.
 
+    A share is a part of a group's data with one root; a piece is a part of a share with one tree.
     Packings with more and more trees per share are tried, each with its pieces cut into more and
-    more parts. A packing ends when pieces are smaller than a byte, when there are too many jobs, or
-    when the time is within `_GOOD_RATIO` of its bound. Of equal times the first schedule is
-    returned. `effort`: fraction of the usual number of searches. `budget`: at a limit its
-    `is_reached` is set, and the best schedule so far is returned. Raises `InputError` for too many
-    shares, and for members that cannot be reached.
+    more parts. A packing ends when pieces would be smaller than a byte, when there are too many
+    jobs (messages on a link), or when the time is within `_GOOD_RATIO` of its bound. Of equal times
+    the first schedule is returned. `effort`: fraction of the usual number of searches. `budget`: at
+    a limit its `is_reached` is set, and the best schedule so far is returned. Raises `InputError`
+    for too many shares, and for members that cannot be reached.
     """
     budget = budget or SearchBudget()
     shares = Shares.of(wishes)
@@ -186,12 +187,14 @@ def pack_trees(
 def compute_joint_bounds(
     network: FlowNetwork, wishes: Sequence[GroupWish], shares: Shares
 ) -> dict[str, int]:
-    """Compute lower bounds of the joint time in ps, by name.
+    """Compute lower bounds of the time in which all groups together finish, in ps, by name.
+
+    A share is a part of a group's data; it moves from its givers to its takers.
 
     - `cut`: bound of `cut_seconds`.
     - `latency`: the largest latency of a shortest path from a giver to a taker of a share.
-    - `flow`, only if all shares are pairs: dual of the multicommodity flow, exact up to
-      `_MAX_EXACT_ARCS` sources x arcs or if the solver succeeds, otherwise approximate.
+    - `flow`, only if each share has one source and one target: dual of the multicommodity flow,
+      exact up to `_MAX_EXACT_ARCS` sources x arcs if the solver succeeds, otherwise approximate.
 
     Each bound is reduced by the relative `_SAFETY` for floating-point errors and rounded down.
     """
@@ -348,11 +351,11 @@ def _create_table(rows: Sequence[Sequence[int]]) -> tuple[Int64Array, Int64Array
 def _count_leaving(
     first: Int64Array, last: Int64Array, weight: Float64Array, nodes: int
 ) -> Float64Array:
-    """Compute how much weight leaves each prefix of an order of nodes; float64[nodes + 1].
+    """Compute how much weight leaves each prefix of an order of nodes: float64[nodes + 1].
 
-    Entry s belongs to the first s nodes of the order. Row i, with `weight[i]`, leaves them if
-    `first[i]` < s <= `last[i]` (positions in the order). Sums below 1e-9 of the total weight are
-    set to 0, because they are rounding errors.
+    Entry s belongs to the first s nodes of the order, so entry 0 is 0. Row i, with `weight[i]`,
+    leaves them if `first[i]` < s <= `last[i]` (positions in the order). Sums below 1e-9 of the
+    total weight are set to 0, because they are rounding errors.
     """
     rows = np.flatnonzero(first < last)
     gained = np.bincount(first[rows] + 1, weight[rows], nodes + 1)

@@ -198,8 +198,9 @@ class Shares(ColumnTable):
         return not bool(self.gathers.any()) and bool(np.all(self.target >= 0))
 
     def demand(self, num_npus: int) -> FlowDemand:
-        """Return the demand between pairs of NPUs, relative to the pair with the most bytes.
+        """Return the demand between pairs of NPUs, as fractions of the bytes of the largest pair.
 
+        All shares must have one root and one target. The rows of the table are the NPUs that send.
         Overlapping groups may have several shares for one pair; their bytes add up.
         """
         table = np.zeros((num_npus, num_npus))
@@ -272,10 +273,11 @@ class Pieces:
         return cls(share, begin - first[share], units, counted_positions(counts), share_units)
 
     def cut(self, parts: int) -> Pieces:
-        """Divide every piece of data into `parts` equal, adjacent parts.
+        """Divide every piece of data into `parts` equal, adjacent parts; return them as new pieces.
 
-        A unit becomes 1 / `parts` of the previous unit. Within a share, the first parts of all
-        pieces get lower numbers than all second parts.
+        The size of a unit becomes 1 / `parts` of the previous one. The parts of a piece are
+        adjacent rows. In the numbers within a share, which order their transfer, all first parts
+        come before all second parts.
         """
         piece = np.repeat(np.arange(len(self.share)), parts)
         part = np.tile(np.arange(parts), len(self.share))

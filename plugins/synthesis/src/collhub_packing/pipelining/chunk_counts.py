@@ -26,9 +26,10 @@ _MIN_RELATIVE_GAIN = 1e-3
 def best_chunks(time: TimeOfCount, maximum: int) -> int:
     """Find the number of chunks in 1..`maximum` with approximately the minimum `time(number)`.
 
-    The numbers in `_SAMPLE_COUNTS` are tried first. The search continues at the minimum of a fit a
-    + b q + c / q to their times, upwards and downwards by factors of sqrt(2). The smallest tried
-    number within `_MIN_RELATIVE_GAIN` of the minimum time is returned.
+    The numbers in `_SAMPLE_COUNTS` (up to `maximum`) are tried first. The search continues at the
+    minimum of a fit a + b q + c / q to their times, upwards and downwards by factors of sqrt(2).
+    The smallest tried number whose time is within the relative `_MIN_RELATIVE_GAIN` of the minimum
+    is returned.
     """
     times = {count: time(count) for count in _SAMPLE_COUNTS if count <= maximum}
     count = fitted_chunks(times, maximum)
@@ -96,9 +97,9 @@ def fitted_chunks(times: dict[int, int], maximum: int) -> int:
 def by_multiplicative_increase(time: TimeOfCount, maximum: int) -> int:
     """Find the number of chunks by Blink's rule (Wang et al., MLSys 2020, section 4).
 
-    `maximum` chunks have the minimum size. The size is doubled while that shortens the time, then
-    reduced by the minimum size while that shortens it. Equal times end both phases. `time` is
-    called for every tried number.
+    `maximum` chunks have the minimum size. The size is doubled while that shortens the time, up to
+    a single chunk, then reduced by the minimum size while that shortens it. Equal times end both
+    phases. `time` is called for every tried number.
     """
     # Find the chunk size up to which doubling helps, in units of the smallest one, and its time.
     size, minimum = 1, time(maximum)

@@ -93,8 +93,9 @@ class PipelineState(NamedTuple):
 def build_state(plan: PipelinePlan) -> PipelineState:
     """Build the state of the simulation before the first message, with room for all entries.
 
-    Starts and ends of messages are unset, all links free and unused. No message is enqueued yet,
-    and `unmet` (number of messages that each waits for) is 0 for all; `start_messages` sets it.
+    A message is one chunk of an operation (a hop of a tree). Starts and ends of messages are unset,
+    all links free and unused. No message is enqueued yet, and `unmet` (number of messages that each
+    waits for) is 0 for all; `start_messages` sets it.
     """
     operations = np.diff(plan.stream_operation)
     chunks = np.diff(plan.stream_chunk)
@@ -169,9 +170,11 @@ def advance(budget: int, plan: PipelinePlan, state: PipelineState) -> bool:
 
 @lean_part
 def _find_operation(message: int, stream: int, plan: PipelinePlan) -> int:
-    """Return the operation (index over all streams) of which a message is one chunk.
+    """Return the operation (hop of a tree, counted over all streams) of which a message is one
+    chunk.
 
-    The messages of a stream are all its operations for chunk 0, then for chunk 1, and so on.
+    `stream`: stream of the message, a part of the data with its operations. The messages of a
+    stream are all its operations for chunk 0, then for chunk 1, and so on.
     """
     first = plan.stream_operation[stream]
     width = plan.stream_operation[stream + 1] - first
@@ -254,13 +257,13 @@ def _mark_touched(link: int, touched: int, state: PipelineState) -> int:
 
 @lean_part
 def _dispatch(now: int, touched: int, plan: PipelinePlan, state: PipelineState) -> None:
-    """Let every free touched link start the first message of its queue at `now`, in ps.
+    """Let every free link of `state.touched` start the first message of its queue at `now`, in ps.
 
-    `touched`: number of links in `state.touched`; their marks are cleared. The link stays occupied
-    for the busy time of the message. Its very first message, if it waits for no other, occupies it
-    until the arrival, as in a trace. Two events are added, for the link and for the arrival; on the
-    last link of a route the arrival is later by the slack. On the first link of its route the start
-    of the message is stored.
+    `touched`: number of these links; their marks are cleared. The link stays occupied for the busy
+    time of the message. Its very first message, if it waits for no other, occupies it until the
+    arrival, as in a trace. Two events are added, one when the link becomes free and one for the
+    arrival; on the last link of a route the arrival is later by the slack. On the first link of its
+    route the start of the message is stored.
     """
     num_links = len(state.is_free)
     for position in range(touched):
@@ -331,7 +334,7 @@ def _pop(keys: Int64Array, items: Int64Array, first: int, size: int) -> int:
 
     The heap has `size` entries of `keys` and `items`, from index `first` on. The first entry has
     the lowest key, and among equal keys the lowest item. `size` must be at least 1; the caller
-    reduces it.
+    reduces it. Other entries are moved.
     """
     top = items[first]
     end = first + size - 1

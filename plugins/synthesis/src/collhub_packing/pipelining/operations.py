@@ -97,11 +97,13 @@ TreePaths = Sequence[Mapping[int, Sequence[int]]]
 
 
 def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
-    """Remove from a tree all nodes that are not on a path from its root to one of `members`.
+    """Return the part of a tree on the paths from its root to `members` (nodes); the rest is
+    removed.
 
     The remaining nodes, without the root, are sorted by depth, then number. Parents of all other
     nodes are -1. The height of a node is measured to the deepest member below it. Raises
-    `InputError` (`tree-does-not-span`) with the first member that the tree does not reach.
+    `InputError` (`tree-does-not-span`) with the first member that the tree does not reach. The tree
+    is not changed.
     """
     depth = tree.depths
     is_unreached = depth[members] < 0
@@ -119,7 +121,7 @@ def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
 
 
 def broadcast(tree: PrunedTree) -> Operations:
-    """Build the messages of a broadcast on a tree, from parents to children.
+    """Build the messages of one chunk for a broadcast on a tree, from parents to children.
 
     Operation i sends to `tree.nodes[i]` from its parent. It waits for the message that brings the
     chunk to the parent, unless that is the root. `remaining` is the number of messages from this
@@ -141,7 +143,7 @@ def broadcast(tree: PrunedTree) -> Operations:
 
 
 def reduction(tree: PrunedTree) -> Operations:
-    """Build the messages of a reduction on a tree, from children to parents.
+    """Build the messages of one chunk for a reduction on a tree, from children to parents.
 
     Operation i sends from `tree.nodes[i]` to its parent, which reduces. A node waits for the
     messages of all its children. `remaining` is the number of messages from the node to the root.
@@ -219,9 +221,10 @@ def generate_streams(
 ) -> Iterator[Stream]:
     """Divide the data of a collective among trees; yield the resulting streams, tree by tree.
 
-    A stream is the part of one share of the data that one tree carries, with its messages. Rank r
-    runs on NPU `members[r]`. Every share of the data is divided among the trees that carry it, in
-    proportion to their weights. A tree of a scatter or gather has one stream per rank. Raises
+    A share is a part of the data: that of each rank in an all-gather, reduce-scatter, scatter or
+    gather, else all data. A stream is the part of one share that one tree carries, with its
+    messages. Rank r runs on NPU `members[r]`. Every share is divided among the trees that carry it,
+    in proportion to their weights. A tree of a scatter or gather has one stream per rank. Raises
     `InputError` for a collective that cannot run on trees (`trees-unsuitable`), for trees with
     wrong roots, and for trees that do not reach a member.
     """

@@ -184,13 +184,13 @@ class Pipelining:
     def _divide_evenly(
         self, counts: Sequence[int], units: UnitLimits
     ) -> tuple[tuple[Stream, ...], list[int]]:
-        """Divide each share into an allowed number of equal chunks for its streams.
+        """Divide each share of the data into an allowed number of equal chunks for its streams.
 
-        `counts`: requested chunks by stream. The number per share is the largest allowed one up to
-        the largest sum of `counts` of a share, or else the smallest allowed one; it is at least one
-        per stream. Each stream gets chunks in proportion to its fraction of the share, by largest
-        remainders. Returns the streams with changed fractions and their numbers of chunks. Raises
-        `InputError` if no number is allowed.
+        A stream is the part of a share on one tree. `counts`: requested chunks by stream. The
+        number per share is the largest allowed one up to the largest sum of `counts` of a share, or
+        else the smallest allowed one; it is at least one per stream. Each stream gets chunks in
+        proportion to its fraction of the share, by largest remainders. Returns the streams with
+        changed fractions and their numbers of chunks. Raises `InputError` if no number is allowed.
         """
         of_share: dict[int, list[int]] = {}
         for index, stream in enumerate(self.streams):
@@ -214,11 +214,12 @@ class Pipelining:
         return tuple(streams), numbers
 
     def _schedule(self, counts: Sequence[int], slack_ps: int) -> Pipeline:
-        """Schedule all messages if the data of stream i are cut into `counts[i]` equal chunks.
+        """Schedule all messages if the data of stream i (part of the data on one tree) have
+        `counts[i]` chunks.
 
-        `slack_ps`: delay before received data are sent on. The result has the collective in its new
-        units, chunks, transfers, and the time in ps at which the last message ends (0 without
-        messages). Raises `InputError` as `_cut_chunks` does.
+        The chunks of a stream are equal. `slack_ps`: delay before received data are sent on. The
+        result has the collective in its new units, chunks, transfers, and the time in ps at which
+        the last message ends (0 without messages). Raises `InputError` as `_cut_chunks` does.
         """
         collective, chunks, units = self._cut_chunks(counts)
         # A unit of the collective need not be an integer number of bytes.
@@ -289,10 +290,11 @@ class Pipelining:
     def _build_plan(self, counts: Sequence[int], sizes: Int64Array, slack_ps: int) -> PipelinePlan:
         """Build the input of the event kernel: sizes, times, routes, needs and priorities.
 
-        `counts`: chunks per stream; `sizes`: bytes of a chunk per stream; times are in ps. The
-        round of a chunk is the rank of the fraction of its stream that precedes it, so the first
-        chunks of all streams have round 0. Earlier rounds come first, then higher urgency. With
-        `reduces_first`, all reductions precede all broadcasts.
+        `counts`: chunks per stream (part of the data on one tree); `sizes`: bytes of a chunk per
+        stream; times are in ps. Messages with earlier rounds come first, then those with higher
+        urgency. The round of a chunk is the rank of the fraction of its stream that precedes it, so
+        the first chunks of all streams have round 0. With `reduces_first`, all reductions precede
+        all broadcasts.
         """
         # Importing numba takes a second.
         from collhub_packing.pipelining.event_kernel import PipelinePlan
@@ -404,9 +406,10 @@ def windows_of(
 
     `link`: first link of each message's route. `start`, `finish`: times in the schedule. The number
     is the maximum for the link in the schedule, up to `limit`. For messages that wait for no other
-    one (`is_ready`) it is also limited to the number of messages before them on the link, so that
-    none starts before the first one: simulators and runtimes start messages that may start at one
-    instant in any order. Arrays have one entry per message.
+    one (`is_ready`), except the first on a link, it is also limited to the number of messages
+    before them on the link, so that none starts before the first one: simulators and runtimes start
+    messages that may start at one instant in any order. Arrays have one entry per message; the
+    result is int64.
     """
     if not len(link):
         return link
