@@ -81,7 +81,8 @@ class Costs:
 
         Operations, including those of the gate, are divided by the tensor parallelism; every token
         passes `top_k` experts. With more than one expert the parameters are those of the norm and
-        the gate only: those of the experts are in `expert_parameters`.
+        the gate only: those of the experts are in `expert_parameters`. Bytes are those of these
+        parameters, of the input and output hidden states, and of the inner tensors.
         """
         options, h = self.options, self.options.hidden
         products = 2 * self.tokens * self._matrices * h * self.width * options.top_k
@@ -97,7 +98,12 @@ class Costs:
 
     @property
     def expert_parameters(self) -> int:
-        """Number of parameters of one MLP or expert on one rank, biases included."""
+        """Number of parameters of one MLP or expert on one rank, biases included.
+
+        These are the weights between hidden size and MLP width (2 matrices, 3 with a gate) and the
+        biases of the inner width, divided by the tensor parallelism, rounded down, plus the output
+        bias.
+        """
         h, matrices = self.options.hidden, self._matrices
         cut = matrices * h * self.width + (matrices - 1) * self.width
         return cut // self.options.tensor + h
@@ -110,7 +116,10 @@ class Costs:
 
     @property
     def expert_gradient_bytes(self) -> int:
-        """Bytes of the gradients of all experts of a rank."""
+        """Bytes of the gradients of all experts of a rank; 0 without several experts.
+
+        It is experts held x parameters of an expert x element bytes.
+        """
         parameters = self.experts_held * self.expert_parameters
         return parameters * self.options.element_bytes
 

@@ -74,7 +74,10 @@ class DlrmSizes:
         return 2 * self.samples * sum(inputs * outputs for inputs, outputs in pairwise(widths))
 
     def bytes(self, widths: list[int]) -> int:
-        """Return the bytes of the weights and the activations of an MLP with these layer widths."""
+        """Return the bytes of the weights and the activations of an MLP with these layer widths.
+
+        Activations are those of all samples of the rank in every layer, the input included.
+        """
         elements = self.parameters(widths) + self.samples * sum(widths)
         return elements * self.options.element_bytes
 
@@ -82,7 +85,9 @@ class DlrmSizes:
 def generate(options: DlrmOptions) -> Workload:
     """Generate one training step as a workload in which all ranks have the same nodes.
 
-    Raises `UsageError` for invalid options.
+    All ranks are one group; the MLPs are replicated, and the tables are divided among the ranks.
+    Raises `UsageError` if tables or batch are no multiple of the ranks (`degrees`), and for invalid
+    widths (`widths`).
     """
     sizes = DlrmSizes(options)
     program = RankProgram(("all",))

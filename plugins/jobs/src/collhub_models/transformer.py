@@ -248,7 +248,10 @@ class StageProgram:
     # --- weights and gradients ---
 
     def _layer_bytes(self) -> int:
-        """Return the bytes of a layer's weights (or gradients) on one rank, without experts."""
+        """Return the bytes of a layer's weights (or gradients) on one rank, without experts.
+
+        They include attention, norms, and the MLP, or with several experts the gate.
+        """
         # Experts are reduced in a group of their own.
         attention, mlp = self._costs.attention(), self._costs.mlp()
         parameters = attention.parameters + mlp.parameters
@@ -361,7 +364,9 @@ def schedule(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int
 def computations(options: TransformerOptions) -> int:
     """Return the number of computations in the layers of all ranks.
 
-    A job has up to six times as many nodes.
+    There are 2 per layer (attention, MLP) and direction, for every microbatch and tensor-parallel
+    rank. It estimates the size of a job, which has up to six times as many nodes. The options are
+    not checked.
     """
     # Two halves of a layer, forward and backward, for every microbatch of every replica.
     passes = 4 * options.layers * options.batch // options.microbatch

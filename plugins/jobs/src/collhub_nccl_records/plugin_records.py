@@ -93,7 +93,11 @@ def _record(
 
 
 def _gpu_times(trace: dict[str, Any]) -> tuple[float, float]:
-    """Return the first start and the last stop of the kernels of a call in us; -1 if unknown."""
+    """Return the first start and the last stop of the kernels of a call in us; -1 if unknown.
+
+    Both are on the clock of the GPU. Times that are missing, invalid, zero or negative are ignored;
+    start and stop may be of different kernels.
+    """
     kernels = [_object(kernel) for kernel in _list(trace.get("kernel_events"))]
     starts = [_number(kernel.get("kernel_start_ts")) for kernel in kernels]
     stops = [_number(kernel.get("kernel_stop_ts")) for kernel in kernels]
@@ -225,7 +229,10 @@ def _call(
 
 
 def _to_integer(value: object) -> object:
-    """Convert a decimal or hexadecimal hash to an integer; return other values unchanged."""
+    """Convert a decimal or hexadecimal hash to an integer; return other values unchanged.
+
+    Texts of at most 20 decimal digits, or of `0x` and at most 16 hexadecimal digits, are converted.
+    """
     if isinstance(value, str) and re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", value):
         return int(value, 0 if value[:2].lower() == "0x" else 10)
     return value

@@ -45,7 +45,10 @@ class Mesh:
             raise InputError(f"{self}: {reason}", cure=f"write {_EXAMPLE}", code="invalid-mesh")
 
     def __str__(self) -> str:
-        """Format the mesh as `mesh(2,4)@0-7`, with its sizes and device numbers."""
+        """Format the mesh as `mesh(2,4)@0-7`, with its sizes and device numbers.
+
+        Names of axes and hosts are left out. `parse_mesh` reads the text.
+        """
         # Names of axes are left out: specs are shown by number.
         sizes = ",".join(map(str, self.shape))
         return f"mesh({sizes})@{format_ranks(self.devices)}"
@@ -87,9 +90,10 @@ class Mesh:
 def parse_mesh(text: str, first_device: int = 0, host_size: int | None = None) -> Mesh:
     """Parse a mesh such as `mesh(2,4)`, `mesh(x=2,y=4)` or `mesh(2,4)@8-15`.
 
-    Devices are numbered from `first_device`, unless `@` lists them. Device d is on host d //
-    `host_size` (default: the size of the last axis). Raises `InputError` (`invalid-mesh`) for other
-    text and for too many devices.
+    Axes without a name are called `0`, `1`, ... Devices are numbered from `first_device`, unless
+    `@` lists them or gives the first one. Device d is on host d // `host_size` (default: the size
+    of the last axis). Raises `InputError` (`invalid-mesh`) for other text, for too many devices,
+    and for a list of another length than the mesh, and `UsageError` for a malformed list.
     """
     match = _MESH.match(text.strip())
     if match is None:
@@ -112,7 +116,9 @@ def parse_mesh(text: str, first_device: int = 0, host_size: int | None = None) -
 def _devices(text: str | None, count: int, first_device: int) -> tuple[int, ...]:
     """Parse device numbers, such as `8-15`; a single number is the first of `count` devices.
 
-    None gives `count` devices from `first_device` on.
+    None gives `count` devices from `first_device` on. A list is returned as it is, without a
+    comparison with `count`. Raises `UsageError` (`invalid-ranks`) for other text and for a repeated
+    number.
     """
     if text is None:
         return tuple(range(first_device, first_device + count))
@@ -155,7 +161,12 @@ class Placement:
         return " ".join(words)
 
     def _dtensor_words(self, mesh: Mesh) -> list[str]:
-        """Return the placement of DTensor for each mesh axis, as text."""
+        """Return the placement of DTensor for each mesh axis, as text.
+
+        The words are `Replicate()`, `Partial()`, `Shard(d)` and `_StridedShard(d, split_factor=k)`.
+        The last is for an axis that divides its dimension after a later axis of the mesh; k is the
+        number of tiles of the later axes that divide it first.
+        """
         words = ["Replicate()"] * len(mesh.shape)
         for axis in self.partial:
             words[axis] = "Partial()"
@@ -171,7 +182,10 @@ class Placement:
         return words
 
     def parts(self, mesh: Mesh) -> tuple[int, ...]:
-        """Return the number of tiles along every dimension."""
+        """Return the number of tiles along every dimension: the product of the sizes of its axes.
+
+        It is 1 for a dimension that is not sharded. Tiles may be empty if the dimension is short.
+        """
         sizes = mesh.shape
         return tuple(int(np.prod([sizes[axis] for axis in axes])) for axes in self.axes)
 
@@ -210,8 +224,9 @@ def parse_placement(text: str, rank: int, mesh: Mesh) -> Placement:
     """Parse a spec for a tensor of `rank` dimensions on a mesh, in one of three notations.
 
     The notations are placements of DTensor such as `Shard(0)`, a partition spec of JAX that begins
-    with `(`, `P(` or `PartitionSpec(`, and otherwise letters such as `S0 R`. Raises `InputError`
-    for invalid specs, and for a mesh axis that is used twice.
+    with `(`, `P(` or `PartitionSpec(`, and otherwise letters such as `S0 R`. Axes of a mesh are
+    numbers from 0 or names. Raises `InputError` for invalid specs, another number of dimensions,
+    axes that the mesh lacks, and a mesh axis that is used twice.
     """
     text = stripped = text.strip()
     if _DTENSOR.search(stripped):
@@ -275,7 +290,11 @@ def _letters(text: str, rank: int, mesh: Mesh) -> Placement:
 
 
 def _axes(digits: str, text: str, mesh: Mesh) -> tuple[int, ...]:
-    """Parse the mesh axes of a word: `01`, or `0,11` with two-digit numbers."""
+    """Parse the mesh axes of a word: `01`, or `0,11` with two-digit numbers.
+
+    Without a comma every character is an axis. Raises `InputError` for an axis that the mesh lacks.
+    `text`: the spec, for the error.
+    """
     names = [name for name in digits.split(",") if name] if "," in digits else list(digits)
     return tuple(_axis(name, text, mesh) for name in names)
 

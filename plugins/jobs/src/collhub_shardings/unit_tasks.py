@@ -242,8 +242,9 @@ class _Tiles:
     def members(self) -> tuple[Int64Array, Int64Array]:
         """Return the groups of devices as CSR (row pointer, devices), in mesh order.
 
-        A group has the devices that hold one summand of one tile. There are tiles x summands
-        groups, which may be empty.
+        A group has the devices that hold one summand of one tile; a tensor with partial axes is the
+        sum of its summands. Group i is tile i // summands and summand i % summands. There are tiles
+        x summands groups, which may be empty.
         """
         # Summands of one tile are groups of their own.
         groups = int(np.prod(self.counts)) * self.num_summands
@@ -257,9 +258,11 @@ class _Tiles:
 def unit_tasks(moves: Sequence[Move]) -> UnitTasks:
     """Build the unit tasks of moves: boxes of a tensor that are in one tile of each side.
 
-    Every element of a destination tile is in exactly one box (one per summand of a partial source).
-    Cost: linear in tasks and their devices. Raises `InputError` for a device on different hosts
-    (`host-clash`), and for too many tasks (`too-many-tasks`).
+    Every element of a destination tile is in exactly one box (one per summand, if the source is a
+    sum over mesh axes). `moves` has at least one entry; tasks are in its order, and within a move
+    ordered by destination tile, source tile and summand. Cost: linear in tasks and their devices.
+    Raises `InputError` for a device on different hosts (`host-clash`), and for more than 2^22 tasks
+    of a move (`too-many-tasks`).
     """
     host_of = _hosts(moves)
     width = max(len(move.tensor.shape) for move in moves)

@@ -32,7 +32,11 @@ class RankProgram:
     """
 
     def __init__(self, roles: Sequence[str]) -> None:
-        """Create an empty program; `roles`: names of the groups that its collectives use."""
+        """Create an empty program of one rank.
+
+        `roles`: names of the groups that its collectives use; `job_of` must get the same roles in
+        the same order.
+        """
         self._roles = {role: index for index, role in enumerate(roles)}
         self.names: dict[str, int] = {}
         self.columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
@@ -60,7 +64,8 @@ class RankProgram:
     ) -> int:
         """Add a collective of `size` bytes in the rank's group of a role; return its row.
 
-        `after`: rows whose data it needs; `before`: rows after which it starts.
+        `after`: rows whose data it needs; `before`: rows after which it starts (control
+        dependencies). Raises `KeyError` for a role that the program does not have.
         """
         values = {"collective": int(kind), "bytes": size, "role": self._roles[role]}
         return self._add(NodeKind.COLLECTIVE, name, after, before, values)
@@ -70,7 +75,8 @@ class RankProgram:
     ) -> int:
         """Add a SEND to, or a RECV from, the rank that is `shift` higher; return its row.
 
-        `size`: bytes; `after`: rows whose data it needs.
+        `kind`: SEND or RECV; a negative `shift` means a lower rank, 0 no peer. `size`: bytes;
+        `tag`: equal on both sides; `after`: rows whose data it needs.
         """
         values = {
             "bytes": size,

@@ -111,7 +111,10 @@ def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Temp
 
 
 def marker(positions: int) -> Template:
-    """Build a template with one node of zero duration per position."""
+    """Build a template with one node of zero duration (MARKER) per position of a group.
+
+    The nodes have no dependencies and no messages; each is both start and end of its position.
+    """
     nothing = np.full(positions, -1, np.int64)
     kind = np.full(positions, NodeKind.MARKER, np.uint8)
     none = np.zeros(0, np.int64), np.zeros(0, np.int64)
