@@ -230,10 +230,12 @@ class _FlatBuilder:
     def add_kernel(self, kernel: list[Operation]) -> None:
         """Add the nodes of a kernel, operations in program order, and count it in `kernels`.
 
-        Successive computations share one segment until a communication comes, or one that differs
-        in its cut (division into chunks) or group. A computation that reduces slices to a scalar
-        ends its segment, and an all-reduce of the partial results follows. A Send becomes messages,
-        any other communication, or a bucket of them, the nodes of its algorithm.
+        Successive computations share one segment of nodes until a communication comes, or a
+        computation that differs in its cut (division into chunks) or group. A computation that
+        reduces slices to a scalar ends its segment, and an all-reduce of the partial results
+        follows. A Send becomes messages; any other communication, or a bucket of them (performed as
+        one), becomes the nodes of its algorithm. Raises `HubError` for an algorithm that does not
+        fit or is incorrect.
         """
         self.kernels += 1
         first = self.nodes.count
@@ -330,10 +332,11 @@ class _FlatBuilder:
             self.producers.ready[_partial_name(last)] = self.producers.ready.pop(last.name)
 
     def _cut_tiles(self, operation: Operation, cut: Cut | None) -> Tiles:
-        """Divide a computation into tiles on all ranks of its group.
+        """Divide a computation into tiles (sets of chunks that a node computes) on all ranks.
 
-        Without a cut there is one tile per rank. Otherwise the number of tiles per rank is that of
-        the choice of the leading collective. A rank computes only its own chunks of a sliced value,
+        The ranks are those of the operation's group. Without a cut there is one tile per rank.
+        Otherwise the number of tiles per rank is that of the choice for the leading collective of
+        the cut, at most one per chunk. A rank computes only its own chunks of a sliced value,
         otherwise all, in the order of `_order_chunks`.
         """
         kind = self.program.types[operation.name]
@@ -354,11 +357,11 @@ class _FlatBuilder:
         return cut_tiles(ranks, orders, choice.tiles)
 
     def _order_chunks(self, cut: Cut, position: int) -> Int64Array:
-        """Return all chunks of a cut in the order in which a rank processes them.
+        """Return all chunks of a cut (division into chunks) in the order of a rank's work: int64.
 
         `position`: of the rank in its group. The order is that in which the leading collective of
         the cut needs or produces them; ascending if it has no algorithm yet. A cut that is derived
-        from another one follows the order of that one. Results are cached.
+        from another one follows the order of that one. Results are cached and shared.
         """
         if cut.source_cut is not None:
             order = self._order_chunks(cut.source_cut, position)

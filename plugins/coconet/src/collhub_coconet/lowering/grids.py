@@ -351,10 +351,11 @@ def _cut_product(
     operation: Operation,
     source: Operation,
 ) -> None:
-    """Derive the cut of a product from that of its operand `source`, in `cuts`.
+    """Derive the cut (division into chunks) of a product from that of an operand, in `cuts`.
 
-    Nothing happens if the product has a cut, is in another region, if the operand has no cut, or if
-    a chunk of the product needs more than a chunk of rows.
+    `source`: the operation that computes the operand. Nothing happens if the product has a cut, is
+    in another region (chain or stage), if the operand has no cut, or if a chunk of the product
+    needs more than a chunk of the operand's rows.
     """
     cut = cuts.get(source.name)
     is_near = regions[operation.name] == regions[source.name]

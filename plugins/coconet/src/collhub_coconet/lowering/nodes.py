@@ -187,8 +187,8 @@ class Producers:
     def _find_complete(self, value: str, ready: Ready) -> Ready:
         """Return the nodes after which the complete value is available on each rank; cached.
 
-        If a rank has more than `_MAX_DIRECT_DEPENDENCIES` of them, a MARKER that waits for all is
-        added.
+        `ready`: its producers by chunk. If a rank has more than `_MAX_DIRECT_DEPENDENCIES` of them,
+        one MARKER per rank is added that waits for all, and the markers are returned.
         """
         if value not in self.complete:
             rank, node = ready.rank, ready.node
@@ -218,8 +218,10 @@ class Streams:
     ) -> None:
         """Order new computations of a rank one after the other, after earlier kernels of the rank.
 
-        A kernel that communicates (`stage` of another family than pointwise) runs concurrently with
-        other kernels; only its own computations are ordered.
+        `numbers`: the nodes, by rank in `rank`, in the order of execution. Adds control
+        dependencies to `nodes`. A kernel that communicates (`stage` of another family than
+        pointwise) runs concurrently with other kernels; only its own computations are ordered.
+        `stage` None: a single operation without communication.
         """
         ranks, first_nodes, last_nodes = rank, numbers, numbers
         if not is_ascending(rank):
@@ -363,11 +365,12 @@ def order_chunks(
 ) -> Int64Array:
     """Return all chunks in the order in which a rank needs them (without `is_needed`: gets them).
 
-    All chunks of a piece precede those of the next piece. `position`: of the rank in its group.
-    Within a piece, chunks are ordered by the level (longest path, including messages) of the first
-    node that needs or produces their unit; units that are available from the start are first. Ties:
-    without `is_needed`, local units before received ones; then by number of the node. Chunks that
-    the algorithm does not use are last, ascending.
+    All chunks of a piece (one run of the algorithm on a share of the data) precede those of the
+    next piece. `position`: of the rank in its group. Within a piece, chunks are ordered by the
+    level (longest path, including messages) of the first node that needs or produces their unit;
+    units that are available from the start are first. Ties: without `is_needed`, local units before
+    received ones; then by number of the node. Chunks that the algorithm does not use are last,
+    ascending. The result is int64.
     """
     if is_needed:
         node, unit = contents.need_node, contents.need_unit

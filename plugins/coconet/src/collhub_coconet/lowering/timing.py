@@ -85,7 +85,8 @@ def makespan(
     The number of nodes in flight is unlimited. Kernels of a rank run one after the other, except
     for those that communicate; these are launched one after the other (`LaunchList`). Pass
     `registry` and `algorithms` to save time in repeated calls for one network. Raises `InputError`
-    (`never-ends`) for a rank that never finishes, and `HubError` for algorithms that do not fit.
+    for a rank that never finishes (`never-ends`) and a network with fewer NPUs than ranks
+    (`topology-too-small`), and `HubError` for algorithms that do not fit.
     """
     registry = registry or run_registry()
     ranks = binding.num_ranks * program.num_groups

@@ -109,9 +109,9 @@ class Operands:
             raise TypingMistakeError("element-type", message, "insert a Cast")
 
     def check_index(self, position: int) -> None:
-        """Raise `TypingMistakeError` unless the operand at a position is a tensor of integers.
+        """Check that the operand at a position is a tensor of integers; bool is refused.
 
-        Booleans are refused.
+        Raises `TypingMistakeError`: `element-type` for other elements, `operand` for a number.
         """
         element = self.tensor(position).element
         if element.is_float or element is ElementType.BOOL:
@@ -135,9 +135,9 @@ class Operands:
             raise TypingMistakeError("group", message, "Send one of them to the other group")
 
     def check_same_element(self, positions: list[int]) -> None:
-        """Raise `TypingMistakeError` if tensors at these positions differ in their element types.
+        """Check that the tensors at these positions have one element type; numbers are ignored.
 
-        Numbers are ignored.
+        Raises `TypingMistakeError` (`element-type`) otherwise.
         """
         operands = [self.all[position] for position in positions]
         elements = {operand.element for operand in operands if operand is not None}

@@ -27,9 +27,11 @@ from collhub_coconet.program.operations import (
 def type_row_reduction(operands: Operands) -> TensorType:
     """Return the type of a RowReduce, ArgMax, TopValues or TopIndices along one dimension.
 
-    The size of the dimension becomes 1, or the number of largest elements. A RowReduce of slices
-    along it is partial. Indices are int64. Raises `TypingMistakeError` for bool, the reduction
-    `replace`, a dimension that does not exist, and more largest elements than the dimension has.
+    The size of the dimension (default 0) becomes 1, or the number of largest elements. A RowReduce
+    of a tensor that is sliced along it is partial: each rank has a term. Indices are int64. Raises
+    `TypingMistakeError` for bool, the reduction `replace`, a dimension that does not exist, a count
+    below 1 or above a known size, and a layout without a rule, such as slices along the dimension
+    for all kinds but RowReduce.
     """
     operation, operand = operands.operation, operands.tensor(0)
     operands.check_not_bool(0)
@@ -66,7 +68,9 @@ def type_index(operands: Operands) -> TensorType:
 def type_gather(operands: Operands) -> TensorType:
     """Return the type of a Gather: rows of x[rows, ...] at indices[...], as [indices..., ...].
 
-    Raises `TypingMistakeError` for a scalar x, and for indices that are no integers.
+    The elements are those of x. If x is sliced along its rows, the result is a partial sum, since
+    each rank has zeros for the rows of others. Raises `TypingMistakeError` for a scalar x, for
+    indices that are no integers, and for different groups or layouts without a rule.
     """
     rows, indices = operands.tensor(0), operands.tensor(1)
     operands.check_index(1)
@@ -85,8 +89,10 @@ def type_scatter(operands: Operands) -> TensorType:
     """Return the type of a Scatter, which adds values to rows of a tensor of zeros.
 
     `values[indices..., ...]` are added at rows `indices[...]`; the result has the shape of the
-    operation. It is the gradient of a Gather. Raises `TypingMistakeError` for indices that are no
-    integers, bool values, and shapes that do not fit.
+    operation and the elements of the values. It is the gradient of a Gather. If both operands are
+    sliced along the same dimension of the indices, the result is a partial sum. Raises
+    `TypingMistakeError` for indices that are no integers, bool values, shapes that do not fit, and
+    different groups or layouts without a rule.
     """
     indices, values = operands.tensor(0), operands.tensor(1)
     operands.check_index(0)
@@ -108,7 +114,8 @@ def type_reshape(operands: Operands) -> TensorType:
     """Return the type of a Reshape: the same elements in row-major order, with another shape.
 
     A sliced dimension must remain the first one of the dimensions that are joined or divided with
-    it; `check_binding` checks its size. Raises `TypingMistakeError` for another number of elements.
+    it; `check_binding` checks its size later. Raises `TypingMistakeError` for another number of
+    elements, a symbol that is joined with other dimensions, and a slice that would not remain one.
     """
     operand, shape = operands.tensor(0), operands.operation.shape or ()
     pieces = match_dimensions(operand.shape, shape)
@@ -156,10 +163,11 @@ def match_dimensions(old: Shape, new: Shape) -> list[tuple[int, int]] | None:
 
 
 def type_concat(operands: Operands) -> TensorType:
-    """Return the type of a Concat of tensors along one dimension.
+    """Return the type of a Concat of tensors along one dimension (default 0).
 
-    Raises `TypingMistakeError` for no operand, different element types or groups, symbols or slices
-    along this dimension, and other dimensions that differ.
+    The sizes along it add up. Raises `TypingMistakeError` for no operand, numbers, different
+    element types or groups, symbols or slices along this dimension, other dimensions that differ, a
+    dimension that does not exist, and layouts without a rule.
     """
     if not operands.all:
         raise TypingMistakeError("operands", "no operand is given", "name at least one")
@@ -188,8 +196,8 @@ def type_concat(operands: Operands) -> TensorType:
 def type_transpose(operands: Operands) -> TensorType:
     """Return the type of a Transpose, which swaps the last two dimensions.
 
-    A slice along one of them becomes one along the other. Raises `TypingMistakeError` for fewer
-    than two dimensions.
+    A slice along one of them becomes one along the other; element type and group remain. Raises
+    `TypingMistakeError` for fewer than two dimensions, a number, and a value on a root only.
     """
     operand = operands.tensor(0)
     rank = len(operand.shape)
@@ -206,7 +214,8 @@ def type_transpose(operands: Operands) -> TensorType:
 def type_permute(operands: Operands) -> TensorType:
     """Return the type of a Permute: dimension i of the result is dimension `order[i]`.
 
-    Raises `TypingMistakeError` for an order that does not contain every dimension once.
+    Slices follow their dimension. Raises `TypingMistakeError` for an order that does not contain
+    every dimension once (from 0), a number, and a value on a root only.
     """
     operand, order = operands.tensor(0), operands.operation.order or ()
     rank = len(operand.shape)
@@ -222,8 +231,9 @@ def type_permute(operands: Operands) -> TensorType:
 def type_part(operands: Operands) -> TensorType:
     """Return the type of a Part: `count` positions of a dimension from position `start` on.
 
-    Raises `TypingMistakeError` for a dimension that does not exist, slices along it, and positions
-    outside of a dimension of known size.
+    The default of dimension and start is 0; a count must be stated. Raises `TypingMistakeError` for
+    a dimension that does not exist, slices along it, a negative start, a count below 1, and
+    positions outside of a dimension of known size.
     """
     operation, operand = operands.operation, operands.tensor(0)
     dimension, start, count = operation.dimension or 0, operation.start or 0, operation.count or 0

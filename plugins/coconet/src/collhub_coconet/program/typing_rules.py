@@ -49,8 +49,8 @@ def type_reducing_communication(operands: Operands) -> TensorType:
 def type_moving_communication(operands: Operands) -> TensorType:
     """Return the type of an AllGather, AllToAll, Broadcast or Slice: only the layout changes.
 
-    Raises `TypingMistakeError` for a layout without a rule, and for an AllToAll to the dimension
-    that is already sliced.
+    Raises `TypingMistakeError` for a layout without a rule, axes that do not fit the mesh, a
+    dimension that cannot be sliced, and an AllToAll to the dimension that is already sliced.
     """
     result = operands.type_like("any")
     if operands.operation.kind is Kind.ALL_TO_ALL and result.layout == operands.tensor(0).layout:
@@ -126,7 +126,8 @@ def type_float_function(operands: Operands) -> TensorType:
 def type_cast(operands: Operands) -> TensorType:
     """Return the type of the operand with the element type of the Cast.
 
-    Raises `TypingMistakeError` for a partial operand, unless both types are floats.
+    Shape, layout and group remain. Raises `TypingMistakeError` for a partial operand (each rank has
+    a term of a sum), unless both types are floats, and for a value on a root only.
     """
     result = operands.type_like()
     element = operands.operation.element or result.element
@@ -142,7 +143,8 @@ def type_cast(operands: Operands) -> TensorType:
 def type_dropout(operands: Operands) -> TensorType:
     """Return the type of a Dropout, which is that of its operand.
 
-    Raises `TypingMistakeError` for an operand that is no float, and for a rate outside of [0, 1).
+    Raises `TypingMistakeError` for a rate that is missing or outside of [0, 1), for an operand that
+    is no tensor of floats, and for a layout without a rule, such as a partial one.
     """
     rate = operands.operation.rate
     if rate is None or not 0 <= rate < 1:
@@ -151,10 +153,11 @@ def type_dropout(operands: Operands) -> TensorType:
 
 
 def type_scalar_reduction(operands: Operands) -> TensorType:
-    """Return the type of a reduction to a scalar.
+    """Return the type of a reduction to a scalar (Norm, Sum, Max): shape (), same element type.
 
-    A reduction of slices includes the all-reduce of a scalar. Raises `TypingMistakeError` for bool,
-    and for a norm of elements that are no floats.
+    A reduction of slices includes the all-reduce of a scalar, so that its result is replicated.
+    Raises `TypingMistakeError` for bool, for a norm of elements that are no floats, and for a
+    layout without a rule, such as a partial operand of a norm.
     """
     operand = operands.tensor(0)
     if operands.operation.kind is Kind.NORM:

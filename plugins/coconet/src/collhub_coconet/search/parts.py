@@ -137,7 +137,8 @@ def is_stand_in(operation: Operation) -> bool:
 def exchanged_values(classes: Sequence[PartClass]) -> set[str]:
     """Return the names of the values of parts that other parts read, without scalars.
 
-    Scalars have only one layout, so that no decision depends on them.
+    Names are those of the entire program. Scalars have only one layout, so that no decision depends
+    on them. Empty for a single part.
     """
     produced = {
         copy.names[name]

@@ -180,7 +180,8 @@ class Simulation:
 
         `timing`: the start, in which equal collectives have equal choices. The result is never
         slower. `timing` is returned unchanged if no two collectives are equal, since their choices
-        are separate already, or if there are more than `_MAX_REFINED`.
+        are separate already, or if there are more than `_MAX_REFINED`. Raises `HubError` for a
+        network with fewer NPUs than ranks.
         """
         choice = self._start(program, binding)
         names = list(choice.demands)

@@ -150,9 +150,9 @@ def find_blocks(graph: CapturedGraph, mesh: GraphMesh) -> Mapping[str, frozenset
 
 
 def find_group_axes(mesh: GraphMesh, node: GraphNode) -> tuple[int, ...]:
-    """Return the positions of the mesh axes of a collective.
+    """Return the positions of the mesh axes of a collective, ascending.
 
-    They are all axes if it names no group, or an unknown one.
+    They are all axes if it names no group, or one that is not in `mesh.axes_of`.
     """
     name = node.arguments.get("group_name")
     return mesh.axes_of.get(name if isinstance(name, str) else "", tuple(range(len(mesh.sizes))))

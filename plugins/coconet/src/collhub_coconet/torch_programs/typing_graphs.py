@@ -370,7 +370,11 @@ class _GraphTyper:
         return True
 
     def _fits(self, name: str, tensor: Tensor) -> bool:
-        """Whether a value has the element type of a tensor, and a rank's part of it the shape."""
+        """Check whether a rank's part of a value has the element type and shape of a tensor.
+
+        `name`: of a value of the program; `tensor`: result in the graph, as one rank has it. False
+        if blocks have different lengths.
+        """
         kind = self.types[name]
         return str(kind.element) == tensor.element and self.find_local_shape(kind) == tensor.shape
 
@@ -546,12 +550,12 @@ class _GraphTyper:
         return self._make_local(value, change)
 
     def _reduce_scatter(self, node: GraphNode, operand: str, result: Tensor) -> str:
-        """Add a ReduceScatter along dimension 0, and a division if it averages.
+        """Add a ReduceScatter along dimension 0, and a division if it averages; return its name.
 
-        On the axes of the group, the operand is first converted to a local value, unless it is
-        partial with this reduction. If another axis slices dimension 0, the operand also becomes
-        local on every other axis on which it is sliced, partial or on a root. Returns the name of
-        the result.
+        On the axes of the group, the operand is first converted to a local value (each rank has its
+        own), unless it is partial with this reduction. If another axis slices dimension 0, the
+        operand also becomes local on every other axis on which it is sliced, partial or on a root.
+        Raises `TypingMistakeError` if an operation is ill-typed.
         """
         reduction = self._find_reduction(node)
         axes = find_group_axes(self.mesh, node)
@@ -571,9 +575,10 @@ class _GraphTyper:
     def _gather(self, node: GraphNode, operand: str, result: Tensor) -> str:
         """Add an AllGather along dimension 0; return the name of the result.
 
-        The operand is taken as a block of dimension 0 on the axes of the process group. If
-        dimension 0 is also sliced along another axis after the first axis of the group, the operand
-        is first converted to a local value on all axes that divide it.
+        The operand is taken as a block of dimension 0 on the axes of the process group, by a view
+        if it has another layout. If dimension 0 is also sliced along another axis after the first
+        axis of the group, the operand is first converted to a local value on all axes that divide
+        it. Raises `TypingMistakeError` if an operation is ill-typed.
         """
         axes = find_group_axes(self.mesh, node)
         layouts = self.types[operand].layout.by_axis
@@ -771,7 +776,8 @@ class _GraphTyper:
     ) -> tuple[int, ...]:
         """Return the shape of a rank's part of a tensor; -1 where blocks have different lengths.
 
-        `axes`: axes along which blocks are taken, default all.
+        `axes`: axes of the mesh along which blocks are taken, default all; dimensions that other
+        axes slice keep their size. A size that is a symbol also gives -1.
         """
         shape = [size if isinstance(size, int) else -1 for size in kind.shape]
         for axis, layout in enumerate(kind.layout.by_axis):
@@ -866,9 +872,10 @@ class _NodeBuilder:
         return self.typer.types[operand].shape if isinstance(operand, str) else ()
 
     def local_shape(self, *names: str) -> tuple[int, ...]:
-        """Return the shape of a tensor argument on one rank.
+        """Return the shape of a tensor argument on one rank, as in the graph.
 
-        Raises `TypingMistakeError` if it is no tensor.
+        `names`: the first one that is present counts. Raises `TypingMistakeError` if it is no
+        tensor.
         """
         value = self.argument(*names)
         if not isinstance(value, Reference):

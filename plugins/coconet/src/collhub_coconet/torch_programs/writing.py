@@ -604,9 +604,9 @@ class _ModuleWriter:
     def _find_gathered(self, operation: Operation) -> tuple[int, int]:
         """Return the dimension that a collective gathers or exchanges, and its size afterwards.
 
-        It is the dimension along which the axes of the collective slice its operand. The size is
-        that of a rank's part after the collective: that of the complete tensor, divided by the
-        ranks of all other axes that slice the same dimension.
+        It is the dimension along which the first axis of the collective slices its operand. The
+        size is that of a rank's part after the collective: that of the complete tensor, divided by
+        the ranks of all other axes that slice the same dimension.
         """
         kind = self.program.types[operation.reads[0]]
         axes = find_axis_positions(self.program, operation)

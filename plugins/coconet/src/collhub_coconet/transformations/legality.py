@@ -90,7 +90,8 @@ class Conditions:
     ) -> None:
         """Record that `condition` holds for `operation`; raise `RefusedMoveError` if not `is_met`.
 
-        `message` and `cure` are texts for the error: the violation, and how to avoid it.
+        `message` and `cure` are texts for the error: the violation, and how to avoid it. The record
+        is the text `condition: operation`. After an error nothing is recorded.
         """
         if not is_met:
             raise self.build_refusal(condition, operation, message, cure)

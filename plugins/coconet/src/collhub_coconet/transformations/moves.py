@@ -143,9 +143,9 @@ def grow_stage(
 
     Neighbours read a member or are read by one. In each round, the neighbours of the members at its
     start are tried in program order, and each is added if `fuse` accepts the set with it.
-    Operations of existing stages are never added, and communications only if
-    `allows_communication`. Returns the names in program order; only the seed if it is in a stage
-    already. The program is not changed.
+    Operations of existing stages are never added, and communications (other than the seed) only if
+    `allows_communication`. Returns the names in program order, at least the seed; only the seed if
+    it is in a stage already. The program is not changed.
     """
     members = [seed.name]
     fused = {name for stage in program.stages for name in stage.members}

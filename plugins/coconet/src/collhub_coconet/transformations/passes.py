@@ -113,9 +113,10 @@ def format_parameter(value: Parameter) -> str:
 
 
 def split_names(text: str | None, option: str) -> list[str]:
-    """Split names that are joined by `+`, and strip them; `option`: its name for the error.
+    """Split names that are joined by `+`, and strip them; empty names are dropped.
 
-    Raises `UsageError` if there is no name.
+    `option`: name of the option, for the error. Repeated names remain. Raises `UsageError` if the
+    text is None or has no name.
     """
     names = [name.strip() for name in (text or "").split("+") if name.strip()]
     if not names:
