@@ -17,7 +17,9 @@ of their creation. A link serves messages in the order in which they begin, so t
 it has sent never exceed its rate times the time.
 
 Cost: two events per instruction with a message, one per instruction without, each O(1) if an event
-of its time exists, else O(log n), plus O(1) per link of a message and per dependency.
+of its time exists, else O(log n), plus O(1) per link of a message and per dependency. Instructions
+refer to the few records of `TIMES` of a size and protocol, so that their own records serve all
+sizes and protocols and are not written again; 64 bytes of each instruction are read.
 
 The kernel is one file, because its parts share one state. It is plain Python; `collhub_kernels`
 explains when it runs as machine code.
@@ -46,23 +48,39 @@ from collhub_kernels.event_queue import (
 
 from hub_core.columns import Int64Array
 
-# Times in ps; -1: never. Ranges of children, receivers and links: first index and number.
+# An instruction, without its progress. Ranges of children, receivers and links: first index and
+# number.
 INSTRUCTION = np.dtype(
     [
-        ("begin", np.int64),
-        ("end", np.int64),
-        ("duration", np.int64),  # time in which the thread block is busy
-        ("tail", np.int64),  # work on the last part of a received message
-        ("first", np.int64),
-        ("lag", np.int64),
-        ("received", np.int64),  # time at which all received messages are entirely visible
-        ("unmet", np.int32),
+        ("times", np.int32),  # index in `BlockWorld.times`
         ("first_child", np.int32),
         ("children", np.int32),
         ("first_receiver", np.int32),
         ("receivers", np.int32),
         ("first_link", np.int32),
         ("links", np.int32),
+    ],
+    align=True,
+)
+
+# Progress of an instruction. Times in ps; -1: never.
+PROGRESS = np.dtype(
+    [
+        ("begin", np.int64),
+        ("end", np.int64),
+        ("received", np.int64),  # time at which all received messages are entirely visible
+        ("unmet", np.int32),
+    ],
+    align=True,
+)
+
+# Times in ps that many instructions share, and the bytes of their messages.
+TIMES = np.dtype(
+    [
+        ("duration", np.int64),  # time in which the thread block is busy
+        ("tail", np.int64),  # work on the last part of a received message
+        ("first", np.int64),
+        ("lag", np.int64),
         ("size_class", np.int32),
         ("halves", np.int32),
     ],
@@ -73,14 +91,18 @@ INSTRUCTION = np.dtype(
 class BlockWorld(NamedTuple):
     """The complete state of a simulation, changed in place by the kernel.
 
-    `instruction`: records of `INSTRUCTION`. `child`: instructions that wait for the end of another;
-    `receiver`: those that wait for the first part of its message; `link`: links of the paths of
-    messages, as indices of `free_ps`. `free_ps`: time at which a link has sent all messages so
-    far. `busy_ps`: time of a message on a link, by size class times `classes` plus `link_class`.
-    `roots`: instructions that wait for nothing. The other fields are the event queue.
+    `instruction`, `progress`: records of `INSTRUCTION` and `PROGRESS`, one of each per instruction;
+    the kernel changes only the progress. `times`: records of `TIMES`. `child`: instructions that
+    wait for the end of another; `receiver`: those that wait for the first part of its message;
+    `link`: links of the paths of messages, as indices of `free_ps`. `free_ps`: time at which a link
+    has sent all messages so far. `busy_ps`: time of a message on a link, by size class times
+    `classes` plus `link_class`. `roots`: instructions that wait for nothing. The other fields are
+    the event queue.
     """
 
     instruction: Records
+    progress: Records
+    times: Records
     child: Int64Array
     receiver: Int64Array
     link: Int64Array
@@ -161,26 +183,28 @@ def _begin(index: Integer, now: Integer, world: BlockWorld) -> None:
     Changes `world`.
     """
     instruction = world.instruction[index]
-    instruction["begin"] = now
+    progress = world.progress[index]
+    times = world.times[instruction["times"]]
+    progress["begin"] = now
     # Without contention for links.
-    unshared = now + instruction["duration"]
+    unshared = now + times["duration"]
     sent = unshared
     first_link = instruction["first_link"]
-    row = instruction["size_class"] * world.classes
+    row = times["size_class"] * world.classes
     for position in range(first_link, first_link + instruction["links"]):
         link = world.link[position]
         free = max(world.free_ps[link], now) + world.busy_ps[row + world.link_class[link]]
         world.free_ps[link] = free
         sent = max(sent, free)
-    end = max(sent, instruction["received"] + instruction["tail"])
+    end = max(sent, progress["received"] + times["tail"])
     push(world, end, (index << 2) | _END)
     receivers = instruction["receivers"]
     if receivers > 0:
-        first = now + instruction["first"] + ((sent - unshared) * instruction["halves"] >> 1)
-        whole = end + instruction["lag"]
+        first = now + times["first"] + ((sent - unshared) * times["halves"] >> 1)
+        whole = end + times["lag"]
         first_receiver = instruction["first_receiver"]
         for position in range(first_receiver, first_receiver + receivers):
-            receiver = world.instruction[world.receiver[position]]
+            receiver = world.progress[world.receiver[position]]
             receiver["received"] = max(receiver["received"], whole)
         push(world, first, (index << 2) | _VISIBLE)
 
@@ -192,7 +216,7 @@ def _end(index: Integer, now: Integer, world: BlockWorld) -> None:
     A child begins when all its conditions are met. Changes `world`.
     """
     instruction = world.instruction[index]
-    instruction["end"] = now
+    world.progress[index]["end"] = now
     first = instruction["first_child"]
     for position in range(first, first + instruction["children"]):
         _release(world.child[position], now, world)
@@ -216,9 +240,9 @@ def _release(index: Integer, now: Integer, world: BlockWorld) -> None:
 
     Changes `world`.
     """
-    instruction = world.instruction[index]
-    instruction["unmet"] -= 1
-    if instruction["unmet"] == 0:
+    progress = world.progress[index]
+    progress["unmet"] -= 1
+    if progress["unmet"] == 0:
         _begin(index, now, world)
 
 

@@ -35,7 +35,7 @@ from collhub_machine_timing.world import (
     find_paths,
     link_rates,
 )
-from hub_core.columns import Float64Array, Int64Array, distinct
+from hub_core.columns import Float64Array, Int64Array, distinct, run_starts
 from hub_core.model import Algorithm, StepKind, UsageError, message_bytes
 from hub_core.network import Topology
 from hub_core.schedules import SwitchGroups, find_switch_groups, separate_phases
@@ -422,11 +422,12 @@ def _run_rounds(
         instances * case.copies,
     )
     run(world, events=2 * len(world.instruction))
-    begin = world.instruction["begin"].reshape(simulated, -1)
-    end = world.instruction["end"].reshape(simulated, -1)
+    # Instructions are grouped by rank, so that a rank is a range of columns.
+    starts = run_starts(instructions.rank)
+    ranks = instructions.rank[starts]
+    end = np.ascontiguousarray(world.progress["end"]).reshape(simulated, -1)
     finish = np.zeros((simulated, case.algorithm.num_ranks), np.int64)
-    for number in range(simulated):
-        np.maximum.at(finish[number], instructions.rank, end[number])
+    finish[:, ranks] = np.maximum(np.maximum.reduceat(end, starts, axis=1), 0)
     finish = np.maximum.accumulate(finish, axis=0)
     extra_ps = 0
     if simulated > 1:
@@ -434,9 +435,10 @@ def _run_rounds(
         last = max(last, round(_busiest_link_ps(case, timing, plan.row_bytes * instances)))
         extra_ps = round((plan.rounds - simulated) * last)
     rank_ps = finish[-1] + extra_ps
-    rank_ps[distinct(instructions.rank[(end < 0).any(axis=0)])] = -1
+    rank_ps[ranks[(np.minimum.reduceat(end, starts, axis=1) < 0).any(axis=0)]] = -1
     end_ps = np.where(end[-1] < 0, -1, end[-1] + extra_ps)
-    return CaseRun(case, variant, timing, instructions, rank_ps, begin[0].copy(), end_ps)
+    begin_ps = world.progress["begin"][: len(instructions)].copy()
+    return CaseRun(case, variant, timing, instructions, rank_ps, begin_ps, end_ps)
 
 
 def _busiest_link_ps(case: Case, timing: KernelTiming, row_bytes: Float64Array) -> float:

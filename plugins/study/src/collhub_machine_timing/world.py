@@ -11,13 +11,20 @@ from collhub_kernels.event_queue import Records
 
 from collhub_machine_timing.blocks import Instructions
 from collhub_machine_timing.constants import KernelTiming
-from collhub_machine_timing.kernel import INSTRUCTION, BlockWorld, create_queue
+from collhub_machine_timing.kernel import (
+    INSTRUCTION,
+    PROGRESS,
+    TIMES,
+    BlockWorld,
+    create_queue,
+)
 from hub_core.columns import (
     BoolArray,
     Float64Array,
     Int64Array,
     distinct,
     expanded_ranges,
+    labels,
     run_mask,
     stable_order,
 )
@@ -188,11 +195,11 @@ def link_rates(topology: Topology, paths: MessagePaths, timing: KernelTiming) ->
     return topology.bandwidth_bytes_per_s * efficiency
 
 
-# Instructions of all rounds up to which the state before the start is cached: 100 MB each.
+# Instructions of all rounds up to which connected instructions are cached: 100 MB each.
 _MAX_CACHED = 1 << 20
-# Instructions of all rounds up to which more of these states are cached: 15 MB each.
+# Instructions of all rounds up to which more of them are cached: 15 MB each.
 _MAX_CACHED_OFTEN = 1 << 17
-# Records of 96 bytes: 400 kB.
+# Records of 32 bytes: 128 kB.
 _WRITTEN_AT_ONCE = 1 << 12
 
 
@@ -214,22 +221,21 @@ def build_world(
 
     An instruction waits for its dependencies, the previous instruction of its block, received data,
     and a free slot of its connection; instructions that wait for nothing are the roots. Times are
-    in ps. The records of the result may be reused by the next call.
+    in ps. The instructions are connected once for all sizes and protocols; a further size costs a
+    copy of their initial progress, and time in proportion to the classes of equal times.
     """
     total = len(instructions) * rounds
-    connected = _find_connected(instructions, paths, rounds, timing.slots)
-    sizes, columns = _compute_times(steps, instructions, paths, timing, row_bytes)
-    _write_columns(
-        connected.record,
-        {name: np.tile(values, rounds) for name, values in columns.items()}
-        | {name: connected.initial[name] for name in ("begin", "end", "received", "unmet")},
-    )
+    connected = _find_connected(steps, instructions, paths, rounds, timing.slots)
+    classes = _classify_times(steps, instructions, paths)
+    sizes, times = _compute_times(classes, timing, row_bytes)
     rates, link_class = np.unique(link_rates(topology, paths, timing), return_inverse=True)
     busy = np.rint(sizes[:, None] * instances * timing.wire / rates[None, :] * 1e12).astype(
         np.int64
     )
     return BlockWorld(
-        connected.record,
+        connected.instruction,
+        connected.progress.copy(),
+        times,
         connected.child,
         connected.receiver,
         np.ascontiguousarray(paths.links),
@@ -245,23 +251,22 @@ def build_world(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ConnectedRounds:
-    """State of all rounds before the start, without the times: it serves all sizes and protocols.
+    """Instructions of all rounds before the start, for all sizes and protocols; never modified.
 
-    `record`: instructions with the ranges of their children, receivers and links; all other fields
-    belong to the latest simulation. `initial`: these fields before the start that do not depend on
-    times. `child`, `receiver`: instructions, to whose ranges the records refer. `roots`:
+    `instruction`: records with the ranges of their children, receivers and links; `progress`: their
+    initial progress. `child`, `receiver`: instructions, to whose ranges the records refer. `roots`:
     instructions without an unmet condition, ascending.
     """
 
-    record: Records
-    initial: dict[str, Int64Array]
+    instruction: Records
+    progress: Records
     child: Int64Array
     receiver: Int64Array
     roots: Int64Array
 
 
 def _find_connected(
-    instructions: Instructions, paths: MessagePaths, rounds: int, slots: int
+    steps: StepTable, instructions: Instructions, paths: MessagePaths, rounds: int, slots: int
 ) -> _ConnectedRounds:
     """Return the connected instructions of several rounds, from a cache if possible.
 
@@ -271,14 +276,14 @@ def _find_connected(
     """
     most = int(_find_round_order(instructions).message_count.max(initial=0)) * rounds
     total = len(instructions) * rounds
-    arguments = (instructions, paths, rounds, min(slots, most))
+    arguments = (steps, instructions, paths, rounds, min(slots, most))
     if total > _MAX_CACHED:
         return _connect_rounds(*arguments)
     return (_connect_few if total <= _MAX_CACHED_OFTEN else _connect_many)(*arguments)
 
 
 def _connect_rounds(
-    instructions: Instructions, paths: MessagePaths, rounds: int, slots: int
+    steps: StepTable, instructions: Instructions, paths: MessagePaths, rounds: int, slots: int
 ) -> _ConnectedRounds:
     """Connect the instructions of several rounds.
 
@@ -314,10 +319,12 @@ def _connect_rounds(
     receivers = np.tile(order.receivers, rounds)
     send_rows = np.maximum(instructions.send, 0)
     links = np.where(instructions.send >= 0, np.diff(paths.indptr)[send_rows], 0)
-    record = np.zeros(total, INSTRUCTION)
+    time_class = _classify_times(steps, instructions, paths).time_class
+    instruction = np.empty(total, INSTRUCTION)
     _write_columns(
-        record,
+        instruction,
         {
+            "times": np.tile(time_class, rounds),
             "first_child": first_child,
             "children": children,
             "first_receiver": np.cumsum(receivers) - receivers,
@@ -326,10 +333,12 @@ def _connect_rounds(
             "links": np.tile(links, rounds),
         },
     )
-    never = np.full(total, -1, np.int64)
+    progress = np.zeros(total, PROGRESS)
+    progress["begin"] = progress["end"] = -1
+    progress["unmet"] = unmet
     return _ConnectedRounds(
-        record,
-        {"begin": never, "end": never, "received": np.zeros(total, np.int64), "unmet": unmet},
+        instruction,
+        progress,
         child,
         (order.receiver + shift).ravel(),
         np.flatnonzero(unmet == 0),
@@ -443,60 +452,86 @@ def compute_durations_ps(
     row_bytes: Float64Array,
 ) -> Int64Array:
     """Return the time in ps for which each instruction keeps its thread block busy, at least."""
-    return _compute_times(steps, instructions, paths, timing, row_bytes)[1]["duration"]
+    classes = _classify_times(steps, instructions, paths)
+    durations: Int64Array = _compute_times(classes, timing, row_bytes)[1]["duration"]
+    return durations[classes.time_class]
+
+
+# Share of the time of a send that an instruction takes: all of it, that of the receiving end of a
+# chain and of local steps, or nothing.
+_ENTIRE, _RECEIVING, _NOTHING = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _TimeClasses:
+    """Classes of instructions with equal times at every size and protocol.
+
+    `time_class`: int64, class of every instruction. The other columns have an entry per class:
+    `row`, a row whose bytes are those of the message; `is_network` (int64, 0 or 1), whether its
+    path crosses nodes; `share`, one of `_ENTIRE`, `_RECEIVING`, `_NOTHING`; `stated_ns`, the known
+    duration of a local step, -1 without one.
+    """
+
+    time_class: Int64Array
+    row: Int64Array
+    is_network: Int64Array
+    share: Int64Array
+    stated_ns: Int64Array
 
 
 def _compute_times(
-    steps: StepTable,
-    instructions: Instructions,
-    paths: MessagePaths,
-    timing: KernelTiming,
-    row_bytes: Float64Array,
-) -> tuple[Float64Array, dict[str, Int64Array]]:
-    """Return the distinct sizes in bytes, ascending, and the time columns of one round.
+    classes: _TimeClasses, timing: KernelTiming, row_bytes: Float64Array
+) -> tuple[Float64Array, Records]:
+    """Return the distinct sizes in bytes, ascending, and a record of `TIMES` for each class.
 
-    `size_class` is the index of an instruction's bytes in the sizes. Durations, lags and tails are
-    in ps; they are those of messages between nodes if the path of the instruction crosses nodes. A
-    receive takes only its share of the duration, and a message in a switch its `switched_work`. A
+    `size_class` is the index of the bytes in the sizes. Durations, lags and tails are in ps; they
+    are those of messages between nodes if the path of the instruction crosses nodes. A receive
+    takes only its share of the duration, and only one end of a message in a switch costs time. A
     local step with a known duration has that one.
     """
-    row, first_row, count_class = _classify_counts(instructions, steps)
-    sizes, size_of_count = np.unique(row_bytes[first_row], return_inverse=True)
-    size_class = size_of_count.reshape(-1)[count_class]
-    is_send = instructions.send >= 0
-    # The receiving end of a chain, and local steps; of messages in switches only one costs time.
-    work = np.where(is_send, 1.0, timing.received_share)
-    work = np.where(instructions.switched_work < 0, work, instructions.switched_work)
-    is_network = paths.crosses[row].astype(np.int64)
+    sizes, size_class = np.unique(row_bytes[classes.row], return_inverse=True)
+    size_class = size_class.reshape(-1)
+    is_network = classes.is_network
+    work = np.array([1.0, timing.received_share, 0.0])[classes.share]
     # Row 2 s + k: size s on links within nodes (k = 0) or of the network (k = 1).
     kind = 2 * size_class + is_network
-    times = [timing.message_times_us(sizes, crosses) for crosses in (False, True)]
-    columns = {"size_class": size_class}
+    message_times = [timing.message_times_us(sizes, crosses) for crosses in (False, True)]
+    times = np.zeros(len(classes.row), TIMES)
     for index, name in enumerate(("duration", "first", "lag", "tail")):
-        pair = np.stack([times[0][index], times[1][index]], axis=1)
-        columns[name] = np.rint(pair * PS_PER_US).astype(np.int64).ravel()[kind]
+        pair = np.stack([message_times[0][index], message_times[1][index]], axis=1)
+        times[name] = np.rint(pair * PS_PER_US).astype(np.int64).ravel()[kind]
     for name in ("duration", "tail"):
-        columns[name] = (columns[name] * work).astype(np.int64)
-    stated = steps.duration_ns[row]
-    has_time = ~is_send & (instructions.receive < 0) & (stated >= 0)
-    columns["duration"][has_time] = stated[has_time] * 1000
-    columns["halves"] = np.array([timing.slices - 1, 3 - timing.slices])[is_network]
-    return sizes, columns
+        times[name] = (times[name] * work).astype(np.int64)
+    has_time = classes.stated_ns >= 0
+    times["duration"][has_time] = classes.stated_ns[has_time] * 1000
+    times["size_class"] = size_class
+    times["halves"] = np.array([timing.slices - 1, 3 - timing.slices])[is_network]
+    return sizes, times
 
 
 @lru_cache(maxsize=8)
-def _classify_counts(
-    instructions: Instructions, steps: StepTable
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return the row of each instruction, a row of each distinct count, and its index.
+def _classify_times(
+    steps: StepTable, instructions: Instructions, paths: MessagePaths
+) -> _TimeClasses:
+    """Find the classes of instructions with equal times; the last eight results are cached.
 
     The row of an instruction is that of its send, otherwise of its receive, otherwise of its local
-    step. The third result is, for each instruction, the index of its count in the second. The last
-    eight results are cached.
+    step. Of messages in switches, only the instruction with a `switched_work` of 1 takes time.
     """
     row = np.where(instructions.send >= 0, instructions.send, instructions.receive)
     local = np.full(len(instructions), -1, np.int64)
     local[instructions.of_row] = np.arange(len(steps))
     row = np.where(row >= 0, row, local)
-    _, first, count_class = np.unique(steps.count[row], return_index=True, return_inverse=True)
-    return row, row[first], count_class.reshape(-1)
+    is_send = instructions.send >= 0
+    share = np.where(is_send, _ENTIRE, _RECEIVING)
+    switched = instructions.switched_work
+    share = np.where(switched < 0, share, np.where(switched > 0, _ENTIRE, _NOTHING))
+    has_time = ~is_send & (instructions.receive < 0)
+    stated_ns = np.where(has_time, steps.duration_ns[row], -1)
+    is_network = paths.crosses[row].astype(np.int64)
+    time_class = labels(is_network, share, stated_ns, steps.count[row])
+    example = np.zeros(int(time_class.max(initial=-1)) + 1, np.int64)
+    example[time_class] = np.arange(len(row))
+    return _TimeClasses(
+        time_class, row[example], is_network[example], share[example], stated_ns[example]
+    )
