@@ -23,38 +23,40 @@ if TYPE_CHECKING:
         values_of_single_keys,
     )
     from hub_core.columns.groups import (
-        BoolArray,
-        Float64Array,
-        Int32Array,
-        Int64Array,
-        IntArray,
         RankIntervals,
-        UInt8Array,
-        UInt64Array,
         counted_positions,
         csr,
         csr_of_pairs,
         csr_within,
-        distinct,
         expanded_ranges,
         first_positions,
         gather,
         group_of_entry,
         group_pointer,
         inverse,
-        is_sorted,
-        labels,
         ordinals,
         positions_in,
         row_pointer,
         rows_of,
+        sorted_ordinals,
+        suffix_least,
+    )
+    from hub_core.columns.orders import (
+        BoolArray,
+        Float64Array,
+        Int32Array,
+        Int64Array,
+        IntArray,
+        UInt8Array,
+        UInt64Array,
+        distinct,
+        is_sorted,
+        labels,
         run_lengths,
         run_mask,
         run_starts,
-        sorted_ordinals,
         stable_order,
         stable_order_by,
-        suffix_least,
     )
     from hub_core.columns.tables import ColumnTable, RankTable
 
@@ -132,11 +134,13 @@ _HOMES = {
         "values_of_single_keys"
     ),
     "hub_core.columns.groups": (
-        "BoolArray Float64Array Int32Array Int64Array IntArray RankIntervals UInt64Array "
-        "UInt8Array counted_positions csr csr_of_pairs csr_within distinct expanded_ranges "
-        "first_positions gather group_of_entry group_pointer inverse is_sorted labels ordinals "
-        "positions_in row_pointer rows_of run_lengths run_mask run_starts sorted_ordinals "
-        "stable_order stable_order_by suffix_least"
+        "RankIntervals counted_positions csr csr_of_pairs csr_within expanded_ranges "
+        "first_positions gather group_of_entry group_pointer inverse ordinals positions_in "
+        "row_pointer rows_of sorted_ordinals suffix_least"
+    ),
+    "hub_core.columns.orders": (
+        "BoolArray Float64Array Int32Array Int64Array IntArray UInt64Array UInt8Array distinct "
+        "is_sorted labels run_lengths run_mask run_starts stable_order stable_order_by"
     ),
     "hub_core.columns.tables": "ColumnTable RankTable",
 }

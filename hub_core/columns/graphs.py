@@ -10,9 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.columns.groups import (
-    BoolArray,
-    Float64Array,
-    Int64Array,
     csr,
     expanded_ranges,
     gather,
@@ -21,6 +18,7 @@ from hub_core.columns.groups import (
     rows_of,
     stable_order,
 )
+from hub_core.columns.orders import BoolArray, Float64Array, Int64Array, distinct
 
 # Below this mean width of a level, a numpy call is slower than a loop over its nodes.
 _MIN_MEAN_WIDTH = 24

@@ -1,4 +1,4 @@
-"""Operations on grouped integer arrays, from which tables and graphs are built, and stable orders.
+"""Operations on grouped integer arrays, from which tables and graphs are built.
 
 All operations are linear in their input, except for one stable sort if the input is not sorted. A
 group is a number 0..n-1. `indptr` is the row pointer of a CSR table: the entries of group g are
@@ -7,38 +7,20 @@ group is a number 0..n-1. `indptr` is the row pointer of a CSR table: the entrie
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
 import numpy as np
 import numpy.typing as npt
 
-Int64Array = npt.NDArray[np.int64]
-
-Int32Array = npt.NDArray[np.int32]
-
-UInt8Array = npt.NDArray[np.uint8]
-
-UInt64Array = npt.NDArray[np.uint64]
-
-Float64Array = npt.NDArray[np.float64]
-
-BoolArray = npt.NDArray[np.bool_]
-
-IntArray = npt.NDArray[np.integer]
-
-AnyNumber = TypeVar("AnyNumber", bound=np.integer | np.floating)
+from hub_core.columns.orders import (
+    Int64Array,
+    IntArray,
+    distinct,
+    is_sorted,
+    run_lengths,
+    run_starts,
+    stable_order,
+)
 
 _Csr = tuple[Int64Array, Int64Array]
-
-# numpy sorts digits of this size stably in linear time.
-_DIGIT_BITS = 16
-
-_MAX_DIGITS = 2
-
-# Minimum numbers of keys for which digits, and a second sort, are faster.
-_MIN_KEYS_OF_DIGITS, _MIN_KEYS_OF_SECOND_SORT = 1 << 9, 1 << 12
-
-_MAX_INT64 = np.iinfo(np.int64).max
 
 
 def row_pointer(counts: npt.ArrayLike) -> Int64Array:
@@ -84,62 +66,6 @@ def expanded_ranges(starts: npt.ArrayLike, counts: npt.ArrayLike) -> Int64Array:
     # Difference between the entries of a group and a consecutive numbering of all entries.
     shift = np.asarray(starts, np.int64) - first_positions(sizes)
     return np.repeat(shift, sizes) + np.arange(int(sizes.sum()), dtype=np.int64)
-
-
-def is_sorted(keys: npt.NDArray[Any]) -> bool:
-    """Whether no key is less than the previous one; True for an empty array."""
-    return bool(np.all(keys[1:] >= keys[:-1]))
-
-
-def run_mask(*columns: npt.NDArray[np.generic]) -> BoolArray:
-    """Return which rows differ from the previous row in at least one column: bool[rows].
-
-    The first row is True. NaN differs from NaN. At least one column is required; all columns must
-    have equal length.
-    """
-    # Not by concatenation, which would copy each column.
-    is_new = np.ones(len(columns[0]), np.bool_)
-    if len(is_new) > 1:
-        is_new[1:] = False
-        for column in columns:
-            is_new[1:] |= column[1:] != column[:-1]
-    return is_new
-
-
-def run_starts(*columns: npt.NDArray[np.generic]) -> Int64Array:
-    """Return the first row of every run of equal rows, ascending; all columns have equal length."""
-    return np.flatnonzero(run_mask(*columns))
-
-
-def run_lengths(starts: IntArray, rows: int) -> Int64Array:
-    """Return the length of each run of `rows` rows; `starts`: the first rows of all runs."""
-    return np.diff(np.append(starts, rows))
-
-
-def distinct(values: npt.NDArray[AnyNumber]) -> npt.NDArray[AnyNumber]:
-    """Return the distinct values in ascending order.
-
-    The array must have one dimension and no NaN.
-    """
-    # Like `np.unique`, which imports `numpy.ma` on its first call: a tenth of a short run.
-    ordered = values if is_sorted(values) else np.sort(values)
-    values_once: npt.NDArray[AnyNumber] = ordered[run_mask(ordered)]
-    return values_once
-
-
-def labels(*columns: IntArray) -> Int64Array:
-    """Number the distinct rows of the columns: int64[rows].
-
-    Equal rows get equal numbers. The numbers are 0, 1, ... in ascending order of the rows, compared
-    by the first column, then the next ones.
-    """
-    # The last column is sorted first; stable sorts by the others keep its order among equal rows.
-    order = stable_order(columns[-1])
-    for column in reversed(columns[:-1]):
-        order = order[stable_order(column[order])]
-    numbers = np.empty(len(order), np.int64)
-    numbers[order] = np.cumsum(run_mask(*(column[order] for column in columns))) - 1
-    return numbers
 
 
 def sorted_ordinals(keys: IntArray) -> Int64Array:
@@ -239,73 +165,6 @@ def suffix_least(values: Int64Array) -> Int64Array:
     """Return the minimum of each value and all later values: int64, as long as `values`."""
     # Accumulated from the end.
     return np.minimum.accumulate(values[::-1])[::-1]
-
-
-def stable_order(keys: IntArray) -> Int64Array:
-    """Return the stable sorting order of the keys: int64, equal to `np.argsort(kind="stable")`.
-
-    The fastest of three methods is chosen. Short arrays use numpy's sort. Long arrays whose keys
-    have a range below 2^32 use a linear sort by digits of 16 bits. Even longer arrays with other
-    keys use an unstable sort and then a second sort of the positions of equal keys.
-    """
-    if len(keys) >= _MIN_KEYS_OF_DIGITS:
-        low = int(keys.min())
-        digits = (int(keys.max()) - low).bit_length() / _DIGIT_BITS
-        if digits <= _MAX_DIGITS:
-            return _sort_by_digits(keys.astype(np.int64) - low, is_long=digits > 1)
-        if len(keys) >= _MIN_KEYS_OF_SECOND_SORT:
-            return _sort_twice(keys)
-    return np.argsort(keys, kind="stable")
-
-
-def stable_order_by(first: Int64Array, second: Int64Array) -> Int64Array:
-    """Return the rows sorted by `first`, ties by `second`, further ties by row: int64.
-
-    The result is equal to `np.lexsort((second, first))`. The two keys are joined to one integer if
-    `second` is not negative and the result fits int64; otherwise `np.lexsort` is used.
-    """
-    span = int(second.max(initial=0)) + 1
-    fits = (
-        int(second.min(initial=0)) >= 0 and int(np.abs(first).max(initial=0)) < _MAX_INT64 // span
-    )
-    if not fits:
-        return np.lexsort((second, first))
-    return stable_order(first * span + second)
-
-
-def _sort_by_digits(keys: Int64Array, *, is_long: bool) -> Int64Array:
-    """Compute the stable order of keys of one digit of 16 bits, or of two if `is_long`.
-
-    Keys must be at least 0. The lower digit is sorted first, then the upper one.
-    """
-    order: Int64Array = np.argsort(keys.astype(np.uint16), kind="stable")
-    if is_long:
-        upper = (keys >> _DIGIT_BITS).astype(np.uint16)
-        order = order[np.argsort(upper[order], kind="stable")]
-    return order
-
-
-def _sort_twice(keys: IntArray) -> Int64Array:
-    """Return the stable sorting order of many keys: int64, with equal keys by ascending position.
-
-    An unstable sort finds the equal keys, and a second sort orders their positions. This is faster
-    than a stable sort because numpy uses vector instructions only for unstable sorts. The number of
-    keys must be below 2^31; this is not checked.
-    """
-    count = len(keys)
-    order: Int64Array = np.argsort(keys)
-    in_order = keys[order]
-    is_new = in_order[1:] != in_order[:-1]
-    if np.all(is_new):
-        return order
-    # Number of the distinct key, then position, as one number: below 2^63 for less than 2^31 keys.
-    key = np.zeros(count, np.int64)
-    np.cumsum(is_new, out=key[1:])
-    key *= count
-    key += order
-    key.sort()
-    key %= count
-    return key
 
 
 class RankIntervals:

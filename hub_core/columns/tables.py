@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.columns.groups import BoolArray, Int64Array, distinct, group_of_entry
+from hub_core.columns.groups import group_of_entry
+from hub_core.columns.orders import BoolArray, Int64Array, run_mask
 
 
 class ColumnTable:
@@ -86,9 +87,11 @@ class RankTable(ColumnTable):
         both = self.data_edges, self.control_edges
         data, control = (children * rows + parents for parents, children in both)
         merged = data if len(data) else control
-        # Merged only if both kinds have entries.
+        # Merged only if both kinds have entries. A stable sort merges two sorted parts in linear
+        # time.
         if len(data) and len(control):
-            merged = distinct(np.concatenate([data, control]))
+            merged = np.sort(np.concatenate([data, control]), kind="stable")
+            merged = merged[run_mask(merged)]
         children, parents = np.divmod(merged, rows)
         return parents, children
 

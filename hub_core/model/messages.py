@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from hub_core.columns import BoolArray, Int64Array, IntArray, distinct, is_sorted, sorted_ordinals
+from hub_core.columns import BoolArray, Int64Array, IntArray, is_sorted, labels, sorted_ordinals
 from hub_core.model.diagnostics import CAP, Findings
 from hub_core.model.kinds import Buffer, StepKind
 from hub_core.model.steps import StepTable
@@ -81,10 +81,9 @@ def connection_keys(source: IntArray, destination: IntArray, channel: IntArray) 
     ranks = 1 + max(int(source.max(initial=0)), int(destination.max(initial=0)))
     pair = source.astype(np.int64) * ranks + destination
     # Consecutive numbers of channels, so that keys are far below 2^63.
-    channels = distinct(channel)
-    if len(channels) <= 1:
-        return pair
-    return pair * len(channels) + np.searchsorted(channels, channel)
+    number = labels(channel)
+    channels = int(number.max(initial=0)) + 1
+    return pair if channels == 1 else pair * channels + number
 
 
 def pair_in_order(

@@ -15,7 +15,6 @@ from hub_core.columns import (
     BoolArray,
     ColumnTable,
     Int64Array,
-    distinct,
     group_of_entry,
     labels,
     positions_in,
@@ -359,7 +358,7 @@ def separate_phases(algorithm: Algorithm) -> Algorithm:
     is_message = steps.sends | steps.receives
     channel = np.where(is_message, steps.channel.astype(np.int64) * phases + phase, steps.channel)
     # Numbers without gaps, because runtimes limit the number of channels.
-    channel[is_message] = np.searchsorted(distinct(channel[is_message]), channel[is_message])
+    channel[is_message] = labels(channel[is_message])
     return replace(algorithm, steps=replace(steps, channel=channel.astype(np.int32)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hub_core.columns import stable_order, stable_order_by
+from hub_core.columns import distinct, labels, stable_order, stable_order_by
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 4095, 4096, 50_000])
@@ -22,3 +22,31 @@ def test_two_keys_are_in_the_order_of_lexsort(count: int, least: int, first: int
     generator = np.random.default_rng(count)
     one, two = generator.integers(0, 9, count) * first, generator.integers(least, 1 << 20, count)
     assert np.array_equal(stable_order_by(one, two), np.lexsort((two, one)))
+
+
+@pytest.mark.parametrize("bits", [44, 45, 62])
+def test_long_keys_keep_their_order_with_and_without_room_for_positions(bits: int) -> None:
+    # 2^18 keys have positions of 18 bits, so that keys of 45 bits are the longest that join them.
+    keys = np.random.default_rng(bits).integers(-9, (1 << bits) - 9, 1 << 18)
+    keys[::2] = keys[0]
+    assert np.array_equal(stable_order(keys), np.argsort(keys, kind="stable"))
+
+
+# Ranges below and above the limit up to which values are marked instead of sorted.
+@pytest.mark.parametrize("values_range", [3, 1 << 14, 1 << 40])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_distinct_values_and_their_numbers_are_those_of_numpy(values_range, dtype) -> None:
+    limit = min(values_range, np.iinfo(dtype).max)
+    values = np.random.default_rng(1).integers(-limit, limit, 2000).astype(dtype)
+    expected, numbers = np.unique(values, return_inverse=True)
+    once = distinct(values)
+    assert once.dtype == dtype
+    assert np.array_equal(once, expected)
+    assert np.array_equal(labels(values), numbers)
+
+
+def test_rows_of_several_columns_are_numbered_in_their_order() -> None:
+    columns = np.random.default_rng(1).integers(0, 20, (3, 2000))
+    columns[1] *= 1 << 40
+    _, numbers = np.unique(columns, axis=1, return_inverse=True)
+    assert np.array_equal(labels(*columns), numbers.reshape(-1))

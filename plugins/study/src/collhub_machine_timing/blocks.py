@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.columns import BoolArray, Int64Array, distinct, labels, run_mask
+from hub_core.columns import BoolArray, Int64Array, labels, run_mask
 from hub_core.model import Messages, StepTable, connection_keys, matched_messages
 from hub_core.schedules import SwitchGroups
 
@@ -184,30 +184,29 @@ def _assign_blocks(
     """
     is_message = steps.sends | steps.receives
     rows = np.flatnonzero(is_message)
-    key = np.full(len(steps), -1, np.int64)
     source, destination = steps.ends(rows)
-    key[rows] = 2 * connection_keys(source, destination, steps.channel[rows]) + steps.sends[rows]
+    key = 2 * connection_keys(source, destination, steps.channel[rows]) + steps.sends[rows]
     # Dense numbers of connections, so that a pair fits into 64 bits.
-    froms, tos = distinct(key[receives]), distinct(key[sends])
-    codes = np.searchsorted(froms, key[receives]) * max(len(tos), 1)
-    codes += np.searchsorted(tos, key[sends])
-    pairs, index, counts = np.unique(codes, return_inverse=True, return_counts=True)
-    unique = froms[pairs // max(len(tos), 1)], tos[pairs % max(len(tos), 1)]
-    is_joined = _is_most_frequent(unique[0], counts) & _is_most_frequent(unique[1], counts)
+    connection = np.full(len(steps), -1, np.int64)
+    connection[rows] = labels(key)
+    width = int(connection.max(initial=0)) + 1
+    code = connection[receives] * width + connection[sends]
+    index = labels(code)
+    counts = np.bincount(index)
+    pairs = np.zeros(len(counts), np.int64)
+    pairs[index] = code
+    is_joined = _is_most_frequent(pairs // width, counts)
+    is_joined &= _is_most_frequent(pairs % width, counts)
     has_lane = steps.lane >= 0
-    block = key.copy()
-    if is_joined.any():
-        joined_from, joined_to = unique[0][is_joined], unique[1][is_joined]
-        order = np.argsort(joined_from)
-        place = np.searchsorted(joined_from[order], key[rows])
-        place = np.minimum(place, len(order) - 1)
-        is_member = joined_from[order][place] == key[rows]
-        block[rows] = np.where(is_member, joined_to[order][place], key[rows])
+    joined_to = np.arange(width)
+    joined_to[pairs[is_joined] // width] = pairs[is_joined] % width
+    block = np.full(len(steps), -1, np.int64)
+    block[rows] = joined_to[connection[rows]]
     if has_lane.any():
         given = steps.rank.astype(np.int64) * (int(steps.lane.max()) + 1) + steps.lane
         block[has_lane] = -2 - given[has_lane]
     used = block != -1
-    block[used] = np.searchsorted(distinct(block[used]), block[used])
+    block[used] = labels(block[used])
     return block, is_joined[index] | has_lane[receives]
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from hub_core.columns import (
     Int64Array,
     connected_parts,
-    distinct,
     labels,
     ordinals,
     positions_in,
@@ -96,7 +95,7 @@ def _find_parts(steps: StepTable, messages: Messages) -> Int64Array:
         pairs.append((members[order[:-1][is_same]], members[order[1:][is_same]]))
     first, second = (np.concatenate([pair[end] for pair in pairs]) for end in (0, 1))
     head = connected_parts(first, second, len(steps))
-    return np.searchsorted(distinct(head), head)
+    return labels(head)
 
 
 def _build_signatures(

@@ -206,12 +206,13 @@ def _with_measured_switches(topology: Topology) -> Topology:
 def _count_blocks(instructions: Instructions) -> int:
     """Return the largest number of thread blocks of a rank, at least 1.
 
-    Instructions without a block (negative) do not count.
+    Instructions without a block (negative) do not count. All instructions of a block have one rank.
     """
-    block, rank = instructions.block, instructions.rank
-    width = int(block.max(initial=0)) + 1
-    blocks = distinct((rank * width + block)[block >= 0])
-    return max(1, int(np.bincount(blocks // width, minlength=1).max()))
+    has_block = instructions.block >= 0
+    block = instructions.block[has_block]
+    rank_of_block = np.full(int(block.max(initial=-1)) + 1, -1, np.int64)
+    rank_of_block[block] = instructions.rank[has_block]
+    return max(1, int(np.bincount(rank_of_block[rank_of_block >= 0], minlength=1).max()))
 
 
 def _is_exchange(algorithm: Algorithm) -> bool:
