@@ -147,7 +147,7 @@ class _Files:
     """Files of a plan. Small ranks are encoded together; only the last group is kept."""
 
     def __init__(self, plan: Plan) -> None:
-        self._create_plan = plan
+        self._plan = plan
         # Ascending, so that a group is a range of ranks.
         self._group_of_rank = plan.nodes.rank_indptr[:-1] // _GROUP_NODES
         # The group that was encoded last.
@@ -165,8 +165,8 @@ class _Files:
             group = int(self._group_of_rank[rank])
             first, after = np.searchsorted(self._group_of_rank, [group, group + 1]).tolist()
             self._ranks = range(first, after)
-            self._records = encode_nodes(self._create_plan, self._ranks)
-        plan = self._create_plan
+            self._records = encode_nodes(self._plan, self._ranks)
+        plan = self._plan
         # With a default size, the file would contain bytes although only chunks are known.
         has_size = plan.dialect != "symbolic" or plan.is_stated
         size = plan.bound_bytes if has_size else None
