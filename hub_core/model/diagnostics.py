@@ -251,8 +251,8 @@ class Findings:
     def has_errors(self, besides: str = "") -> bool:
         """Return whether any finding of severity ERROR was added, except with the code `besides`.
 
-        By default all codes count. Only listed findings are examined, so an error is missed if the
-        first `CAP` findings of its code have a lower severity.
+        By default all codes count. Only listed findings are examined; this suffices because all
+        findings of a code have the same severity.
         """
         # Every counted finding has a listed one with its code and severity.
         codes = self._by_code.keys() - {besides}
