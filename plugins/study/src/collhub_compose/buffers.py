@@ -141,11 +141,12 @@ class BlockMoves:
     place: Int64Array
 
     def apply(self, steps: StepTable) -> StepTable:
-        """Return the steps with all regions in INPUT and OUTPUT moved with their blocks.
+        """Return a copy of the steps with all regions in INPUT and OUTPUT moved with their blocks.
 
-        A region starts at the new position of its first unit and keeps its length. So it must
-        remain contiguous (`find_torn_rows` is False for its step). Regions in SCRATCH are
-        unchanged.
+        A region is a step's source or destination. It starts at the new position of its first unit
+        and keeps its length, so it must remain contiguous (`find_torn_rows` is False for its step);
+        this is not checked. Regions in SCRATCH are unchanged. Raises `InputError` for a region that
+        begins outside all blocks.
         """
         moved = {}
         for side in SIDES:
@@ -158,11 +159,12 @@ class BlockMoves:
     def move_units(
         self, buffer: npt.NDArray[np.integer[Any]] | int, offset: Int64Array
     ) -> Int64Array:
-        """Return the offsets of units of INPUT or OUTPUT after the moves of their blocks.
+        """Return the offsets of units of INPUT or OUTPUT after the moves of their blocks: int64.
 
-        `offset`: old offsets. `buffer`: buffer of every unit, or one buffer for all. The result is
-        int64, one per offset. Raises `InputError` for an offset outside all blocks, which an
-        incorrect contract can contain.
+        `offset`: old offsets; the result has one entry per offset. `buffer`: buffer of every unit,
+        or one buffer for all. A unit keeps its position within its block of `size` units. Raises
+        `InputError` for an offset outside all blocks, which an incorrect contract can contain; the
+        message names the first one.
         """
         block, offset_in_block = np.divmod(offset, self.size)
         outside = np.flatnonzero((block < 0) | (block >= self.place.shape[1]))
@@ -175,10 +177,11 @@ class BlockMoves:
         return new
 
     def find_torn_rows(self, steps: StepTable) -> BoolArray:
-        """Return which steps these moves would tear: bool[rows].
+        """Return which steps have a region that these moves would not keep contiguous: bool[rows].
 
-        A step is torn if one of its regions in INPUT or OUTPUT spans two blocks that follow each
-        other before the moves but not afterwards, so that the region is no longer contiguous.
+        That is a region (source or destination) in INPUT or OUTPUT on several blocks, of which two
+        neighbours are no longer neighbours, in the same order, afterwards. All regions must be
+        inside the blocks. Regions in SCRATCH do not matter.
         """
         # A region is torn if there is a gap between two of its blocks: then the numbers of gaps
         # before its first and its last block differ.
@@ -203,10 +206,12 @@ StepPairs = tuple[Int64Array, Int64Array]
 def divide_torn_steps(steps: StepTable, moves: BlockMoves, messages: Messages) -> StepTable:
     """Divide the steps whose regions `moves` would not keep contiguous into pieces that it keeps.
 
-    If a send or a receive is divided, its partner is too. All pieces have one size: the largest for
-    which no piece crosses the border of a block. The pieces of a step are executed one after
-    another. Steps that waited for the step wait for its last piece. Returns the same table if no
-    step is torn. Raises `InputError` if the result has more than 2^28 steps.
+    If a send or a receive is divided, its partner is too (`messages` has the pairs). All pieces of
+    all steps have one size: the largest for which no piece crosses the border of a block. The
+    pieces of a step wait for each other (data dependencies); the first waits for the parents of the
+    step, and its children wait for the last one. Known durations are divided by the number of
+    pieces. Returns the same table if nothing is divided. Raises `InputError` if the result has more
+    than 2^28 steps.
     """
     torn = moves.find_torn_rows(steps)
     torn[messages.receive] |= torn[messages.send]
@@ -317,11 +322,11 @@ class BufferUsage:
 
 
 def build_contract(collective: Collective) -> CustomContract:
-    """Build the contract (buffer sizes, ranks with data, expected results) of any collective.
+    """Return the contract (buffer sizes, ranks with data, expected results) of any collective.
 
-    A custom collective has one already, which is returned. `expected` is None only if that contract
-    has no expected results. Raises `InputError` (`too-large`) if ranks times units exceed
-    `MAX_UNITS_IN_TABLE`.
+    A custom collective has one already, which is returned itself. Only such a contract can have
+    `expected` None: no expected results. Raises `InputError` (`too-large`) if ranks times units of
+    another collective exceed `MAX_UNITS_IN_TABLE`.
     """
     if collective.contract is not None:
         return collective.contract
@@ -344,10 +349,11 @@ def build_contract(collective: Collective) -> CustomContract:
 def measure_usage(algorithm: Algorithm, contract: CustomContract) -> BufferUsage:
     """Measure how many units of INPUT and OUTPUT each rank of an algorithm uses, from unit 0 on.
 
-    `contract`: contract of the algorithm's collective. INPUT is used as far as the contract says on
-    ranks with data, and up to the last unit that a step accesses on other ranks. OUTPUT is used up
-    to the last unit that a step accesses or that has an expected result. `reached_input` and
-    `reached_output` of the result count only the accesses of steps.
+    `contract`: contract of the algorithm's collective. INPUT: its size in the contract on ranks
+    with data; up to the last unit that a step accesses on other ranks. OUTPUT: up to the last unit
+    that a step accesses or that has an expected result; without expected results (None), at least
+    its size in the contract. `reached_input` and `reached_output` of the result count only the
+    accesses of steps. All are int64[num_ranks].
     """
     inputs = _find_touched_ends(algorithm.steps, Buffer.INPUT)
     outputs = _find_touched_ends(algorithm.steps, Buffer.OUTPUT)

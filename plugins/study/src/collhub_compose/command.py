@@ -126,10 +126,11 @@ def compose(
 
 
 def _check_request(sources: Sequence[str], composition: _Composition) -> None:
-    """Raise `UsageError` if a request would change nothing, or names standard input more than once.
+    """Raise `UsageError` if the arguments of the command have no effect or contradict each other.
 
-    A request changes nothing if `--interleaved` is given for one instance, or if a single algorithm
-    is given with one instance and neither ranks nor an embedding.
+    That is if standard input (`-`) is named more than once, if `--interleaved` is given with one
+    instance, or if a single algorithm is given with one instance and neither ranks nor an
+    embedding.
     """
     if sources.count("-") > 1:
         raise UsageError("standard input is named more than once", cure="name files, or - once")
@@ -148,11 +149,12 @@ def _read_parts(
     target: OutputTarget,
     assignments: Assignments,
 ) -> tuple[list[Algorithm], dict[str, str]]:
-    """Read all parts with their options; return the parts and the options of the writer.
+    """Read all parts with their options; return the parts and the options of the writer by name.
 
-    A reader gets the options that it declares. An option that several readers declare is one option
-    and is given to all of them. The parts are in the order of `opened`. Raises the errors of
-    readers, and `UsageError` for an option that neither a reader nor the writer declares.
+    `assignments`: the options `-O`. A reader gets those that it declares; an option that several
+    readers declare is one option and is given to all of them. The parts are in the order of
+    `opened`. Raises the errors of readers, and `UsageError` for an option that neither a reader nor
+    the writer declares.
     """
     # Parts of different formats have different readers: an option name that several declare is one
     # option.
@@ -170,9 +172,10 @@ def _read_parts(
 def _compose(parts: Sequence[Algorithm], composition: _Composition) -> Algorithm:
     """Compose algorithms in sequence, and apply the options of the command to the result.
 
-    First the result is copied `instances` times (interleaved or not). With `embed`, it then runs on
-    the given `ranks` of that many ranks, by default on ranks 0, 1, 2, ... Without `embed`, its
-    ranks are renumbered if `ranks` is given. Raises the errors of these operations.
+    First the result is distributed over `instances` copies (interleaved or not). With `embed`, it
+    then runs on the given `ranks` of that many ranks, by default on ranks 0, 1, 2, ... Without
+    `embed`, its ranks are renumbered if `ranks` is given. Raises the `UsageError` and `InputError`
+    of these operations, also without parts.
     """
     # Imported here, since the help of a command needs no numpy.
     from collhub_compose.ranks import embed, relabel

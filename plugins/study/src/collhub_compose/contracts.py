@@ -25,10 +25,12 @@ _MAX_ROWS = 1 << 24
 def substitute(first: Contributions, second: Contributions, num_ranks: int) -> Contributions:
     """Combine the contributions of two algorithms that run in sequence into those of the whole.
 
-    Each row of `second`, which reads a unit of its INPUT, is replaced by all rows of `first` whose
-    result is that unit of that rank. A row of `second` for which `first` has none disappears.
-    Repeated rows multiply. The order is that of `second`, then of `first`. Raises `InputError` for
-    more than 2^24 rows.
+    A row says that a unit of a rank's INPUT (source) is added to a unit of a rank's OUTPUT. Each
+    row of `second` is replaced by one row for each row of `first` whose result is its source unit
+    on its source rank: it keeps the result of `second`, and gets the source of `first`. It
+    disappears if there is none. Sources `ALL_RANKS` of `second` are first expanded to one row per
+    rank; those of `first` are kept. The order is that of `second`, then of `first`. Raises
+    `InputError` for more than 2^24 rows.
     """
     second = expand_all_ranks(second, num_ranks)
     largest = np.maximum(first.offset.max(initial=0), second.source_unit.max(initial=0))
@@ -79,11 +81,11 @@ def are_equal(first: Contributions, second: Contributions) -> bool:
 
 
 def to_canonical(rows: Contributions, num_ranks: int) -> Contributions:
-    """Convert contributions to a canonical form, in which equal relations have equal rows.
+    """Convert contributions to a form that is equal for equal relations.
 
     Rows are sorted by (rank, offset, source unit, source rank). Where all ranks contribute the same
-    source unit to a result, one row with the source `ALL_RANKS` replaces their rows; if all ranks
-    contribute it n times, n such rows. Further repetitions are kept.
+    source unit to a result, one row with the source `ALL_RANKS` (-1) replaces their rows; if all
+    ranks contribute it at least n times, n such rows do. Further repetitions are kept.
     """
     table = np.stack([rows.rank, rows.offset, rows.source_unit, rows.source_rank])
     table, times = _count_distinct(table, np.ones(len(rows), np.int64))
@@ -169,8 +171,9 @@ _UNROOTED_KINDS = (
 def compose_contracts(first: CustomContract, second: CustomContract) -> CustomContract:
     """Build the contract of `second` executed on the data that `first` leaves in OUTPUT.
 
-    It has the inputs of the first and the outputs of the second. `expected` is None if one of the
-    two has no expected results. Raises `InputError` for more than 2^24 rows.
+    It has the INPUT sizes and the ranks with data of the first, and the OUTPUT sizes of the second.
+    The expected results are those of both in sequence (`substitute`), None if one of the two has
+    none. That the contracts fit is not checked. Raises `InputError` for more than 2^24 rows.
     """
     expected = None
     if first.expected is not None and second.expected is not None:
@@ -187,10 +190,11 @@ def compose_contracts(first: CustomContract, second: CustomContract) -> CustomCo
 def find_collective(contract: CustomContract, usage: BufferUsage, op: ReduceOp) -> Collective:
     """Return a collective with the given contract: a standard one if possible, else a custom one.
 
-    The sizes of an INPUT without data and of units of OUTPUT without results do not matter, if they
-    are large enough for the steps. `usage`: the units that the steps access. A custom collective
-    gets the smallest possible sizes. The result supports out-of-place calls only; the caller sets
-    the modes.
+    The first kind of `_generate_kinds` that matches is taken. The sizes of an INPUT without data
+    and of units of OUTPUT without results do not matter, if they are large enough for the steps.
+    `usage`: the units that the steps access. `op`: the operator of the result. A custom collective
+    gets the smallest possible sizes. The modes (in place or not) of the result are the defaults of
+    `Collective`; the caller sets them.
     """
     trimmed = _trim_contract(contract, usage)
     largest_input = int(trimmed.input_units.max())
@@ -253,10 +257,11 @@ def _match_kind(
 ) -> Collective | None:
     """Return the standard collective of this kind and root if it has the given contract, else None.
 
-    `contract` must be in canonical form. It must have the same expected results, the same ranks
-    with data, and equally long data. The other buffers of the standard collective may be larger
-    than those of `contract`, not smaller. Collectives that divide buffers among the ranks also need
-    a `unit_count` that is a multiple of the number of ranks.
+    `contract` must be in the form of `to_canonical` and have expected results. The standard
+    collective of `unit_count` units must have the same expected results, the same ranks with data,
+    and equally long data. Its other buffers may be larger than those of `contract`, not smaller.
+    None also if the kind divides buffers among the ranks and `unit_count` is no multiple of their
+    number.
     """
     num_ranks = len(contract.defined)
     if unit_count % num_ranks and kind.traits.is_split:

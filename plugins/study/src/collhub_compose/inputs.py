@@ -80,9 +80,9 @@ def check_composable(algorithm: Algorithm) -> Messages:
     """Check that an algorithm can be composed, and return its matched messages.
 
     Steps must have contents, regions must be inside their buffers, messages must match, and the
-    contract of a custom collective must be in range. Order and contents are not checked here.
-    Raises `InputError` with all defects. Without contents it is raised with this defect only
-    (`timing-only`).
+    contract of a custom collective must name only existing ranks and units. Whether the steps can
+    finish and produce the right results is not checked here. Raises `InputError` with all defects;
+    without contents, with this defect only (`timing-only`).
     """
     file = algorithm.provenance.source_name or None
     if not algorithm.has_contents:
@@ -165,8 +165,10 @@ def check_seam(first: Algorithm, second: Algorithm) -> None:
     """Raise `UsageError` (`seam`) unless the first algorithm leaves what the second one needs.
 
     On each rank where the second algorithm reads data from INPUT, the OUTPUT of the first must have
-    the same size, and the first must define every unit of it. The message names the first rank that
-    does not fit. If the first algorithm has no expected results, only sizes are compared.
+    the same number of units, and the first must have an expected result for every unit of it. The
+    message names the first rank that does not fit; sizes are checked before results. If the first
+    algorithm has no expected results (None), only sizes are compared. Raises the `InputError` of
+    `build_contract` for too large collectives.
     """
     output_contract, input_contract = (
         build_contract(first.collective),
@@ -192,9 +194,9 @@ def check_seam(first: Algorithm, second: Algorithm) -> None:
 def find_common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
     """Return the reduction operator of two algorithms that run in sequence.
 
-    If only one of them reduces, it is the operator of that one; if neither does, that of the first.
-    Raises `UsageError` (`reduce-op`) if both reduce and have different operators, or if both
-    average.
+    An algorithm reduces if it has a step that reduces. If only one of them reduces, it is the
+    operator of that one; if neither does, that of the first. Raises `UsageError` (`reduce-op`) if
+    both reduce and have different operators, or if both average.
     """
     reducing = [
         part
@@ -226,9 +228,10 @@ def find_common_op(first: Algorithm, second: Algorithm) -> ReduceOp:
 def find_common_bytes(first: Algorithm, second: Algorithm, unit_count: int) -> int | None:
     """Return the size in bytes of the composition of two algorithms; None if neither has a size.
 
-    It is the size of `unit_count` units (those of the composition) of the first part that has a
-    size. If both have sizes, the longest OUTPUT of the first part must have equally many bytes in
-    both, otherwise `UsageError` (`seam`) is raised.
+    It is the size of `unit_count` units (those of the composition), with bytes per unit as in the
+    first part that has a size. If both have sizes, the longest OUTPUT of the first part must have
+    equally many bytes in both, otherwise `UsageError` (`seam`) is raised. Both parts must have
+    units of one size.
     """
     sized_parts = [part for part in (first, second) if part.collective_bytes is not None]
     if not sized_parts:

@@ -30,11 +30,12 @@ def join_in_sequence(
 ) -> StepTable:
     """Concatenate the steps of algorithms that run one after another, with the needed dependencies.
 
-    The regions of all parts must already be in the buffers of `collective`. There is no barrier.
-    Instead, a step waits for (data dependency) the last steps of earlier parts that access a unit
-    that it accesses too, if one of the two writes it. Memory is shared as in any of the modes (in
-    place, out of place) that the collective supports. Each part gets its own channels and lanes.
-    `scratch_units`: int64[num_ranks], total scratch.
+    The regions of all parts must already be in the buffers of `collective`. There is no barrier. A
+    step gets a data dependency on a step of an earlier part if both access a unit, one of them
+    writes it, and no conflicting access of it lies between them. Memory is shared as in any of the
+    modes (in place, out of place) that the collective supports. Each part gets its own channels and
+    lanes. `scratch_units`: int64[num_ranks], total scratch. Raises `InputError` (`too-large`) for
+    2^61 units of memory or more.
     """
     # There is no barrier: a step waits only for those steps of earlier parts that touch the same
     # units, one of the two writing, in a mode that the collective claims. Such pairs are found on
@@ -83,10 +84,11 @@ def concatenate_pieces(parts: Sequence[StepTable]) -> StepTable:
 def _concatenate(
     parts: Sequence[StepTable], *, is_shared: bool = False
 ) -> tuple[StepColumns, StepPairs, StepPairs]:
-    """Concatenate the parts; return the columns, the data and the control dependencies.
+    """Concatenate the rows of the parts; return the columns, the data and the control dependencies.
 
-    Dependencies are (parent rows, child rows). Channels and lanes are renumbered so that every part
-    has separate ones, unless `is_shared` is True.
+    Columns are arrays by name, one entry per row. Dependencies are (parent rows, child rows) of the
+    concatenated table. Channels and lanes are renumbered so that every part has separate ones,
+    unless `is_shared` is True.
     """
     columns: StepColumns = {}
     for name in COLUMN_DTYPES:

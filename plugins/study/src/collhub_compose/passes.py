@@ -46,10 +46,11 @@ def run_pipeline(algorithm: Algorithm, options: PipelineOptions) -> PassResult:
 
 
 def run_relabel(algorithm: Algorithm, options: RelabelOptions) -> PassResult:
-    """Renumber the ranks as the option `ranks` specifies, and report the changes.
+    """Renumber the ranks as the option `ranks` specifies; return the algorithm and a report.
 
-    Without the option the algorithm is returned unchanged, and the report says so. Raises
-    `UsageError` if the text is not a permutation of the ranks.
+    The report has one line per changed property. Without the option the algorithm is returned
+    unchanged, and the report says so. Raises `UsageError` if the text is not a permutation of the
+    ranks, and `InputError` if the algorithm cannot be composed (`check_composable`).
     """
     if options.ranks is None:
         # Not an error, so that the pass works without options.
@@ -59,10 +60,12 @@ def run_relabel(algorithm: Algorithm, options: RelabelOptions) -> PassResult:
 
 
 def run_embed(algorithm: Algorithm, options: EmbedOptions) -> PassResult:
-    """Embed the algorithm in `num_ranks` ranks, by default as the first ones, and report changes.
+    """Embed the algorithm in `num_ranks` ranks; return the algorithm and a report.
 
-    Without the option `num_ranks` the algorithm is returned unchanged, and the report says so.
-    Raises `UsageError` for ranks that do not fit.
+    The option `ranks` names the ranks that do the work of ranks 0, 1, ...; by default these are the
+    first ones. The report has one line per changed property. Without the option `num_ranks` the
+    algorithm is returned unchanged, and the report says so. Raises `UsageError` for ranks that do
+    not fit, and `InputError` if the algorithm cannot be composed (`check_composable`).
     """
     if options.num_ranks is None:
         return algorithm, PassReport(
@@ -85,15 +88,15 @@ def run_rescale(algorithm: Algorithm, options: RescaleOptions) -> PassResult:
 
 
 def run_repair(algorithm: Algorithm, options: RepairOptions) -> PassResult:
-    """Reroute the messages that use failed links of a network.
+    """Reroute the messages that use failed links of a network; return the algorithm and a report.
 
-    The failed links are given by the options `topology` and `without`. The report has the number of
-    rerouted messages, the new paths (at most `_MAX_PATHS`), and, if a simulator is installed, the
-    time before the failure and afterwards. The algorithm is returned unchanged if there is no
-    network, no failed link or no affected message.
+    Failed links come from changes in the text of the option `topology`, and from `without`. The
+    report has the number of rerouted messages, the new paths (at most `_MAX_PATHS`), and, if a
+    simulator is installed, the time before the failure and afterwards. The algorithm is returned
+    unchanged if there is no network, no failed link or no affected message.
 
-    Raises `UsageError` if the algorithm has no size and the option `size` is missing, and if the
-    failed links separate NPUs.
+    Raises `UsageError` if the algorithm has no size and the option `size` is missing, if the failed
+    links separate NPUs, and for unknown links; `InputError` if the algorithm cannot be composed.
     """
     # Imported here: the other passes do not need routes.
     from hub_core.schedules.repair import repair
@@ -132,10 +135,10 @@ def run_repair(algorithm: Algorithm, options: RepairOptions) -> PassResult:
 
 
 def _report_changes(before: Algorithm, after: Algorithm) -> PassResult:
-    """Return the result of a pass with a report of one line per changed property.
+    """Return the algorithm `after`, and a report of one line per property that changed.
 
-    A line is "name: old -> new". A last line names the dropped extensions. The report is empty if
-    nothing changed.
+    A line is "name: old -> new", for the properties of `_collect_properties`. A last line names the
+    extensions that only `before` has. The report is empty if nothing changed.
     """
     changes = []
     new_properties = _collect_properties(after)

@@ -72,10 +72,9 @@ def place_seam(first: PlacedPart, second: PlacedPart, joint: Collective) -> Seam
 
     A rank stores what `first` leaves and `second` reads either in OUTPUT, at the unit where
     `second` has its INPUT in in-place calls, or in SCRATCH (offset -1). OUTPUT is preferred because
-    it needs no memory. A choice must work in every mode that the result supports. The combinations
-    of modes in `_MODE_CHOICES` are tried in order; the first for which every rank has a choice is
-    taken. Returns None if there is none.
-
+    it needs no memory; the data must fit within the units that have results. A choice must work in
+    every mode that the result supports. The combinations of modes in `_MODE_CHOICES` are tried in
+    order; the first for which every rank has a choice is taken. Returns None if there is none.
     `joint`: collective of the result.
     """
     # In OUTPUT the data is where `second` has its INPUT when called in place, which saves memory;
@@ -178,9 +177,10 @@ def make_out_of_place(algorithm: Algorithm) -> Algorithm:
 
     Each rank first copies its INPUT, one step per unit, to the memory in which it then works:
     OUTPUT, if INPUT is part of OUTPUT in in-place calls, otherwise additional SCRATCH. Results in
-    SCRATCH are finally copied to OUTPUT. The new algorithm supports only out-of-place calls. An
-    algorithm that supports them already is returned unchanged. Raises `UsageError` (`no-result`) if
-    results must be copied and the contract has no expected results.
+    SCRATCH are finally copied to OUTPUT, one step per unit. The new algorithm supports only
+    out-of-place calls. An algorithm that supports them already is returned itself. Raises
+    `UsageError` (`no-result`) if results must be copied and the contract has no expected results,
+    and `InputError` (`too-large`).
     """
     if algorithm.collective.out_of_place:
         return algorithm

@@ -35,10 +35,11 @@ from hub_core.model import (
 def relabel(algorithm: Algorithm, permutation: Sequence[int]) -> Algorithm:
     """Renumber the ranks of an algorithm: rank `permutation[r]` does the work of rank r.
 
-    The root and the shares of ranks in the buffers are renumbered too: share k of the output of an
-    all-gather becomes share `permutation[k]`. A step on several shares is divided if they are not
-    adjacent afterwards. Extensions are dropped. Raises `UsageError` (`ranks`) if `permutation` is
-    not a permutation of the ranks, and `InputError` if the algorithm cannot be composed.
+    The root and the parts of the buffers that belong to ranks are renumbered too: part k of the
+    output of an all-gather becomes part `permutation[k]`. A step on several parts is divided if
+    they are not adjacent afterwards. The size in bytes is kept, extensions are dropped. Raises
+    `UsageError` (`ranks`) if `permutation` is not a permutation of the ranks, and `InputError` if
+    the algorithm cannot be composed (`check_composable`) or gets more than 2^28 steps.
     """
     messages = check_composable(algorithm)
     new_ranks = _check_places(permutation, algorithm.num_ranks, algorithm.num_ranks)
@@ -91,7 +92,10 @@ def _format_ranks(ranks: Sequence[int]) -> str:
 
 
 def _compute_bytes(algorithm: Algorithm, units: int) -> int | None:
-    """Return the size of `units` units in bytes, rounded as for messages; None without a size."""
+    """Return the size of `units` units of an algorithm in bytes, rounded as for messages.
+
+    None if the algorithm has no size.
+    """
     # The result may have fewer units than the algorithm: idle ranks have no share.
     collective_bytes = algorithm.collective_bytes
     if collective_bytes is None:
@@ -174,10 +178,10 @@ def _relabel_contract(
 ) -> CustomContract:
     """Renumber the ranks of a contract, and extend it to `num_ranks` ranks.
 
-    `new_ranks`: new number of every rank of the contract. All other ranks are idle: they have empty
-    buffers, no data and no results. If there are idle ranks, the source `ALL_RANKS`, which would
-    include them, is replaced by the renumbered ranks. A contract without expected results has none
-    afterwards.
+    `new_ranks`: int64, new number of every rank of the contract. All other ranks are idle: they
+    have empty buffers, no data and no results. If there are idle ranks, rows with the source
+    `ALL_RANKS`, which would include them, are replaced by one row per renumbered rank. The order of
+    the rows is otherwise kept. A contract without expected results has none afterwards.
     """
     defined = np.zeros(num_ranks, np.bool_)
     defined[new_ranks] = contract.defined

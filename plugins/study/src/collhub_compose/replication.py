@@ -40,8 +40,10 @@ from hub_core.verification import common_unit
 def rescale(algorithm: Algorithm, factor: int) -> Algorithm:
     """Divide every unit into `factor` units; the same data is moved.
 
-    A factor of 1 returns the algorithm itself. Extensions are dropped. Raises `UsageError` for a
-    factor below 1 and for results that are too large.
+    Counts, offsets, scratch and units of the collective are multiplied by `factor`; the number of
+    steps and the size in bytes do not change. A factor of 1 returns the algorithm itself.
+    Extensions are dropped. Raises `UsageError` for a factor below 1, and (`too-large`) above 2^62
+    units or `MAX_UNITS_IN_TABLE` contract rows.
     """
     if factor < 1:
         raise UsageError(
@@ -136,10 +138,9 @@ def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -
     copy has its own channels, lanes and scratch. Copy i processes part i of a rank's share of the
     buffers; with `interleaved`, blocks of the largest common unit are dealt out to the copies in
     turn. Steps on several blocks that are then not adjacent are divided. Known durations are
-    divided by `instances`. Extensions are dropped. One instance returns the algorithm itself.
-
-    Raises `UsageError` for less than one instance, `UsageError` or `InputError` for results that
-    are too large.
+    divided by `instances`, rounded up. Extensions are dropped. One instance returns the algorithm
+    itself. Raises `UsageError` for less than one instance, `InputError` if the algorithm cannot be
+    composed, and one of the two if the result is too large.
     """
     if instances < 1:
         raise UsageError(f"{instances} instances run nothing", cure="give 1 or more")
@@ -188,12 +189,13 @@ def pipeline(algorithm: Algorithm, pieces: int) -> Algorithm:
 def _build_copies(
     algorithm: Algorithm, messages: Messages, count: int, interleaved: bool
 ) -> tuple[list[BlockMoves], list[StepTable]]:
-    """Build `count` copies of an algorithm on finer units: their block moves and their steps.
+    """Build `count` copies of an algorithm on finer units; return their block moves and steps.
 
-    Copy i has its blocks of INPUT and OUTPUT where `_build_moves` puts them, and its scratch after
-    that of the previous copies. Steps that would not remain contiguous are divided, in the same way
-    in all copies. Known durations are divided by `count`, rounded up. Raises `UsageError` and
-    `InputError` for results that are too large.
+    A block is a range of units that stays together. Copy i has its blocks of INPUT and OUTPUT where
+    `_build_moves` puts them, and its scratch after that of the previous copies. Steps that would
+    not remain contiguous are divided, in the same way in all copies. Known durations are divided by
+    `count`, rounded up; -1 and 0 remain. `messages`: those of the algorithm. Raises `UsageError`
+    and `InputError` (`too-large`).
     """
     _check_replicated_size(algorithm, count)
     copies = _build_moves(algorithm, count, interleaved)
@@ -241,9 +243,9 @@ def _check_replicated_size(algorithm: Algorithm, instances: int) -> None:
 def _build_moves(algorithm: Algorithm, instances: int, interleaved: bool) -> list[BlockMoves]:
     """Build the block moves of every copy: block k of copy i moves to block k * `instances` + i.
 
-    A block is the share of a rank, or, with `interleaved`, the largest common unit of the
-    algorithm. The moves are equal in INPUT and OUTPUT. Raises `InputError` (`too-large`) for more
-    than `MAX_BLOCKS` blocks.
+    A block is a rank's share of the buffers, or, with `interleaved`, the largest common unit of the
+    algorithm. The moves are equal in INPUT and OUTPUT; the blocks cover the largest of these
+    buffers of any rank. Raises `InputError` (`too-large`) for more than `MAX_BLOCKS` blocks.
     """
     collective = algorithm.collective
     block = _count_share_units(collective)

@@ -47,7 +47,8 @@ def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
     """Execute the algorithms one after another, each on the OUTPUT of the previous one.
 
     For example, a reduce-scatter and an all-gather make an all-reduce. The result is a standard
-    collective if one has the same contract, otherwise a custom one.
+    collective if one has the same contract, otherwise a custom one. A single algorithm is returned
+    itself.
 
     - There is no barrier: a step waits only for the earlier steps of its rank that access the same
       units.
@@ -73,11 +74,12 @@ def sequential(algorithms: Sequence[Algorithm]) -> Algorithm:
 def _compose_pair(first: Algorithm, second: Algorithm) -> Algorithm:
     """Compose two algorithms so that the second one starts from the result of the first.
 
-    The units of both are first divided to a common size. Then the pairs of modifications in
-    `_VARIANTS` (such as additional copies) are tried in order. The first pair with which the result
-    can be called in some mode is taken; the last pair always permits one. Raises `UsageError` and
-    `InputError` (`check_seam`, `find_common_op`, `compose_contracts`, `find_common_bytes`) if the
-    two cannot follow each other.
+    Both get units of a common size, by the first rank with data on both sides. Neither is changed
+    if they fit together. Otherwise copies are added to the first, then to the second, then to both,
+    so that they work out of place (`make_out_of_place`); the first of these with which the result
+    can be called in some mode, in place or not, is taken. The last always can. Raises `UsageError`
+    and `InputError` of `check_seam`, `find_common_op`, `compose_contracts`, `find_common_bytes`,
+    and `UsageError` (`no-result`) of the copies.
     """
     # All errors first, then the joint contract, then the placement of the data in between.
     first, second = _rescale_to_common_units(first, second)
@@ -134,11 +136,11 @@ def _join_pair(
 
 
 def _move_to_seam(steps: StepTable, buffer: Buffer, seam: Seam, scratch: Int64Array) -> StepTable:
-    """Move `buffer` in all steps to where the data between two parts is stored.
+    """Move `buffer` in all steps to where the data between two parts is stored; return a copy.
 
-    On a rank with `seam.output_offset` of at least 0, this is OUTPUT at that offset, otherwise
-    SCRATCH after `scratch` units. `scratch`: int64[num_ranks]. A changed copy of the steps is
-    returned.
+    On a rank with `seam.output_offset` of at least 0, this is OUTPUT at that offset. On other ranks
+    (-1) it is SCRATCH after `scratch` units. `scratch`: int64[num_ranks]. Other buffers are
+    unchanged.
     """
     relocation = Relocation.none(steps.num_ranks)
     in_scratch = seam.output_offset < 0

@@ -125,11 +125,12 @@ class ClusterExecutor(Executor):
             future.release()
 
     def _wait(self, future: DaskFuture[Any], address: str, was_full: bool) -> None:
-        """Wait until the task is finished.
+        """Wait until the task is finished, with a result or an exception.
 
         The state is checked every `LOOK_S` seconds. If the worker is lost, raises the error of
-        `_find_cause` (`was_full` is passed to it). If the executor has a timeout and it expires,
-        the task is released, its worker restarted, and `TimeoutError` raised.
+        `_find_cause` (`was_full`: whether the worker had run out of memory before the task). If the
+        executor has a timeout and the task takes longer, the task is released, its worker
+        restarted, and `TimeoutError` raised.
         """
         done = Event()
         future.add_done_callback(lambda future: done.set())

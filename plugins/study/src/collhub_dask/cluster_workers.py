@@ -92,12 +92,12 @@ class ClusterWorkers:
         self._end = ""
 
     def check_all(self, max_wait_s: float) -> None:
-        """Check the scheduler and all workers of the cluster.
+        """Check that the scheduler and all workers of the cluster are suitable.
 
-        Waits up to `max_wait_s` seconds for the first worker. Raises `UsageError` if the scheduler
-        or any worker is unsuitable, with the first reason, or if there is no worker. The packages
-        of the scheduler and of the workers must have the versions of this process. Raises
-        `BrokenExecutor` if the scheduler is lost.
+        They must have the same versions of the relevant packages as this process, and workers a
+        nanny if tasks have a timeout. Waits up to `max_wait_s` seconds for the first worker. Raises
+        `UsageError` if the scheduler or any worker is unsuitable, with the first reason, or if
+        there is no worker; `BrokenExecutor` if the scheduler is lost while it lists the workers.
         """
         address = self._client.scheduler_info(n_workers=1)["address"]
         scheduler = self._client.run_on_scheduler(get_versions, packages=list(self._versions))

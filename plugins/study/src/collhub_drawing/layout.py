@@ -65,9 +65,9 @@ def _place_on_grid(sizes: list[int], width: float) -> Points:
 
     `sizes`: nodes per dimension. The node id is a0 + n0 * (a1 + n1 * (a2 ...)) with coordinates a
     and sizes n; node 0 is at (0, 0). `width`: width of a node; neighbours in x are at least that
-    and a gap apart. Dimensions of more than one node go alternately right and down, each outside
-    the previous ones. If there are exactly three of them, the third goes obliquely to the upper
-    right instead.
+    and a gap apart. Dimensions go alternately right and down (one of a single node keeps its turn
+    only if the others are not oblique), each outside the previous ones. If exactly three dimensions
+    have more than one node, the third goes obliquely to the upper right.
     """
     node = np.arange(int(np.prod(sizes)))
     places = np.zeros((len(node), 2))
@@ -151,8 +151,9 @@ _MAX_SWITCH_ROWS = 3
 def place_irregular_nodes(topology: Topology, boxes: Collection[int] = ()) -> Points:
     """Place nodes in layers by their distance from the NPUs: float64[num_nodes, 2], in pixels.
 
-    If two nodes of the same layer are linked, the layers are circles. `boxes`: the nodes that
-    represent collapsed groups of NPUs.
+    The NPUs are the lowest layer, except for `boxes`, and the distance is the number of links. If
+    two nodes of equal distance are linked, the layers are circles, with the NPUs outside. `boxes`:
+    the nodes that stand for collapsed groups of NPUs.
     """
     level = _compute_levels(topology, boxes)
     is_joined = level[topology.source] == level[topology.destination]
@@ -164,9 +165,10 @@ def place_irregular_nodes(topology: Topology, boxes: Collection[int] = ()) -> Po
 def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
     """Return the level of each node for a layered picture: its distance from the nearest NPU.
 
-    Links count in either direction. NPUs have level 0, nodes without a path to an NPU have 1.
-    `boxes`: nodes that stand for a collapsed group of NPUs. If not all NPUs are boxes, a box is one
-    level below the nodes with which it is linked, at least 0. The result is int64[num_nodes].
+    The distance is a number of links, in either direction; nodes without a path to an NPU have 1.
+    NPUs have level 0. `boxes`: the NPUs that stand for a collapsed group; unless all NPUs are
+    boxes, a box is no start of distances, but one level below the nodes with which it is linked, at
+    least 0. The result is int64[num_nodes].
     """
     # Relax all links at once until no distance decreases. The number of rounds is the number of
     # levels, which is small.

@@ -289,11 +289,11 @@ class ShownTimes:
     def of(cls, run: RunTimes) -> ShownTimes:
         """Compute from when each row is shown: a receive only from the start of its send on.
 
-        The time before that is waiting, not transfer. The shown start is never before the start of
-        the row or after its end, because the clocks of measured ranks can differ. Rows without a
-        partner, or whose partner never starts, are shown from their own start on. Members of a
-        job's collective are treated like receives, with the member that starts last as partner. The
-        messages of which both ends are shown are listed as (send, receive).
+        The time before that is waiting, not transfer. The shown start is limited to the start and
+        end of the row, because the clocks of measured ranks can differ. Rows without a partner, or
+        whose partner never starts, and rows that are not in `run.rows`, keep their own start.
+        Members of a job's collective are treated like receives, with the member that starts last as
+        partner. The messages of which both ends are in `run.rows` are listed as (send, receive).
         """
         # A receive may be posted long before; the time it waits is not transfer time. The clip
         # prevents negative durations if the clocks of measured ranks differ.

@@ -80,12 +80,13 @@ def may_be_equal(first: Library, second: Library) -> bool:
 
 
 def merge_calls(points: Iterable[Measurement]) -> list[Measurement]:
-    """Combine records of single ranks to calls, and calls of one configuration to a point.
+    """Combine records of single ranks to calls, and calls of one configuration to one point.
 
-    A call has one record per rank. Its time is the minimum of their times, because the time of a
-    rank includes waiting for late ranks. Calls with equal collective, ranks, nodes, size, library
-    and machine become one point with their median time, and without a call. Points that name no
-    call are unchanged and come first.
+    Records of a call have equal `call`, collective and size. The time of the call is the minimum of
+    their times, because the time of a rank includes waiting for late ranks. Calls with equal
+    collective, ranks, nodes, size, library and machine become one point with their median time and
+    `call` empty; its other fields are those of the first call. Points that name no call are
+    unchanged and come first.
     """
     single: list[Measurement] = []
     fastest: dict[tuple[str, str, int], Measurement] = {}
@@ -170,11 +171,12 @@ def envelope(times_us: FloatArray) -> FloatArray:
 
 
 def interpolate(sizes: FloatArray, times_us: FloatArray, size_bytes: FloatArray) -> FloatArray:
-    """Return the interpolated times in us at the given sizes.
+    """Return the interpolated times in us at the sizes `size_bytes`: float array of their shape.
 
-    `sizes`, `times_us`: the measured sizes in bytes, ascending, and their times. Between them the
-    time is linear. Below the first size it is the first time. Above the last size it has the slope
-    of the last two, at least 0. With a single measured size the time is constant.
+    `sizes`, `times_us`: the measured sizes in bytes, ascending and distinct, and their times.
+    Between them the time is linear in the size. Below the first size it is the first time. Above
+    the last size it grows with the slope of the last two, at least 0. With a single measured size
+    the time is constant; there must be one.
     """
     inside = np.interp(size_bytes, sizes, times_us)
     if len(sizes) < 2:
@@ -202,9 +204,10 @@ def one_place(points: Iterable[Measurement], other_place: str = "in") -> list[Me
 def make_tables(points: Iterable[Measurement], other_place: str = "in") -> list[Table]:
     """Build a table of times by size for each configuration of the points, sorted by configuration.
 
-    A configuration is collective, ranks, nodes, library and data type. Only the points that
-    `one_place` keeps are used (`other_place`: as there). The time of a size is the median of its
-    points in us; sizes ascend. `repeats` of a table is the smallest number of points of a size.
+    A configuration is collective, ranks, nodes, library and data type. `other_place`: "in" or
+    "out"; points of this place are used only in configurations without other points (`one_place`).
+    The time of a size is the median of its points in us; sizes ascend. `repeats` of a table is the
+    smallest number of points of a size.
     """
     groups: dict[tuple[str, int, int, Library, str], dict[int, list[float]]] = {}
     for point in one_place(points, other_place):

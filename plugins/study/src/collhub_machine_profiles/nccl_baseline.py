@@ -75,9 +75,10 @@ def find_communicator(
 
     `ranks` and `nodes` are by default those of the topology, without a topology one full node. The
     network cards are those of the topology, otherwise the usual ones of the shipped profile
-    `machine` or of the GPU. Raises `UsageError` if ranks and nodes do not fit the machine or the
-    topology, if the channels that NCCL finds on this GPU are unknown, and if the network of several
-    nodes is unknown.
+    `machine` or of the GPU; None on one node. Raises `UsageError` for fewer than 2 ranks, nodes
+    that are not equally filled, more ranks per node than the GPU or the topology has, more nodes
+    than the topology has, if the channels that NCCL finds on this GPU are unknown, and if the
+    network of several nodes is unknown.
     """
     if not gpu.search_channels:
         message = f"the channels that NCCL finds on {gpu.name} are unknown"
@@ -188,8 +189,9 @@ def communicator_of_topology(
     """Return the communicator with which NCCL would run on ranks of a known machine's topology.
 
     `ranks`, `nodes`: all of the topology by default. `profile`: by default that of the machine that
-    the topology names. `version` of NCCL: by default that of the profile. Returns None if no known
-    GPU is named, if the channels that NCCL finds on it are unknown, or if the ranks do not fit.
+    the topology names. `version` of NCCL: by default that of the profile. Returns None instead of
+    any error of `find_communicator`: if no known GPU is named, if its channels or the network of
+    several nodes are unknown, or if the ranks do not fit.
     """
     profile = profile or find_profile(topology)
     gpu = profile.known_gpu if profile is not None else known_gpu(topology.name)

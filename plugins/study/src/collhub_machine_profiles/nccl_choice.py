@@ -67,11 +67,12 @@ class Choice:
 def choose(
     gpu: Gpu, version: str, collective: str, ranks: int, size_bytes: int, dtype: str = ""
 ) -> Choice:
-    """Return NCCL's choice for a call on one node.
+    """Return NCCL's choice for a call on one node: algorithm, protocol, channels, threads, chunk.
 
-    `collective`: one of `MODELLED`. `size_bytes`: bytes of the full vector. `dtype`: "int8" or
-    "uint8" for 8-bit integers, which NVLS cannot add. Raises `ValueError` if NCCL has no algorithm
-    for it.
+    It is the allowed algorithm and protocol with the lowest cost in NCCL's model; an all-to-all is
+    always a group of sends and receives. `collective`: one of `MODELLED`. `size_bytes`: bytes of
+    the full vector. `dtype`: "int8" or "uint8" for 8-bit integers, which NVLS cannot add. Raises
+    `ValueError` if NCCL has no allowed algorithm for it.
     """
     communicator = Communicator(gpu, ranks, 1, version)
     if collective == "all-to-all":
@@ -152,11 +153,14 @@ def find_choice_windows(
 def launch_of(
     communicator: Communicator, collective: str, alternative: Alternative, size_bytes: int
 ) -> Choice:
-    """Return how NCCL executes a call by an algorithm and protocol: channels, threads, chunk.
+    """Return the channels, threads and chunk with which NCCL executes a call.
 
-    `alternative`: algorithm and protocol. `size_bytes`: bytes of the full vector. For small calls,
-    rings and trees use fewer channels, and rings then fewer threads (`_reduce_blocks`). NVLS always
-    uses all its channels.
+    The algorithm and protocol are those of `alternative`. `size_bytes`: bytes of the full vector.
+
+    - Rings and trees: channels as in `_reduce_blocks`, fewer for small calls; rings also use fewer
+      threads, once one channel is left. The chunk is `fifo_chunk_bytes`, of any size.
+    - NVLS and its tree: all threads and all NVLS channels, but on several nodes NVLS itself uses at
+      most `collective_channels()`. The chunk is smaller for small calls (`_nvls_chunk_bytes`).
     """
     algorithm, protocol = alternative.algorithm, alternative.protocol
     if algorithm in {"nvls", "nvls_tree"}:
@@ -182,8 +186,10 @@ def fifo_chunk_bytes(algorithm: str, protocol: str) -> int:
 def choose_exchange(communicator: Communicator, size_bytes: int) -> Choice:
     """Return NCCL's execution of an all-to-all, which is a group of one send and receive per peer.
 
-    `size_bytes`: bytes of the buffer of one rank. On several nodes, the number of channels is that
-    of peers over the network.
+    `size_bytes`: bytes of the buffer of one rank; the share of a peer is this / ranks. The channels
+    (`exchange_channels`) and the step size are those of NVLink on one node with NVLink, otherwise
+    those of a network. The protocol is LL if the share has at most `_EXCHANGE_LL_BYTES` per
+    channel, otherwise Simple. The algorithm is `p2p`, with 512 threads.
     """
     share = size_bytes / communicator.ranks
     is_nvlink = communicator.gpu.has_nvlink and communicator.nodes == 1
@@ -319,13 +325,13 @@ def _launch(
 ) -> SymmetricLaunch:
     """Return with how many blocks NCCL executes a symmetric kernel, and the time that it expects.
 
-    It takes the smallest number of blocks whose time is at most 2.5 % above that of the largest
-    number. The largest number is `MAX_BLOCKS`; for multicast kernels without LL it is
-    `_SPREAD_BLOCKS` of the architecture divided by the ranks, rounded up. The time depends on the
-    bytes that the kernel moves per rank and on rates of Hopper or of later GPUs.
+    It takes the smallest number of blocks whose time is at most `MIN_RELATIVE_GAIN` (2.5 %) above
+    that of the largest number. The largest number is `MAX_BLOCKS`; for multicast kernels without LL
+    it is `_SPREAD_BLOCKS` of the architecture divided by the ranks, rounded up. The time (us)
+    depends on the bytes that the kernel moves per rank and on rates of Hopper or of later GPUs.
 
     `name`: name of the kernel without the collective; "LL" and "MC" (multicast) in it change the
-    time. `size_bytes`: bytes of the full buffer.
+    time. The result has the name with its collective. `size_bytes`: bytes of the full buffer.
     """
     ranks, architecture = communicator.ranks, communicator.gpu.architecture
     share = size_bytes / ranks

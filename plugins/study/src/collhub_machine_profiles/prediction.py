@@ -65,10 +65,11 @@ def predict_time(profile: MachineProfile, call: CollectiveCall) -> Prediction | 
 def predict_by_table(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
     """Predict the time of a call by the profile's table for it; None if there is no table.
 
-    At a measured size it is the measured time, with error 0. Between measured sizes it is
-    interpolated, also with the shape of the model if it covers the call (`_shaped_time_us`). Beyond
-    them it is extrapolated. Both have the error of tables at sizes that they did not see
-    (`_errors`).
+    At a measured size it is the measured time, with error 0. Below or above all of them it is
+    extrapolated. Between them it is interpolated; if the model covers the call, it is the weighted
+    geometric mean of the linear interpolation and of that with the shape of the model
+    (`_shaped_time_us`, weight `_WEIGHT_OF_SHAPE`). Both have the error of tables at sizes that they
+    did not see (`_errors`).
     """
     table = profile.table_for(call)
     if table is None:

@@ -30,9 +30,9 @@ def shipped_names() -> tuple[str, ...]:
 
 @functools.cache
 def shipped_profile(name: str) -> MachineProfile:
-    """Return the shipped profile with a name; it is parsed once and cached.
+    """Return the shipped profile with a name; it is parsed once, and later calls share it.
 
-    Raises `KeyError` for a name that is not in `shipped_names`.
+    Raises `KeyError` for a name that is not in `shipped_names`; case matters.
     """
     from collhub_machine_profiles.machine_profile import parse_profile
 
@@ -79,9 +79,10 @@ def profile_of_text(text: str) -> MachineProfile | None:
 
 
 def load_profile(name_or_file: str) -> MachineProfile:
-    """Return the profile in a file, or the shipped profile of a machine if no such file exists.
+    """Return the profile in a file, or the shipped profile of a machine if no such path exists.
 
-    Raises `InputError` (`unknown-machine`) if there is neither, and for an invalid file.
+    A machine is found as in `find_profile`: by the name of a profile, a GPU or a topology. Raises
+    `InputError` (`unknown-machine`) if there is neither, and for an unreadable or invalid file.
     """
     from collhub_machine_profiles.machine_profile import read_profile
 

@@ -154,9 +154,10 @@ def start_growth(threads: FloatArray | float, channels: FloatArray | float) -> F
 
 
 def predict(constants: FloatArray, calls: CallColumns) -> FloatArray:
-    """Return the times of calls in us, each by the formula that its column `form` selects.
+    """Return the times of calls in us, each by the formula that its column `form` selects: float64.
 
-    `constants`: positive, in the order of `NAMES`. A call with an unknown form has time 0.
+    A form is a pair of algorithm and protocol. `constants`: positive, in the order of `NAMES`,
+    exactly as many; otherwise `ValueError`. A call with an unknown form has time 0.
     """
     value = dict(zip(NAMES, constants, strict=True))
     return np.select(

@@ -175,12 +175,14 @@ def _find_forwarding(
 def _assign_blocks(
     steps: StepTable, receives: Int64Array, sends: Int64Array
 ) -> tuple[Int64Array, BoolArray]:
-    """Return the block of every row (int64), and whether each forwarding pair is in one block.
+    """Return the thread block of every row (int64), and which forwarding pairs are in one block.
 
-    `receives`, `sends`: the forwarding pairs. Given lanes are blocks, also for local steps; other
-    local steps have -1. Without lanes, each direction of a connection is a block. A receiving
-    connection shares the block of the sending connection to which it forwards most, if that one
-    also gets most of its forwarded messages from it. Blocks are numbered from 0 without gaps.
+    `receives`, `sends`: the forwarding pairs, each a receive and the send that forwards its data.
+    Given lanes are blocks, also for local steps; other local steps have -1. Without lanes, each
+    direction of a connection is a block. A receiving connection shares the block of the sending
+    connection to which it forwards most, if that one also gets most of its forwarded messages from
+    it. Blocks are numbered from 0 without gaps. The second result is bool, one entry per pair; it
+    is also True for pairs in a given lane.
     """
     is_message = steps.sends | steps.receives
     rows = np.flatnonzero(is_message)

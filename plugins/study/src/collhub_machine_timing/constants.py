@@ -352,10 +352,10 @@ def _exchange(
 
 
 def _direct(profile: MachineProfile, protocol: str) -> KernelTiming:
-    """Return the constants of the kernels of MSCCL++ from the start values of the profile.
+    """Return the constants of MSCCL++'s kernels, which write to the memory of peers directly.
 
-    `protocol`: `ll` for packets, or `simple` for puts with a signal. Times are in us, rates in
-    GB/s.
+    They are the start values of the profile. `protocol`: `ll` for packets; any other text means
+    puts with a signal. Times are in us, rates in GB/s; each message has one slice.
     """
     is_ll = protocol == "ll"
     return KernelTiming(

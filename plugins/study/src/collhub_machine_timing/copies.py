@@ -36,13 +36,13 @@ _TIMED = ("rank", "kind", "peer", "count", "duration_ns", "src_buffer", "dst_buf
 
 
 def find_copies(algorithm: Algorithm, planes: int = 1) -> tuple[Algorithm, Int64Array, int]:
-    """Find equal copies that an algorithm consists of.
+    """Find equal copies of which an algorithm consists, so that only one must be simulated.
 
-    Returns (one copy, the row of the copy for every row of the algorithm, number of copies). Copies
-    share no connection, lane or dependency, and have the same messages and dependencies in the same
-    order. Only the positions of their units, and their channels modulo `planes`, may differ. If
-    there are no copies, the algorithm itself is returned with the number 1. The copy keeps the
-    units of the collective, so that its messages have the same size.
+    Returns (one copy, the row of the copy for every row of the algorithm: int64, number of copies).
+    Copies share no connection, lane or dependency, and have the same messages and dependencies in
+    the same order. Only the positions of their units, and their channels modulo `planes`, may
+    differ. If there are no copies, the algorithm itself is returned with the number 1. The copy
+    keeps the unit count of the collective, so that its messages have the same size.
     """
     steps = algorithm.steps
     rows = np.arange(len(steps))
@@ -75,11 +75,11 @@ def find_copies(algorithm: Algorithm, planes: int = 1) -> tuple[Algorithm, Int64
 
 
 def _find_parts(steps: StepTable, messages: Messages) -> Int64Array:
-    """Return the number of the part of each step; connected steps are in one part.
+    """Return the number of the part of each step; connected steps are in one part: int64, from 0.
 
     Steps are connected, also indirectly, by a dependency, a message, a common connection (source,
-    destination, channel) or a common lane of a rank. Parts are numbered from 0. The result is empty
-    or 0 everywhere if there is at most one part.
+    destination, channel) or a common lane of a rank. The parts are numbered in the order of the
+    lowest (head) row of each. The result is empty without steps.
     """
     parents, children = steps.edges()
     connection = np.full(len(steps), -1, np.int64)

@@ -174,13 +174,14 @@ def _simulate(world: BlockWorld) -> int:
 
 @compiled
 def _begin(index: Integer, now: Integer, world: BlockWorld) -> None:
-    """Begin an instruction at `now` (ps): occupy its links and schedule its end and its message.
+    """Begin an instruction at `now` (ps): occupy its links, and create the events of its effects.
 
     Each of its links is occupied from its first free time on, for the time of the size class. The
     end is the latest of: the end on these links, `now` plus the duration, and the arrival of
     received data plus `tail`. Receivers see the first part of the message after `first`, plus half
-    of the delay by links times `halves`; they have received it completely at the end plus `lag`.
-    Changes `world`.
+    of the delay by links times `halves`; their `received` becomes at least the end plus `lag`, when
+    they have all of it. One event is created for the end, one for the first part if there are
+    receivers. Changes `world`.
     """
     instruction = world.instruction[index]
     progress = world.progress[index]

@@ -93,8 +93,10 @@ def describe_profile(profile: MachineProfile) -> MachineDescription:
 def node_rate(topology: Topology) -> float:
     """Return the rate of a GPU's links within its node in bytes/s: the median over the GPUs.
 
-    Links slower than half of the fastest one, such as those to the host, are not counted. The last
-    four results are cached, because every run needs that of the same network.
+    The rate of a GPU is the sum of its outgoing links; links slower than half of its fastest one,
+    such as those to the host, are not counted. Without groups (nodes) in the topology, all links
+    count. A GPU without such links has 0. The last four results are cached, because every run needs
+    that of the same network.
     """
     group = group_of_nodes(topology)
     source, destination = group[topology.source], group[topology.destination]

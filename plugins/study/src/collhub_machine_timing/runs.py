@@ -309,9 +309,11 @@ def _plan_run(
 ) -> _RunPlan:
     """Compute the message sizes, the number of rounds and the constants of a run.
 
-    `chunk_bytes`: largest message, or None for that of the kernel. Link efficiencies are converted
-    from nominal rates to the rates of the topology; for nvls they are limited to its measured
-    switch rate.
+    Messages above `chunk_bytes` (None: that of the kernel) are sent in several rounds, at least as
+    many as the variant has pieces. At most `_SIMULATED_ROUNDS` (with several pieces
+    `_SIMULATED_PIECES`) are to be simulated; up to this number, rounds are whole. Link efficiencies
+    are converted from nominal rates to the rates of the topology; for nvls they are limited to its
+    measured switch rate.
     """
     instances = variant.instances
     sizes, largest = _message_sizes(case, collective_bytes, instances)
@@ -407,9 +409,10 @@ def _run_rounds(
 ) -> CaseRun:
     """Simulate the first rounds, and extrapolate the time of the last one to all rounds.
 
-    A further round takes the additional time of the last simulated round, but at least the time of
-    its bytes on the busiest link. Times are in ps. Ranks and instructions that never finish have
-    -1.
+    Each further round takes the additional time of the last simulated round, but at least the time
+    of its bytes on the busiest link; nothing is added if only one is simulated. The result has the
+    end of each rank, the begin of each instruction in the first round, and its end in the last
+    round. Times are in ps. Ranks and instructions that never finish have -1.
     """
     instances, timing, simulated = variant.instances, plan.timing, plan.simulated
     world = build_world(
@@ -473,8 +476,9 @@ def find_best_run(
     """Simulate the variants of an algorithm and return the fastest run.
 
     `cases`: the kernels of one algorithm. `protocol`, `instances`, `pieces`: None means to try
-    several and take the fastest. Of equally fast runs the first wins. The result also has the
-    numbers of variants that were simulated and that were not tried.
+    several and take the fastest; pieces are tried only for the kernel `fifo` without lanes. Of
+    equally fast runs the first wins. The result also has the numbers of variants that were
+    simulated and that were not tried.
 
     A kernel without the protocol is skipped. A variant of nvls is skipped if its lower bound
     exceeds the best time of the other kernels. An uneven collective has one instance and one piece

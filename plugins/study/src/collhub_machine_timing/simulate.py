@@ -107,8 +107,9 @@ def _to_ns(times_ps: Int64Array) -> Int64Array:
 def _link_loads(best: CaseRun, collective_bytes: int) -> tuple[LinkLoad, ...]:
     """Return the bytes and the busy time (ns) of every used link, the busiest first.
 
-    Bytes include the overhead of the protocol. Links with equal busy times are ordered by
-    descending bytes, then by number. Both values are rounded.
+    The loads are those of the complete call, and bytes include the overhead of the protocol. The
+    busy time is bytes / the rate that the kernel reaches on the link. Links with equal busy times
+    are ordered by descending bytes, then by number. Both values are rounded.
     """
     case = best.case
     topology = case.topology

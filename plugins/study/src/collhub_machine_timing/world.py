@@ -387,9 +387,12 @@ class _RoundOrder:
 
 @lru_cache(maxsize=8)
 def _find_round_order(instructions: Instructions) -> _RoundOrder:
-    """Sort the dependencies, blocks and messages of one round.
+    """Sort the dependencies, blocks and messages of one round; the last eight results are cached.
 
-    The last eight results are cached.
+    The result has, by instruction: its dependents, the receives of its messages, how many
+    conditions it waits for (dependencies and received messages), the next one of its block (-1 for
+    the last), and, for the last of a block, the first of that block (otherwise -1). Messages are
+    sorted by connection, with the start and the number of messages of each connection.
     """
     count = len(instructions)
     parents, children = instructions.parents, instructions.children

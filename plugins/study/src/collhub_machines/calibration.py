@@ -114,8 +114,8 @@ def gpu_of(label: str, like: Gpu | None) -> Gpu | None:
 def main_library(points: Iterable[Measurement]) -> Library:
     """Return the library and version with the most points; variants do not count.
 
-    On a tie, NCCL is preferred, then the last one in alphabetical order. Raises `ValueError`
-    without points.
+    The result has no variant. On a tie, NCCL is preferred, then the last text in alphabetical
+    order. Raises `ValueError` without points.
     """
     counts: dict[Library, int] = {}
     for point in points:
@@ -343,8 +343,9 @@ def read_points(
     """Read files as `read_measurements` does, and combine the records of the ranks of a call.
 
     `collective`, `ranks`, `nodes`, `format` and `options` complete what the files do not contain.
-    Raises `InputError` with a specific reason for files of predicted times and of tuner rules, and
-    the other errors of `read_measurements`.
+    Calls are merged as in `merge_calls`. If the first file of unknown content has predicted times
+    or tuner rules, raises `InputError` with that reason; otherwise the errors of
+    `read_measurements`.
     """
     try:
         read = read_measurements(

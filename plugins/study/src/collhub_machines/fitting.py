@@ -121,9 +121,11 @@ def choose_prior(
     """Choose between tight and loose widths of a machine's start values by the held-out errors.
 
     Returns the chosen start values (`machine_prior`) and the errors of a fit with them
-    (`held_out_errors`). The loose ones are chosen only if the tight ones have a median error above
-    `_POOR_MEDIAN` and the loose ones a smaller error. Reason: points of full nodes cannot separate
-    two constants of the protocol Simple (start and visibility), which a loose fit would let drift.
+    (`held_out_errors`: points with predicted / measured - 1). The loose ones are chosen only if the
+    median absolute error with the tight ones is above `_POOR_MEDIAN`, and smaller with the loose
+    ones. Without held-out points, the tight ones are chosen. Reason: points of full nodes cannot
+    separate two constants of the protocol Simple (start and visibility), which a loose fit would
+    let drift.
     """
     tight, loose = machine_prior(gpu), machine_prior(gpu, is_loose=True)
     errors = held_out_errors(gpu, points, version, tight)
@@ -192,8 +194,8 @@ def _coupling(position: FloatArray) -> tuple[float, FloatArray]:
 def every_second_size(points: Sequence[Measurement]) -> list[bool]:
     """Return for each point whether it is held out as a test: every second size of each series is.
 
-    The distinct sizes of a series (`_series`) are sorted; the second, fourth, ... are held out. The
-    result is in the order of `points`.
+    A series is all points that differ only in their sizes and times (`_series`). Its distinct sizes
+    are sorted; the second, fourth, ... are held out. The result is in the order of `points`.
     """
     series: dict[tuple[object, ...], set[int]] = {}
     for point in points:
@@ -253,13 +255,14 @@ def robust_fit(
 ) -> FloatArray:
     """Return the logarithms of constants with which `model` fits measured times best.
 
-    `model`: maps ln of the constants to ln of the times. `measured`: ln of the times. `start`:
-    first guess. Deviations from it, relative to `widths`, count as additional errors with the small
-    weight `_PRIOR_WEIGHT`. `coupling`: one more error term, which relates constants, or None.
+    `model`: maps ln of the constants to ln of the times. `measured`: ln of the times. `start`: ln
+    of the first guess. Deviations from it, relative to `widths` (all above 0), count as additional
+    errors with the small weight `_PRIOR_WEIGHT`. `coupling`: one more error term, which relates
+    constants, or None.
 
     The method is Levenberg-Marquardt; points with large errors get less weight. It ends after
     `_ITERATIONS` steps, when a step reduces the cost by less than a share of 1e-9, or when no step
-    reduces it. Cost: O(iterations x points x constants^2).
+    reduces it. The result need not be converged. Cost: O(iterations x points x constants^2).
     """
     position, damping = start.copy(), 1e-3
     fixed, fixed_slopes = _fixed_terms(position, start, widths, coupling)
@@ -343,9 +346,9 @@ _NIC_EFFICIENCY, _NIC_EFFICIENCY_WIDTH = 0.905, 0.05
 def fit_networks(points: Sequence[Measurement]) -> list[NetworkModel]:
     """Fit one model of the network for each library and number of GPUs per node with enough points.
 
-    Only all-reduces between nodes count (`is_between_nodes`). Enough are points with at least
-    `MIN_NETWORK_POINTS` different pairs (nodes, size); other groups get no model. The models are
-    sorted by library, then by GPUs per node.
+    Only all-reduces between nodes count (`is_between_nodes`). A group has enough if its points have
+    at least `MIN_NETWORK_POINTS` different pairs (nodes, size); other groups get no model. The
+    models are sorted by library, then by GPUs per node; the list can be empty.
     """
     groups: dict[tuple[Library, int], list[Measurement]] = {}
     for point in points:
@@ -410,8 +413,9 @@ def network_deviations(
 ) -> list[tuple[Measurement, float]]:
     """Test models of the network: fit them without the held-out points, then predict these points.
 
-    `held_out`: whether each point is held out. Returns (point, predicted / measured - 1) for each
-    held-out point, in order; points to which none of the models applies are left out.
+    `held_out`: whether each point is held out, one entry per point. Returns (point, predicted /
+    measured - 1) for each held-out point, in order; points to which none of the models applies are
+    left out. Of several models, the first that applies predicts.
     """
     pairs = list(zip(points, held_out, strict=True))
     models = fit_networks([point for point, is_held in pairs if not is_held])

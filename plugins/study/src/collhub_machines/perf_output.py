@@ -180,10 +180,11 @@ def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: st
 
 
 def _set_parameters(test: _Test, line: str) -> None:
-    """Store the settings that change the meaning of a time: aggregation, graphs, kernels.
+    """Store the settings in `test` that change the meaning of a time: aggregation, graphs, kernels.
 
     They become the variant of the library, such as "agg iters 4, graph 1"; defaults (1 and 0) are
-    omitted. A line with a kernel number is from MSCCL++, which becomes the library.
+    omitted, and without settings it is "". A line with a kernel number is from MSCCL++, which
+    becomes the library.
     """
     settings: list[str] = []
     for label, default in (("agg iters", "1"), ("graph", "0"), ("kernel num", "")):
@@ -224,8 +225,8 @@ def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagn
 
     A line that does not fit the columns is skipped with a note in `skipped`. So is a single time
     that is not a number or whose result was wrong. A time "N/A" is skipped without a note. Fields
-    from a date on are not values. `ratio` of a row is bus bandwidth / algorithm bandwidth, None if
-    unknown.
+    from a date on are not values; the date becomes the day of the rows. `ratio` of a row is bus
+    bandwidth / algorithm bandwidth, None if one is unknown or 0.
     """
     fields = line.split()
     day = ""

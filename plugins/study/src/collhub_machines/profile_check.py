@@ -291,8 +291,9 @@ def _print_check(context: CommandContext, check: ProfileCheck) -> None:
 def combine_notes(notes: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Combine equal findings on several lines of one file into one, with the number of lines.
 
-    Findings are equal if file, code, cure and, except for numbers, messages are equal. The first
-    one is kept, at its line and in its order; its message gets "(and N more lines)".
+    Findings are equal if file, code and cure are equal, and the messages are equal when every
+    number in them is replaced. The first one is kept, at its line and in its order; its message
+    gets "(and N more lines)".
     """
     groups: dict[tuple[object, ...], list[Diagnostic]] = {}
     for note in notes:

@@ -186,7 +186,8 @@ def _json_variant(document: dict[str, Any]) -> str:
 def close_json(text: str) -> str:
     """Repair a truncated JSON text: cut it after its last complete object or list, and close it.
 
-    A complete document, and a text whose brackets do not match, are returned unchanged.
+    The brackets that are open there are closed. A complete document, a text without a complete
+    object or list inside another, and a text whose brackets do not match are returned unchanged.
     """
     closers: list[str] = []
     end, tail = 0, ""
@@ -250,9 +251,10 @@ def read_program_lines(facts: MeasurementRequest, options: NoOptions) -> Measure
     """Read JSON lines of the program that the writer `nccl` generates.
 
     Each line gives the time of the algorithm (library `PROGRAM_LIBRARY`) and, if it was measured,
-    that of NCCL's own collective. Lines of ranks other than 0 are ignored; lines with wrong results
-    or an unknown collective give a note. The nodes are those of the request, otherwise 1. Raises
-    `InputError` if no point remains.
+    that of NCCL's own collective. Lines of processes whose first rank is not 0 are ignored. Lines
+    that are not `ok` or of an unknown collective, and invalid points, give a note, the former from
+    any process. The nodes are those of the request, otherwise 1. Raises `InputError` if no point
+    remains.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
@@ -315,11 +317,12 @@ def read_mscclpp_tuned(facts: MeasurementRequest, options: NoOptions) -> Measure
 def read_inspector(facts: MeasurementRequest, options: InspectorOptions) -> MeasurementSet:
     """Read JSON lines of the Inspector of NCCL or RCCL: the times of calls on the GPU, in us.
 
-    For all-gather and reduce-scatter the size in the file is that of one rank and is multiplied by
-    the number of ranks. Calls with a sequence number below `options.warmup_calls` are ignored.
-    Sends and receives, calls that were not timed by the GPU, and unknown collectives give a note.
-    Each point has an identifier of its call, by which `merge_calls` combines the ranks of several
-    files. Raises `InputError` if no point remains.
+    The size of a point is that of the full buffer: for all-gather and reduce-scatter, whose size in
+    the file is that of one rank, it is multiplied by the number of ranks. Calls with a sequence
+    number below `options.warmup_calls` are ignored. Sends and receives, calls that were not timed
+    by the GPU, and unknown collectives give a note. The library is NCCL. Each point has an
+    identifier of its call, by which `merge_calls` combines the ranks of several files. Raises
+    `InputError` if no point remains.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)

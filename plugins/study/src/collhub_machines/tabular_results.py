@@ -41,12 +41,13 @@ def _finish(points: list[Measurement], skipped: list[Diagnostic], file: str) -> 
 
 
 def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
-    """Read the output of an OSU latency test of a collective; it needs `--ranks`.
+    """Read the output of an OSU latency test of a collective; its ranks come from the request.
 
     A title line gives library and collective of the rows after it (by default MPI and the
     collective of the request), a header line the columns. Lines that begin with a digit are
-    measurements; unusable ones give a note. Other lines are ignored. Raises the errors of
-    `_osu_point`, and of `_finish` if no point remains.
+    measurements; unusable ones give a note. Other lines are ignored. Raises `InputError` for a
+    bandwidth test, for rows without a header of latencies, if collective or ranks are unknown, and
+    if no point remains.
     """
     lines, file = text_of(facts.source).splitlines(), facts.source.name
     collective, library, header, header_line = facts.collective, "MPI", [""], 1
@@ -118,7 +119,7 @@ def read_sweep(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read the measurements of a tuner sweep (CSV); each row is the time of one forced choice.
 
     The first line names the columns. Empty rows and comments (#) are ignored. Unusable rows give a
-    note. Raises `InputError` for a line that is not CSV, and the errors of `_finish` if no point
+    note. Raises `InputError` for a line that is not CSV, for an empty file, and if no point
     remains.
     """
     file = facts.source.name
@@ -170,8 +171,8 @@ def _sweep_point(
 def read_aiconfigurator(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read `nccl_perf.parquet` of aiconfigurator as measurements of NCCL.
 
-    Raises `InputError` if pyarrow is not installed, if the file is not Parquet, and the errors of
-    `aiconfigurator_points`.
+    The rows are converted as in `aiconfigurator_points`. Raises `InputError` if pyarrow is not
+    installed, if the file is not Parquet, if required columns are missing, and if no point remains.
     """
     file = facts.source.name
     try:

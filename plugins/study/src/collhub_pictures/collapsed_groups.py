@@ -57,8 +57,9 @@ def collapse_groups(topology: Topology, num_expanded: int = 0) -> CollapsedNetwo
 
     The first `num_expanded` groups are not collapsed. The nodes of the result are the single NPUs,
     then the boxes, labelled with name and size, then the switches that belong to no collapsed
-    group, each in the given order. `node_of` maps old to new nodes; `boxes` maps the number of a
-    box to its number of NPUs. Raises `UsageError` (`no-groups`) for a network without groups.
+    group, each in the given order. Links inside a box are dropped, parallel links kept. `node_of`
+    maps old to new nodes: int64; `boxes` maps the number of a box to its number of NPUs. Raises
+    `UsageError` (`no-groups`) for a network without groups.
     """
     if not topology.groups:
         raise UsageError(
@@ -89,9 +90,10 @@ def fold_equal_nodes(network: CollapsedNetwork, *, switches: bool) -> CollapsedN
     """Merge equal boxes (collapsed groups) into one node each, labelled with their number.
 
     With `switches`, equal switches are merged instead of boxes. Nodes are equal if they have the
-    same number of NPUs and the same links (bandwidth, latency, direction) to the same nodes. The
-    merged node has the position of the first of them. In the result, `node_of` maps the nodes of
-    the original network, and `boxes` has the size of a single box.
+    same number of NPUs (boxes) and the same links (bandwidth, latency, direction, number) to the
+    same nodes; so nodes that are linked with each other are not merged. The merged node has the
+    position of the first of them. In the result, `node_of` maps the nodes of the original network,
+    and `boxes` has the NPUs of a single box.
     """
     topology = network.topology
     foldable = range(topology.num_npus, topology.num_nodes) if switches else network.boxes
@@ -132,8 +134,9 @@ def _build_quotient(
 ) -> Topology:
     """Return the network of merged nodes, without links inside a merged node.
 
-    `node_of`: new node of every node. Parallel links are kept separately. Equal labels are made
-    distinct.
+    `node_of`: new node of every node. `num_npus`: number of NPUs, which are the first new nodes.
+    `labels`: one per new node; equal ones are made distinct. Parallel links are kept separately.
+    Dimensions, groups and multicast of the old network are lost.
     """
     source, destination = node_of[topology.source], node_of[topology.destination]
     is_external = source != destination

@@ -404,9 +404,10 @@ def create_size_scale(sizes: Sequence[int], start: float, end: float) -> LogScal
 def create_value_scale(values: Sequence[float], start: float, end: float) -> LogScale:
     """Create a logarithmic axis from pixel `start` to `end` that contains all values.
 
-    It begins and ends at round numbers, which are also its ticks: 1, 2 and 5 times powers of ten if
-    the values span fewer than `_DIVIDED_DECADES` decades, otherwise powers of ten. The values must
-    be positive and not empty.
+    It begins at the largest round number that is not above the smallest value, and ends at the
+    smallest one that is not below the largest value and above the begin. All round numbers in
+    between are ticks: 1, 2 and 5 times powers of ten if the values span fewer than
+    `_DIVIDED_DECADES` decades, otherwise powers of ten. The values must be positive and not empty.
     """
     minimum, maximum = min(values), max(values)
     is_divided = math.log10(maximum / minimum) < _DIVIDED_DECADES
@@ -430,7 +431,8 @@ def _list_round_numbers(minimum: float, maximum: float, factors: Sequence[int]) 
 def place_labels(targets: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
     """Return positions of labels near the ascending `targets`, at least `gap` pixels apart.
 
-    All positions are between `top` and `bottom` if the labels fit. Labels that would overlap form a
+    There is one position per target, in the same order. All are between `top` and `bottom` if the
+    labels fit; otherwise they begin at `top` and exceed `bottom`. Labels that would overlap form a
     block around the mean of their targets, which minimizes the sum of squared displacements (pool
     adjacent violators, as in isotonic regression; linear in the number of labels).
     """

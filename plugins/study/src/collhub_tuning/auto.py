@@ -143,9 +143,11 @@ def synthesize(request: SynthesisRequest, options: AutoOptions) -> SynthesisResu
     """Return the best algorithm of all suitable synthesizers that verification accepts.
 
     Its statistics name the winner, its bounds are the best of all candidates, and warnings of the
-    search precede its own diagnostics. Limits and Ctrl-C end the search, and the best algorithm so
-    far is returned; without any, Ctrl-C is raised. If the last candidates are all rejected or only
-    one exists, it is returned with warnings (see `_select_best`).
+    search precede its own diagnostics. The best is that of the objective and, with `robust=links`,
+    of the failures of links. If a runtime is requested, candidates are first fitted to it. Limits
+    and Ctrl-C end the search, and the best algorithm so far is returned; without any, Ctrl-C is
+    raised. A single candidate is not verified here; if all are rejected, the first one is returned
+    with warnings.
 
     Raises `InputError` if no synthesizer supports the request (`nothing-fits`), if it is too large
     for one and no other one serves it (`too-large`), or if none finishes (`limit-reached`), and
@@ -280,10 +282,10 @@ def _sort_by_worst_failure(
 def _select_best(search: _Search, candidates: Sequence[_Candidate]) -> _Candidate:
     """Return the first candidate that verification accepts; if none is accepted, the first one.
 
-    A partial result cannot be verified and is accepted. A single candidate is returned without
-    verification, because the caller verifies it and this takes most of the time for thousands of
-    NPUs. Each rejected candidate gives a warning: `not-checked` if it is too large, otherwise
-    `wrong-candidate`. There must be a candidate.
+    A partial result (only the steps of some ranks) cannot be verified and is accepted. A single
+    candidate is returned without verification, because the caller verifies it and this takes most
+    of the time for thousands of NPUs. Each rejected candidate adds a warning to `search.warnings`:
+    `not-checked` if it is too large, otherwise `wrong-candidate`. There must be a candidate.
     """
     if len(candidates) == 1:
         return candidates[0]
@@ -451,12 +453,13 @@ def _get_first_message(error: HubError) -> str:
 
 
 def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Search) -> None:
-    """Add the result of one synthesizer to `search.candidates`.
+    """Run one synthesizer, and append its result with its time in ns to `search.candidates`.
 
     If the synthesizer has the option to stay within a time, it gets the best time so far as the
     limit. A complete result is simulated; a simulation that the synthesizer made itself is reused.
-    If the result is partial or the work limit forbids it, the time in the result is used. Raises
-    `HubError` if the synthesizer fails.
+    The time in the result is used if the result is partial (only the steps of some ranks), if the
+    work limit forbids the simulation, or if the simulated time is None or 0. Raises the `HubError`
+    of the synthesizer.
     """
     # Reuses the simulation if the synthesizer has simulated its result itself.
     stopwatch = Stopwatch(request.simulate)
@@ -571,8 +574,9 @@ def _collect_statistics(best: _Candidate, search: _Search) -> dict[str, JsonValu
     """Return the winner, its lead, the number of candidates, and the winner's own statistics.
 
     The lead is over the next candidate that is not faster, in percent of the winner's time; it is
-    missing if there is none. A faster candidate with more messages is mentioned. `interrupted` is
-    present only after Ctrl-C. The winner's own statistics replace entries of the same name.
+    missing if there is none. If the fastest candidate has more messages and less time than the
+    winner, `fewer messages` states this. `interrupted` is present only after Ctrl-C. The winner's
+    own statistics replace entries of the same name. The winner's time must not be 0.
     """
     slower = [
         row for row in search.sort_by_time() if row is not best and row.time_ns >= best.time_ns

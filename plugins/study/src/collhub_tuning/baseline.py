@@ -65,9 +65,10 @@ def models_machines(outcome: ComparisonOutcome) -> bool:
 
 
 def is_within_error(outcome: ComparisonOutcome, baseline: Baseline, gain: float) -> bool:
-    """Return whether a gain is not larger than the held-out errors of both times together.
+    """Return whether a gain is too small to decide which of its two times is faster.
 
-    Then it does not decide which one is faster. An unknown error counts as 0.
+    That is, its absolute value is at most the sum of the held-out error of the simulation and the
+    median error of the baseline. All three are fractions; an unknown error counts as 0.
     """
     simulated_error = held_out_error(outcome.timing) or 0.0
     return abs(gain) <= simulated_error + (baseline.median_error or 0.0)
@@ -297,10 +298,12 @@ def find_default_time(outcome: ComparisonOutcome, size: int) -> DefaultTime | No
 
 
 def find_candidate_bands(outcome: ComparisonOutcome, size: int) -> dict[str, TimeBand]:
-    """Return the time ranges of the algorithms at a size, the shortest time first.
+    """Return the range of time of each algorithm at a size in bytes, by ascending time.
 
-    A measured time of an algorithm replaces its simulated one and has no error. Simulated times
-    have the held-out error of the timing. The result is empty if no algorithm has a time.
+    Only algorithms with a simulated time at this size count. If the time of such an algorithm was
+    measured there too, it replaces the simulated one and has no error. Simulated times have the
+    held-out error of the timing; if that is unknown, the range is 0 to infinity. Equal times keep
+    the order of the measurements. The result is empty if no algorithm has a time.
     """
     error = held_out_error(outcome.timing)
     measured = {} if outcome.measured is None else outcome.measured.algorithms

@@ -50,10 +50,11 @@ algorithms_option = click.option(
 def select_roots(
     kinds: Sequence[str], root: int | None, topology: Topology
 ) -> dict[str, int | None]:
-    """Return the root of each collective, None for collectives without one.
+    """Return the root of each collective by name, None for collectives without one.
 
-    The default root is 0. Raises `UsageError` if the root is not an NPU of the topology, or if a
-    root is given and no collective has one.
+    `root`: the same for all rooted collectives; None means 0. Names keep their order. Raises
+    `UsageError` if no collective has a root but one is given, also 0, or if the root is not below
+    the number of NPUs (a negative one is not checked); `ValueError` for an unknown collective.
     """
     rooted = [kind for kind in kinds if CollectiveKind(kind).traits.is_rooted]
     if root is not None and not rooted:
@@ -66,10 +67,11 @@ def select_roots(
 def select_algorithms(names: Sequence[str], registry: Registry) -> list[ComparedAlgorithm]:
     """Return the named synthesizers and files; by default the synthesizers for general use.
 
-    The default omits synthesizers that are used only by name, and the portfolio, because it returns
-    the result of another synthesizer. Repeated names count once. A name is a synthesizer (except
-    the portfolio) if there is one with this name, otherwise a file. Raises `HubError` for names
-    that are neither, and `UsageError` if there is nothing to compare.
+    The default omits synthesizers that are used only by name, and the portfolio (it returns the
+    result of another synthesizer). Repeated names count once. A name is a synthesizer if there is
+    one with this name, otherwise a file; for the portfolio's name a file takes precedence. Raises
+    the `HubError` of the registry for a name that is neither, and `UsageError` if there is nothing
+    to compare.
     """
     from collhub_tuning.auto import NAME as PORTFOLIO
     from collhub_tuning.questions import ComparedAlgorithm
@@ -160,11 +162,13 @@ def comparison_options(function: Function) -> Function:
 def choose_comparison_timing(
     context: CommandContext, arguments: Mapping[str, Any], topology: Topology
 ) -> TimingSource:
-    """Return the timing of a comparison: machine, backend or nominal links.
+    """Return the timing of a comparison: that of a machine, or of a simulator with nominal links.
 
-    By default it is the known machine of the network, unless links are varied. On a machine, every
-    algorithm is tried with all protocols and numbers of instances. Raises `UsageError` for a
-    machine together with varied links. `arguments`: values of the command's options.
+    It is chosen by `choose_timing`, whose `HubError`s escape: by default the known machine of the
+    network; but if links are varied (`ranges`, `failures`, `slow_links` in `arguments`), nominal
+    links. On a machine, every algorithm is tried with all protocols and numbers of instances.
+    `arguments`: values of the command's options by parameter name. Raises `UsageError` for varied
+    links together with `--machine`, unless that is `none`.
     """
     from hub_core import choose_timing
 
@@ -194,11 +198,13 @@ def get_side(name: str) -> str:
 def assign_options(
     context: CommandContext, arguments: Mapping[str, Any], further: Mapping[str, Sequence[Option]]
 ) -> OptionsBySide:
-    """Assign the options `-O` to the engine, the readers of `--measured` and the `further` sides.
+    """Return the options by side: the engine, the readers of measurements, and the `further` sides.
 
-    `--scheduler` becomes an option of the engine. The side `READERS` has the options that any
-    reader of measurements declares, if there are measured files. Raises `UsageError` for an option
-    that no side declares, and for `--scheduler` if the engine does not have it.
+    They come from `-O` (`arguments["assignments"]`) and `--scheduler`, which becomes an option of
+    the engine. The side `READERS` accepts the options that any reader of measurements declares; of
+    equal names, the first reader counts. Without measured files it accepts none. Raises
+    `UsageError` for an option that no side declares, and for `--scheduler` if the engine does not
+    have it.
     """
     name = arguments["engine"]
     declared = context.options_of(Engine, name)

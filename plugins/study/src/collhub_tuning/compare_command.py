@@ -184,10 +184,10 @@ def compare(
 
 
 def _print_baseline(context: CommandContext, outcome: ComparisonOutcome) -> None:
-    """Print NCCL's own choice and its time at each size, if the machine is known.
+    """Print an empty line, then a table of NCCL's own choice and its time at each size.
 
-    Without rows there is no table. A note explains why there are no gains if the timing does not
-    model machines.
+    Nothing is printed if no time of NCCL is known at any size. If the timing does not model
+    machines, a note explains why there are no gains.
     """
     from collhub_tuning import baseline
 
@@ -203,8 +203,9 @@ def _print_baseline(context: CommandContext, outcome: ComparisonOutcome) -> None
 def _require_collective(arguments: dict[str, Any]) -> None:
     """Check the options of a comparison of a collective, and store its topology.
 
-    Raises `UsageError` if collective, topology or size is missing, and for several topologies or
-    `--baseline`, which are for jobs. `arguments["topology_text"]` becomes the single topology.
+    `arguments["topology_text"]` is set to the only topology. Raises `click.UsageError` if
+    collective, topology or sizes are missing, and the hub's `UsageError` for several topologies or
+    for `--baseline`, which are only for jobs.
     """
     needed = {"--collective": "kind", "--topology": "topology_texts", "--size": "sizes_text"}
     for option, name in needed.items():
@@ -235,13 +236,13 @@ def _compare_job(
 ) -> int:
     """Compare candidates and networks for the job `arguments["job"]`, and print the result.
 
-    The networks are those of `--topology`, each followed by its variations (bandwidth, latency,
-    failed links). Prints JSON with `as_json`, otherwise a table; then notes and failures; and
-    writes a page to `view_out`, if given.
+    The networks are all of `--topology`, then the variations (bandwidth, latency, failed links) of
+    each. Prints JSON with `as_json`, otherwise a table; then notes and failures. If `view_out` is
+    given and a candidate has a time, writes a page to it.
 
     Returns `ExitCode.INVALID` if no candidate has a time, otherwise `DONE`. Raises `UsageError` for
-    an option that is only for collectives, such as `--measured`, a machine or an output, and for
-    variations without a network.
+    an option that is only for collectives, such as `--measured`, a machine or an output (`outputs`
+    that are not None), and for variations without a network; `HubError` of `compare_job`.
     """
     from collhub_tuning import job_comparison as report
     from hub_core import TimingSource
@@ -268,10 +269,11 @@ def _compare_job(
 def _create_networks_of_job(
     context: CommandContext, arguments: dict[str, Any], outputs: dict[str, str | None]
 ) -> list[Topology]:
-    """Return the networks of `--topology`, followed by the variations of each.
+    """Return all networks of `--topology`, then the variations of the first, the second, ...
 
-    Raises `UsageError` for options that are only for collectives, for `outputs` that are not None,
-    and for variations without a network.
+    A variation is named `NETWORK VARIATION`. The list is empty without `--topology`. Raises
+    `UsageError` for options that are only for collectives, for the first of `outputs` (value by
+    option) that is not None, and for variations without a network.
     """
     used_options = {option: arguments[name] for option, name in _NOT_OF_JOBS.items()} | outputs
     used_options["--measured"] = arguments["measured_files"] or None
@@ -301,9 +303,12 @@ def _compare_seeds(
 ) -> int:
     """Compare for every seed of `--seeds`, and print the range of times of all candidates.
 
+    Prints JSON with `as_json`, otherwise a table of the candidates that have a time; then one line
+    per distinct failure, with its seeds unless it occurred for all of them.
+
     Returns `ExitCode.INVALID` if no candidate has a time, otherwise `DONE`. Raises `UsageError` for
-    `outputs` that are not None, and, for a collective, for variations of the network and measured
-    files.
+    `outputs` that are not None, for invalid seeds, for a job or counts that do not depend on the
+    seed, and, for a collective, for variations of the network and measured files.
     """
     from collhub_tuning import seed_bands as bands
 

@@ -299,10 +299,11 @@ def _format_row(outcome: ComparisonOutcome, size: int) -> list[str]:
 
 
 def _format_lead(ranking: Sequence[Measurement]) -> str:
-    """Return by how much the next algorithm is slower than the winner: `12.3 % (ring)`.
+    """Return by how much the next algorithm is slower than the winner, such as `12.3 % (ring)`.
 
-    Faster algorithms, which have more messages, do not count. The text is empty if there is no
-    other algorithm. Times of 0 count as 1 ns.
+    `ranking`: the winner, then by ascending time; must not be empty. The next algorithm is the
+    first one that is not faster than the winner (faster ones have more messages). "" if there is
+    none. Times of 0 count as 1 ns.
     """
     first = ranking[0].time_ns or 1
     slower = [one for one in ranking[1:] if (one.time_ns or 1) >= first]

@@ -74,7 +74,7 @@ class JobComparison:
     def speedup(self, measurement: JobMeasurement) -> float | None:
         """Return the baseline's time divided by the measurement's time: above 1 if it is faster.
 
-        None if either time is missing.
+        None if either time is missing, or if the time of the measurement is 0.
         """
         if self.baseline.time_ns is None or not measurement.time_ns:
             return None
@@ -82,7 +82,10 @@ class JobComparison:
 
     @property
     def fastest(self) -> JobMeasurement | None:
-        """Return the first measurement with the shortest time; None if none has a time."""
+        """Return the measurement with the shortest time, of equal ones the first.
+
+        Measurements that failed (time None) do not count; None if all failed.
+        """
         timed = [
             measurement for measurement in self.measurements if measurement.time_ns is not None
         ]
@@ -99,12 +102,13 @@ def compare_job(
 ) -> JobComparison:
     """Simulate the job of `source` with all candidates on all networks.
 
-    `topologies`: if empty, the network that the job declares is used. `candidates`: `native`, a
-    synthesizer or file for all collectives that have algorithms, or rules joined by `;`; by default
-    `native`. `baseline`: a candidate, by default the first one; its measurement on the first
-    network is the baseline. `arguments`: values of `comparison_options`. Raises `HubError` for an
-    unreadable job or network and an invalid option; a candidate that fails gives a measurement with
-    the reason.
+    `topologies`: if empty, the network that the job declares. `candidates`: `native`, a synthesizer
+    or file for all collectives that have algorithms, or rules joined by `;`; repeated ones count
+    once, and none means `native`. `baseline`: a candidate, inserted first if it is not among them;
+    None means the first one. Its measurement on the first network is the baseline. `arguments`:
+    values of `comparison_options`. Measurements are by network, then candidate. A candidate that
+    fails gives a measurement with the reason; `HubError` is raised for an unreadable job or network
+    and an invalid option.
     """
     opened = context.open_input(source)
     backend = arguments["backend"]
@@ -247,9 +251,10 @@ def _create_rules(workload: Workload, name: str) -> Iterator[str]:
 
 
 def _is_rule(text: str) -> bool:
-    """Return whether a text is a rule, which begins with a kind of collective or `*`.
+    """Return whether a text is a rule: it has `=`, and begins with a kind of collective or `*`.
 
-    An `=` does not suffice, because options of a synthesizer contain it too.
+    The kind is the text before the first `=`, `@` or `/`. An `=` alone does not suffice, because
+    options of a synthesizer contain it too.
     """
     kind = text.partition("=")[0].partition("@")[0].partition("/")[0]
     return "=" in text and kind in {"*", *map(str, STANDARD_KINDS), *map(str, UNEVEN_KINDS)}

@@ -76,14 +76,15 @@ def measured(
     registry: Registry | None = None,
     budget: SearchBudget | None = None,
 ) -> list[Measurement]:
-    """Measure the algorithm at every size of the question.
+    """Return the measurements of one algorithm, one per size in the order of the question's sizes.
 
     `network`: used instead of the network that the question names. `algorithm`: result of
     `read_file`, for files that this process cannot read. `registry`: plugins of the run, by default
-    `run_registry()`. `budget`: limits of the search; the first measurement lists what they cut. The
-    function may be executed in another process.
+    `run_registry()`. `budget`: limits of the search; the first measurement lists what they cut.
 
-    A size whose algorithm cannot be created, is wrong or never finishes gives a failed measurement.
+    A size whose algorithm cannot be created, is wrong or never finishes gives a failed measurement;
+    a file that does not answer the question gives one for every size. Raises `HubError` if the
+    network cannot be read. May be executed in another process.
     """
     budget = budget or SearchBudget()
     registry = registry or run_registry()
@@ -375,9 +376,11 @@ def _create_measurement(
 ) -> Measurement:
     """Create the measurement of an algorithm with the time `time_ns`.
 
-    None means that a rank never finishes, which becomes the failure. The time in ps and the variant
-    (instances, pieces, protocol) are added. `made_for`: size for which the algorithm was created,
-    None for a file. Raises `HubError` if the exact time cannot be determined.
+    None means that a rank never finishes; this becomes the failure. The time in ps, its slack, and
+    the variant (instances, pieces, protocol) with which the algorithm was last timed are added.
+    Messages are those of the steps times instances times pieces. `made_for`: size in bytes for
+    which the algorithm was created, None for a file. Raises `HubError` if the exact time cannot be
+    determined.
     """
     exact = simulations.exact(algorithm, size, time_ns)
     instances, pieces, protocol = simulations.variant(algorithm)

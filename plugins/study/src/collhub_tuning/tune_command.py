@@ -228,10 +228,10 @@ def _write_page(
 
 
 def _print_baseline(context: CommandContext, outcome: TuningOutcome) -> None:
-    """Print NCCL's own choice and its time in each window, if the machine is known.
+    """Print an empty line, then a table of NCCL's own choice and its time in each window of sizes.
 
-    Without rows there is no table. A note explains why there are no gains if the timing does not
-    model machines.
+    Nothing is printed if no time of NCCL is known in any window. If the timing of the first
+    collective does not model machines, a note explains why there are no gains.
     """
     from collhub_tuning import baseline
 

@@ -65,7 +65,8 @@ def create_variations(
     `ranges`: such as `bandwidth=10GB/s..100GB/s`; each value is twice the previous one, both limits
     are included. `failures`: links that fail together, such as `3-4` (both directions) or
     `3->4,5-6`. `slow_links`: links that have a fraction of their bandwidth together, such as
-    `3-4=0.5,5-6=0.25`. Repeated ones count once. Raises `UsageError` for other texts, and for
+    `3-4=0.5,5-6=0.25`. Each changes the original network alone. The order is that of these three;
+    of equal names one remains. Raises `UsageError` for other texts and unknown links, and for
     failures that disconnect the network.
     """
     variants = [variant for text in ranges for variant in _create_from_range(topology, text)]
@@ -364,11 +365,13 @@ def evaluate_failures(
 ) -> FailureTimes:
     """Simulate an algorithm without each link of the network, with blocked messages rerouted.
 
-    Of failures that are equal by a symmetry of the network, which also keeps the bytes and messages
-    of the algorithm on every link, only the first is simulated. Failures that separate NPUs are
-    only counted. Failures of unused links have `time_ns`, the time on the complete network. The
-    result has the worst time and its link. The evaluation ends, incomplete, after a time above
-    `limit_ns`, if given. Raises `HubError` if the algorithm cannot be rerouted or simulated.
+    Returns the worst time in ns and its link, starting with `time_ns`, the time on the complete
+    network (link ""). Of failures that are equal by a symmetry of the network, which also keeps the
+    bytes and messages of the algorithm on every link, only the first is simulated. Failures that
+    separate NPUs are only counted; those of unused links are skipped, as they have `time_ns`. A
+    failure whose simulation never finishes does not count. Ends, incomplete, once the worst time
+    exceeds `limit_ns`, if given. Raises `HubError` if the algorithm cannot be rerouted or
+    simulated.
     """
     topology, size = request.topology, request.collective_bytes
     messages = MessageRoutes.of(algorithm, topology)
