@@ -89,7 +89,8 @@ class LinkNetwork:
     def of(cls, topology: Topology) -> LinkNetwork:
         """Group the links of a topology by destination, then by source.
 
-        Of parallel links between two nodes only the first is kept.
+        Of parallel links between two nodes only the first is kept. `row` of the result has the row
+        of each kept link in the topology; all other arrays are indexed by kept links.
         """
         nodes = topology.num_nodes
         key = topology.destination * nodes + topology.source
@@ -288,10 +289,11 @@ def unwind_switches(topology: Topology, degree: int = 0) -> Topology:
     """Return the topology with every switch replaced by links between its neighbours.
 
     A switch with an in-link from u of bandwidth a and an out-link to v of bandwidth b is replaced
-    by links u -> v of bandwidth min(a, b) / degree and the sum of both latencies, from every u to
-    the `degree` (0: all) neighbours v that follow it in the order of their numbers. This is the
-    switch unwinding of TACOS (Won et al., MICRO 2024). Switches are processed in order. Parallel
-    links that result are combined: their bandwidths are added, and the latency is the maximum.
+    by links u -> v of bandwidth min(a, b) / k and the sum of both latencies, from every u to the k
+    neighbours v that follow it cyclically in the order of their numbers: at most `degree` of them
+    (0: all). This is the switch unwinding of TACOS (Won et al., MICRO 2024). Switches are processed
+    in order. Parallel links are then combined: their bandwidths are added, and the latency is the
+    maximum. Groups are kept, dimensions are not.
 
     An algorithm for the result must be evaluated on the result; the caller asserts that the links
     exist or that the switch emulates them. Raises `UsageError` (`option-range`) for a negative

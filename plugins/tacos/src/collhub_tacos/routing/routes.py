@@ -70,7 +70,12 @@ class RoutePlan(ColumnTable):
         return max(self.max_load_ps(times), int(last.max(initial=0)))
 
     def sort_by(self, key: Int64Array) -> RoutePlan:
-        """Return the plan sorted by a key (stable); parents must not have larger keys."""
+        """Return a copy of the plan with its transfers in the order of a key.
+
+        `key`: int64, one value per transfer; equal ones keep their order. Parents are renumbered. A
+        parent (the transfer that brings the chunk) must not have a larger key than its children, so
+        that it still precedes them; this is not checked.
+        """
         order = np.argsort(key, kind="stable")
         # A parent of -1 selects the last entry, which is -1.
         new_row = np.append(inverse(order), -1)

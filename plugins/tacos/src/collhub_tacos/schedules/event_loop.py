@@ -182,9 +182,10 @@ def _arrive(
 ) -> None:
     """Forward a message to the next link of its path or, at the end of the path, complete it.
 
-    A completed message gets the current time as finish time. The first link of its path may then
-    send again, if its window was full. Every transfer that waited only for this one becomes ready,
-    in the order of the children.
+    A completed message gets the current time as finish time, and increases the number of finished
+    messages. The first link of its path may then send again, if its window (limit of messages in
+    flight) was full. Every transfer that waited only for this one becomes available to its first
+    link, in the order of the children. Changes `jobs`, `queues` and `events`.
     """
     arc = jobs.arc[transfer]
     jobs.hop[transfer] += 1

@@ -255,7 +255,11 @@ def choose_identifier_type(num_chunks: int) -> type[np.uint16] | type[np.uint32]
 
 
 def set_chunk_bits(node: Int64Array, chunk: Int64Array, shape: tuple[int, int]) -> ChunkBits:
-    """Return bits that are set for the given (node, chunk) pairs; `shape`: nodes and chunks."""
+    """Return bits that are set for the given (node, chunk) pairs: uint64[nodes, words].
+
+    `node`, `chunk`: int64, equally long; pairs may occur repeatedly. `shape`: (nodes, chunks).
+    There are chunks / 64 words, rounded up; chunk x is bit x % 64 of word x // 64.
+    """
     num_nodes, num_chunks = shape
     bits = np.zeros((num_nodes, -(-num_chunks // 64)), np.uint64)
     bit = np.uint64(1) << (chunk & 63).astype(np.uint64)
@@ -372,7 +376,10 @@ class ArrivalLog:
         return np.concatenate(step), np.concatenate(link), np.concatenate(chunk)
 
     def _find_transfers_of_links(self, first: int, end: int) -> tuple[Int64Array, Int64Array]:
-        """Return step and link of all transfers on links `first..end-1`, in order of steps."""
+        """Return (steps, links) of all transfers on links `first..end-1`: two int64 arrays.
+
+        They are ordered by step, then by link. There is one entry per set bit of `carried`.
+        """
         link = np.arange(first, end)
         # Unpack only the columns of these links.
         bit = (link & 7).astype(np.uint8)

@@ -346,7 +346,11 @@ def _check_needed(
 
 
 def _find(ordered: Int64Array, keys: Int64Array) -> tuple[Int64Array, BoolArray]:
-    """Return (index of each key in sorted keys, whether it exists); indices are valid or 0."""
+    """Return the index of each key in sorted keys, and whether it exists there: int64, bool.
+
+    The index is that of the first equal key. For a missing key it is that of the next larger one,
+    or the last index; 0 if `ordered` is empty.
+    """
     last = max(len(ordered) - 1, 0)
     index = np.minimum(np.searchsorted(ordered, keys), last)
     # An empty array must not be indexed.

@@ -332,10 +332,11 @@ def _find_redundant_counts(
 ) -> Iterator[int]:
     """Yield the indices of chunk counts to skip, after both counts of one pair were tried.
 
-    A pair consists of a multiple of the number of other NPUs and a power of two that are nearly
-    equal. Usually one of the two kinds is always faster, so only the faster kind of each later pair
-    is tried. `index`: index of the second count of the pair. Yields nothing if the last two counts
-    are no such pair or have no time.
+    A pair consists of two neighbours in `ladder` that differ by less than the factor
+    `_PAIR_FACTOR`: a multiple of the number of other NPUs, and a power of two. Usually one of the
+    two kinds is always faster, so of each later pair the kind that was slower here is skipped; of
+    equal times, the first count. `index`: index of the second count of the pair. Yields nothing if
+    the last two counts are no such pair or have no time.
     """
     first, second = ladder[max(0, index - 1)], ladder[index]
     first_ps, second_ps = prospects.minimum_ps(first), prospects.minimum_ps(second)
