@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from hub_core.model import Diagnostic, InputError, Location
+from hub_core.model import Diagnostic, InputError
 from hub_core.plugin_api import ServedCalls, Source, SourcePart
 
 PartReader = Callable[[SourcePart], Sequence[ServedCalls]]
@@ -30,6 +31,6 @@ def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[Served
             calls += reader(part)
         except InputError as error:
             first = error.diagnostics[0]
-            location = Location(part.name)
+            location = replace(first.location, file=part.name)
             source.report(Diagnostic(first.code, first.message, location=location, cure=first.cure))
     return calls

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from collhub_mpi.plugin import RulesOptions
 from collhub_mpi.tuned import read_files
-from hub_core.model import CollectiveKind, InputError, parse_whole
+from hub_core.model import CollectiveKind, InputError, Location, parse_whole
 from hub_core.plugin_api import (
     Artifact,
     SelectedCollective,
@@ -251,13 +251,17 @@ def read(source: Source) -> Sequence[ServedCalls]:
 
 
 class _Numbers:
-    """The integers of a classic file in sequence, without comments."""
+    """The integers of a classic file in sequence, without comments.
+
+    `location`: the line of the last number that was read, or of the word in its place.
+    """
 
     def __init__(self, text: str) -> None:
         lines = [line.partition("#")[0] for line in text.splitlines()]
-        self._words = [word for line in lines for word in line.split()]
+        self._words = [(word, at) for at, line in enumerate(lines, 1) for word in line.split()]
         self._place = 0
-        self.has_requests = self._words[:1] == [_VERSION_2]
+        self.location = Location(line=1)
+        self.has_requests = [word for word, _ in self._words[:1]] == [_VERSION_2]
         if self.has_requests:
             self._place = 1
 
@@ -267,11 +271,15 @@ class _Numbers:
         Raises `InputError` (`not-a-rule`) at the end or for another word; the message contains the
         word and `expected`.
         """
-        word = self._words[self._place] if self._place < len(self._words) else "the end"
+        if self.is_at_end:
+            message = f"the file ends where {expected} is expected"
+            raise InputError(message, location=self.location, code="not-a-rule")
+        word, line = self._words[self._place]
+        self.location = Location(line=line)
         number = parse_whole(word, (1 << 63) - 1)
         if number is None:
             message = f"{word!r:.40} where {expected} is expected"
-            raise InputError(message, code="not-a-rule")
+            raise InputError(message, location=self.location, code="not-a-rule")
         self._place += 1
         return number
 
@@ -292,13 +300,16 @@ def _read_classic(part: SourcePart) -> list[ServedCalls]:
     for _ in range(numbers.next("the number of collectives")):
         kind = _KIND_OF_NUMBER.get(numbers.next("a collective"))
         if kind is None:
-            raise InputError("a collective that the hub does not write", code="unknown-collective")
+            message = "a collective that the hub does not write"
+            raise InputError(message, location=numbers.location, code="unknown-collective")
         if numbers.next("the number of sets") != 1 or numbers.next("the communicator size") != 0:
             # The meaning of a set's communicator size differs between versions.
-            raise InputError(f"{kind}: not exactly one set, for size 0", code="communicator-size")
+            message = f"{kind}: not exactly one set, for size 0"
+            raise InputError(message, location=numbers.location, code="communicator-size")
         calls += _read_collective(kind, numbers)
     if not numbers.is_at_end:
-        raise InputError("more follows than is announced", code="not-a-rule")
+        message = "more follows than is announced"
+        raise InputError(message, location=numbers.location, code="not-a-rule")
     return calls
 
 
@@ -319,7 +330,8 @@ def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[Served
         rules.append((first, number, segment))
     starts = [first for first, _, _ in rules]
     if starts[:1] != [0] or any(size >= next_size for size, next_size in pairwise(starts)):
-        raise InputError(f"{kind}: sizes do not ascend from 0", code="not-ascending")
+        message = f"{kind}: sizes do not ascend from 0"
+        raise InputError(message, location=numbers.location, code="not-ascending")
     ends = [*(start - 1 for start in starts[1:]), None]
     for (first, number, segment), last in zip(rules, ends, strict=True):
         by = _describe_algorithm(get_algorithm_name(kind, number), segment)

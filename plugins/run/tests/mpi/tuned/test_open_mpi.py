@@ -131,9 +131,9 @@ def test_one_mode_serves_both() -> None:
         ("8192 4", "0 4", "all-reduce: sizes do not ascend from 0"),
         ("0 3 0 0", "1 3 0 0", "all-reduce: sizes do not ascend from 0"),
         ("0 # communicators", "16 # communicators", "not exactly one set, for size 0"),
-        ("2 # collectives", "3 # collectives", "'the end' where a collective is expected"),
+        ("2 # collectives", "3 # collectives", "the file ends where a collective is expected"),
         ("2 # collectives", "1 # collectives", "more follows than is announced"),
-        ("8192 4 0 0", "8192 ring 0 0", "'ring' where an algorithm is expected"),
+        ("8192 4 0 0", "8192 ring 0 0", ".conf:13: 'ring' where an algorithm is expected"),
         ("8192 4 0 0", "1" * 5000 + " 4 0 0", "11 where"),
         ("2 # allreduce", "99 # allreduce", "a collective that the hub does not write"),
     ],
@@ -142,7 +142,7 @@ def test_rules_that_open_mpi_misreads_serve_nothing(old: str, new: str, reason: 
     assert old in CLASSIC
     served, found = _read(CLASSIC.replace(old, new, 1))
     assert served == []
-    assert [reason in one and one.startswith("tuned_rules.conf: ") for one in found] == [True]
+    assert [reason in one and one.startswith("tuned_rules.conf:") for one in found] == [True]
 
 
 def test_requests_of_version_2_are_passed_over() -> None:
