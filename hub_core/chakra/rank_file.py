@@ -174,7 +174,11 @@ def _check_magic(name: str, content: bytes) -> None:
     # Only the first character is decisive, because the length of a record may be a printable byte.
     if is_text and content.lstrip()[:1] in (b"<", b"{", b"["):
         message = "a text file (XML or JSON), not an execution trace"
-        raise TraceError(message, name, code="not-a-trace", byte=0)
+        cure = (
+            "give a binary trace, or JSON as chakra_jsonizer writes it: the metadata, then one "
+            "object per node"
+        )
+        raise TraceError(message, name, code="not-a-trace", byte=0, cure=cure)
 
 
 def _decode_record_0(body: bytes, offset: int) -> Metadata:

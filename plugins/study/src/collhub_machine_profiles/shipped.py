@@ -74,7 +74,8 @@ def profile_of_text(text: str) -> MachineProfile | None:
     from collhub_machine_profiles.machine_profile import parse_profile
 
     if text.lstrip().startswith("{"):
-        return parse_profile(text.encode(), "profile")
+        # An option has the content of its file, not the name.
+        return parse_profile(text.encode(), "option machine")
     return shipped_profile(text) if text in shipped_names() else None
 
 

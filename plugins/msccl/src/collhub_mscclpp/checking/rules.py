@@ -13,6 +13,7 @@ from collhub_mscclpp.checking.report import PlanFindings
 from collhub_mscclpp.plan_records import (
     BUFFER_TYPES,
     CHANNEL_TYPES,
+    OPERATIONS,
     Plan,
     Role,
     Scope,
@@ -20,6 +21,7 @@ from collhub_mscclpp.plan_records import (
 )
 from collhub_mscclpp.plugin import MAX_BLOCK_OPERATIONS
 from hub_core.model import Buffer, format_ranks
+from hub_core.model.diagnostics import closest
 
 _PORT = CHANNEL_TYPES.index("port")
 # The DSL writes it for a sum through the switch that it could not fuse.
@@ -115,7 +117,8 @@ def check_operations(plan: Plan, findings: PlanFindings) -> bool:
     """
     for row, name in plan.unknown_names.items():
         message = f"the executor has no operation {name!r}"
-        cure = _CURES_OF_NAMES.get(name, "see the README for those it has")
+        known = closest(name, OPERATIONS) or f"it has {', '.join(OPERATIONS)}"
+        cure = _CURES_OF_NAMES.get(name, known)
         findings.refuse_at("unknown-operation", row, message, cure)
     is_whole = not plan.unknown_names
     is_whole &= _check_sizes(plan, findings)

@@ -187,6 +187,18 @@ def test_what_the_executor_cannot_load_is_refused(ops: list[Json], code: str) ->
 
 
 @pytest.mark.parametrize(
+    ("name", "cure"), [("putt", "did you mean 'put'?"), ("xyz", "it has nop,")]
+)
+def test_an_unknown_operation_gets_the_closest_or_all(name: str, cure: str) -> None:
+    (finding,) = [
+        one
+        for one in checked(fragment({"name": name})).diagnostics
+        if one.code == "unknown-operation"
+    ]
+    assert finding.cure.startswith(cure)
+
+
+@pytest.mark.parametrize(
     ("ops", "code"),
     [
         ([{"name": "barrier", "barrier_id": 0, "num_threadblocks": 2}], "barrier-blocks"),
