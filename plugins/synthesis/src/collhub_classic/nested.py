@@ -5,7 +5,8 @@ opposite order, and an all-reduce does both (Thakur, Rabenseifner, Gropp 2005, f
 size). Levels are groups with exchanges of all pairs, or the rings of a torus, whose dimensions are
 used at the same time by different parts of the data. Every rank sends (n-1)/n of the vector per
 phase, and for one part only the sum of the level sizes messages instead of n. A broadcast uses
-several trees at once. The steps are built as columns, so that ten thousand ranks take seconds.
+several trees at once. An all-to-all on a torus moves the data along one dimension after another
+(`torus_exchange`). The steps are built as columns, so that ten thousand ranks take seconds.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from collhub_classic.nested_shapes import (
 )
 from collhub_classic.nested_steps import build_nested_steps
 from collhub_classic.plugin import NestedOptions
+from collhub_classic.torus_exchange import build_torus_exchange, estimate_torus_exchange_s
 from hub_core import installed_version
 from hub_core.columns import Int64Array
 from hub_core.model import (
@@ -75,14 +77,15 @@ def synthesize(request: SynthesisRequest, options: NestedOptions) -> SynthesisRe
     """Synthesize a collective of all NPUs that works on one level of the network after another.
 
     The levels are those of the network, or the option `sizes`. Supports all-gather, reduce-scatter,
-    all-reduce and broadcast (on trees). Candidates with more and more chunks are simulated until
-    one is not faster than the best before; the best is returned with its time in ns, a lower bound,
-    and statistics (sizes of the levels, closest first, chunks, cost). Without a simulated time
-    (None or 0) an estimate is used. Ctrl-C ends the search with the best so far, or is passed on if
-    there is none.
+    all-reduce, broadcast (on trees), and on tori all-to-all, with a single candidate. Candidates
+    with more and more chunks are simulated until one is not faster than the best before; the best
+    is returned with its time in ns, a lower bound, and statistics (sizes of the levels, closest
+    first, chunks, cost). Without a simulated time (None or 0) an estimate is used. Ctrl-C ends the
+    search with the best so far, or is passed on if there is none.
 
-    Raises `InputError` for other collectives (`collective-unsupported`) and unless the ranks are
-    all NPUs in order (`subset-unsupported`). Raises `UsageError` for a single rank (`one-rank`),
+    Raises `InputError` for other collectives (`collective-unsupported`), unless the ranks are all
+    NPUs in order (`subset-unsupported`), and for an all-to-all on other networks (`not-a-torus`) or
+    of too many ranks (`too-large`). Raises `UsageError` for a single rank (`one-rank`),
     sizes that do not multiply to the number of ranks (`option-range`), and units below one byte
     (`size-too-small`).
     """
@@ -102,7 +105,9 @@ def synthesize(request: SynthesisRequest, options: NestedOptions) -> SynthesisRe
         )
     best: tuple[int, Algorithm, dict[str, JsonValue]] | None = None
     trees = _find_trees(request, options)
-    if trees is None:
+    if kind is CollectiveKind.ALL_TO_ALL:
+        candidates = iter([_build_exchange(request, options)])
+    elif trees is None:
         candidates = _generate_nested(request, options)
     else:
         candidates = _generate_broadcasts(request, options, trees)
@@ -140,6 +145,7 @@ NESTED_KINDS = (
     CollectiveKind.REDUCE_SCATTER,
     CollectiveKind.ALL_REDUCE,
     CollectiveKind.BROADCAST,
+    CollectiveKind.ALL_TO_ALL,
 )
 _Candidate = tuple[Collective, StepTable, int, dict[str, JsonValue]]
 
@@ -193,6 +199,55 @@ def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Itera
             f"{'one port' if ports == 1 else 'many ports'}",
         }
         yield collective, build_nested_steps(candidate, kind), scratch_units, statistics
+
+
+def _build_exchange(request: SynthesisRequest, options: NestedOptions) -> _Candidate:
+    """Build the all-to-all of `build_torus_exchange`, as (collective, steps, SCRATCH, statistics).
+
+    It is out of place only. Raises the errors of `_find_exchange_rings`, `InputError` (`too-large`)
+    for too many ranks, `UsageError` (`size-too-small`) for units below one byte, and the error of
+    the request's unit limits if they do not allow the number of units.
+    """
+    sizes = _find_exchange_rings(request, options)
+    exchange = build_torus_exchange(sizes)
+    units = request.collective.num_ranks * exchange.units_per_pair
+    if request.collective_bytes < units:
+        raise UsageError(
+            f"{request.collective_bytes} bytes cannot be cut in {units} parts",
+            cure="choose a larger size",
+            code="size-too-small",
+        )
+    if request.units is not None and not request.units.allows(units):
+        raise request.units.build_error(units)
+    collective = replace(request.collective, unit_count=units, in_place=False, out_of_place=True)
+    statistics: dict[str, JsonValue] = {
+        "sizes": "x".join(map(str, sizes)),
+        "rounds": sum(size // 2 for size in sizes),
+    }
+    return collective, exchange.steps, exchange.scratch_units, statistics
+
+
+def _find_exchange_rings(request: SynthesisRequest, options: NestedOptions) -> list[int]:
+    """Return the sizes of the dimensions of a torus for an all-to-all.
+
+    Raises `InputError` (`not-a-torus`) for other networks, and `UsageError` (`option-range`) for an
+    option `sizes` with other sizes, and for an option `chunks` above 1.
+    """
+    rings = find_rings(request.topology)
+    if not rings:
+        raise InputError(
+            f"nested has an all-to-all only for tori, not for {request.topology.name}",
+            cure="use pairwise",
+            code="not-a-torus",
+        )
+    if choose_levels(request.topology, options.sizes) != rings or options.chunks > 1:
+        raise UsageError(
+            f"option {'chunks' if options.chunks > 1 else 'sizes'}: the all-to-all of nested uses "
+            f"the dimensions {'x'.join(map(str, rings))} and one chunk",
+            cure="leave out the option",
+            code="option-range",
+        )
+    return rings
 
 
 def _generate_broadcasts(
@@ -278,8 +333,9 @@ def estimate(request: SynthesisRequest, options: NestedOptions) -> int:
 
     It is the cost in the statistics for one chunk. For a broadcast it is the depth times the
     latency plus the time of the data of one tree. Latency and time per byte are those of a torus's
-    slowest dimension, else the means of the routes from the first rank. Raises `UsageError` as
-    `synthesize` does for the option `sizes`.
+    slowest dimension, else the means of the routes from the first rank. For an all-to-all it is
+    `estimate_torus_exchange_s`. Raises `UsageError` as `synthesize` does for the options, and
+    `InputError` (`not-a-torus`) for an all-to-all on other networks.
     """
     return _estimate_ns(request, options, _find_trees(request, options))
 
@@ -292,10 +348,14 @@ def _estimate_ns(
     alpha and beta are the latency and time per byte of `_find_link`, m the bytes. A broadcast on
     `trees` takes depth * alpha + m / trees * beta. Without `trees` (None), each phase takes the
     latencies of `_compute_cost` plus (n - 1) / n * m beta / links; an all-reduce has two phases.
-    Raises `UsageError` as `choose_shape`.
+    An all-to-all takes `estimate_torus_exchange_s`. Raises `UsageError` as `choose_shape`, and the
+    errors of `_find_exchange_rings`.
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     size = request.collective_bytes
+    if kind is CollectiveKind.ALL_TO_ALL:
+        sizes = _find_exchange_rings(request, options)
+        return max(1, ceil(estimate_torus_exchange_s(request.topology, sizes, size) * 1e9))
     alpha_s, beta_s_per_byte = _find_link(request)
     if trees is not None:
         total_s = trees.depth * alpha_s + size / len(trees.parents) * beta_s_per_byte

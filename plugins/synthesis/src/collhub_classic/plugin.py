@@ -176,7 +176,7 @@ _NESTED = Synthesizer(
     "collhub_classic.nested:synthesize",
     NestedOptions,
     estimate="collhub_classic.nested:estimate",
-    collectives=(*_TO_ALL, CollectiveKind.BROADCAST),
+    collectives=(*_TO_ALL, CollectiveKind.BROADCAST, CollectiveKind.ALL_TO_ALL),
 )
 
 
@@ -238,6 +238,11 @@ _REQUESTS: _Rows = (
 _NETWORKS: _Rows = (
     ("unreachable", "An NPU cannot be reached from another one.", "a network of two parts"),
     ("switches", "The method takes networks without switches.", "trees of links on `switch:8`"),
+    (
+        "not-a-torus",
+        "The method needs the rings of a torus.",
+        "an all-to-all by `nested` on `switch:8`",
+    ),
     (
         "unbalanced-switch",
         "The links of a switch differ by direction.",

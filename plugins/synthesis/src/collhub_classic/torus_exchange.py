@@ -1,0 +1,445 @@
+"""All-to-alls on tori, dimension by dimension, with few messages.
+
+Every rank first collects the data of its own line along one dimension, which then move along the
+next dimension, as in the all-to-all by dimensions of Bokhari and Berryman (Complete exchange on a
+circuit switched mesh, SHPCC 1992). On a ring, data take the shorter way, hop by hop; in each round
+a rank forwards all data that have not yet arrived in one message, so that links are never idle.
+The data of each rank are divided by displacement into one class per dimension. Each class begins
+with another dimension, so that the links of all dimensions work at the same time.
+
+Between two dimensions, ranks copy their data into the order of the next messages, one step per
+range that is consecutive before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+import numpy as np
+import numpy.typing as npt
+
+from hub_core.columns import Int64Array
+from hub_core.model import Buffer, InputError, StepKind, StepTable
+from hub_core.network import Topology
+
+# Units in buffers and messages of all ranks that verification can hold at once.
+_MAX_CELLS = 1 << 25
+# Those up to which each class has units of its own, which are divided exactly.
+_MAX_CELLS_BY_PART = 1 << 22
+# Buffers of a phase: units in the order of its messages, units that others sent and that have to
+# be forwarded, and units that have arrived.
+_TO_SEND, _TO_FORWARD, _ARRIVED, _BUFFERS = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class TorusExchange:
+    """Steps of an all-to-all and their units: `units_per_pair` for each pair of ranks.
+
+    `scratch_units`: units of SCRATCH on every rank.
+    """
+
+    steps: StepTable
+    units_per_pair: int
+    scratch_units: int
+
+
+def build_torus_exchange(sizes: Sequence[int]) -> TorusExchange:
+    """Build an all-to-all on a torus, out of place.
+
+    `sizes`: ranks of each dimension, at least 2, the first varies fastest with the rank. With D
+    dimensions, the data are divided into D classes: class c moves along dimensions c, c + 1, ...
+    (cyclically). Data that are as far in both directions of a ring are divided between them; a
+    dimension of two ranks has one direction.
+
+    If D divides the sizes k_a, or the network is large, the class of a rank's data for displacement
+    d is sum(floor(D d_a / k_a)) mod D, and a pair of ranks has one unit. Otherwise a pair has a
+    unit in every class. A pair has twice as many units if a ring's most distant data of a class
+    could not be halved otherwise. Raises `InputError` (`too-large`) if buffers and messages have
+    more than `_MAX_CELLS` units.
+    """
+    ranks, count = prod(sizes), len(sizes)
+    units, is_by_part = _choose_units(sizes)
+    cells = _count_cells(sizes, units)
+    if cells > _MAX_CELLS:
+        raise InputError(
+            f"{cells} units in buffers and messages of {ranks} ranks are too many "
+            f"(limit {_MAX_CELLS})",
+            cure="choose fewer ranks",
+            code="too-large",
+        )
+    rows = _Rows(ranks)
+    table = np.indices(tuple(reversed(sizes))).reshape(count, -1)[::-1].T
+    displacement = np.repeat(table, units, axis=0)
+    part = np.tile(np.arange(units), ranks)
+    class_of = part % count
+    if not is_by_part:
+        class_of = (displacement * count // np.asarray(sizes)).sum(axis=1) % count
+    classes = []
+    base = 0
+    for first in range(count):
+        members = np.flatnonzero(class_of == first)
+        order = [(first + axis) % count for axis in range(count)]
+        classes.append(_Class(sizes, order, displacement[members], part[members], units, base))
+        base += _BUFFERS * count * len(members)
+    barrier: list[Int64Array] = []
+    for phase in range(count):
+        for each in classes:
+            each.add_copies(rows, phase)
+        rounds = max(each.count_rounds(phase) for each in classes)
+        for number in range(1, rounds + 1):
+            for channel, each in enumerate(classes):
+                each.add_round(rows, phase, number, channel, barrier if number == 1 else ())
+        barrier = [row for each in classes for row in each.last_arrivals.values()]
+    for each in classes:
+        each.add_copies(rows, count)
+    return TorusExchange(rows.build(), units, base)
+
+
+def estimate_torus_exchange_s(topology: Topology, sizes: Sequence[int], size: int) -> float:
+    """Return the expected time in s of an all-to-all of `size` bytes by dimensions.
+
+    It is the time of the busiest dimension's links, plus the latencies of all hops. A ring of k
+    ranks carries size * k / 8 bytes per link and direction, size (k^2 - 1) / (8 k) for odd k, and
+    size / 2 for two ranks. `sizes`: dimensions of more than one rank.
+    """
+    dimensions = [dimension for dimension in topology.dimensions if dimension.size > 1]
+    busy_s = max(
+        size
+        * _count_hops(length)
+        / length
+        / (2 if length > 2 else 1)
+        / dimension.bandwidth_bytes_per_s
+        for length, dimension in zip(sizes, dimensions, strict=True)
+    )
+    return busy_s + sum(each.size // 2 * each.latency_s for each in dimensions)
+
+
+def _choose_units(sizes: Sequence[int]) -> tuple[int, bool]:
+    """Return the units of every pair of ranks, and whether they belong to different classes.
+
+    Otherwise the displacement decides on the class. The rules are those of `build_torus_exchange`;
+    a network is large if its units in buffers and messages exceed `_MAX_CELLS_BY_PART`.
+    """
+    ranks, count = prod(sizes), len(sizes)
+    is_divisible = all(size % count == 0 for size in sizes)
+    farthest = [ranks // size for size in sizes if size > 2 and size % 2 == 0]
+    halves = 2 if any(number % 2 for number in farthest) else 1
+    units = count * halves
+    if not is_divisible and _count_cells(sizes, units) <= _MAX_CELLS_BY_PART:
+        return units, True
+    halves = 2 if is_divisible and any(number // count % 2 for number in farthest) else 1
+    return halves, False
+
+
+def _count_cells(sizes: Sequence[int], units: int) -> int:
+    """Return the number of units in the buffers and messages of all ranks, rounded up.
+
+    These are INPUT, OUTPUT, and the buffers of every dimension; each hop is part of a message.
+    `units`: units of a pair of ranks.
+    """
+    hops = sum(_count_hops(size) / size for size in sizes)
+    return ceil(prod(sizes) ** 2 * units * (2 + _BUFFERS * len(sizes) + hops))
+
+
+def _count_hops(size: int) -> int:
+    """Return the sum of the distances from one rank of a ring to all others."""
+    return size * size // 4
+
+
+class _Rows:
+    """Steps of all ranks as columns, in the order of every rank's program."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self.num_ranks = num_ranks
+        self.ranks = np.arange(num_ranks)
+        self._columns: list[dict[str, npt.NDArray[np.int64]]] = []
+        self._data: list[Int64Array] = []
+        self._control: list[Int64Array] = []
+        self._count = 0
+
+    def add(self, rank: Int64Array, kind: StepKind, **values: Int64Array | int) -> Int64Array:
+        """Add a step per entry of `rank`; `values`: columns. Returns the numbers of the rows."""
+        shape = rank.shape
+        names = ("peer", "channel", "count", "src_buffer", "src_offset", "dst_buffer", "dst_offset")
+        defaults = {"peer": -1, "src_buffer": Buffer.UNKNOWN, "dst_buffer": Buffer.UNKNOWN}
+        columns = {
+            name: np.broadcast_to(np.asarray(values.get(name, defaults.get(name, 0))), shape)
+            for name in names
+        }
+        self._columns.append({"rank": rank, "kind": np.full(shape, int(kind)), **columns})
+        rows = np.arange(self._count, self._count + len(rank))
+        self._count += len(rank)
+        return rows
+
+    def add_data(self, parents: Int64Array, rows: Int64Array) -> None:
+        """Make each row use the data of the parent at the same position."""
+        self._data.append(np.stack([parents, rows]))
+
+    def add_controls(self, parents: Int64Array, rows: Int64Array) -> None:
+        """Make each row wait for the parent at the same position, without using its data."""
+        self._control.append(np.stack([parents, rows]))
+
+    def build(self) -> StepTable:
+        """Build the table; rows of a rank keep the order in which they were added."""
+        names = self._columns[0]
+        columns = {name: np.concatenate([part[name] for part in self._columns]) for name in names}
+        empty = np.zeros((2, 0), np.int64)
+        data = np.unique(np.concatenate([empty, *self._data], axis=1), axis=1)
+        control = np.concatenate([empty, *self._control], axis=1)
+        return StepTable.from_columns(
+            self.num_ranks, columns, (data[0], data[1]), (control[0], control[1])
+        )
+
+
+class _Class:
+    """The data of all ranks whose displacement belongs to one class, and where they are.
+
+    Rank r holds one unit for each of the m displacements of the class throughout: those that it
+    sends, or those that have come to it instead. The units are stored in the order of the next
+    messages in the first of two buffers per dimension; received ones are stored at the same
+    positions of the second one. `base`: first unit of these buffers in SCRATCH.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        order: Sequence[int],
+        displacement: Int64Array,
+        part: Int64Array,
+        units: int,
+        base: int,
+    ) -> None:
+        self._sizes, self._order, self._displacement = sizes, order, displacement
+        self._part, self._units, self._base = part, units, base
+        self._strides = np.cumprod([1, *sizes[:-1]])
+        ranks = np.arange(prod(sizes))
+        self._place = ranks[:, None] // self._strides % np.asarray(sizes)
+        # By phase: displacements in the order of the messages, and first position of each distance.
+        self._sorted = [self._sort(phase) for phase in range(len(order))]
+        self._first = [
+            np.searchsorted(displacement[members, axis], np.arange(sizes[axis] + 1))
+            for members, axis in zip(self._sorted, order, strict=True)
+        ]
+        # Rows by phase: of the copy of every unit, int64[ranks, m], and of the receives of a round.
+        self._copy_rows: Int64Array = np.zeros((0, 0), np.int64)
+        self.last_arrivals: dict[int, Int64Array] = {}
+        self._receives: dict[int, Int64Array] = {}
+        self._arrivals: dict[tuple[int, int], Int64Array] = {}
+        self._send_writers: dict[int, tuple[Int64Array, Int64Array]] = {}
+
+    def _sort(self, phase: int) -> Int64Array:
+        """Return the displacements in the order of the messages of a phase, int64[m].
+
+        They are sorted by the displacement along the dimension of the phase. Of equal ones, those
+        of consecutive ranks are consecutive, because fewer copies are needed then: the displacement
+        along dimension 0 ascends until the data have moved along it, when the ranks from which they
+        come ascend.
+        """
+        keys = [self._part]
+        moved = self._order[:phase]
+        for axis in range(len(self._sizes)):
+            along = self._displacement[:, axis]
+            keys.append(-along % self._sizes[axis] if axis in moved else along)
+        keys.append(self._displacement[:, self._order[phase]])
+        return np.lexsort(keys)
+
+    def count_rounds(self, phase: int) -> int:
+        """Return the number of messages of a rank in each direction of the ring of a phase."""
+        return self._sizes[self._order[phase]] // 2
+
+    def _get_range(self, phase: int, direction: int, number: int) -> tuple[int, int]:
+        """Return the first position, and the one after the last, of the message of a round.
+
+        Round 1 sends all units that take the direction, round t those with at least t hops. Units
+        at distance k / 2 are divided between the directions; of two ranks, all units take 1.
+        """
+        size, first = self._sizes[self._order[phase]], self._first[phase]
+        half = int(first[size // 2] + first[size // 2 + 1] + 1) // 2
+        if size == 2:
+            half = int(first[2])
+        middle = half if size % 2 == 0 else int(first[size // 2 + 1])
+        if direction > 0:
+            return int(first[number]), middle
+        return middle, int(first[size - number + 1])
+
+    def _locate(self, phase: int, buffer: int) -> int:
+        """Return the first unit in SCRATCH of a buffer of a phase, such as `_TO_SEND`."""
+        return self._base + (_BUFFERS * phase + buffer) * len(self._displacement)
+
+    def _find_senders(self, phase: int) -> tuple[Int64Array, Int64Array]:
+        """Return by position the direction (0: not moved) and the hops of the units of a phase."""
+        size = self._sizes[self._order[phase]]
+        distance = self._displacement[self._sorted[phase], self._order[phase]]
+        direction = np.zeros(len(distance), np.int64)
+        for sign in (1, -1):
+            first, end = self._get_range(phase, sign, 1)
+            direction[first:end] = sign
+        return direction, np.where(direction < 0, size - distance, distance)
+
+    def add_copies(self, rows: _Rows, phase: int) -> None:
+        """Add the copies into the order of the messages of a phase, or to OUTPUT after the last.
+
+        The source is INPUT before the first phase, and then where the last phase left the units.
+        """
+        count, ranks = len(self._order), rows.num_ranks
+        total = len(self._displacement)
+        members = self._sorted[min(phase, count - 1)]
+        # Units that are copied together: of one receive, and for one message.
+        groups = []
+        if phase == 0:
+            source = self._compute_offsets(members, 1)
+        else:
+            before = self._sorted[phase - 1]
+            position = np.empty(total, np.int64)
+            position[before] = np.arange(total)
+            direction, hops = (
+                values[position[members]] for values in self._find_senders(phase - 1)
+            )
+            buffers = [self._locate(phase - 1, buffer) for buffer in (_TO_SEND, _ARRIVED)]
+            offset = position[members] + np.where(direction == 0, *buffers)
+            source = np.broadcast_to(offset, (ranks, total))
+            groups += [direction, hops]
+        if phase == count:
+            target = self._compute_offsets(members, -1)
+        else:
+            offset = self._locate(phase, _TO_SEND) + np.arange(total)
+            target = np.broadcast_to(offset, (ranks, total))
+            groups.append(self._find_senders(phase)[0])
+        begins = np.ones((ranks, total), np.bool_)
+        begins[:, 1:] = (np.diff(source) != 1) | (np.diff(target) != 1)
+        for group in groups:
+            begins[:, 1:] |= np.diff(group) != 0
+        rank, first = np.nonzero(begins)
+        size = np.diff(np.append(np.flatnonzero(begins.ravel()), ranks * total))
+        copies = rows.add(
+            rank,
+            StepKind.COPY,
+            count=size,
+            src_buffer=Buffer.SCRATCH if phase else Buffer.INPUT,
+            src_offset=source[rank, first],
+            dst_buffer=Buffer.OUTPUT if phase == count else Buffer.SCRATCH,
+            dst_offset=target[rank, first],
+        )
+        row_of = copies[np.cumsum(begins.ravel()) - 1].reshape(ranks, total)
+        if phase:
+            self._wait_for_units(rows, rank, copies, (direction[first], hops[first]))
+            is_still = direction == 0
+            parents = self._copy_rows[:, members[is_still]]
+            rows.add_data(parents.ravel(), row_of[:, is_still].ravel())
+        if phase < count:
+            sign = self._find_senders(phase)[0][first]
+            self._send_writers = {
+                each: (rank[sign == each], copies[sign == each]) for each in (1, -1)
+            }
+            self._copy_rows = np.empty((ranks, total), np.int64)
+            self._copy_rows[:, members] = row_of
+
+    def _wait_for_units(
+        self,
+        rows: _Rows,
+        rank: Int64Array,
+        copies: Int64Array,
+        origin: tuple[Int64Array, Int64Array],
+    ) -> None:
+        """Let copies wait for the receives of their units in the phase before.
+
+        `rank`, `copies`: rank and row of each copy; `origin`: direction and hops of its units.
+        """
+        direction, hops = origin
+        for (sign, number), arrivals in self._arrivals.items():
+            is_of = (direction == sign) & (hops == number)
+            rows.add_data(arrivals[rank[is_of]], copies[is_of])
+        self._arrivals.clear()
+
+    def _compute_offsets(self, members: Int64Array, sign: int) -> Int64Array:
+        """Return the units of the ranks at displacements in INPUT or OUTPUT, int64[ranks, m].
+
+        `sign`: 1 for the rank to which the units of a displacement go, -1 for that from which they
+        come. `members`: displacements in the order of the result.
+        """
+        number = np.zeros((len(self._place), len(members)), np.int64)
+        for axis, (size, stride) in enumerate(zip(self._sizes, self._strides, strict=True)):
+            along = sign * self._displacement[members, axis]
+            number += (self._place[:, axis, None] + along) % size * stride
+        return number * self._units + self._part[members]
+
+    def add_round(
+        self,
+        rows: _Rows,
+        phase: int,
+        number: int,
+        channel: int,
+        barrier: Sequence[Int64Array],
+    ) -> None:
+        """Add the messages of a round (from 1 on) of a phase in both directions of the ring.
+
+        Directions without units have no message. A receive replaces the units that the round before
+        received, and therefore waits for their send.
+        """
+        axis = self._order[phase]
+        size, stride = self._sizes[axis], self._strides[axis]
+        if number > size // 2:
+            return
+        for direction in (1, -1):
+            first, end = self._get_range(phase, direction, number)
+            if first >= end:
+                continue
+            place = self._place[:, axis]
+            peers = [
+                rows.ranks + ((place + hop) % size - place) * stride
+                for hop in (direction, -direction)
+            ]
+            begin, stop = self._get_range(phase, direction, number + 1)
+            is_last = begin >= stop
+            sends = rows.add(
+                rows.ranks,
+                StepKind.SEND,
+                peer=peers[0],
+                channel=channel,
+                count=end - first,
+                src_buffer=Buffer.SCRATCH,
+                src_offset=self._locate(phase, _TO_FORWARD if number > 1 else _TO_SEND) + first,
+            )
+            receives = rows.add(
+                rows.ranks,
+                StepKind.RECV,
+                peer=peers[1],
+                channel=channel,
+                count=end - first,
+                dst_buffer=Buffer.SCRATCH,
+                dst_offset=self._locate(phase, _ARRIVED if is_last else _TO_FORWARD) + first,
+            )
+            if number == 1:
+                writer_ranks, writers = self._send_writers[direction]
+                rows.add_data(writers, sends[writer_ranks])
+            else:
+                rows.add_data(self._receives[direction], sends)
+                if not is_last:
+                    rows.add_controls(sends, receives)
+            for parents in barrier:
+                rows.add_controls(parents, sends)
+            self._receives[direction] = self._arrivals[direction, number] = receives
+            if not is_last:
+                # Units that have arrived; the others are forwarded.
+                group = (first, begin) if direction > 0 else (stop, end)
+                if group[0] < group[1]:
+                    self._arrivals[direction, number] = self._add_arrival(rows, phase, group)
+                    rows.add_data(receives, self._arrivals[direction, number])
+            self.last_arrivals[direction] = self._arrivals[direction, number]
+
+    def _add_arrival(self, rows: _Rows, phase: int, group: tuple[int, int]) -> Int64Array:
+        """Add copies of received units, from `group[0]` to `group[1]`, to those that have arrived.
+
+        Messages then refer to long ranges only, which are fast to verify.
+        """
+        return rows.add(
+            rows.ranks,
+            StepKind.COPY,
+            count=group[1] - group[0],
+            src_buffer=Buffer.SCRATCH,
+            src_offset=self._locate(phase, _TO_FORWARD) + group[0],
+            dst_buffer=Buffer.SCRATCH,
+            dst_offset=self._locate(phase, _ARRIVED) + group[0],
+        )
