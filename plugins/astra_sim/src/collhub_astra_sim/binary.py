@@ -329,9 +329,10 @@ def parse_output(lines: Iterable[str]) -> AstraPrinted:
     """Parse the lines that a run of ASTRA-sim printed on standard output and standard error.
 
     The result has the finish time in ns of every NPU that finished (the last one counts), the NPUs
-    with unreleased nodes, whether an event was lost, and the tail: the last `_KEPT_LINES` lines
-    that are not blank, stripped and cut after `_LONGEST_LINE` characters. Patterns may occur
-    anywhere in a line, because loggers prefix them.
+    for which nodes were reported that could not start (unreleased), whether an event was lost, and
+    the tail: the last `_KEPT_LINES` lines that are not blank, stripped and cut after
+    `_LONGEST_LINE` characters. Patterns may occur anywhere in a line, because loggers prefix them.
+    Other lines are ignored.
     """
     finish_ns: dict[int, int] = {}
     unreleased = set()
@@ -363,9 +364,9 @@ _KNOWN_TIME_NS = 20031
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check the ASTRA-sim binary that the environment variable `BINARY_VARIABLE` names.
 
-    The check passes if one simulated message takes the known time, and if the variable is not set,
-    because the simulator analytical needs no binary. A binary that is missing, fails or gives
-    another time makes the check fail, without an exception.
+    One message of known time is simulated with it. The check passes if the times are correct, and
+    also if the variable is not set or empty, because the simulator analytical needs no binary. A
+    binary that is missing, fails or gives another time makes the check fail, without an exception.
     """
     del options
     line = _check_binary(request.environment.get(BINARY_VARIABLE))

@@ -67,9 +67,10 @@ def ring(task: NativeTask) -> NativePlan:
 
     Rank r sends to (r + 1) mod n, one message at a time, in n - 1 rounds; an all-reduce has n - 1
     rounds that reduce and n - 1 that gather. The full buffer has one unit per rank. Before every
-    message a rank waits for the delay of the endpoint (`task.delay_ns`) and, if it received data to
-    reduce, for the reduction. A reduce-scatter works in SCRATCH, an all-reduce in OUTPUT. Supports
-    all-reduce, reduce-scatter, all-gather and all-to-all.
+    message a rank waits for the delay of the endpoint (`task.delay_ns`, ASTRA-sim's fixed cost of a
+    message at a rank) and, if it received data to reduce, for the reduction. A reduce-scatter works
+    in SCRATCH of n units, an all-reduce in OUTPUT. Supports all-reduce, reduce-scatter, all-gather
+    and all-to-all; others are not refused.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -107,11 +108,12 @@ def ring(task: NativeTask) -> NativePlan:
 
 
 def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
-    """Build the ring all-to-all: data for the rank at distance d are passed on d times.
+    """Build the ring all-to-all: data for the rank at distance d pass d links, rank by rank.
 
     All data for distance 1 are sent first, then those for distance 2, and so on. Each message is
-    sent when the previous one has arrived and the delay of the endpoint has passed. SCRATCH has n^2
-    units for n ranks, for data in transit. The result is not valid in place.
+    sent when the previous one has arrived and the delay of the endpoint has passed. With n ranks
+    the full buffer has n units, and SCRATCH n^2 units for data in transit. The result is not valid
+    in place.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -137,8 +139,9 @@ def direct(task: NativeTask) -> NativePlan:
 
     Rank r sends to r + 1 first, then to r + 2, and so on. At most `width` messages of a rank are in
     flight (0: one per peer). A reduction begins when all parts have arrived, and adds the part of
-    rank r - 1 first. An all-reduce is a reduce-scatter and an all-gather. An all-to-all is not
-    valid in place.
+    rank r - 1 first. An all-reduce is a reduce-scatter and an all-gather. The full buffer has one
+    unit per rank. All-reduce and reduce-scatter need SCRATCH of one unit per rank. An all-to-all is
+    not valid in place.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -216,8 +219,9 @@ def halving_doubling(task: NativeTask) -> NativePlan:
     An all-reduce first halves (each rank reduces one half of its data per level), then doubles
     (each level gathers), in OUTPUT. A reduce-scatter only halves and an all-gather only doubles,
     both in SCRATCH with copies before and after; there unit i is at the position with the reversed
-    bits of i, so that messages are contiguous. Raises `InputError` (`no-implementation`) unless the
-    number of ranks is a power of two, and for an all-to-all.
+    bits of i, so that messages are contiguous. The full buffer has one unit per rank. Raises
+    `InputError` (`no-implementation`) unless the number of ranks is a power of two, and for an
+    all-to-all.
     """
     ranks = task.num_ranks
     if ranks & (ranks - 1) or task.kind is CollectiveKind.ALL_TO_ALL:
@@ -378,9 +382,10 @@ class RankSteps:
     ) -> Int64Array:  # fmt: skip
         """Add to every rank a receive that writes the sum of message and `operand` to `target`.
 
-        `origin[r]`: sender of rank r. `duration_ns`: time of the reduction. The step starts after
-        the steps of the handles `after` on the same rank. Returns its handle, int64[ranks]: the row
-        of the step on each rank.
+        `origin[r]`: sender of rank r. `duration_ns`: time of the reduction, one number or an array
+        by rank. The message has the size of `target`. The step starts after the steps of the
+        handles `after` on the same rank. Returns its handle, int64[ranks]: the row of the step on
+        each rank.
         """
         read = {"src_buffer": operand.buffer, "src_offset": operand.offset}
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
@@ -452,7 +457,8 @@ class RankSteps:
         """Return the column `name` of all added steps, int64[steps], in the order of addition.
 
         A value of a step is one number for all its ranks, or an array by rank. Steps without a
-        value get that of `COLUMN_DEFAULTS`, or 0. The column `rank` is the rank of each step.
+        value get that of `COLUMN_DEFAULTS`, or 0. The column `rank` is the rank of each step. At
+        least one step must have been added.
         """
         if name == "rank":
             return np.concatenate([ranks for ranks, _ in self._added])

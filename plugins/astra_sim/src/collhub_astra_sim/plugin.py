@@ -231,10 +231,10 @@ _WARM_BYTES = 64
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
-    """Compile the missing simulation kernels and store them, if the option `warm` is set.
+    """Compile the simulation kernels that are not stored yet, if the option `warm` is set.
 
-    The check always passes. With `warm` its line contains the elapsed seconds; without it nothing
-    is compiled and there is no line.
+    Later simulations then start without compiling. The check always passes. With `warm` its line
+    contains the elapsed seconds; without it nothing is compiled and there is no line.
     """
     if not options.warm:
         return CheckReport(True)

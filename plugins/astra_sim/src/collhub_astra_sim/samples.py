@@ -51,7 +51,11 @@ def htsim() -> Sequence[Source]:
 
 
 def samples() -> Sequence[Source]:
-    """Return a folder for each sample of network YAML, with a system configuration."""
+    """Return small correct folders for the conformance kit, one per sample of network YAML.
+
+    Each has the network and a system configuration that names traces for all-reduce; it has no
+    traces. Names are `sample-0`, `sample-1`, ...
+    """
     key = COLLECTIVE_KEYS[CollectiveKind.ALL_REDUCE]
     system = json.dumps({key: ["traces/ring"]}).encode("ascii")
     sources = []

@@ -78,7 +78,8 @@ def _synthesize(
     request's simulator, else of ASTRA-sim's model, and 0 if the request needs none. Reductions take
     no time unless the option `memory_bandwidth` is given. NPUs outside of the request have no
     steps. Raises `UsageError` for one rank (`one-rank`) and for less than one byte per unit
-    (`size-too-small`), and `InputError` (`too-large`) for more than `_MAX_STEPS` steps.
+    (`size-too-small`), and `InputError` for more than `_MAX_STEPS` steps (`too-large`) and for a
+    number of ranks or collective that the algorithm does not support.
     """
     collective, size = request.collective, request.collective_bytes
     if collective.num_ranks == 1:
@@ -155,10 +156,11 @@ def _build_placed_plan(
     npus: tuple[int, ...],
     total: int,
 ) -> _PlacedPlan:
-    """Return the plan of a collective with rank r on NPU `npus[r]` of `total` NPUs; cached.
+    """Return the plan of a collective with rank r on NPU `npus[r]` of `total` NPUs.
 
-    `size` (bytes) affects only the duration of reductions: `_ACCESSES` times the bytes at the
-    memory bandwidth of the options, 0 without one.
+    `size` (bytes) affects only the duration of reductions: `_ACCESSES` times the time that the
+    bytes take at the memory bandwidth of the options, in whole ns; 0 without one. The result is
+    cached by all arguments and shared.
     """
 
     def reduce_ns(size: int) -> int:
@@ -184,8 +186,8 @@ def _build_placed_plan(
 def _simulate_time_ns(algorithm: Algorithm, request: SynthesisRequest) -> int:
     """Return the time of an algorithm in ASTRA-sim's model, in ns, at least 1.
 
-    The occupancy model is that of the request; the congestion model is the default of the
-    simulator.
+    How long a message occupies a link is computed as the request states (`occupancy`); whether
+    messages contend for links is the default of the simulator.
     """
     simulation = SimulationRequest(algorithm, request.topology, request.collective_bytes)
     options = AnalyticalOptions(occupancy=str(request.occupancy))
@@ -212,8 +214,8 @@ def double_binary_tree(task: NativeTask) -> NativePlan:
     The root is rank 0 with `task.is_lowest`, else the last rank; it has one child. Leaves send
     their data up, inner ranks add the data of both children and send the sum on; then the sum is
     sent down. A leaf waits for the delay of the endpoint before it sends; every received message is
-    followed by it, at the other ranks with the time of a reduction. Raises `InputError`
-    (`no-implementation`) unless the number of ranks is a power of two.
+    followed by it, at the other ranks with the time of a reduction. The buffer is one unit, SCRATCH
+    has two. Raises `InputError` (`no-implementation`) unless the number of ranks is a power of two.
     """
     ranks = task.num_ranks
     if ranks & (ranks - 1):

@@ -50,11 +50,12 @@ class FolderFiles:
 
     @classmethod
     def of(cls, source: Source) -> FolderFiles:
-        """Group the files of a source: traces named `PREFIX.<rank>.et` become one set per prefix.
+        """Group the files of a source: traces named `PREFIX.<rank>.et` form one set per prefix.
 
-        Sets are sorted by prefix; the rank of a trace is the number in its name. `files` has all
-        files, including the traces. Names and prefixes are relative to the deepest folder that
-        contains all files (`root`). No content is read.
+        Sets are sorted by prefix; in a set traces are in the order of the source, and their rank is
+        the number in the name. `files` has all files, including the traces. Names and prefixes are
+        relative to the deepest folder that contains all files (`root`, "" without files). No
+        content is read.
         """
         folders = {os.path.dirname(part.name) for part in source.parts}
         root = os.path.commonpath(folders) if folders else ""
@@ -149,9 +150,9 @@ def _find_match(path: str, names: list[str]) -> str | None:
     """Return the name that matches the longest possible tail of `path`; None without a match.
 
     Paths in configurations are relative to the simulator's working directory, which is unknown. So
-    tails of the path (its last parts) are tried from the full path down to the last part. A name
-    matches if it ends with the parts of the tail. A tail decides if one name matches, or if one of
-    several matching names equals the tail; otherwise the next shorter tail is tried.
+    tails of the path (its last parts) are tried from the full path down to the file name. A name
+    matches if its last parts are those of the tail. A tail decides if exactly one name matches, or
+    if one of several matching names equals the tail; otherwise the next shorter tail is tried.
     """
     parts = PurePath(os.path.normpath(path)).parts
     for first in range(len(parts)):
@@ -226,11 +227,13 @@ class AlgorithmUses:
     def __init__(self, files: FolderFiles, *, are_natives_enough: bool = False) -> None:
         """Find the system configuration of a folder and read which custom algorithms it uses.
 
-        `by_kind` has the prefix of the traces by collective, `by_node` by the number of a workload
-        node. The system configuration is the JSON file with a key for custom algorithms; with
-        `are_natives_enough`, a key for native ones suffices. Raises `InputError` if there is none
-        or more than one, for an entry that is not a list of exactly one prefix (ASTRA-sim aborts on
-        it), for an invalid map of nodes, and for prefixes without traces in the folder.
+        A custom algorithm is a set of traces that replaces ASTRA-sim's native algorithm. `by_kind`
+        has the prefix of the traces by collective, `by_node` by the number of a workload node. The
+        system configuration is the JSON file with a key for custom algorithms; with
+        `are_natives_enough`, a key for native ones suffices. Of several `system.json` is used.
+        Raises `InputError` if there is none or the choice is ambiguous, for an entry that is not a
+        list of exactly one prefix (ASTRA-sim aborts on it), for an invalid map of nodes, and for
+        prefixes without traces in the folder.
         """
         self._files = files
         self._keys = {*COLLECTIVE_KEYS.values(), PER_NODE_KEY}
@@ -360,12 +363,12 @@ def read_configuration(files: FolderFiles, workload: str | None = None) -> Folde
 def find_workload_prefix(
     files: FolderFiles, algorithms: list[str], stated: str | None
 ) -> str | None:
-    """Return the prefix of the workload's traces; None if all sets of traces belong to algorithms.
+    """Return the prefix of the traces that are the workload, the program of all ranks.
 
-    `algorithms`: prefixes that belong to algorithms. `stated`: the user's choice, which may be one
-    of them. Without it, sets that do not belong to algorithms are considered: `workload` if it is
-    among them, otherwise the only one. Raises `InputError` if `stated` has no traces, or if several
-    remain.
+    `algorithms`: prefixes of custom algorithms. `stated`: the user's choice, which may be one of
+    them. Without it, the other sets of traces are considered: `workload` if it is among them,
+    otherwise the only one. None if all sets belong to algorithms. Raises `InputError` if `stated`
+    has no traces, or if several remain.
     """
     candidates = [prefix for prefix in files.sets if prefix not in algorithms]
     if stated is not None and stated not in files.sets:

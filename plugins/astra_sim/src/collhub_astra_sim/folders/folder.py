@@ -90,10 +90,10 @@ def script(
 ) -> str:
     """Return the text of `run.sh`, a POSIX shell script that runs ASTRA-sim on the folder.
 
-    `npus`: number of NPUs that must finish. The script exits with 0 only if all do, whereas the
-    simulator also exits with 0 if ranks hang. `trace_prefixes`: the script first checks that each
-    has `num_ranks` traces. `descriptions`: one comment line each. `is_congestion_aware` selects the
-    binary; `has_groups` passes the groups file.
+    The script exits with 0 only if all of the `npus` NPUs finish, whereas the simulator also exits
+    with 0 if ranks hang. `trace_prefixes`: the script first checks that each has `num_ranks`
+    traces. `descriptions`: texts of one line, which become comments. `is_congestion_aware` selects
+    the default binary; `has_groups` passes the groups file to it.
     """
     values = {
         "@WHAT@": "".join(f"# {line}.\n" for line in descriptions),
@@ -209,8 +209,8 @@ class AstraFolder:
     def artifacts(self) -> Iterator[Artifact]:
         """Yield all files of the folder, in a fixed order; texts are ASCII.
 
-        First the traces of the algorithms, then a workload per NPU, the configurations and the
-        script, which is the only executable file.
+        First the traces of the algorithms, then a workload trace per NPU, the configurations and
+        the script, which is the only executable file. Contents are created when they are loaded.
         """
         for program in self.programs:
             for trace in program.traces.artifacts:
@@ -325,13 +325,14 @@ class WorldPlacement:
 def choose_placement(
     algorithm: Algorithm, topology: Topology | None, options: AstraFolderOptions
 ) -> WorldPlacement:
-    """Return the NPU of every rank and the number of NPUs in the world of ASTRA-sim.
+    """Return the NPU of every rank and the number of NPUs of ASTRA-sim's network.
 
     Ranks are on the NPUs of the option `group`; without it, on those that the algorithm itself
-    specifies, else rank r on NPU r. The world has the NPUs of the topology; without it, the option
+    specifies, else rank r on NPU r. The number is that of the topology; without one, the option
     `npus`, else the highest NPU plus 1. Raises `UsageError` if `npus` differs from the topology,
-    for more than `_MOST_NPUS` NPUs, for a rank outside of the world (`topology-too-small`), and for
-    a group of another size or in an order that does not ascend.
+    for more than `_MOST_NPUS` NPUs, for a rank on a missing NPU (`topology-too-small`), and for a
+    group that is no list of NPUs, of another size than the ranks, or in an order that does not
+    ascend.
     """
     default_npus = placement_of(algorithm)
     group = options.group or (

@@ -52,7 +52,7 @@ _MICRO_NS = 1000
 def apply_cures(workload: Workload) -> tuple[Workload, list[str]]:
     """Change a workload so that ASTRA-sim can run it; return it with a description of each change.
 
-    - Process groups without a number as name get one.
+    - Process groups get numbers as names if their names are none.
     - If there are collectives of groups and of all ranks, the latter get a group of all ranks.
     - On ranks with host computations, memory nodes or markers, a computation of 1 ns is appended.
 
@@ -75,9 +75,11 @@ def apply_cures(workload: Workload) -> tuple[Workload, list[str]]:
 
 
 def needs_exact_times(workload: Workload) -> bool:
-    """Return whether some computation on a device takes no whole number of microseconds.
+    """Return whether some device computation has a duration that is no whole number of
+    microseconds.
 
-    Missing durations do not count.
+    ASTRA-sim reads durations in whole microseconds, so these would be rounded. Missing durations do
+    not count, nor do computations on the host.
     """
     # Missing durations are negative, and take 1 ns.
     inexact = workload.nodes.duration_ns.clip(0) % _MICRO_NS > 0
@@ -86,10 +88,12 @@ def needs_exact_times(workload: Workload) -> bool:
 
 
 def set_exact_times(workload: Workload) -> Workload:
-    """Return the job with operations instead of durations at computations on devices.
+    """Return the job with numbers of operations instead of durations at computations on devices.
 
-    With `EXACT_SYSTEM`, 2 d + 1 operations on 1 byte take exactly d ns. Durations below 1 ns and
-    missing ones become 1 ns. Other attributes of these nodes (`extra`) are removed.
+    ASTRA-sim reads durations only in whole microseconds. With the system configuration
+    `EXACT_SYSTEM`, 2 d + 1 operations on 1 byte take exactly d ns. Durations below 1 ns and missing
+    ones become 1 ns. Other attributes of these nodes (`extra`) are removed. Computations on the
+    host are not changed.
     """
     nodes = workload.nodes
     is_changed = _find_device_computations(nodes)
@@ -105,10 +109,10 @@ def set_exact_times(workload: Workload) -> Workload:
 def carry_host_times(workload: Workload) -> Workload:
     """Round the times of host computations to whole microseconds, keeping the sum of each rank.
 
-    On every rank, in the order of node identities (the order in which the CPU slot executes ready
-    nodes), the time of a node becomes floor(sum up to it) - floor(sum before it), in microseconds.
-    So a remainder is carried to the next node, and the sum of a rank decreases by less than 1 us.
-    Missing durations count as 0.
+    The nodes of a rank are taken in the order of their identities, in which ASTRA-sim executes
+    ready nodes. The time of a node becomes floor(sum up to it) - floor(sum before it), in
+    microseconds. So a remainder is carried to the next node, and the sum of a rank decreases by
+    less than 1 us. Missing durations count as 0. Other nodes are not changed.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COMPUTE) & nodes.on_host)
@@ -231,12 +235,13 @@ class CustomSets:
 def collect_custom_sets(workload: Workload) -> CustomSets:
     """Collect the custom algorithms of a job: one set of traces for each algorithm and size in use.
 
-    Sets are named "kind-number", with numbers from 0 on by algorithm, then by size in bytes (of an
-    all-gather the entire output). `per_node` of the result maps the identity of a node to its set.
-    Nodes are renumbered if identities are ambiguous. Without algorithms the workload is unchanged
-    and there are no sets. Raises `InputError` for a collective with counts but no algorithm
-    (`no-algorithm`), and for an algorithm of another collective or number of ranks than its node
-    (`algorithm`).
+    A custom algorithm replaces ASTRA-sim's native one at certain nodes. Sets are named
+    "kind-number", with numbers from 0 on by algorithm, then by size in bytes (of an all-gather the
+    entire output). `per_node` of the result maps the identity of a node to its set. Nodes are
+    renumbered if equal identities would need different sets. Without algorithms the workload is
+    unchanged and there are no sets. Raises `InputError` for a collective with counts but no
+    algorithm (`no-algorithm`), and for an algorithm of another collective or number of ranks than
+    its node (`algorithm`).
     """
     nodes = workload.nodes
     is_open = (nodes.counts >= 0) & (nodes.algorithm < 0)
@@ -326,11 +331,11 @@ def compute_written_losses(
 ) -> tuple[Loss, ...]:
     """Read a written folder back and return its differences from the job, as losses.
 
-    Losses are changed values, hazards (inputs on which ASTRA-sim hangs or aborts) and ranks that do
-    not finish in a simulation, which is run unless a hazard is an error. `workload`: the written
-    job. `exact_ns`: duration of every node before rounding, int64; with None (the job became a
-    custom algorithm) values are not compared. `network`: backend that will run the folder. A folder
-    that cannot be read gives a single loss.
+    Losses are rounded durations and dropped roots, inputs on which ASTRA-sim hangs or aborts
+    ("hazard"), and ranks that do not finish in a simulation, which is run unless a hazard is an
+    error. `workload`: the written job. `exact_ns`: duration of every node before rounding, int64;
+    with None (the job became a custom algorithm) values are not compared. `network`: backend that
+    will run the folder. A folder that cannot be read gives a single loss.
     """
     parts = [SourcePart(artifact.name, artifact.content) for artifact in artifacts]
     folder = Source("folder", tuple(parts), lambda finding: None)

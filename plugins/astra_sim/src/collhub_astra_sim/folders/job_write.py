@@ -199,10 +199,10 @@ def _load_artifacts(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
 def _write_as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Write a job as the custom algorithm of one collective, which is the workload of every rank.
 
-    The workload is an all-reduce of 1 MiB, whose kind and size have no effect. The limits of a
-    workload on nodes at once (slots) then do not apply; groups of the job are dropped. Raises
-    `UsageError` for nodes other than computations, SEND and RECV, and for durations above 1 ns that
-    are no whole microseconds.
+    The workload is an all-reduce of 1 MiB, whose kind and size have no effect. ASTRA-sim's limits
+    on how many nodes of a workload run at once then do not apply; groups of the job are dropped.
+    Raises `UsageError` for nodes other than computations, SEND and RECV, for durations above 1 ns
+    that are no whole microseconds, and for a network that ASTRA-sim does not have.
     """
     nodes = workload.nodes
     allowed = nodes.is_kind(NodeKind.COMPUTE, NodeKind.SEND, NodeKind.RECV)
@@ -330,7 +330,10 @@ def _as_list(value: JsonValue) -> list[JsonValue]:
 
 
 def _list_pairs(value: JsonValue) -> list[tuple[str, str]]:
-    """Return the items of a JSON object as texts, empty for other values."""
+    """Return the items of a JSON object as pairs of texts, in its order; [] for any other value.
+
+    Values that are no strings are converted by `str`.
+    """
     entries = value if isinstance(value, dict) else {}
     return [(key, str(item)) for key, item in entries.items()]
 

@@ -209,10 +209,10 @@ def read_job(source: Source, options: JobFolderOptions) -> Workload:
     """Read the job of a folder with its configurations (format `astra-sim-job`).
 
     The workload is the set of traces that the user named, else that of the option `workload`, else
-    the only one that is no algorithm. The extension `EXTENSION` of the job contains the texts of
-    the configurations, the backend of the script and the prefixes of custom algorithms, so that the
-    folder can be simulated and written again. Raises `InputError` for missing, contradictory or
-    ambiguous files.
+    one named `workload`, else the only one that is no algorithm. The extension `EXTENSION` of the
+    job contains the texts of the configurations, the backend of the script and the prefixes of
+    custom algorithms, so that the folder can be simulated and written again. Raises `InputError`
+    for missing, contradictory, ambiguous or invalid files.
     """
     files = FolderFiles.of(source)
     uses = AlgorithmUses(files, are_natives_enough=True)
@@ -322,9 +322,10 @@ def claims(source: Source) -> bool:
 def _has_other_work(part: SourcePart, uses: AlgorithmUses) -> bool | None:
     """Return whether a rank's workload is more than collectives with custom algorithms.
 
-    `part`: trace of the rank. True for nodes of other types, for a collective without a custom
-    algorithm, and if two collectives use the same algorithm. None for an idle rank, whose only node
-    is a computation without a duration. Otherwise False.
+    Such a folder is read as a job, not as an algorithm. `part`: trace of the rank. True for nodes
+    of other types, for a collective without a custom algorithm, and if two collectives use the same
+    algorithm. None for an idle rank, whose only node is a computation without a duration. Otherwise
+    False. Raises the errors of the decoder for an invalid trace.
     """
     file, _ = open_rank_file(part.name, part.rank or 0, part.load())
     nodes = decode_nodes(Batch([file]), ShapeBook(["comm_type"], ()))

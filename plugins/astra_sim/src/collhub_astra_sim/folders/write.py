@@ -94,11 +94,11 @@ def build_folder_of_several(
 ) -> AstraFolder:
     """Return the folder for several algorithms, which ASTRA-sim runs one after the other.
 
-    All must have the same number of ranks; this is not checked. Their NPUs are those of the first
-    one. The options `name` and `size` are ignored, because each algorithm has its own. Equal losses
-    are listed once. Raises `UsageError` if two algorithms need different networks, or if only a
-    part of the NPUs takes part and two have the same collective (the second would never run), and
-    the errors of `write`.
+    At least one is required, and all must have the same number of ranks; this is not checked. Their
+    NPUs are those of the first one. The options `name` and `size` are ignored, because each
+    algorithm has its own. Equal losses are listed once. Raises `UsageError` if two algorithms need
+    different networks, or if only a part of the NPUs takes part and two have the same collective
+    (the second would never run), and the errors of `write`.
     """
     placement = choose_placement(named[0].algorithm, topology, options)
     programs: list[FolderProgram] = []
@@ -212,9 +212,9 @@ def _find_network(
 ) -> AstraNetwork:
     """Return ASTRA-sim's network on which the messages take the same times as on a topology.
 
-    `nodes`: trace nodes, of which the SENDs count. Without a topology it is a full mesh of all NPUs
-    with 50 GiB/s and 500 ns. Raises `UsageError` if ASTRA-sim has no such network, and for a mesh
-    of fewer than two NPUs.
+    `nodes`: trace nodes, of which only the SENDs count; their ranks are mapped to the NPUs of
+    `placement`. Without a topology it is a full mesh of all NPUs with 50 GiB/s and 500 ns. Raises
+    `UsageError` if ASTRA-sim has no such network, and for a mesh of fewer than two NPUs.
     """
     if topology is None:
         return make_full_mesh(
@@ -307,10 +307,11 @@ def _check_instant_messages(
 ) -> Loss | None:
     """Return the loss of messages that cause an event at time 0, on which ASTRA-sim aborts.
 
-    These are SENDs without dependencies whose first event takes less than 1 ns on the fastest
-    dimension of the network. The first event is the release of the link if the backend is
-    congestion-aware, else the arrival. Latencies are rounded to 1e-6 ns, as in the network file.
-    The loss contains the number of such messages and the first step; None without any.
+    These are SENDs without dependencies whose first event comes after less than 1 ns on the
+    dimension of the network where it is earliest. The first event is the release of the link if the
+    backend is congestion-aware, else the arrival. Latencies are rounded to 1e-6 ns, as in the
+    network file. The loss contains the number of such messages and the first step; None without
+    any.
     """
     # Data and control dependencies both delay a node.
     waits = np.diff(nodes.data_indptr) + np.diff(nodes.control_indptr)

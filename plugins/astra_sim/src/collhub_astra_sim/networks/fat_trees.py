@@ -136,7 +136,8 @@ class FatTree:
     def topology(self, name: str) -> Topology:
         """Build the network: NPUs, then the switches tier by tier from the lowest.
 
-        Links follow from the cables, one per direction. Requires `defect()` to be None.
+        Every cable becomes two links, one per direction. The latency of switches is not included.
+        Requires `defect()` to be None.
         """
         sizes = [self.switches(number) for number in range(len(self.tiers))]
         return topology_of(name, self.npus, self.npus + sum(sizes), list(self._list_cables()))
@@ -208,7 +209,11 @@ _KEYS = _REQUIRED | _UP | _OPTIONAL
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """Read the network of an htsim topology file. Raises `InputError` with file and line."""
+    """Read the network of an htsim topology file.
+
+    Raises `InputError` (`invalid-htsim-topology`), with the line if it is known, for invalid lines,
+    and for missing or inconsistent numbers.
+    """
     del options
     return _File(source).topology()
 
@@ -217,12 +222,12 @@ class _File:
     """A file as its keys: those of the network, and those of each tier."""
 
     def __init__(self, source: Source) -> None:
-        """Parse all lines of a file into keys and tiers.
+        """Parse all lines of a file into keys and tiers, without checks of completeness.
 
         A line is a key and an integer. Empty lines and lines that start with `#` are skipped. Keys
-        may be in upper or lower case, and `tier N` starts the block of tier N. Raises `InputError`
-        for a file above 1 MiB, invalid lines, numbers above `_MAX_NUMBER` or below
-        their minimum, and unknown or repeated keys and tiers.
+        may be in upper or lower case, and `tier N` starts the keys of tier N; the ones before are
+        those of the network. Raises `InputError` for a file above 1 MiB, invalid lines, numbers
+        above `_MAX_NUMBER` or below their minimum, and unknown or repeated keys and tiers.
         """
         self._name = source.name
         content = source.content()
@@ -260,9 +265,9 @@ class _File:
     def topology(self) -> Topology:
         """Build the network of the file.
 
-        It must have nodes, podsize, 2 or 3 tiers, and a block for every tier from 0 on. The latency
-        of a switch is added to the links that leave it. Raises `InputError` for missing or
-        inconsistent numbers.
+        It must state nodes, podsize and 2 or 3 tiers, and have the keys of every tier from 0 on.
+        The latency of a switch is added to the links that leave it. Raises `InputError` for missing
+        or inconsistent numbers.
         """
         missing = [key for key in _HEAD if key not in self._head]
         if missing:

@@ -67,8 +67,10 @@ class _Levels:
 
         The level is 0 for NPUs, else the number of hops to the nearest NPU. Stored are the nodes of
         each level, the number of cables from each node to each neighbour above and below, and the
-        (bandwidth, latency) pairs of cables by lower level. Raises `_NoFatTreeError` if a switch is
-        not within three hops of an NPU, or if a cable does not connect adjacent levels.
+        (bandwidth, latency) pairs of cables by the lower of their two levels. Raises
+        `_NoFatTreeError` if a switch is not within three hops of an NPU, or if a cable does not
+        connect adjacent levels, and `UsageError` for a link without an equal one in the opposite
+        direction.
         """
         self._npus = topology.num_npus
         self._cables = cables_of(topology)
@@ -213,8 +215,9 @@ class _Levels:
     def _check_cores(self) -> None:
         """Raise `_NoFatTreeError` unless all pods are connected to equal groups of top switches.
 
-        A group is the set of top switches to which one switch of tier 1 is connected. All pods must
-        have the same groups, and groups must not overlap. With two tiers nothing is checked.
+        A pod is a set of switches of tier 1 with the same switches of tier 0 below. A group is the
+        set of top switches to which one switch of tier 1 is connected. All pods must have the same
+        groups, and groups must not overlap. With two tiers nothing is checked.
         """
         if self._count == 2:
             return

@@ -57,8 +57,8 @@ def format_network(dimensions: Sequence[Dimension]) -> str:
     """Return a network YAML: one line each for topology, npus_count, bandwidth and latency.
 
     Each is a list with one entry per dimension; the units are GiB/s and ns. Bandwidths can be read
-    back exactly, latencies are rounded to 1e-6 ns. Raises `KeyError` for a kind that ASTRA-sim does
-    not have.
+    back exactly, latencies are rounded to 1e-6 ns. The text ends with a newline. Raises `KeyError`
+    for a kind that ASTRA-sim does not have.
     """
     columns = {
         "topology": [KIND_NAMES[dimension.kind] for dimension in dimensions],
@@ -117,11 +117,12 @@ def samples() -> Sequence[Source]:
 
 
 def _parse_plain_values(content: bytes) -> dict[str, list[_Scalar]] | None:
-    """Parse a simple network YAML without a YAML library; None if it must parse the file.
+    """Parse a simple network YAML without a YAML library; None if only the library can parse it.
 
-    The importing of the library takes 0.03 s. Simple are lines such as `topology: [ Ring, Switch ]`
-    or `key: value`, and lines without a key. Returns the entries by key, with the line of each.
-    None for any other line, a repeated key, and if a key of `_KEYS` is missing.
+    Importing the library takes 0.03 s. Simple are lines such as `topology: [ Ring, Switch ]` or
+    `key: value`, and lines without a key (empty lines and comments). Returns the entries by key,
+    with the line of each; keys outside of `_KEYS` are included. None for any other line, a repeated
+    key, and if a key of `_KEYS` is missing.
     """
     values: dict[str, list[_Scalar]] = {}
     lines = content.decode("ascii", "replace").removesuffix("\n").split("\n")
@@ -245,7 +246,10 @@ def _parse_number(text: str) -> float:
 
 
 def _fail(name: str, line: int | None, message: str, cure: str = "") -> NoReturn:
-    """Raise `InputError` with code `invalid-network-yaml`; `line` None: the entire file."""
+    """Raise `InputError` (`invalid-network-yaml`) about the file `name`.
+
+    `line`: line of the error, None for the entire file. `cure`: advice, "" for none.
+    """
     location = Location(name, line)
     raise InputError(message, location=location, cure=cure, code="invalid-network-yaml")
 
@@ -264,10 +268,10 @@ def find_astra_network(
     """Return ASTRA-sim's network on which the messages take the same times as on a topology.
 
     `sources`, `destinations`: NPUs of the messages, int64[messages]. A topology of rings, switches
-    and full meshes is kept without its dimensions of one node; the congestion-aware backend
-    supports only one dimension. Any other network with equal links becomes FullyConnected, with a
-    loss, if all messages go to direct neighbours. Otherwise raises `UsageError`
-    (`inexpressible-topology`) with the reason.
+    and full meshes is kept without its dimensions of one node; lines and rings of two nodes become
+    full meshes. The congestion-aware backend supports only one dimension. Any other network with
+    equal links becomes one full mesh, with a loss, if all messages go to direct neighbours.
+    Otherwise raises `UsageError` (`inexpressible-topology`) with the reason.
     """
     dimensions: tuple[Dimension, ...] = ()
     if not (topology.multicast or topology.reduction):

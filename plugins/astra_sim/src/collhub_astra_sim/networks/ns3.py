@@ -48,9 +48,10 @@ class _Header:
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """Read the network of an ns-3 topology file.
+    """Read the network of an ns-3 topology file, of ASTRA-sim or of SimAI.
 
-    Raises `InputError` with file and line for invalid content.
+    A number of links that differs from the header is reported as a warning. Raises `InputError`
+    (`invalid-ns3-topology`) with file and line for invalid content.
     """
     del options
     return _Words(source).topology()
@@ -138,10 +139,11 @@ class _Words:
             yield Cable(source, destination, rate, delay_s)
 
     def _check_end(self, header: _Header, count: int) -> None:
-        """Report a warning (`link-count`) unless exactly the announced number of links was read.
+        """Report a warning (`link-count`) unless exactly the number of links in the header was
+        read.
 
         `count`: number of links read. Words after the last link give the warning too. No error is
-        raised, because existing files have fewer or more links than announced.
+        raised, because existing files have fewer or more links than their header states.
         """
         more = next(self._words, None)
         if count == header.cables and more is None:
@@ -233,7 +235,7 @@ def _format_simai_header(topology: Topology, cables: int, options: Ns3WriteOptio
     `cables`, and the type of GPU from the options. The second lists the switches, NVSwitches first.
     An NVSwitch is a switch that connects only the NPUs of one server (`find_servers`); without any,
     a server has one NPU. Raises `UsageError` (`uneven-servers`) for servers of different sizes, or
-    that do not start at a multiple of their size.
+    if a server's first NPU is no multiple of the size.
     """
     npus, nodes = topology.num_npus, topology.num_nodes
     servers = find_servers(topology)
@@ -372,11 +374,11 @@ class Servers:
 def find_servers(topology: Topology) -> Servers:
     """Return the number of NPUs of a server, and the switches that connect the NPUs of one server.
 
-    Such a switch connects at least two NPUs, of consecutive numbers, which all have other links
-    too, and no switch. A switch of all NPUs counts only if there is no other. Without such switches
-    a server has one NPU. Raises `UsageError` (`uneven-servers`) for servers of different sizes, or
-    that do not start at a multiple of their size, because SimAI divides the number of an NPU by the
-    size.
+    Such a switch has links only to NPUs, to at least two of consecutive numbers, all of which have
+    other neighbours too. A switch of all NPUs counts only if there is no other. Without such
+    switches a server has one NPU. Raises `UsageError` (`uneven-servers`) for servers of different
+    sizes, or if a server's first NPU is no multiple of the size, because SimAI divides the number
+    of an NPU by the size.
     """
     npus = topology.num_npus
     ends = np.unique(np.stack([topology.source, topology.destination]), axis=1)

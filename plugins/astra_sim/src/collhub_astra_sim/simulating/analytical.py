@@ -68,10 +68,12 @@ class NodeTimes:
 def simulate(request: SimulationRequest, options: AnalyticalOptions) -> SimulationResult:
     """Simulate an algorithm and return the times of its ranks and steps (simulator `analytical`).
 
-    Traces of other programs with messages in bytes are simulated as ASTRA-sim runs them: if
-    ASTRA-sim aborts, no rank has a time. Raises `UsageError` for a size below one byte and for
-    rendezvous with unsupported options. Raises `InputError` if the topology has too few NPUs or no
-    path between two communicating ranks, or if a trace is fixed to another size.
+    Times are in ns. A rank that never finishes has None, and a step that did not start or end has
+    -1; diagnostics give the reasons. With the option `rendezvous` steps have no times. A rank's
+    exposed time is its finish time. Traces of other programs with messages in bytes are simulated
+    as ASTRA-sim runs them: if ASTRA-sim aborts, no rank has a time. Raises `UsageError` for a size
+    below one byte and for rendezvous with unsupported options, `InputError` if the topology has too
+    few NPUs or no path between two communicating ranks, or if a trace is fixed to another size.
     """
     algorithm, size = request.algorithm, request.collective_bytes
     model = TimingModel.of_options(options)
@@ -120,11 +122,13 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
 def _remove_aborted_times(
     result: SimulationResult, topology: Topology, options: AnalyticalOptions
 ) -> SimulationResult:
-    """Replace the result by errors if ASTRA-sim aborts on these traces; otherwise return it.
+    """Replace the result by errors if ASTRA-sim aborts on these traces; otherwise return it
+    unchanged.
 
-    ASTRA-sim aborts if the result has a diagnostic of this kind, or because of the network (only
-    networks of one dimension, as ASTRA-sim cannot simulate others). Then all finish times are None
-    and the diagnostics are only the reasons, as errors.
+    ASTRA-sim aborts if the result has a diagnostic with the code of stopped jobs, or because of the
+    network. The network is checked only if it has one dimension, because ASTRA-sim cannot simulate
+    any others. After an abort all finish times are None, all other results are dropped, and the
+    diagnostics are only these reasons, as errors.
     """
     from collhub_astra_sim.workloads.stopped_jobs import CODE, find_network_abort
 
@@ -158,9 +162,10 @@ def simulate_nodes(
 ) -> NodeTimes:
     """Simulate the nodes of the traces of all ranks; return the times of ranks and nodes.
 
-    `duration_ns`: int64 by node, at least 1 for computations; None for the durations of the traces.
-    `locate`: returns the location of a node for messages; by default its rank and position.
-    `channel`: int64 by node, by default 0, selects the plane of a topology with several. `npus`:
+    A rank that never finishes has None, a node that does not start or end -1. `duration_ns`: int64
+    by node, at least 1 for computations; None for the durations of the traces. `locate`: returns
+    the location of a node for messages; by default its rank and position. `channel`: int64 by node,
+    by default 0; the plane of a message is its channel modulo the planes of the topology. `npus`:
     NPU of every rank, by default NPU r. `groups`: multicasts and sums in switches. Transfers per
     link are recorded only with `records_transfers`. Raises the `InputError`s of `simulate`.
     """
@@ -200,8 +205,9 @@ def _collect_transfers(world: SimulatedWorld) -> LinkTransfers:
     """Return the recorded transmissions of messages over links, one row each, in order of time.
 
     `row` is the SEND node of the message. Times are in ns. A message is ready for its first link
-    when this node starts, and for each later link when it arrives there; the ready time is at most
-    the start of the transmission.
+    when this node starts, and for each later link when it arrives there. The ready time is limited
+    to the range from 0 to the start of the transmission. The recorded time of a link is how long
+    the message occupies it.
     """
     records = world.transmission[: world.transmissions[0]]
     node, link, start = (records[name].copy() for name in ("node", "link", "start"))
@@ -283,10 +289,11 @@ def simulate_rendezvous(
 ) -> SimulationResult:
     """Simulate traces with the rendezvous protocol, in which messages wait for their receivers.
 
-    Returns the finish time of each rank in ns. `nodes`: with the durations of all computations.
-    `npus`: ascending NPUs of the ranks, None for the first ones. A rank that never finishes has
-    None, and one diagnostic reports all of these. Raises `UsageError` for NPUs that do not ascend,
-    networks of several planes, and an `occupancy` other than ASTRA-sim's.
+    Returns the finish time of each rank in ns, and link loads, but no times of steps. `nodes`: with
+    the durations of all computations. `npus`: ascending NPUs of the ranks, None for the first ones.
+    A rank that never finishes has None; then a single diagnostic lists all such ranks and replaces
+    all others. Raises `UsageError` for NPUs that do not ascend, networks of several planes, and an
+    `occupancy` other than ASTRA-sim's, and the `InputError`s of the simulation.
     """
     # Imported here, because most algorithms are simulated without a job.
     from collhub_astra_sim.workloads.simulate import run_workload_layer

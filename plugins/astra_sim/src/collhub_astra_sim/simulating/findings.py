@@ -172,9 +172,10 @@ class StuckNodes:
         return NodeType(kind).name
 
     def _find_sender(self, receive: int) -> int | None:
-        """Return the first SEND for the message of a RECV that did not start; None without one.
+        """Return the first SEND that a RECV waits for and that never started; None without one.
 
-        It has the RECV's peer as sender, and the same key (ends, tag and size).
+        It belongs to the RECV's peer and is sent to the RECV's rank, with the same size and the
+        same tag (modulo ASTRA-sim's tag limit).
         """
         sends = self._find_sends_to(receive)
         has_key = self._key[sends] == self._key[receive]
@@ -237,12 +238,12 @@ class StuckNodes:
 
 
 def _find_blockers(nodes: NodeTable, start: Int64Array, end: Int64Array) -> Int64Array:
-    """Return for every node the node because of which it did not start: int64[nodes].
+    """Return for every node the node because of which it did not start: int64[nodes], rows.
 
     The chain of parents that did not end is followed until a node that started (but did not end),
-    or around a cycle, of which some node results. Among several parents the last data parent is
-    followed, else the last control parent. A node that started has its own number. Cost: O(n log
-    n).
+    or around a cycle, of which some node results. Among several such parents the last data parent
+    is followed, else the last control parent. A node that started, or without such parents, has its
+    own row. Cost: O(n log n).
     """
     blocker = np.arange(len(nodes))
     # Data dependencies come last: if an element is assigned repeatedly, numpy uses the last value.

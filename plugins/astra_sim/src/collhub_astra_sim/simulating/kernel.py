@@ -193,10 +193,11 @@ _SEND, _RECV, _COMP = int(NodeType.COMM_SEND), int(NodeType.COMM_RECV), int(Node
 def _simulate(world: SimulatedWorld, parents: NodeParents) -> bool:
     """Simulate until the event queue is empty; the results are in `world`.
 
-    Events are processed by time, those of equal time in the order of their creation. A node that
-    ends may start others at the same time, whose events are appended. Returns whether the initial
-    nodes schedule an event at time 0 ns, on which ASTRA-sim aborts; the simulation continues
-    nevertheless.
+    Starts the nodes without parents of all ranks first, in the order of the ranks. Events are
+    processed by time, those of equal time in the order of their creation. A node that ends may
+    start others at the same time, whose events are appended. Returns whether the initial nodes
+    schedule an event at time 0 ns, on which ASTRA-sim aborts; the simulation continues
+    nevertheless. Can be used only once per `world`.
     """
     link_children(world, parents)
     for rank in range(len(world.rank) - 1):
@@ -273,11 +274,12 @@ def _start_node(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @compiled
 def _send_message(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Start the message of a SEND: reserve its entry for matching, and put it on its first link.
+    """Start the message of a SEND: determine its RECV, and put it on the first link of its route.
 
-    The n-th SEND of a key (ends, tag and size) that starts gets the n-th slot of the key, as does
-    the n-th RECV, which matches them; a slot that was assigned before is kept. With multicasts or
-    sums in switches, a copy of a message is sent with the original.
+    Messages with the same ends, tag and size have the same key. Every key has numbered slots, in
+    each of which one SEND meets one RECV. The n-th SEND of a key that starts gets the key's n-th
+    slot, as does the n-th RECV. A slot that was assigned before the simulation is kept. If switches
+    copy or add messages, a message that is a copy is not sent itself; its original is.
     """
     node = world.node[row]
     if node["slot"] < 0:
@@ -292,10 +294,11 @@ def _send_message(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @outlined
 def _send_unless_sent(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Send the message of a SEND; a copy in a multicast sends the original, unless already sent.
+    """Send the message of a SEND; for a copy in a multicast send the original, unless already sent.
 
-    `row`: node of the SEND. All messages of a multicast start at the same time; the first one
-    determines the position in the queue of the link. Marks the original as sent.
+    `row`: node of the SEND. Of a multicast only the original is put on a link; switches create the
+    copies. It is sent when the first of its messages starts, which also determines the position in
+    the queue of the link. The original is marked as sent, so later calls do nothing.
     """
     leader = world.switched[row]["leader"]
     first = row if leader < 0 else leader
@@ -306,10 +309,11 @@ def _send_unless_sent(row: Integer, now: Integer, world: SimulatedWorld) -> None
 
 @compiled
 def _start_computation(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Start a computation; it occupies no resource, so computations of a rank run concurrently.
+    """Start a computation at `now` (ns); it ends after its duration, `work`.
 
-    Its event refers to the rank instead of the node, because `_finish_computations` finishes all
-    computations of the rank that end at the same time.
+    It occupies no resource, so all computations of a rank run concurrently. It is added to the
+    rank's heap of running computations. Its event refers to the rank instead of the node, because
+    `_finish_computations` finishes all computations of the rank that end at the same time.
     """
     node = world.node[row]
     end = now + node["work"]
@@ -321,10 +325,12 @@ def _start_computation(row: Integer, now: Integer, world: SimulatedWorld) -> Non
 
 @compiled
 def _post_receive(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Post a RECV: the n-th one of a key (ends, tag and size) gets the n-th slot of the key.
+    """Post a RECV: reserve the place in which it meets its message.
 
-    If the message of the slot has already arrived, the end of the RECV is scheduled at the same
-    time through the event queue. Otherwise the slot stores the RECV.
+    The n-th RECV of a key (ends, tag and size) that starts gets the key's n-th slot, which the n-th
+    SEND uses, too. A slot that was assigned before the simulation is kept. If the message has
+    already arrived, an event at the same time ends the RECV. Otherwise the slot stores the RECV,
+    which ends when the message arrives.
     """
     node = world.node[row]
     if node["slot"] < 0:
@@ -358,10 +364,11 @@ def _finish_computations(rank: Integer, now: Integer, world: SimulatedWorld) -> 
 
 @compiled
 def _finish_node(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Finish a node at `now` (ns) and start the nodes for which it was the last parent.
+    """Finish a node at `now` (ns) and start the nodes for which it was the last unfinished parent.
 
-    They start at the same time, in the iteration order of ASTRA-sim's set. The finish time of the
-    rank is set if none of its nodes is ongoing, even if some nodes never start.
+    They start at the same time, in the iteration order of ASTRA-sim's hash set of ready nodes,
+    whose number of buckets is kept by rank. If no node of the rank is ongoing afterwards, `now`
+    becomes its finish time, even if some nodes never start. A later end of a node overwrites it.
     """
     node = world.node[row]
     rank = world.rank[node["rank"]]
@@ -426,10 +433,11 @@ def _put_on_link(row: Integer, now: Integer, world: SimulatedWorld) -> None:
 def _start_transmission(index: Integer, row: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Send the message of node `row` over the link `index`, which must be free, at `now` (ns).
 
-    Schedules its arrival, after a time given by the size class of the message and the class of the
-    link. With congestion (`world.is_shared`), it also marks the link as busy, adds to its bytes and
-    busy time, and schedules its release; of equal times the arrival is first. Without congestion,
-    the link is not changed. If `world.transmission` has rows, the transmission is recorded there.
+    Schedules its arrival at the end of the link. The times depend on the size of the message and on
+    the bandwidth and latency of the link; they are tabulated in `world.time`. With congestion
+    (`world.is_shared`), it also marks the link as busy, adds to its bytes and busy time, and
+    schedules its release; of equal times the arrival is first. Without congestion, the link is not
+    changed. If `world.transmission` has rows, the transmission is recorded there.
     """
     size_class = world.node[row]["size_class"]
     link = world.link[index]
@@ -486,10 +494,11 @@ def _release_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
 def _handle_arrival(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
     """Forward the message of node `row`, which arrives at the end of a link, or deliver it.
 
-    `now`: time of arrival in ns. The message is forwarded over the next link of its route unless
-    this was the last. At delivery the SEND ends, then the RECV if it is posted; otherwise the slot
-    is marked as arrived. For a message that carries a sum formed in switches, the posted RECVs of
-    all its parts end. Writes the nodes that end to `world.ended` and returns their number.
+    `now`: time of arrival in ns. The message is put on the next link of its route, unless this was
+    the last one. At delivery the SEND ends, then the RECV if it is posted; otherwise its slot is
+    marked as arrived. A message that carries a sum formed in switches delivers all messages of the
+    sum; their SENDs ended in the switches. Writes the nodes that end to `world.ended` and returns
+    their number.
     """
     node = world.node[row]
     if node["work"] & _LOW_BITS < node["work"] >> 32:
@@ -519,9 +528,10 @@ def _handle_arrival(row: Integer, now: Integer, world: SimulatedWorld) -> Intege
 def _forward_at_switch(row: Integer, now: Integer, world: SimulatedWorld) -> Integer:
     """Forward the message of node `row` at the switch that it has reached at `now` (ns).
 
-    If its sum is formed at this switch, the message is added to the sum instead, and its SEND ends
-    at its first sum. Copies of the message that leave the route here are sent too. Writes the SEND
-    that ends to `world.ended` and returns 1, else 0.
+    If this switch adds the message to a sum, the message waits for the other ones of the sum
+    instead, and its SEND ends if it has not yet. Copies whose routes separate from this one here
+    are put on their next link. The SEND that ends is written to `world.ended`, and the result is 1;
+    otherwise it is 0.
     """
     position = world.node[row]["work"] & _LOW_BITS
     switched = world.switched[row]
@@ -548,8 +558,9 @@ def _forward_at_switch(row: Integer, now: Integer, world: SimulatedWorld) -> Int
 def _add_to_sum(index: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Count one more arrived message of sum `index`; when the last arrives, forward the sum.
 
-    One message, the carrier, continues with the sum; the others end here. The next sum that the
-    carrier enters, if any, is stored with it.
+    One of the messages, the carrier, continues on its route with the sum; the others end here. The
+    next sum that the carrier enters on its route, and the hop at which it does, are stored with it
+    (-1 for none).
     """
     total = world.sum[index]
     total["missing"] -= 1
@@ -563,10 +574,11 @@ def _add_to_sum(index: Integer, now: Integer, world: SimulatedWorld) -> None:
 
 @outlined
 def _deliver_sum(row: Integer, world: SimulatedWorld) -> Integer:
-    """Deliver all messages whose sum arrives with message `row`.
+    """Deliver all messages of a sum, which arrives with the message of node `row`.
 
     Writes the posted RECVs of these messages to `world.ended`, starting with that of `row`, and
-    returns their number. The slots of messages without a posted RECV are marked as arrived.
+    returns their number. The slots of messages whose RECV is not posted yet are marked as arrived.
+    SENDs do not end here, because they ended at a switch.
     """
     ended = 0
     part = row
@@ -588,9 +600,9 @@ def _write_orders(
 ) -> int:
     """Determine the order in which ASTRA-sim starts nodes, without a simulation (kernel).
 
-    Stores the children of all nodes in the world. Writes the nodes without parents to `roots`, rank
-    by rank in starting order, and their number by rank to `counts`. Returns the number of all
-    roots.
+    Stores the children of all nodes in `world`, in the order in which a finished node starts them.
+    Writes the nodes without parents (roots) to `roots`, rank by rank in starting order, and their
+    number by rank to `counts`. `roots` needs room for all nodes. Returns the total number of roots.
     """
     link_children(world, parents)
     total = 0

@@ -50,8 +50,9 @@ def sort_as_set(rows: IntArray, count: Integer, buckets: Integer, world: SetStat
     """Reorder the first `count` rows as libstdc++'s unordered_set iterates after their insertion.
 
     `rows`, changed in place: nodes in the order of insertion, hashed by their identities. Two rows
-    are always reversed. `buckets`: bucket count of the set before (`EMPTY_SET` for a new set).
-    Returns the bucket count afterwards, which never decreases and is unchanged without rows.
+    are always reversed. `buckets`: size of the set's hash table before the insertion (`EMPTY_SET`
+    for a new set); the set must have no elements. Returns the size afterwards, which never
+    decreases and is unchanged without rows.
     """
     # Nearly all sets are this small. A new element is inserted at the front unless its bucket is
     # occupied; then it is inserted before the first element of the bucket, which here is also the
@@ -165,9 +166,10 @@ def _expand_buckets(
 def find_roots_in_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
     """Write the nodes of a rank without parents to `world.freed`, in ASTRA-sim's starting order.
 
-    Returns their number. The order is that of the set that Chakra's feeder fills while it iterates
-    over the set of all nodes. Also stores the bucket count of this set for the rank. The parents
-    must have been counted (`link_children`).
+    Returns their number. The order is that of the hash set that Chakra's feeder (its reader of
+    traces) fills while it iterates over the set of all nodes of the rank. Also stores the size of
+    this hash table for the rank, from which later sets of ready nodes continue. The parents must
+    have been counted before (`link_children`).
     """
     count = _collect_in_file_order(rank, world, parents)
     sort_as_set(world.freed, count, EMPTY_SET, world)
@@ -187,8 +189,9 @@ def find_roots_in_order(rank: Integer, world: SimulatedWorld, parents: NodeParen
 def link_children(world: SimulatedWorld, parents: NodeParents) -> None:
     """Store the children of every node in `world.child`, in the iteration order of their set.
 
-    The parents of every node are counted too. Dependencies are read twice, to count and to place
-    them, which needs less memory than a sort.
+    This is the order in which ASTRA-sim starts them when the node ends. The parents of every node
+    are counted too, in the field `unmet`. A parent that is named twice counts once. Dependencies
+    are read twice, to count and to place them, which needs less memory than a sort.
     """
     _count_children(world, parents)
     _reserve_children(world)
@@ -327,10 +330,10 @@ def _add_once(
     touched: Int64Array,
     count: Integer,
 ) -> Integer:
-    """Append node `row` to the first `count` entries of `touched` unless it is present.
+    """Append node `row` to the first `count` entries of `touched`, unless it is among them.
 
-    `first`: row of the rank's first node; `is_touched`: bool by position in the rank, updated.
-    Returns the new count.
+    `first`: row of the rank's first node. `is_touched`: bool by position in the rank, true for the
+    nodes that were appended; updated. Returns the new count.
     """
     index = row - first
     if is_touched[index]:

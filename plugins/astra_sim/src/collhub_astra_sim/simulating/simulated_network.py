@@ -58,10 +58,11 @@ def build_network(
 ) -> SimulatedNetwork:
     """Route pairs of NPUs, and tabulate the times of messages on the links that the routes use.
 
-    `sources`, `destinations`: the pairs; `sizes`: all sizes of messages in bytes. `channels`: int64
-    by pair, by default 0; they select the plane of the topology. A congestion-unaware model has a
-    private link per pair. Raises `InputError` for a pair without a path, and (`too-large`) if the
-    table of times would be too large.
+    `sources`, `destinations`: the pairs; `sizes`: all distinct sizes of messages in bytes.
+    `channels`: int64 by pair, by default 0; they select the plane of the topology. With a
+    congestion-unaware model every pair has a link of its own instead of a route over shared links.
+    Raises `InputError` for a pair without a path, and (`too-large`) if the table of times by size
+    and kind of link would be too large.
     """
     is_shared = model.is_congestion_aware
     links = route_links(topology, sources, destinations, is_shared, channels)
@@ -133,10 +134,11 @@ def _add_times(
 ) -> SimulatedNetwork:
     """Compute how long messages occupy each link, and when they arrive, in ns.
 
-    `bandwidth` (bytes/s) and `latency_ns` are by link, `sizes` (bytes) by size class. Used links
-    with exactly equal bandwidth and latency form a class; the two tables of times are by size and
-    class. Links on no route have class 0. Raises `InputError` (`too-large`) if a table would have
-    more than `_LARGEST_TABLE` entries.
+    `bandwidth` (bytes/s) and `latency_ns` are by link; `sizes` are the distinct sizes of messages
+    in bytes. Used links with exactly equal bandwidth and latency form a class, so that the two
+    tables of times, int64[size, class], remain small. Links on no route have class 0 without
+    meaning. Raises `InputError` (`too-large`) if a table would have more than `_LARGEST_TABLE`
+    entries.
     """
     used = distinct(routes.links)
     # A complex number per link, so that pairs of doubles are sorted and compared exactly.

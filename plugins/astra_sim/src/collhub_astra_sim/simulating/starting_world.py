@@ -70,11 +70,12 @@ def build_world(
 ) -> SimulatedWorld:
     """Build the state of the simulation at its start: nodes, routes, times and empty queues.
 
+    A `SimulatedWorld` is the set of all arrays that the kernel changes; it serves one run.
     `duration_ns`: int64 by node. `npu_of_rank`: int64 by rank. `channel`: int64 by node, by default
-    0, selects the plane of a message. `groups`: multicasts and sums in switches, by steps. With
-    `records_transmissions` there is room to record one transmission per message and link. Ranks
-    start in the order of their numbers. Raises `InputError` for traces that cannot be simulated,
-    with the location that `locate` returns.
+    0; modulo the number of planes it is the plane of a message. `groups`: multicasts and sums in
+    switches, by steps. With `records_transmissions` there is room to record one transmission per
+    message and link. Raises `InputError` for traces that cannot be simulated, with the location
+    that `locate` returns, for pairs without a path, and for times or tables that are too large.
     """
     rank = group_of_entry(nodes.rank_indptr)
     check_nodes(nodes, rank, topology, locate)
@@ -209,9 +210,10 @@ def _assemble_world(
 
     Queues are empty, no rank has finished (-1), and no RECV is posted. Arrays have the maximum size
     of a run: one pending event per node and per link, one running computation per node, and work
-    arrays for the rank with the most nodes. `first_slot`: first slot of every message key, and the
-    end. `switches`: actions of switches by message, and sums. `recorded`: maximum number of
-    transmissions to record. Links are shared if the model is congestion-aware.
+    arrays for the rank with the most nodes. `first_slot`: by key of messages (ends, tag and size)
+    its first slot, where SENDs meet RECVs, and the number of all slots at the end. `switches`:
+    actions of switches by message, and sums. `recorded`: maximum number of transmissions to record.
+    Links are shared if the model is congestion-aware.
     """
     count, ranks, links = len(nodes), nodes.num_ranks, len(network.link_class)
     largest = int(np.diff(nodes.rank_indptr).max(initial=2))
@@ -260,10 +262,10 @@ def _assemble_world(
 
 
 def _build_time_records(network: SimulatedNetwork) -> Records:
-    """Return the time of a message on a link as records [size, link class].
+    """Return the time of a message on a link as records [index of size, link class].
 
-    Fields: size in bytes, `busy_ns` (occupation of the link) and `arrival_ns` (until the message
-    arrives).
+    A link class is a combination of bandwidth and latency. Fields: `size` in bytes, `busy_ns`
+    (occupation of the link) and `arrival_ns` (from the start until the message arrives).
     """
     columns = {
         "size": network.sizes[:, None],

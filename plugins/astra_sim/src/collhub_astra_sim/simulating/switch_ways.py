@@ -67,12 +67,12 @@ def build_switched_records(
     node_of_row: Int64Array,
     route_of_node: Int64Array,
 ) -> tuple[Records, Records]:
-    """Plan which messages switches copy or add, instead of separate messages.
+    """Plan which messages switches copy or add, instead of separate messages on all links.
 
     Returns a record (`SWITCHED`) per node, with -1 for no copy and no sum, and the sums (`SUM`).
-    `groups`: steps of multicasts and sums. `node_of_row`: SEND node of every step. `route_of_node`:
-    index in `routes` of every SEND. Messages of a group that no switch can copy or add are sent
-    separately.
+    `groups`: steps of multicasts and of sums. `node_of_row`: SEND node of every step.
+    `route_of_node`: index in `routes` of every SEND. Messages of a group that no switch on their
+    routes can copy or add are sent separately.
     """
     switched = np.zeros(len(route_of_node), SWITCHED)
     for name in ("first_copy", "next_copy", "leaves_at", "sum", "sum_at"):
@@ -89,9 +89,10 @@ def build_switched_records(
 def _iterate_members(
     groups: tuple[Int64Array, Int64Array], node_of_row: Int64Array
 ) -> Iterator[Int64Array]:
-    """Yield the SEND nodes of every group, in the order of its steps.
+    """Yield the SEND nodes of every group of messages, in the order of its steps.
 
-    `groups`: rows of steps, and the group of each, ascending.
+    `groups`: rows of steps, and the group of each, ascending. `node_of_row`: SEND node by step.
+    Without steps nothing is yielded.
     """
     rows, group = groups
     if len(rows):
@@ -113,9 +114,10 @@ class _Layout:
     def copy(self, nodes: Int64Array, routes: Int64Array) -> None:
         """Record which messages of a multicast switches copy, and from which message.
 
-        `nodes`: SENDs of the multicast; `routes`: number of the route of each. A copied message
-        gets the original sender's message as leader, the hop at which it leaves the other's route,
-        and the number of hops that it skips. The other messages are sent separately.
+        `nodes`: SENDs of the multicast; `routes`: number of the route of each. A copy records the
+        message that is really sent (`leader`), the hop of the other's route at which it is made,
+        and that it skips as many hops of its own route. The message that it is copied from gets it
+        as first of its list of copies. Messages without an entry are sent separately.
         """
         switched = self._switched
         for copied in self._shapes.copies(routes):
@@ -130,9 +132,10 @@ class _Layout:
     def add(self, nodes: Int64Array, routes: Int64Array) -> None:
         """Record which messages of a group enter which sums in switches, and which arrive together.
 
-        `nodes`: SENDs of the group; `routes`: number of the route of each. Each sum is appended to
-        `sums`: first member, number of members, and -1 for the next sum that it enters. A message
-        may enter several sums, one after the other.
+        `nodes`: SENDs of the group, which must have one receiver; `routes`: number of the route of
+        each. Each sum is appended to `sums`: the node that carries it on (the first one), number of
+        messages, and the next sum that it enters with the hop (-1 for none). A message may enter
+        several sums, one after the other.
         """
         group_sums = self._shapes.sums(routes)
         last: dict[int, int] = {}
@@ -147,10 +150,12 @@ class _Layout:
             self._join_arrivals(int(nodes[first]), nodes[parts])
 
     def _add_to_sum(self, node: int, before: int | None, index: int, position: int) -> None:
-        """Record that the message of `node` enters sum `index` at hop `position` of its route.
+        """Record that the message of `node` enters sum `index` when it has passed its hop
+        `position`.
 
-        `before`: the sum that it entered before, whose record then refers to this one; None if this
-        is its first, which is recorded with the message.
+        `position`: index in the concatenated links of all routes, as in the records. `before`: the
+        sum that it entered before, whose record then refers to this one; None if this is its first,
+        which is recorded with the message.
         """
         if before is not None:
             self.sums[before][2:] = [index, position]
@@ -161,8 +166,8 @@ class _Layout:
     def _join_arrivals(self, carrier: int, parts: Int64Array) -> None:
         """Record that the messages `parts` are delivered together with the message `carrier`.
 
-        The carrier's field `first_part` refers to the first of them, and `next_part` of each to the
-        next one. Without parts nothing changes.
+        They were added in switches, and the carrier has their sum. Its field `first_part` refers to
+        the first of them, and `next_part` of each to the next one. Without parts nothing changes.
         """
         if not len(parts):
             return
@@ -180,10 +185,11 @@ class _Shapes:
         self._sums: dict[tuple[int, ...], _Sums] = {}
 
     def copies(self, routes: Int64Array) -> list[_Copy]:
-        """Return which members of a multicast are copied by switches from which earlier members.
+        """Return which members of a multicast switches copy, and from which earlier members.
 
-        `routes`: numbers of the members' routes; the result is cached by them. A member without an
-        entry is sent separately.
+        `routes`: numbers of the members' routes, in the order of the members. A result names both
+        members by position and the number of hops that they share. A member without a result is
+        sent separately. The list is cached by the routes and shared; it must not be changed.
         """
         shape = tuple(routes.tolist())
         if shape not in self._copies:
@@ -193,8 +199,9 @@ class _Shapes:
     def sums(self, routes: Int64Array) -> _Sums:
         """Find which sums switches can compute of messages that take these routes to one receiver.
 
-        `routes`: numbers of routes. Empty if no switch supports reduction. Results are cached by
-        the numbers of the routes.
+        `routes`: numbers of the members' routes. Members are named by position. Without a switch
+        that supports reduction there are no sums, and every message arrives alone. The result is
+        cached by the routes and shared.
         """
         shape = tuple(routes.tolist())
         if shape not in self._sums:
@@ -213,8 +220,9 @@ class _Shapes:
         """Find the members of a multicast that switches can copy, in the order of the members.
 
         `routes`: links of each member's route. A member is copied at the last switch with multicast
-        up to which its route equals that of an earlier member. The result has this member, and the
-        number of hops up to the switch.
+        up to which its route equals that of an earlier member. The result has this member, the
+        earliest such member, and the number of hops up to the switch. The first member is never a
+        copy.
         """
         owner: dict[_Route, int] = {}
         copies = []
@@ -247,7 +255,8 @@ class _Shapes:
         `routes`: links of each member's route. Messages are added at a switch that supports
         reduction if their routes are equal from there to the end. Switches farther from the
         receiver come first. The first member of a sum carries it on, and represents all of them at
-        later switches.
+        later switches. A sum has the carrier of each part and the hop at which it enters. The
+        arrivals are a partition of the members: each tuple starts with the carrier.
         """
         ends: dict[_Route, list[int]] = {}
         for member, route in enumerate(routes):

@@ -29,11 +29,13 @@ _ROOM = 4
 def compute_message_keys(
     nodes: NodeTable, rank: Int64Array, size_class: IntArray
 ) -> tuple[npt.NDArray[np.int32], Int64Array]:
-    """Return the message key of every node, and the ranges of slots of all keys as a row pointer.
+    """Number the messages that ASTRA-sim may match: return the key of every node, and the slots of
+    keys.
 
-    Messages with the same sender, receiver, size class and tag (modulo `TAG_MODULUS`) have the same
-    key; local nodes have -1. `rank`, `size_class`: by node. A slot matches one SEND with one RECV;
-    a key has as many slots as SENDs or RECVs, whichever are more.
+    Messages with the same sender, receiver, size class (index of the size) and tag (modulo
+    `TAG_MODULUS`) have the same key, int32; local nodes have -1. A slot matches one SEND with one
+    RECV; a key has as many slots as SENDs or RECVs, whichever are more. Key k has slots
+    `pointer[k]` up to `pointer[k + 1]`. `rank`, `size_class`: by node.
     """
     rows, is_send = _find_messages(nodes)
     rank_of_end, peer = rank[rows], nodes.peer[rows]
@@ -170,7 +172,8 @@ def check_longest_time(hops: Int64Array, slowest_ns: Int64Array, duration_ns: In
     """Raise `InputError` (`too-long`) if simulated times could reach `LONGEST_NS` and overflow.
 
     The upper bound of the time is the sum of all durations (`duration_ns` by node) and, for every
-    message, `hops` times `slowest_ns`, its time on the slowest link.
+    message, `hops` (links of its route) times `slowest_ns`, its time on the slowest link. Both are
+    int64 by message.
     """
     on_links = float(np.sum(hops * slowest_ns.astype(np.float64)))
     on_ranks = float(np.sum(duration_ns, dtype=np.float64))

@@ -88,12 +88,13 @@ class _Chooser:
         return self.workload.num_ranks
 
     def native(self, kind: int, group: int, mask: int) -> int:
-        """Add the plan of a native collective; return its index in `plans`.
+        """Add the plan of a native collective: its phases, one per network dimension; return its
+        index.
 
         `kind`: number of the collective; `group`: its process group, -1 for all ranks; `mask`: bits
         of the network dimensions that it uses. A group with fewer ranks than the job ignores the
-        mask and has a single dimension. The pairs of ranks that communicate are added to `pairs`.
-        Raises `InputError` if ASTRA-sim cannot run the collective.
+        mask and has a single dimension. The plan is appended to `plans`, and the pairs of ranks
+        that communicate to `pairs`. Raises `InputError` if ASTRA-sim cannot run the collective.
         """
         ranks = np.array(self.workload.members(group), np.int64)
         if len(ranks) < self.num_ranks:
@@ -108,12 +109,13 @@ class _Chooser:
         return len(self.plans) - 1
 
     def of_traces(self, prefix: str, group: int) -> int:
-        """Add a custom algorithm that a group runs; return its choice, -2 minus its index.
+        """Add a custom algorithm (traces) that a group runs; return its choice, -2 minus its index.
 
-        `prefix`: that of its traces; equal prefixes share an index. The pairs of ranks that
-        communicate are added to `pairs`. Raises `InputError` if the algorithm is missing or has
-        another number of ranks than the group, if the ranks of the group do not ascend, and if the
-        system has several splits.
+        `prefix`: that of its traces; equal prefixes share an index in `custom`. The pairs of ranks
+        that communicate are added to `pairs`. Raises `InputError` if the algorithm is missing or
+        has another number of ranks than the group (`no-algorithm`), if the ranks of the group do
+        not ascend (`group`), and if the system divides collectives into several splits
+        (`invalid-system`).
         """
         if prefix not in self.available:
             cure = "provide the traces that the system JSON names"
@@ -148,8 +150,9 @@ def choose_algorithms(
     `kind`: native type by node. `dimensions`: sizes of the network's dimensions. `algorithms`:
     custom ones by prefix of their traces. `per_node`: prefixes by node identity. `named`: prefixes
     by row. `named` takes precedence, then `per_node`, then the system's custom algorithm of the
-    type, then the native one. Equal collectives share one plan. Raises `InputError` if a collective
-    has no algorithm, or if its group lacks its rank.
+    type, then the native one. In the result a choice of at least 0 is a plan of native phases, -2
+    or less a custom algorithm, and `NO_CHOICE` another node. Equal collectives share one plan.
+    Raises `InputError` if a collective has no algorithm, or if its group lacks its rank.
     """
     nodes, rows = workload.nodes, is_running
     chooser = _Chooser(workload, system, dimensions, algorithms)
@@ -296,12 +299,13 @@ def _list_rings(num_ranks: int, phase: Phase) -> Int64Array:
 
 
 def _find_native_pairs(phase: Phase, members: Int64Array, num_ranks: int) -> Int64Array:
-    """Return the ordered pairs of ranks that may communicate in a native phase, as distinct codes.
+    """Return the ordered pairs of ranks that may communicate in a native phase, as codes.
 
-    A code is source * num_ranks + destination; both directions are included. `members`: ranks of
-    each line of a dimension, int64[lines, size]. The algorithm determines the distances of
-    communicating positions, modulo the size: 1 for a ring; all for direct; powers of two for
-    halving-doubling; powers of two, and these minus one, for trees.
+    A phase is one algorithm in one network dimension. A code is source * num_ranks + destination;
+    both directions are included; codes are distinct and ascend. `members`: ranks of each line of
+    the dimension, int64[lines, size]. The algorithm determines the distances of communicating
+    positions, modulo the size: 1 for a ring; all for direct; powers of two for halving-doubling;
+    powers of two, and these minus one, for trees.
     """
     codes = []
     for shift in _list_shifts(phase):

@@ -82,8 +82,9 @@ def build_group_phases(kind: int, system: System, size: int) -> tuple[Phase, ...
     """Return the phases of a native collective of a process group that is smaller than the system.
 
     `size`: its number of ranks. There is one phase, with the system's algorithm, or a ring if the
-    system has several for its dimensions; none for one rank. Raises `InputError` for a double
-    binary tree, on which ASTRA-sim crashes, and without an algorithm.
+    system has several for its dimensions; none for one rank. If the system splits all-reduces, it
+    uses only the first half of the queues. Raises `InputError` for a double binary tree, on which
+    ASTRA-sim crashes, for a halving-doubling all-to-all, and without an algorithm.
     """
     names = _get_algorithm_names(kind, system)
     if size == 1:
@@ -124,7 +125,8 @@ def _build_phase(kind: int, name: str, level: int, stride: int, size: int) -> Ph
 
     The case of `name` and a prefix `one` are ignored. `direct4` is the direct algorithm with at
     most 4 concurrent messages; `direct` has no limit (width -1). `stride`: difference between
-    neighbouring ranks; `size`: ranks in the dimension. Raises `KeyError` for an unknown name.
+    neighbouring ranks; `size`: ranks in the dimension. The phase may use any queue. Raises
+    `KeyError` for an unknown name.
     """
     name = name.removeprefix("one").lower()
     direct = re.fullmatch(r"direct(\d*)", name)
@@ -142,11 +144,12 @@ def _is_split(kind: int, system: System) -> bool:
 def _order_phases(kind: int, parts: Sequence[Phase], system: System) -> Iterator[Phase]:
     """Yield the phases of a collective in the order of execution, with the queues that they use.
 
-    `parts`: one phase per dimension. An all-gather traverses the dimensions backwards, others
-    forwards. An all-reduce that is split by the system becomes reduce-scatters forwards, an
+    `parts`: one phase per dimension, ascending. An all-gather traverses the dimensions backwards,
+    others forwards. An all-reduce that is split by the system becomes reduce-scatters forwards, an
     all-reduce in the last dimension, and all-gathers backwards; the all-gathers use the last half
-    of the queues, the others the first half. Raises `InputError` for an all-reduce over several
-    dimensions if the system has no `collective-optimization`.
+    of the queues (in which a rank runs parts of collectives), the others the first half. Raises
+    `InputError` for an all-reduce over several dimensions if the system has no
+    `collective-optimization`.
     """
     if kind == ALL_GATHER:
         yield from reversed(parts)
@@ -176,7 +179,11 @@ def _check_phase(kind: int, phase: Phase) -> None:
 
 
 def _refuse(kind: int, reason: str) -> NoReturn:
-    """Raise the `InputError` that ASTRA-sim cannot run a collective, with its reason."""
+    """Raise the `InputError` (`no-implementation`) that ASTRA-sim cannot run a collective.
+
+    `kind`: index in `NATIVE_TYPES`; `reason`: clause for the message. The cure names the key of the
+    system configuration.
+    """
     name = NATIVE_TYPES[kind].name.lower().replace("_", "-")
     cure = f"choose another {name}-implementation in the system JSON"
     raise InputError(f"{name}: {reason}", cure=cure, code="no-implementation")

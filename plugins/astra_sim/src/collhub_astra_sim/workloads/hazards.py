@@ -40,8 +40,9 @@ def find_hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
     """Return the inputs on which ASTRA-sim hangs, aborts or computes wrong results, as diagnostics.
 
     There is one diagnostic per check with affected nodes, in the order of the checks. It is located
-    at the first such node, and has the number of nodes. ASTRA-sim aborts on those with codes in
-    `ABORTS`.
+    at the first such node, and has the number of nodes if there are several. ASTRA-sim aborts on
+    those with codes in `ABORTS`. The checks are described in `_list_hardware_checks` and
+    `_list_network_checks`; nothing is simulated.
     """
     diagnostics = []
     for code, is_affected, message, severity, cure in _list_checks(workload, system):
@@ -73,7 +74,8 @@ def _list_checks(workload: Workload, system: System) -> Iterator[_Check]:
 
 
 def _list_hardware_checks(workload: Workload, system: System) -> Iterator[_Check]:
-    """Yield the hazards of slots and statistics, which count the nodes of all kinds.
+    """Yield the hazards that concern nodes of all kinds: ASTRA-sim's statistics and host
+    operations.
 
     A check is (code, mask of affected nodes, message, severity, cure); all are yielded, even with
     an empty mask.
@@ -109,7 +111,7 @@ def _list_hardware_checks(workload: Workload, system: System) -> Iterator[_Check
 
 
 def _list_network_checks(workload: Workload, system: System) -> Iterator[_Check]:
-    """Yield the hazards of nodes that are passed to the system layer.
+    """Yield the hazards of nodes that ASTRA-sim does not simply replay as timers.
 
     A check is (code, mask of affected nodes, message, severity, cure); all are yielded, even with
     an empty mask. Warnings:
@@ -123,7 +125,7 @@ def _list_network_checks(workload: Workload, system: System) -> Iterator[_Check]
     - `h6`: collectives of an unknown kind, or on the host
     - `no-size`: native collectives, loads and stores without bytes
     - `no-tag`, `foreign-end`: messages without a tag, or with another rank as local end
-    - `h7`: an all-gather with fewer bytes than splits
+    - `h7`: an all-gather with fewer bytes than splits (parts of a collective)
     """
     nodes = workload.nodes
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
@@ -235,9 +237,11 @@ def _find_ranks_with_final_message(workload: Workload, system: System) -> BoolAr
 
 
 def is_empty_work(workload: Workload, system: System) -> BoolArray:
-    """Return which nodes are computations of 0 bytes on a device, whose times a roofline computes.
+    """Return which nodes are computations of 0 bytes on a device, if ASTRA-sim computes their
+    times.
 
-    bool[nodes]. All are False if the system has no roofline, because durations are given then.
+    bool[nodes]. ASTRA-sim computes times from bytes and operations if the system has a roofline
+    model; otherwise durations are given, and all are False.
     """
     nodes = workload.nodes
     is_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host

@@ -80,9 +80,10 @@ OVERFLOW, EVENTS, STARTED, PASSES_ZERO = 1, 2, 3, 4
 
 @outlined
 def _start(rank: Integer, machine: Machine) -> None:
-    """Start a rank at time 0: its nodes without parents, as far as slots permit.
+    """Start a rank at time 0: its nodes without parents, as far as its slots permit.
 
-    If it has no such nodes, the rank has finished.
+    A rank runs one node of each kind at a time (a slot); other nodes wait. A rank without such
+    nodes has finished, at time 0.
     """
     start_free_nodes(rank, 0, machine)
     finish_if_done(rank, 0, machine)
@@ -92,7 +93,8 @@ def _start(rank: Integer, machine: Machine) -> None:
 def _advance_stream(index: Integer, now: Integer, machine: Machine) -> None:
     """Advance a stream (part of a collective on a rank) whose phase has finished at `now` (ns).
 
-    Starts its next phase, if there is one. Otherwise the stream leaves its queue and its record is
+    A phase is the algorithm of one network dimension. The next one starts, if there is one.
+    Otherwise the stream leaves its queue, in which the next stream may start, and its record is
     freed. The last stream of a collective node finishes the node, before it leaves the queue,
     because this may start the next collective of the rank.
     """
@@ -114,8 +116,9 @@ def _execute_code(code: Integer, now: Integer, machine: Machine) -> None:
     """Perform the action of a code at `now` (ns); unknown actions do nothing.
 
     The lowest `CODE_BITS` bits of the code are the action, the other bits the index of its object
-    (stream, message, node or transfer). A packet to reduce becomes ready after the reduction time
-    of its stream. If the action completes the phase of a stream, the stream advances.
+    (stream, message, node or transfer). A received packet that must be reduced becomes ready after
+    the reduction time of its stream. If the action completes a stream's phase, its next phase
+    starts or the stream ends.
     """
     kind, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
     stream: Integer = -1
@@ -179,7 +182,8 @@ def _handle_event(event: Integer, now: Integer, machine: Machine) -> None:
 def _has_room(machine: Machine) -> bool:
     """Return whether the pools have enough unused records for all objects of one event.
 
-    `machine.margin` is the maximum number. Messages, delays and streams need that many records;
+    Objects that come and go are records of pools of fixed size. `machine.margin` is the maximum
+    number that one event creates. Messages, delays and streams need that many unused records;
     events and buckets (events of one time) twice as many. Records that were returned for reuse do
     not count.
     """
@@ -194,12 +198,12 @@ def _has_room(machine: Machine) -> bool:
 
 
 def _run(machine: Machine) -> int:
-    """Simulate the job until the event queue is empty (`DONE`), or until a call must intervene.
+    """Simulate the job until the event queue is empty (`DONE`), or until the caller must act.
 
-    `NEEDS_ROOM`: pools must be expanded. `OVERFLOWED`: one event needed more records than the
-    margin; the run is invalid. `ABORTED`: there is an event at time 0, on which ASTRA-sim aborts;
-    it remains in the queue, and a later call continues if `PASSES_ZERO` is set. Ranks that have not
-    started are started first. The state is kept in `machine`.
+    `NEEDS_ROOM`: pools must be expanded, then a further call continues. `OVERFLOWED`: one event
+    needed more records than the margin; the run is invalid. `ABORTED`: there is an event at time 0,
+    on which ASTRA-sim aborts; it remains in the queue, and a later call continues if `PASSES_ZERO`
+    is set. Ranks that have not started are started first. The state is kept in `machine`.
     """
     while machine.counter[STARTED] < len(machine.rank):
         if not _has_room(machine):
@@ -252,9 +256,10 @@ def free(row: Integer, machine: Machine) -> None:
 def start_free_nodes(rank: Integer, now: Integer, machine: Machine) -> None:
     """Start the nodes of a rank that may start and whose slots are free, lowest row first.
 
-    A slot is occupied while a node of its kind runs. Nodes to skip (markers) end at once and need
-    no slot. If the machine has slots, children of skipped nodes are not started by this call, but
-    when another node of the rank finishes.
+    A node may start if it has been added by `free`. A slot is occupied while a node of its kind
+    runs. Nodes to skip (markers) end at once and need no slot. If the machine has slots, children
+    of skipped nodes are not started by this call, but when another node of the rank finishes; the
+    rank hangs if there is none.
     """
     deferred_count: Integer = 0
     while True:
@@ -297,8 +302,9 @@ def _take_next_free(rank: Integer, machine: Machine) -> Integer:
 def _skip_node(row: Integer, deferred_count: Integer, now: Integer, machine: Machine) -> Integer:
     """End a node at `now` without running it; return the new number of deferred children.
 
-    Children without other unfinished parents are appended to `machine.freed` if the machine has
-    slots, after the `deferred_count` entries before; otherwise they may start at once.
+    Of its children, those without other unfinished parents may start. If the machine has slots,
+    ASTRA-sim starts them later: they are appended to `machine.freed`, after the `deferred_count`
+    entries before. Otherwise they are added to the nodes that may start at once.
     """
     node = machine.node[row]
     node["start"] = now
@@ -351,8 +357,9 @@ def _start_node(row: Integer, now: Integer, machine: Machine) -> None:
 def close_node(row: Integer, now: Integer, machine: Machine) -> None:
     """End a node at `now` (ns), release its slot, and start nodes of its rank that may start.
 
-    Children without other unfinished parents may then start. The finish time of the rank is set if
-    no node is running or may start.
+    These include children without other unfinished parents. `now` becomes the finish time of the
+    rank if none of its nodes is running or may start. The node becomes the last finished one of its
+    rank.
     """
     node = machine.node[row]
     index = node["rank"]
@@ -372,7 +379,7 @@ def close_node(row: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def finish_if_done(index: Integer, now: Integer, machine: Machine) -> None:
-    """Set a rank's finish time to `now` if none of its nodes is running or ready to start.
+    """Set a rank's finish time to `now` if none of its nodes is running or may start.
 
     `index`: number of the rank. Nodes that still wait for parents do not prevent this. If they
     start later, the time is overwritten when they finish.

@@ -110,11 +110,13 @@ class Layout:
     ) -> Machine:
         """Return the machine: all records and tables of a simulated job before its start.
 
-        `queues`: number of queues of streams per network dimension; the system's active chunks are
-        divided among them, rounded up. `has_rendezvous`: messages wait for their receivers.
-        `is_shared`: messages contend for links. `has_slots`: a rank runs one node of each kind at a
-        time. `max_transfers`: number of transmissions to record. Pools can be expanded; with the
-        margin m they have 2 m records for streams and 4 m for messages, batches, delays and events.
+        `queues`: number of queues of streams (parts of collectives) per network dimension; the
+        system's active chunks are divided among them, rounded up, which limits the streams that run
+        in a queue. `has_rendezvous`: messages wait for their receivers. `is_shared`: messages
+        contend for links. `has_slots`: a rank runs one node of each kind at a time.
+        `max_transfers`: number of transmissions to record. With the margin m (objects that one
+        event creates) there are 2 m records for streams and 4 m for messages, batches, delays and
+        events; `expand_pools` doubles them.
         """
         workload, system, chosen = self.workload, self.system, self.choices
         ranks, levels = workload.num_ranks, len(self.dimensions)
@@ -209,10 +211,11 @@ class Layout:
     def _compute_margin(self, node: Records, custom_nodes: int, has_slots: bool) -> int:
         """Return an upper bound for the messages, delays or streams that one event creates.
 
-        An event creates objects of one rank only. The bound grows with the nodes and streams of the
-        largest rank, with the nodes of a custom algorithm (`custom_nodes`), and with the number of
-        active streams times the ranks of the largest phase. Without slots all streams of a rank may
-        be active.
+        An event creates objects of one rank only. The bound grows with the nodes and streams (parts
+        of collectives) of the largest rank, with the nodes of a custom algorithm on a rank
+        (`custom_nodes`), and with the number of active streams times the ranks of the largest
+        phase. Without slots (`has_slots`) all streams of a rank may be active, else only as many as
+        the queues allow.
         """
         widths = self.choices.phase["size"].max(initial=1) + 4
         streams = node["streams"] * (node["choice"] != NO_CHOICE)
@@ -269,7 +272,7 @@ def _build_node_records(
     """Return the records of all nodes, in the order of `order`, without their children.
 
     `order`: rows of the job in ascending order of node IDs. `work`: action, slot and duration by
-    row; `chosen`: algorithms of collectives. Start and end times are -1.
+    row; `chosen`: algorithms of collectives. Start and end times are -1, and all other fields 0.
     """
     node = _create_records(NODE, len(nodes), start=-1, end=-1)
     for name in ("rank", "peer", "tag"):
@@ -283,12 +286,13 @@ def _build_node_records(
 def _place_nodes(
     node: Records, lines: int, most_nodes: int, ranks: int, has_slots: bool
 ) -> tuple[Records, Records]:
-    """Assign queues of streams and progress records to the nodes; return both tables.
+    """Assign queues of streams and records of custom algorithms to the nodes; return both tables.
 
-    Writes the fields `queue` and `instance` of every node. With `has_slots` all nodes of a rank
-    share `lines` queues, and its custom algorithms share `most_nodes` progress records, as they run
-    one at a time. Otherwise each collective has its own queues, and each custom one its own
-    progress records.
+    Writes the fields `queue` and `instance` (first entry) of every node. `lines`: number of queues
+    that a rank needs; `most_nodes`: nodes of the largest custom algorithm on a rank. With
+    `has_slots` all nodes of a rank share the queues, and its custom algorithms share the records,
+    as they run one at a time. Otherwise each collective has its own queues, and each custom one its
+    own records. The queues are empty.
     """
     custom_rows = np.flatnonzero(node["choice"] < NO_CHOICE)
     owners = _find_owners(node, has_slots)

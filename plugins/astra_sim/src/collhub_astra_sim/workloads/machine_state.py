@@ -301,9 +301,9 @@ DELIVERY, LINK_FREE, BATCH_ENDS, HAPPENS = 0, 1, 2, 3
 def take_record(pool: Records, kind: Integer, machine: Machine) -> Integer:
     """Reserve a record of a pool and return its index: the one freed last, else an unused one.
 
-    `kind`: number of the pool, `MESSAGES` to `STREAMS`. The fields are not reset. If the pool is
-    exhausted, `counter[1]` is set, so that the run stops after this event, and the returned record
-    may be in use.
+    `kind`: number of the pool, `MESSAGES` to `STREAMS`. The fields are not reset. If no unused
+    record is left but the last one, the pool counts as exhausted: `counter[1]` is set, so that the
+    run stops before its next event, and the returned record may be in use.
     """
     store = machine.store[kind]
     index: Integer = store["returned"]
@@ -337,11 +337,12 @@ def _compute_hash_slot(rank: Integer, time: Integer, machine: Machine) -> Intege
 
 @outlined
 def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: Machine) -> None:
-    """Schedule the action `code` of a rank after `length` ns.
+    """Schedule the action `code` of a rank after `length` ns, at least 0.
 
     All delays of a rank that end at the same time form a batch, which is one event and executes
-    them in the order of creation. A new delay is appended to such a batch. Without one a batch is
-    created, whose event comes after all earlier events of that time.
+    them in the order of creation. A new delay is appended to such a batch, even while the batch is
+    executed. Without one a batch is created, whose event comes after all earlier events of that
+    time.
     """
     time = now + length
     entry = take_record(machine.delay, DELAYS, machine)

@@ -37,9 +37,9 @@ def send(
 ) -> None:  # fmt: skip
     """Send a message of `size` bytes at `now` (ns); its arrival causes the action `sender`.
 
-    A `sender` of -1 causes no action, another one is its code. `node`: row of the sending node, for
-    the record of transfers. With rendezvous the message waits until the receiver's clearance has
-    arrived.
+    `sender` is the code of the action; -1 for none. `node`: row of the sending node, for the record
+    of transfers. With rendezvous the message is sent only when a small message of the receiver
+    (clearance) has arrived.
     """
     index = _take_message(source, destination, size, tag, machine)
     message = machine.message[index]
@@ -61,8 +61,9 @@ def receive(
 ) -> None:  # fmt: skip
     """Wait for a message from `source`; its arrival causes the action with the code `receiver`.
 
-    With rendezvous, the rank `destination` first sends a clearance to the source at `now` (ns), and
-    the receive is posted when this has arrived.
+    The oldest unmatched message with the same ends, `size` (bytes) and `tag` is taken. With
+    rendezvous, the rank `destination` first sends a small message (clearance) to the source at
+    `now` (ns), and waits for the message only when this has arrived.
     """
     if not machine.has_rendezvous:
         _post_receive(source, destination, size, tag, receiver, now, machine)
@@ -132,8 +133,8 @@ def _return_message(index: Integer, machine: Machine) -> None:
 def start_message(index: Integer, now: Integer, machine: Machine) -> None:
     """Match a message with its receive, if that is posted, and put it on its first link at `now`.
 
-    Without a posted receive the message is sent nevertheless, and waits for one at the receiver. If
-    the link is busy, the message is queued.
+    Without a posted receive the message is sent nevertheless, and is matched with a later one. The
+    record of the matched receive is freed. If the link is busy, the message is queued there.
     """
     message = machine.message[index]
     posted = _match_or_wait(index, True, machine)
@@ -259,8 +260,9 @@ def _start_transmission(
     """Send a message over a link: schedule its arrival and, for a shared link, its release.
 
     The message arrives after the latency plus size / bandwidth, and a shared link is busy for size
-    / bandwidth, both in ns and rounded down. `bytes` and `busy_ns` of the link are counted only if
-    it is shared. A message arrives completely before it is forwarded (store and forward).
+    / bandwidth, both in ns and rounded down. Only a shared link becomes busy, and only its `bytes`
+    and `busy_ns` are counted. A message arrives completely before it is forwarded (store and
+    forward). The transmission is recorded if `machine.transfer` has records.
     """
     link, size = machine.link[link_index], machine.message[index]["bytes"]
     serialization_ns = size / link["bytes_per_ns"]
@@ -300,7 +302,10 @@ def _record_transfer(
 
 @outlined
 def update_link(link_index: Integer, now: Integer, machine: Machine) -> None:
-    """Release a link, and send the message that has waited longest for it at `now` (ns), if any."""
+    """Release a link, and send the message that has waited longest for it at `now` (ns), if any.
+
+    Only links that messages share (`machine.is_shared`) are released.
+    """
     link = machine.link[link_index]
     link["is_busy"] = False
     index = link["first"]
