@@ -224,7 +224,10 @@ def _write_labels(plot: _Plot) -> Iterator[str]:
 
 
 def _format_label(plot: _Plot, curve: Curve) -> str:
-    """Return `ring, 20.3 GB/s`, with the bandwidth at the largest size if there is one."""
+    """Return the label of a curve: its name, shortened, and its bandwidth at the largest size.
+
+    For example `ring, 20.3 GB/s`; without that bandwidth `ring, not at the largest size`.
+    """
     last = curve.series.bandwidths[-1]
     bandwidth = "not at the largest size" if last is None else format_bandwidth(last)
     return f"{label(curve.series.name)}, {bandwidth}"
@@ -285,13 +288,21 @@ def _escape_text(text: str) -> str:
 
 
 def write_picture(request: BandwidthComparison, options: NoOptions) -> WriteResult:
-    """Write one SVG file. Raises `UsageError` if no algorithm has a bandwidth."""
+    """Return one SVG file with the picture of a comparison, as in `draw`.
+
+    It is drawn at once, and the name of the artifact has no addition. Raises `UsageError`
+    (`nothing-to-draw`) if no algorithm has a bandwidth.
+    """
     content = draw(request)
     return WriteResult([Artifact("", lambda: content)])
 
 
 def write_page(request: BandwidthComparison, options: NoOptions) -> WriteResult:
-    """Write one HTML file. Raises `UsageError` if no algorithm has a bandwidth."""
+    """Return one HTML file with the picture of a comparison and a table, as in `draw_page`.
+
+    It is created at once, and the name of the artifact has no addition. Raises `UsageError`
+    (`nothing-to-draw`) if no algorithm has a bandwidth.
+    """
     content = draw_page(request)
     return WriteResult([Artifact("", lambda: content)])
 
@@ -353,9 +364,10 @@ def rank_series(series: Sequence[BandwidthSeries]) -> list[BandwidthSeries]:
 
 
 def find_winners(series: Sequence[BandwidthSeries], count: int) -> list[str]:
-    """Return the name of the fastest series at each of `count` sizes.
+    """Return the name of the fastest series at each of `count` sizes, in the order of the sizes.
 
-    A size without bandwidths has "". Of equal bandwidths the first series wins.
+    Fastest is the series with the highest bandwidth; a missing one (None) counts as 0. Of equal
+    bandwidths the first series wins. A size at which all are 0 or missing has "".
     """
     names = []
     for index in range(count):

@@ -194,7 +194,11 @@ def compute_line_loads(
 
 
 def check_loads(topology: Topology, loads: Sequence[LinkLoad]) -> None:
-    """Raise `UsageError` for a load of a link that the topology does not have."""
+    """Raise `UsageError` for the first load of a link that the topology does not have.
+
+    Only pairs of source and destination are compared: the load of one of several parallel links
+    counts as known.
+    """
     known = set(zip(topology.source.tolist(), topology.destination.tolist(), strict=True))
     for load in loads:
         if (load.source, load.destination) not in known:

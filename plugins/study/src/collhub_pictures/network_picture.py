@@ -329,7 +329,8 @@ def _format_box(x: float, y: float, name: str) -> str:
 def write(drawing: TopologyDrawing, options: NoOptions) -> WriteResult:
     """Return one SVG file of a network, with link loads if the drawing has them.
 
-    Raises `UsageError` as `draw` does.
+    It is drawn at once. Raises `UsageError` for a network that is too large, for loads of links
+    that it does not have, and if groups must be collapsed and there are none.
     """
     collapse = Collapse(drawing.collapse)
     content = draw(drawing.topology, drawing.link_loads, drawing.time_ns, collapse)

@@ -133,7 +133,10 @@ def write_document(events: Iterator[TraceEvent]) -> Iterator[bytes]:
 
 
 def name_process(process: int, name: str) -> Iterator[TraceEvent]:
-    """Yield the name of a process, and its sort index, which equals its number."""
+    """Yield the metadata of a process of the timeline: its name, then its sort index.
+
+    The sort index is the number of the process, so that viewers list processes by number.
+    """
     # The format attaches metadata of a process to thread 0, even if that thread does not exist.
     yield _metadata("process_name", process, 0, {"name": name})
     order = process

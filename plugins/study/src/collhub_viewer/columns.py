@@ -122,10 +122,11 @@ class ColumnLines:
 
 
 def encode_text(data: bytes) -> bytes:
-    """Return the data as text of 91 printable characters, of which a pair encodes 13 bits.
+    """Return the data as ASCII text: each pair of the 91 digits (printable characters) has 13 bits.
 
-    The lowest bits come first. Data is padded with zero bytes to groups of 13 bytes, which become
-    16 characters. Empty data gives empty text.
+    A pair is value // 91, then value % 91; the lowest bits of the data come first. Data is padded
+    with zero bytes to groups of 13 bytes, which become 16 characters, so the length is not kept.
+    Empty data gives empty text.
     """
     groups = -(-len(data) // _GROUP_BYTES)
     padded = np.zeros(groups * _GROUP_BYTES, np.uint8)

@@ -32,10 +32,12 @@ _BOUND = "bound"
 
 
 def read_report(path: Path) -> PageSubject | None:
-    """Read a JSON report of the hub; return None for any other file.
+    """Read a JSON report of the hub for a page; return None for any other file.
 
-    Raises `InputError` for invalid JSON and for a report that violates its schema, and `UsageError`
-    for a report that a page cannot show.
+    A file is a report if its first `_SEARCHED_BYTES` bytes contain the mark of a schema of the hub.
+    None also for a file that cannot be read. A diagnosis becomes a graph of waiting ranks, a
+    comparison a document. Raises `InputError` for invalid JSON and for a report that violates its
+    schema, and `UsageError` (`unknown-report`) for a report that a page cannot show.
     """
     try:
         with path.open("rb") as file:
@@ -159,8 +161,10 @@ def _compare_selected(document: Any, collective: Any) -> dict[str, Any]:
 def index_waits(graph: WaitForGraph) -> dict[str, object]:
     """Describe a wait-for graph for the page: ranks of a hung job, and for which ranks they wait.
 
-    There is one edge from every waiting rank to each awaited rank, at most `_MAX_WAITS`. The state
-    of a rank is `culprit`, `waiting` (it has an edge) or `unknown`. Ranks are ascending.
+    There is one edge from every waiting rank to each awaited rank, at most `_MAX_WAITS` edges. The
+    state of a rank is `culprit`, `waiting` (it has an edge, also one beyond that limit) or
+    `unknown`; a culprit that waits is `culprit`. Ranks are ascending, edges in the order of the
+    waits.
     """
     edges: list[dict[str, object]] = []
     ranks = set(graph.culprits)

@@ -168,7 +168,10 @@ def _sort_rows(subject: AlgorithmSteps | JobNodes) -> tuple[Int64Array, Sequence
 
 
 def _count_blocks(subject: AlgorithmSteps | JobNodes) -> int:
-    """Return one more than the largest thread block; 0 without thread blocks."""
+    """Return one more than the largest thread block (lane) of the steps of an algorithm.
+
+    0 if no step has a thread block, and for nodes of a job.
+    """
     if isinstance(subject, AlgorithmSteps):
         return int(subject.table.lane.max(initial=-1)) + 1
     return 0
@@ -356,14 +359,22 @@ def _index_blocks(
 
 
 def _find_local_work(subject: AlgorithmSteps | JobNodes) -> BoolArray:
-    """Return a mask of the rows that do not communicate, including those of the host."""
+    """Return a mask of the rows that do not communicate: bool[rows].
+
+    For an algorithm these are the steps other than sends and receives. For a job they are the nodes
+    other than messages and collectives, also on the host.
+    """
     if isinstance(subject, AlgorithmSteps):
         return ~subject.is_message
     return ~(subject.is_message | subject.table.is_kind(NodeKind.COLLECTIVE))
 
 
 def _find_computations(subject: AlgorithmSteps | JobNodes) -> BoolArray:
-    """Return a mask of the rows that compute: local steps, or COMPUTE nodes of devices."""
+    """Return a mask of the rows that compute: bool[rows].
+
+    For an algorithm these are all steps other than sends and receives, also copies. For a job they
+    are the COMPUTE nodes that run on devices, not on the host.
+    """
     if isinstance(subject, AlgorithmSteps):
         return ~subject.is_message
     nodes = subject.table

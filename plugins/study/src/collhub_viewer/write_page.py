@@ -110,7 +110,11 @@ def build_index(page: InteractivePage, lines: ColumnLines) -> dict[str, object]:
 
 
 def _shorten_title(page: InteractivePage) -> str:
-    """Return the title; if it is that of a run, without the folder of the run's file."""
+    """Return the title of the page, without the folder if it is the title of a run.
+
+    A run is an algorithm's or a job's timeline among the subjects. Another title, and one that
+    consists only of a folder, is unchanged.
+    """
     runs = [one.title for one in page.subjects if isinstance(one, RunTimeline | JobTimeline)]
     return (Path(page.title).name or page.title) if page.title in runs else page.title
 

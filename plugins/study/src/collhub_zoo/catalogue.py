@@ -190,9 +190,9 @@ def download(url: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 
 def check_sha256(content: bytes, expected: str, path: str) -> bytes:
-    """Return the content unchanged if it has the expected SHA-256 (hexadecimal, lower case).
+    """Return the content unchanged if its SHA-256 is `expected` (hexadecimal digits, lower case).
 
-    Otherwise raises `InputError` for `path`.
+    Otherwise raises `InputError`. `path`: address or file of the content, for the message.
     """
     actual = hashlib.sha256(content).hexdigest()
     if actual != expected:

@@ -255,7 +255,11 @@ def _list_problems(report: ZooBuildReport) -> Iterator[str]:
 
 
 def _format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table, with an empty line after it. Cells are not escaped."""
+    """Return the lines of a Markdown table: header, rule, one line per row, and an empty line.
+
+    Cells are neither escaped nor padded; rows may have any length. Without rows, the header
+    remains.
+    """
     rule = ["---"] * len(header)
     return [*(f"| {' | '.join(row)} |" for row in (header, rule, *rows)), ""]
 
