@@ -61,7 +61,10 @@ class Translations:
         return _subtract(nodes, offsets, self.moduli)
 
     def find_source(self, offset: int) -> int:
-        """Return the node that a translation by `offset` maps to node 0."""
+        """Return the node whose image under the translation by `offset` is node 0.
+
+        That is the node -`offset`, dimension by dimension, each modulo its size.
+        """
         node = self._negate(np.asarray([offset]))
         return int(node[0])
 
@@ -344,8 +347,8 @@ def _find_longest(length: Int64Array) -> int:
 def count_total_hops(network: LinkNetwork, members: Int64Array) -> int:
     """Count the links on the shortest paths between all ordered pairs of members.
 
-    Shortest means the fewest links. A pair without a path counts as 0. If all nodes are members and
-    the network is symmetric, only one node is computed.
+    Shortest means the fewest links; a pair counts its length, and 0 without a path. If all nodes
+    are members and translations of the network exist, the paths of one node are counted for all.
     """
     ones = np.ones(network.num_links, np.int64)
     paths = ShortestPaths(network.num_nodes, network.source, network.destination, ones)
@@ -381,7 +384,8 @@ def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> In
 def unreachable_error(network: LinkNetwork, source: int, destination: int) -> InputError:
     """Return the error (`disconnected`) for a pair of nodes without a path; the caller raises it.
 
-    Its message names the nodes that `source` reaches.
+    Its message names both NPUs, and all nodes that `source` reaches: no link leaves them. Its cure
+    is to add links or to choose other NPUs. Whether there is a path is not checked.
     """
     name = network.topology.name
     # The names of the reached nodes: one text for all NPUs, and every switch.

@@ -65,7 +65,10 @@ class TimeCut:
         return TimeCut(self.time_ps - self.since_ps)
 
     def with_later(self, node: int, since_ps: int) -> TimeCut:
-        """Return a copy of the cut in which `node` is on the far side from `since_ps` on."""
+        """Return a copy of the cut in which `node` is on the far side from `since_ps` on.
+
+        The previous time of the node is replaced, also by an earlier one.
+        """
         since = self.since_ps.copy()
         since[node] = since_ps
         return TimeCut(since)
@@ -122,7 +125,11 @@ class TimeCuts:
     def _delay_by_distance(self, nodes: BoolArray, leaves: BoolArray, crossed_ps: int) -> TimeCut:
         """Return the cut of the set `nodes`, which the last message can have left at `crossed_ps`.
 
-        `leaves`: bool[links], the links out of the set. See `list_of_sets`.
+        `nodes`: bool[nodes]. `leaves`: bool[links], the links out of the set. Nodes of the set are
+        on the far side from 0 on, all others from `crossed_ps` on. If all data that leave the set
+        must reach every member outside (`_TO_EACH`) and `crossed_ps` is not 0, the others are later
+        by their distance from the nearest head of those links, but no node later than the last
+        member.
         """
         since = np.where(nodes, 0, crossed_ps)
         is_to_each = self._demand.collective.kind in _TO_EACH

@@ -74,7 +74,11 @@ def all_gather(
 
 
 def _select_members(network: LinkNetwork, needed: BoolArray | None) -> BoolArray:
-    """Return the NPUs that must receive the chunks, bool[NPUs]; all if `needed` is None."""
+    """Return the NPUs that must receive the chunks: bool[NPUs].
+
+    `needed`: bool, one entry per node, NPUs first; entries of switches are dropped. None means all
+    NPUs.
+    """
     if needed is None:
         return np.ones(network.num_npus, np.bool_)
     return needed[: network.num_npus]
@@ -136,8 +140,10 @@ def _find_earliest_times(
 ) -> Int64Array:
     """Return the earliest time in ps by which each group of links can deliver its messages.
 
-    int64[groups], found by bisection. Group i consists of the links `indptr[i]` to `indptr[i + 1]`
-    - 1, at least one. `missing_chunks`: int64[groups], number of messages.
+    int64[groups], found by bisection; 0 without messages. A link delivers its first message after
+    `arrival`, and one more after every further `busy` (both ps per link, `busy` at least 1). Group
+    i consists of the links `indptr[i]` to `indptr[i + 1]` - 1, at least one. `missing_chunks`:
+    int64[groups], number of messages.
     """
     first = indptr[:-1]
     group = group_of_entry(indptr)
@@ -293,10 +299,10 @@ def _draw_variant(
 
 
 def _draw_random(seed: int, count: int, offset: int) -> npt.NDArray[np.float64]:
-    """Return random numbers in [0, 1): entries from `offset` on of the sequence of a seed.
+    """Return `count` random numbers in [0, 1) of the sequence of a seed: float64.
 
-    The generator is splitmix64 (Steele, Lea and Flood, OOPSLA 2014), which is equal for all
-    versions of numpy.
+    They are the entries of the sequence from `offset` on. The generator is splitmix64 (Steele, Lea
+    and Flood, OOPSLA 2014), which is equal for all versions of numpy.
     """
     index = np.arange(1, count + 1, dtype=np.uint64) + np.uint64(offset)
     state = index * np.uint64(0x9E3779B97F4A7C15)

@@ -183,7 +183,10 @@ def find_best_all_gather(
 
 
 def _choose_seed_count(network: LinkNetwork, num_chunks: int) -> int:
-    """Return the number of seeds, 1 to `_MAX_SEEDS`, fewer for more (link, chunk) pairs."""
+    """Return how many seeds to try: `_PAIRS_FOR_SEEDS` divided by the pairs of a link and a chunk.
+
+    It is rounded down and limited to 1..`_MAX_SEEDS`. Every pair is examined once per seed.
+    """
     # Every pair is examined once per seed.
     pairs = max(1, network.num_links * num_chunks)
     return max(1, min(_MAX_SEEDS, _PAIRS_FOR_SEEDS // pairs))
@@ -330,7 +333,11 @@ class _LockstepGather:
 
     @property
     def fraction(self) -> float:
-        """Return the fraction of chunks delivered so far, 0..1, without those present initially."""
+        """Return the fraction of deliveries done so far: 0 to 1.
+
+        A delivery is a chunk that arrives at a node; chunks that are present initially do not
+        count. 0 if there is nothing to deliver.
+        """
         before = int(self._own.sum())
         delivered = int(self._state.filled.sum()) - before
         return delivered / max(1, self.log.size - before)

@@ -182,8 +182,9 @@ def _process_event(
 def _choose(links: InLinks, state: SpreadState, is_needed: BoolArray, node: Integer) -> None:
     """Let a node take chunks over its free incoming links, those of the greatest weight first.
 
-    Weights are those of `_find_candidates`. Records the messages in `state`, decreases the number
-    of missing chunks, and adds the number of candidates + 1 to the cost counter.
+    Candidates and weights are those of `_find_candidates`; a link takes at most one chunk
+    (`_match`). The messages are recorded in `state`: the number of missing chunks decreases for a
+    node in `is_needed`, and the cost counter increases by the number of candidates + 1.
     """
     chunks, degree = len(state.can_send), links.indptr[node + 1] - links.indptr[node]
     place = np.empty(chunks, np.int64)

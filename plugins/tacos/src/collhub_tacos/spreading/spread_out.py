@@ -212,9 +212,11 @@ def spread_out(
 
 
 def _run_kernels(task: SpreadTask, progress: Progress) -> Iterator[SpreadResult]:
-    """Yield the results of the suitable kernels, until one attains the lower bound.
+    """Yield the results of the suitable algorithms (kernels), until one attains the lower bound.
 
-    Only all-gathers without switches have such a bound; for other tasks all kernels are run.
+    A kernel is run only when its result is requested. Only all-gathers without switches have such a
+    bound (`_compute_goal_ps`), and the result that attains it is yielded too; for other tasks all
+    kernels are run.
     """
     has_goal = task.is_all_gather and not isinstance(task.network, PathNetwork)
     for kernel in _choose_kernels(task):

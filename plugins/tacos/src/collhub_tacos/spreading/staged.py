@@ -72,7 +72,11 @@ class _Growth:
 
     @classmethod
     def at(cls, origin: Int64Array) -> _Growth:
-        """Return a growth without transfers, in which chunk i is only at `origin[i]`."""
+        """Return a growth without transfers, in which chunk i is only at NPU `origin[i]`.
+
+        A growth lists the transfers so far, and which NPU holds which chunk by which transfer (-1
+        at the origin).
+        """
         empty = np.zeros(0, np.int64)
         chunk = np.arange(len(origin))
         return cls(empty, empty, empty, empty, chunk, origin, np.full(len(origin), -1))

@@ -348,7 +348,11 @@ class _SymmetricGather:
         return best
 
     def time_ps(self, part: Part) -> int:
-        """Return the arrival time of the last chunk in picoseconds, 0 without transfers."""
+        """Return the time in ps at which the last chunk arrives at node 0; 0 without transfers.
+
+        `part`: (start in ps, in-link) of every chunk. The first `_chunks_per_node` chunks are the
+        node's own and do not count.
+        """
         start, link = part[0][self._chunks_per_node :], part[1][self._chunks_per_node :]
         finish = start + self._arrival[link]
         return int(np.max(finish, initial=0))
