@@ -84,7 +84,11 @@ def _build_contributions(layout: BoxLayout, origin: Origin) -> tuple[Int64Array,
 
 
 def _list_units(region: Region) -> Int64Array:
-    """Return the numbers of all units of a region, run of contiguous units after run: int64."""
+    """Return the numbers of all units of a region: int64, `run_units` per entry of `region.starts`.
+
+    A run is a range of contiguous units. The units of the first run come first, ascending, then
+    those of the second, and so on.
+    """
     inside = np.arange(region.run_units, dtype=np.int64)
     units: Int64Array = (region.starts[:, None] + inside).reshape(-1)
     return units

@@ -211,7 +211,7 @@ def _describe_binding(plan: ReshardPlan) -> str:
 def _list_binding_links(plan: ReshardPlan) -> list[BindingLink]:
     """Return the links whose weights prove the bound, with their weights, by link number.
 
-    The ends are the names of nodes.
+    The ends are the names of nodes. The list is empty for a bound that does not use links.
     """
     topology = plan.topology
     links = []

@@ -316,7 +316,8 @@ def bound_tree_cost(costs: Int64Array, senders: Sequence[int], receivers: Sequen
 def _find_reaching(costs: Int64Array, goal: int) -> np.typing.NDArray[np.bool_]:
     """Return the positions from which `goal` can be reached over edges of cost 0: bool[positions].
 
-    The goal itself is included. `costs`: [positions, positions], source first.
+    The goal itself is included. `costs`: int64[positions, positions], source first; an edge exists
+    between all pairs. Paths may have any number of edges.
     """
     inside = np.zeros(len(costs), np.bool_)
     inside[goal] = True

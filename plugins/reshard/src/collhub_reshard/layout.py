@@ -130,7 +130,10 @@ def _choose_unit_bytes(units: UnitTasks, moves: Sequence[Move], least_units: int
 
 
 def _list_divisors(number: int) -> list[int]:
-    """Return the divisors of a number, ascending."""
+    """Return all divisors of a positive number, ascending, with 1 and the number itself.
+
+    Takes time proportional to its square root. The result is [] for 0.
+    """
     small = [part for part in range(1, math.isqrt(number) + 1) if number % part == 0]
     return sorted({*small, *(number // part for part in small)})
 

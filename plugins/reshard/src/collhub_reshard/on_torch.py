@@ -85,7 +85,10 @@ def reshard(
 
 
 def _plain(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the local shard of a DTensor; return other tensors and `None` unchanged."""
+    """Return the local shard of a DTensor (any object with `to_local`).
+
+    Other tensors and `None` are returned unchanged.
+    """
     if tensor is not None and hasattr(tensor, "to_local"):
         local: torch.Tensor = tensor.to_local()
         return local
@@ -163,9 +166,9 @@ def _find_tile(side: Side, shape: tuple[int, ...], rank: int) -> list[tuple[int,
 def _allocate_output(
     move: Move, rank: int, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor | None:
-    """Return an uninitialized shard for the destination, with the shape of this rank's tile.
+    """Return an uninitialized tensor with the shape of this rank's tile of the destination.
 
-    Returns `None` for a rank outside of the destination mesh.
+    It has `dtype` and is on `device`. Returns `None` for a rank outside of the destination mesh.
     """
     import torch
 

@@ -88,7 +88,11 @@ _KEY = "reshard"
 
 
 def find_proof(algorithm: Algorithm) -> dict[str, JsonValue] | None:
-    """Return the proof document that an algorithm carries; None if it has none of this plugin."""
+    """Return the proof document that an algorithm carries in its extensions, otherwise None.
+
+    None also if the extension of this name has another schema than the two of this plugin. The
+    document is not copied, and not checked further.
+    """
     document = algorithm.extensions.get(_KEY)
     # Another producer may use the same name for its extension.
     if isinstance(document, dict) and document.get("schema") in (PROOF_SCHEMA, STREAMS_SCHEMA):
@@ -237,7 +241,10 @@ def report_flaw(diagnostic: Diagnostic) -> CheckReport:
 
 
 def require_list(value: JsonValue) -> list[JsonValue]:
-    """Return the value if it is a list; raise `TypeError` otherwise."""
+    """Return the value unchanged if it is a list; raise `TypeError` otherwise.
+
+    The entries are not checked.
+    """
     if not isinstance(value, list):
         raise TypeError("a list is missing")
     return value

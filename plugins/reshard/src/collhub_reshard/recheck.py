@@ -124,9 +124,10 @@ def _check_schedule(claim: ScheduleClaim) -> None:
 
 
 def _count_concurrent(spans: Sequence[Interval]) -> int:
-    """Return the maximum number of spans that overlap.
+    """Return the largest number of spans (start, end) that overlap at one time; 0 without spans.
 
-    A span that ends does not overlap one that starts at the same time.
+    A span that ends does not overlap one that starts at the same time. Each span must end after it
+    starts.
     """
     events = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
     # Sorted, -1 precedes 1 at the same time.

@@ -53,9 +53,9 @@ class CardTimes(NamedTuple):
 
 @lean_part
 def _find_first_free(free: Int64Array) -> int:
-    """Return the card of a host that becomes free first; the lowest number wins ties.
+    """Return the number of the card of a host that becomes free first; the lowest number wins ties.
 
-    `free`: tick at which each card becomes free, not empty.
+    `free`: int64, the tick at which each card becomes free; it must not be empty.
     """
     card = 0
     for other in range(1, free.size):

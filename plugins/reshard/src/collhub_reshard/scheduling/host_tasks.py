@@ -157,7 +157,10 @@ class HostTasks:
         return float(ticks * self.tick_s)
 
     def classes(self) -> dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]]:
-        """Group the tasks by (senders, receivers); return the task numbers, ascending."""
+        """Group the tasks by equal (senders, receivers); return the task numbers of each group.
+
+        The keys are in the order of their first tasks, and the numbers of a group ascend.
+        """
         tasks_by_class: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
         for task, key in enumerate(zip(self.senders, self.receivers, strict=True)):
             tasks_by_class.setdefault(key, []).append(task)
@@ -242,7 +245,7 @@ def _list_move_times(
 
 
 def _find_common_measure(times: Sequence[Fraction]) -> Fraction:
-    """Return the largest time of which all times are whole multiples.
+    """Return the largest time of which all times are whole multiples, as an exact fraction.
 
     The times are exact and not negative; zero is a multiple of every time. The result is 1 without
     times, and 0 if all times are zero.

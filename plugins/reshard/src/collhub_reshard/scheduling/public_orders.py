@@ -306,7 +306,10 @@ def compute_send_receive_s(
 
 
 def _replicas_share_hosts(units: UnitTasks) -> bool:
-    """Return whether the receivers of every task are on one host; True without tasks."""
+    """Return whether the receivers of each unit task are all on one host.
+
+    False if a single unit task has receivers on several hosts; True without unit tasks.
+    """
     # As in the public code, one tile with replicas on several hosts disables it for all.
     rows = range(len(units))
     return all(len(units.hosts_of(units.receivers_of(row))) == 1 for row in rows)

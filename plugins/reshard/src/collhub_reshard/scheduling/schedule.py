@@ -148,7 +148,10 @@ def compute_lateness(tasks: HostTasks, pieces: Sequence[Piece]) -> Fraction:
 
 
 def _find_ends(pieces: Sequence[Piece]) -> dict[int, Fraction]:
-    """Return the end in ticks of every task that has pieces: the largest end of its pieces."""
+    """Return the end in ticks of every task that has pieces: the largest end of its pieces.
+
+    The keys are task numbers, in the order of their first pieces.
+    """
     ends: dict[int, Fraction] = {}
     for piece in pieces:
         before = ends.get(piece.task, piece.end)
