@@ -251,7 +251,10 @@ def _build_result(
 
 
 def _size_error(task: PackingTask) -> InputError:
-    """Build the error for a size at which a tree would carry less than a byte."""
+    """Return (do not raise) the error for a size at which a tree would carry less than a byte.
+
+    It is an `InputError` (`size-too-small`) that states the bytes of the task.
+    """
     message = f"{task.collective_bytes} bytes are too few to be divided among the trees"
     return InputError(message, cure="choose a larger size, or fewer chunks", code="size-too-small")
 

@@ -285,7 +285,10 @@ class _LinkSearch:
         return int(outcome)
 
     def find_links(self, tree: int) -> Int64Array:
-        """Return the numbers, in the original network, of the links that a tree uses."""
+        """Return the links that a tree uses, as ascending numbers of the original network: int64.
+
+        `tree`: index of the tree. Valid after `resume` has returned FOUND.
+        """
         # The chosen set of trees of every link.
         chosen = self.masks[self.indptr[:-1] + self.choice[: len(self.link)]]
         is_used = chosen >> tree & 1 == 1

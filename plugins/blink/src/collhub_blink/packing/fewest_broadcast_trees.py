@@ -254,7 +254,10 @@ def _generate_assignments(
 
 
 def _count_hops(graph: CapacityGraph, chosen: BoolArray, root: int) -> Int64Array:
-    """Count the fewest chosen arcs from the root to every node; `_UNREACHED` without a path."""
+    """Return the fewest arcs on a path from the root to every node: int64[nodes].
+
+    Only the arcs in `chosen` (bool[arcs]) are used. A node without such a path has `_UNREACHED`.
+    """
     arcs = Arcs(graph.num_nodes, graph.source[chosen], graph.destination[chosen])
     hops = arcs.hops(np.asarray([root]))[0].astype(np.int64)
     return np.where(hops < 0, _UNREACHED, hops)

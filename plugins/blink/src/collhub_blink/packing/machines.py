@@ -107,9 +107,10 @@ class _Hosts:
         ]
 
     def build_rooted_trees(self, root: int) -> list[SpanningTree]:
-        """Build a tree from `root` for every rank on another host, where its data arrive first.
+        """Build a tree from `root` through every rank of the other hosts.
 
-        The order is by host, then by index of that rank in its host.
+        The data of a tree arrive at this rank first. The order is by host, then by index of the
+        rank in its host.
         """
         home = next(number for number, block in enumerate(self._blocks) if root in block)
         return [
@@ -227,8 +228,9 @@ def _compute_units_by_weights(
     """Compute how fast two kinds of trees can run together, for several pairs of weights.
 
     The weights (of peer trees, of direct trees) are (1, 1), (2, 1), (1, 2), ... up to
-    `_MAX_WEIGHT_RATIO`. Each value is the largest unit (bytes/s per weight) at which the trees fit
-    on all links.
+    `_MAX_WEIGHT_RATIO`. Each value is the largest unit (bytes/s per weight, exact) at which the
+    trees fit on all links: the minimum of bandwidth / load over the links that they use. In an
+    all-reduce, links are loaded in both directions.
     """
     is_up = task.collective.kind is CollectiveKind.ALL_REDUCE
     bandwidth = collect_exact_bandwidths(task.oriented_network.topology)

@@ -225,7 +225,10 @@ def _pack_trees(task: PackingTask, network: RankNetwork) -> tuple[PlacedTree, ..
 
 
 def _group_by_root(trees: Sequence[PlacedTree]) -> dict[int, list[PlacedTree]]:
-    """Return the trees by their root, in order."""
+    """Return the trees by the rank of their root; roots and trees keep their order.
+
+    `up` trees are not considered.
+    """
     trees_of_root: dict[int, list[PlacedTree]] = {}
     for tree in trees:
         trees_of_root.setdefault(tree.tree.root, []).append(tree)
@@ -264,7 +267,10 @@ def _scale_weights(trees: Sequence[PlacedTree], factor: int) -> list[int]:
 
 
 def _replace_weight(placed_tree: PlacedTree, weight: int) -> PlacedTree:
-    """Return a copy of the placed tree with another weight; its `up` tree stays as it is."""
+    """Return a copy of the placed tree with the weight `weight`.
+
+    Its `up` tree, if any, keeps its own weight, and nodes and routes are shared with the original.
+    """
     tree = replace(placed_tree.tree, weight=weight)
     return replace(placed_tree, tree=tree)
 
@@ -292,7 +298,10 @@ def compute_directed_bound(network: RankNetwork, packing: TwoWayPacking | None =
 
 
 def _collect_bandwidths(network: RankNetwork) -> LinkCapacities:
-    """Return the bandwidth in bytes/s of every (source, destination) of the topology."""
+    """Return the bandwidth of every link of the network in bytes/s, as exact fractions.
+
+    The keys are (source, destination) as node numbers of the topology, not of the graph.
+    """
     graph = network.graph
     sources = network.nodes[graph.source].tolist()
     destinations = network.nodes[graph.destination].tolist()

@@ -144,7 +144,12 @@ def compute_minimum_cut_bound(network: RankNetwork) -> RateBound:
 
 
 def _generate_cut_bounds(network: RankNetwork) -> Iterator[RateBound]:
-    """Yield the bounds by a minimum cut for data that leave rank 0 and that arrive there."""
+    """Yield two bounds of the rate, each by a minimum cut.
+
+    The first is for data that rank 0 sends to all other ranks, the second for data that rank 0
+    receives from all. The nodes of each bound are those on the side of the cut that the links
+    leave.
+    """
     yield to_cut_bound(network, broadcast_rate(network.graph, 0))
     arriving = broadcast_rate(network.reversed.graph, 0)
     # In the original direction, the links leave the other side of the cut.

@@ -66,7 +66,11 @@ def compute_path_bound(task: PackingTask) -> RateBound:
 
 
 def _build_bound(network: RankNetwork, flow: _Flow) -> RateBound:
-    """Convert the cut of the maximum flow to a bound in bytes of the collective per second."""
+    """Convert the maximum flow of one rank's part to a bound in bytes of the collective per second.
+
+    It is the rate of the flow times the number of ranks, since the collective has one part per
+    rank. The cut gets node numbers of the topology.
+    """
     # The flow's rate is that of one rank's part; the collective has one part per rank.
     rate = flow.rate * network.graph.unit * network.graph.num_compute
     return RateBound("cut", rate, network.to_topology_nodes(flow.cut))

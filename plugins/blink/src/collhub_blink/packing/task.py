@@ -59,7 +59,10 @@ class RankNetwork:
 
     @property
     def reversed(self) -> RankNetwork:
-        """Return the same network with all links reversed; `is_reversed` changes, ranks stay."""
+        """Return the same network with all links reversed; ranks and nodes keep their numbers.
+
+        `is_reversed` of the result is the opposite of that of this network.
+        """
         reversed_topology = _reverse_links(self.topology)
         return RankNetwork(
             reversed_topology, transposed(self.graph), self.nodes, not self.is_reversed
@@ -146,7 +149,10 @@ class RankNetwork:
         )
 
     def _node_name(self, node: int) -> str:
-        """Return the topology's name of a node of the graph."""
+        """Return the name, in the topology, of a node of the graph (a rank, other NPU or switch).
+
+        `node`: number in the graph, where ranks come first; it is converted.
+        """
         number = int(self.nodes[node])
         return self.topology.node_name(number)
 
@@ -308,7 +314,10 @@ class PackingTask:
 
     @property
     def root(self) -> int:
-        """Rank of the root. The collective must have one."""
+        """Return the rank of the root; the collective must have one (`AssertionError` otherwise).
+
+        It is a rank, not an NPU number.
+        """
         assert self.collective.root is not None
         return self.collective.root
 

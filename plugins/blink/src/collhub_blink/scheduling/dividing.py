@@ -232,7 +232,11 @@ def _evaluate_share(share: Share, time_ns: PipelineTimer) -> TimedSchedule:
 
 
 def _build_task(plane: Plane, part: Fraction) -> PackingTask | None:
-    """Build the plane's task for a fraction of the data, rounded down; None below one byte."""
+    """Return the plane's task with only a fraction of its data, rounded down to bytes.
+
+    `part`: fraction from 0 to 1. None if less than one byte remains. All other settings of the
+    task are kept.
+    """
     size = math.floor(plane.task.collective_bytes * part)
     return replace(plane.task, collective_bytes=size) if size else None
 

@@ -163,7 +163,10 @@ class Share:
 
     @property
     def time_ps(self) -> int:
-        """Return the time in ps at which the plane finishes: start-up plus pipeline."""
+        """Return the time in ps at which the plane finishes its share of the data.
+
+        It is the start-up time of the plane plus the planned time of its pipeline.
+        """
         startup_ps = self.plane.startup_ns * _PS_PER_NS
         return self.pipeline.time_ps + startup_ps
 

@@ -164,9 +164,10 @@ def build_schedule_with_half_the_chunks(
 
 
 def remove_link_order(schedule: PackingSchedule) -> PackingSchedule:
-    """Return the schedule without an order of messages on links.
+    """Return a copy of the schedule without an order of messages on links (all windows 0).
 
-    Every message is sent as soon as its data are available.
+    Every message is then sent as soon as its data are available. The planned times are kept, though
+    they belong to the order; the slack of the copy is 0.
     """
     transfers = schedule.pipeline.transfers
     unordered = replace(transfers, window=np.zeros(len(transfers), np.int64))
@@ -370,7 +371,11 @@ class _ChunkLimits:
         return cls(max_messages, max_chunks, most_of_tree, operations)
 
     def allow(self, pipelining: Pipelining, counts: Sequence[int]) -> bool:
-        """Return whether numbers of chunks satisfy all limits; `counts`: chunks of every tree."""
+        """Return whether the numbers of chunks satisfy all limits.
+
+        `counts`: chunks of every tree. The limits are those of all messages together, of the chunks
+        of a share by the request, and of the chunks of each tree by the bytes in flight.
+        """
         messages = sum(counts[tree] * number for tree, number in self.operations.items())
         if messages > self.max_messages:
             return False

@@ -141,6 +141,9 @@ def _join_reduction_and_broadcast(placed: PlacedTree, upward: PlacedTree) -> Ope
 
 
 def _prune_nothing(placed: PlacedTree) -> PrunedTree:
-    """Return the tree with all of its NPUs, including those that only forward."""
+    """Return the tree with all of its NPUs as members, including those that only forward.
+
+    Members are the nodes that the tree reaches (depth 0 or more).
+    """
     members = np.flatnonzero(placed.tree.depths >= 0)
     return pruned(placed.tree, members)

@@ -338,7 +338,11 @@ def _estimate_limit_ns(task: PackingTask, packing: PlacedPacking, time_ns: float
 
 
 def _cannot_beat_known_time(task: PackingTask, candidate: TimedSchedule) -> bool:
-    """Whether even a refined candidate is no faster than a known algorithm (`task.within_ns`)."""
+    """Return whether even a refined candidate is no faster than a known algorithm.
+
+    The known time is `task.within_ns`; False if it is None. The time of the refined candidate is
+    estimated from its planned time (`_estimate_limit_ns`); an equal time does not beat it.
+    """
     within_ns = task.within_ns
     if within_ns is None:
         return False
