@@ -57,7 +57,10 @@ class Distribution:
 
     @cached_property
     def version(self) -> str:
-        """Version in the metadata, else in the name of the folder `NAME-VERSION.dist-info`."""
+        """Return the version of the distribution as text.
+
+        It is that of the metadata, otherwise that of the folder's name `NAME-VERSION.dist-info`.
+        """
         versions = self._get_headers("Version")
         return versions[0] if versions else self._parse_folder_name("version")
 
@@ -69,8 +72,8 @@ class Distribution:
     def entry_points(self, group: str) -> list[EntryPoint]:
         """Return the entry points of a group, in the order of the file; [] without such a group.
 
-        Extras after the module are dropped. Raises `ValueError` for a line of the group that names
-        no module.
+        Each has a name and a value `module` or `module:object`; extras in brackets are dropped.
+        Comments are skipped. Raises `ValueError` for a line of the group that names no module.
         """
         text = self.entry_point_text()
         entries = []
@@ -172,7 +175,11 @@ def _find_version(name: str, path: tuple[str, ...]) -> str:
 
 
 def _find_archived(entry: str) -> Iterator[Distribution]:
-    """Yield the distributions in a zip archive on the path; none if `entry` is no archive."""
+    """Yield the distributions in a zip archive on the search path, in the order of the archive.
+
+    They are the folders `*.dist-info` and `*.egg-info` at its top. None if `entry` is no archive,
+    also if it does not exist.
+    """
     # Imported here: archives are rare, and the package takes long to import.
     import zipfile
 

@@ -11,8 +11,8 @@ from hub_core.plugin_api import SelectedCollective, SelectedWindow, Selection
 def first_of_kinds(selection: Selection) -> tuple[list[SelectedCollective], list[Loss]]:
     """Return the first selection of each collective kind, and a loss for each further one.
 
-    The libraries do not distinguish calls in place from calls out of place, so only one selection
-    per kind can be written.
+    The order is that of the first selections. The libraries do not distinguish calls in place from
+    calls out of place, so only one selection per kind can be written; it serves both.
     """
     selected_by_kind: dict[CollectiveKind, SelectedCollective] = {}
     losses = []

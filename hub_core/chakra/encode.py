@@ -262,7 +262,8 @@ def _encode_name(name: str) -> bytes:
 def _to_unsigned(values: Column) -> UInt64Array:
     """Convert a column of integers to uint64.
 
-    Negative numbers become their two's complement, as protobuf writes them.
+    Negative numbers become their two's complement, as protobuf writes them. The result is a view if
+    the column is int64 or uint64; otherwise it is a copy.
     """
     same = values if values.dtype == np.uint64 else values.astype(np.int64)
     return same.view(np.uint64)

@@ -220,7 +220,10 @@ def link(nodes: NodeColumns, drop_dangling: bool) -> ResolvedLinks:
 
 
 def _create_mask(kinds: Iterable[Kind]) -> BoolArray:
-    """Convert kinds to a mask that is indexed by a column of kinds (bytes)."""
+    """Return a mask by number of a kind of attribute: bool[256], True for these kinds.
+
+    It is indexed by a column of kinds (uint8). All False without kinds.
+    """
     accepted = np.zeros(256, np.bool_)
     accepted[sorted(kinds)] = True
     return accepted

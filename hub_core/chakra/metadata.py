@@ -29,7 +29,7 @@ class Metadata:
     kinds: Mapping[str, Kind | None] = field(default_factory=dict)
 
     def text(self, name: str) -> str:
-        """Return an attribute as text; empty if it is absent or of another kind."""
+        """Return the value of an attribute if it is a text; otherwise, and if it is absent, ""."""
         value = self.attributes.get(name)
         return value if isinstance(value, str) else ""
 

@@ -108,7 +108,10 @@ class Kind(IntEnum):
 
     @property
     def field(self) -> str:
-        """Name of the field, for example `int64_val`."""
+        """Return the name of the protobuf field of a kind, for example `int64_val` or `int64_list`.
+
+        It is the lower-case name of the kind, with `_val` unless it is a list.
+        """
         name = self.name.lower()
         return name if name.endswith("_list") else f"{name}_val"
 

@@ -66,8 +66,9 @@ def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Meta
     """Find the records of a file and decode its metadata: (records of the nodes, metadata).
 
     A file in JSON form is converted to records first; then the name gets ` (as records)`, and bytes
-    in errors refer to these records. Raises `TraceError` for a file that is no trace of the current
-    schema, and for one without nodes (code `no-nodes`).
+    in errors refer to these records. Raises `TraceError` for an empty, compressed or XML file, a
+    file that is truncated or malformed, metadata of another schema, and a file without nodes (code
+    `no-nodes`).
     """
     # Checked first, because a compressed file would be reported as truncated.
     if is_json_form(content):

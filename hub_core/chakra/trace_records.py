@@ -20,7 +20,10 @@ PACKAGE = "ChakraProtoMsg"
 
 
 def file_descriptor_set() -> descriptor_pb2.FileDescriptorSet:
-    """Read the compiled form of `schema/chakra_et.proto`, as shipped."""
+    """Read the compiled form of `schema/chakra_et.proto` that is shipped with the package.
+
+    It is read again at each call.
+    """
     content = files("hub_core.chakra").joinpath("schema", "chakra_et.binpb").read_bytes()
     return descriptor_pb2.FileDescriptorSet.FromString(content)
 

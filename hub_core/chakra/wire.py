@@ -28,7 +28,10 @@ class WireError(ValueError):
     """Bytes that no encoder writes: the reason, and the position in the buffer."""
 
     def __init__(self, reason: str, position: int, code: str = "malformed-record") -> None:
-        """Store reason and position; `code`: code of the finding that the error becomes."""
+        """Store the reason, the position in the decoded bytes, and the code.
+
+        `code`: code of the finding that the error becomes. The text of the exception is the reason.
+        """
         super().__init__(reason)
         self.reason = reason
         self.position = position
@@ -169,7 +172,11 @@ def varint_widths(values: UInt64Array) -> Int64Array:
 
 
 def varint_byte(values: UInt64Array, index: int, has_more: BoolArray) -> Bytes:
-    """Return byte number `index` of every value as a varint; `has_more`: another byte follows."""
+    """Return byte number `index` of every value as a varint: uint8, one per value.
+
+    It has bits 7 * `index` to 7 * `index` + 6 of the value. `has_more`: bool, whether another byte
+    follows; then bit 7 is set.
+    """
     digits = (values >> np.uint64(7 * index)).astype(np.uint8) & np.uint8(127)
     return digits | has_more.astype(np.uint8) << np.uint8(7)
 

@@ -108,7 +108,10 @@ class RankTable(ColumnTable):
                 yield name, [flat[start:stop] for start, stop in itertools.pairwise(ends)]
 
     def rows_of_kind(self, kinds: Iterable[int]) -> BoolArray:
-        """Return which rows have one of these kinds: bool[rows], all False for no kinds."""
+        """Return which rows have one of these kinds: bool[rows].
+
+        All False for no kinds.
+        """
         # Comparisons of bytes use vector instructions: ten times as fast as a lookup.
         is_of_kind = np.zeros(len(self), np.bool_)
         for kind in kinds:

@@ -102,7 +102,10 @@ def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
 
 
 def _format_document(algorithm: Algorithm) -> str:
-    """Format the document in a fixed order, so that equal algorithms give equal bytes."""
+    """Return the JSON document of an algorithm, with members in a fixed order.
+
+    Equal algorithms give equal bytes. The columns of steps are the last member.
+    """
     header = {
         "schema": SCHEMA,
         "collective": _collective_to_json(algorithm.collective),

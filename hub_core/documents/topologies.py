@@ -133,7 +133,7 @@ def _format_compact(value: object) -> str:
 
 
 def _format_lines(values: Iterable[JsonObject]) -> str:
-    """Format a JSON list with one object per line; `[]` if there are none."""
+    """Return a JSON list as text, with one object per line, indented by 4; `[]` without objects."""
     rows = ",\n    ".join(map(_format_compact, values))
     return f"[\n    {rows}\n  ]" if rows else "[]"
 

@@ -142,8 +142,9 @@ def message_bytes(collective_bytes: int, unit_count: int, counts: Int64Array) ->
 def placement_of(algorithm: Algorithm) -> tuple[int, ...] | None:
     """Return the NPU of every rank; None if the algorithm has no placement (rank r on NPU r).
 
-    Raises `InputError` (code `invalid-placement`) unless the extension `PLACEMENT` is a list of
-    different integers of at least 0, one per rank.
+    It is the extension `PLACEMENT`, which must be a list of different integers of at least 0, one
+    per rank; otherwise raises `InputError` (code `invalid-placement`). Whether the NPUs exist is
+    not checked.
     """
     stated = algorithm.extensions.get(PLACEMENT)
     if stated is None:

@@ -369,7 +369,10 @@ class Collective:
         return np.full(self.num_ranks, not in_place)
 
     def _at_root(self, units: int) -> Int64Array:
-        """Return int64[num_ranks]: `units` at the root, 0 at other ranks; needs a root."""
+        """Return int64[num_ranks]: `units` at the root, 0 at all other ranks.
+
+        The collective must have a root; without one, every rank gets `units`.
+        """
         sizes = np.zeros(self.num_ranks, np.int64)
         sizes[self.root] = units
         return sizes

@@ -137,9 +137,9 @@ class LossyError(HubError):
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return the cure `did you mean 'x'?` with the most similar known name.
+    """Return the cure `did you mean 'x'?` with the most similar known name; "" if none is similar.
 
-    "" if the similarity of all names is below 0.6.
+    Similar means a ratio of at least 0.6 (`difflib`); case matters.
     """
     # Imported here, because it is rarely needed.
     import difflib
@@ -232,7 +232,10 @@ class Findings:
             self._count[code] += number
 
     def copy(self) -> Findings:
-        """Return an independent copy: later additions to one do not change the other."""
+        """Return an independent copy: later additions to one do not change the other.
+
+        The listed diagnostics themselves are shared; they cannot be changed.
+        """
         listed = {code: list(items) for code, items in self._by_code.items()}
         return Findings(self.file, listed, dict(self._count))
 

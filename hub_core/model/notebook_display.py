@@ -25,7 +25,11 @@ class NotebookDisplay:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        """Return facts about the object and a picture of it as HTML; notebooks call this."""
+        """Return facts about the object and a picture of it as HTML; notebooks call this.
+
+        The module that describes objects is imported at the first call. Without a plugin that draws
+        the object, there are only facts.
+        """
         html: str = importlib.import_module(_DISPLAY).describe(self)
         return html
 

@@ -123,7 +123,11 @@ def format_bytes(count: float) -> str:
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """Format a bandwidth in the largest decimal unit not above it, with four digits: `50 GB/s`."""
+    """Format a bandwidth in bytes/s with four significant digits, such as `50 GB/s`.
+
+    The unit is the largest decimal one (steps of 1000) that is not above the value, at least B/s.
+    Trailing zeros are omitted.
+    """
     for unit, size in reversed(_DECIMAL.items()):
         if bytes_per_s >= size:
             return f"{bytes_per_s / size:.4g} {unit}/s"

@@ -127,7 +127,10 @@ class StepTable(RankTable):
         return int(np.count_nonzero(self.sends))
 
     def step_of(self, row: int) -> int:
-        """Return the position of a row among the rows of its rank, from 0."""
+        """Return the position of a row among the rows of its rank, from 0.
+
+        `row`: number of a row of this table; it is not checked.
+        """
         first = self.rank_indptr[self.rank[row]]
         return int(row - first)
 

@@ -121,7 +121,11 @@ class NodeColumns(RankTable):
         return self.rows_of_kind(kinds)
 
     def location(self, row: int, file: str | None = None) -> Location:
-        """Return the location of a node for messages: file, rank, and its position in the rank."""
+        """Return the location of a node for messages: file, rank, and its position within the rank.
+
+        `row`: row of the node. `file`: None if unknown. The position counts the nodes of the rank
+        from 0.
+        """
         rank = int(self.rank[row])
         return Location(file, rank=rank, step=int(row - self.rank_indptr[rank]))
 

@@ -163,9 +163,10 @@ def _components(topology: Topology, mask: BoolArray) -> Int64Array:
 
 
 def _first_switches(topology: Topology) -> Int64Array:
-    """Return the first switch of every NPU, int64[nodes].
+    """Return the first switch of every NPU: int64[nodes].
 
-    For switches, and for NPUs without a link to a switch, the node itself.
+    It is the destination of the NPU's first link to a switch, in link order. Switches, and NPUs
+    without such a link, have their own number.
     """
     label = np.arange(topology.num_nodes)
     joins = (topology.source < topology.num_npus) & (topology.destination >= topology.num_npus)

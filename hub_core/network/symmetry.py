@@ -150,7 +150,10 @@ class ColouredNetwork:
 
 
 def _mix(values: UInt64Array) -> UInt64Array:
-    """Return a 64-bit hash of each value, by the finalizer of splitmix64."""
+    """Return a 64-bit hash of each value, by the finalizer of splitmix64: uint64.
+
+    Different values have different hashes. The argument is unchanged.
+    """
     mixed = (values ^ (values >> np.uint64(30))) * _FIRST
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
     result: UInt64Array = mixed ^ (mixed >> np.uint64(31))

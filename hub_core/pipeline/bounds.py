@@ -170,8 +170,9 @@ def _is_tight(bound: ProvenBound, time_ps: int | None) -> bool:
 def remove_beaten_bounds(result: SynthesisResult) -> SynthesisResult:
     """Return the result without bounds above its time, which are wrong, and with warnings.
 
-    A bound equal to the time remains. Every removed bound adds a warning `bound-beaten`, except a
-    bound for messages of one size: with messages of other sizes, an algorithm may be faster.
+    A bound equal to the time remains. Every removed bound adds a warning `bound-beaten` after the
+    other diagnostics, except a bound for messages of one size: with messages of other sizes, an
+    algorithm may be faster.
     """
     bounds = {name: bound for name, bound in result.bounds_ns.items() if bound <= result.time_ns}
     warnings = [

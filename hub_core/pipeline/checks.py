@@ -336,6 +336,10 @@ def _name_file(report: CheckReport, name: str) -> CheckReport:
 
 
 def find_workload_defects(workload: Workload, name: str, registry: Registry) -> list[Diagnostic]:
-    """Return the findings of all installed checks of workloads, check by check."""
+    """Return the findings of all installed checks of workloads, check by check.
+
+    Findings of every severity are included; the list is empty if all checks pass. `name`: the
+    workload in messages. Raises the `HubError` of a check.
+    """
     reports = check_workload(workload, name, registry).values()
     return [finding for report in reports for finding in report.diagnostics]

@@ -40,7 +40,11 @@ class LimitedSearch:
     _known: dict[tuple[int | None, int | None], list[SynthesisResult]] = field(default_factory=dict)
 
     def find_results(self, target: SynthesisTarget) -> list[SynthesisResult]:
-        """Return the results for a target, those with the fewest steps first."""
+        """Return the results of the search for a target, those with the fewest steps first.
+
+        The list is empty if the search fails with a `HubError`. Results are cached by the largest
+        numbers of units and chunks that the target allows; other limits do not matter.
+        """
         key = target.units.max_units, target.max_chunks
         if key not in self._known:
             try:
@@ -138,9 +142,11 @@ class _Trials:
     last_error: LimitError | None = None
 
     def run(self, limits: Limits) -> RuntimeFit | None:
-        """Return the resources of the first result that fits into the limits, None if none does.
+        """Return the resources of the first result that fits into the limits; None if none does.
 
-        Raises `BudgetReached` if the budget is used up.
+        `limits`: new limits by resource, None for no limit. Searches and their results are tried in
+        order; each trial spends its number of steps. The last exceeded limit is stored in
+        `last_error` (None if none was exceeded). Raises `BudgetReached` if the budget is used up.
         """
         target = self.replace_limits(limits)
         self.last_error = None
@@ -203,7 +209,11 @@ def _describe(
     limits: RuntimeLimits,
     collective: Collective,
 ) -> str:
-    """Describe sufficient numbers, such as `80 thread blocks of a rank suffice, 79 do not`."""
+    """Return a text on sufficient limits, such as `80 thread blocks of a rank suffice, 79 do not`.
+
+    `sufficient`, `failed`: limits by resource that suffice and that do not. It also has the numbers
+    in between, which were not tried, and the necessary minimum if that is above 1.
+    """
     numbers, notes = [], []
     for name, number in sufficient.items():
         numbers.append(f"{number} {RESOURCES[name].noun}")

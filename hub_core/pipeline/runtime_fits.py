@@ -301,7 +301,7 @@ def fit_result(
 def _chain(
     best: SynthesisResult, following: SynthesisResult | None, tries: Iterator[SynthesisResult]
 ) -> Iterator[SynthesisResult]:
-    """Yield `best`, then `following` unless it is None, then the remaining `tries`."""
+    """Yield `best`, then `following` unless it is None, then the remaining `tries` one by one."""
     yield best
     if following is not None:
         yield following

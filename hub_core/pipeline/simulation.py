@@ -216,7 +216,7 @@ class TimingSource:
     def machine_record(self) -> TimedMachine | None:
         """Return the machine as part of a report: name, library and held-out error of its model.
 
-        None if the times are those of nominal links.
+        None if the times are those of nominal links. The error is a fraction, None if unknown.
         """
         # Imported here, because only reports need it.
         from hub_core.reports import TimedMachine

@@ -289,7 +289,11 @@ def add_sufficient_limits(
 def _search_with(
     request: SynthesisRequest, name: str, options: OptionText | None
 ) -> Callable[[SynthesisRequest], SynthesisResult]:
-    """Return a function that calls the synthesizer `name` with these options."""
+    """Return a function that calls the synthesizer `name` with these options for a request.
+
+    The synthesizer and the options are looked up and checked here. The function raises the errors
+    of `_call_within_limits`.
+    """
     synthesizer = (request.hub or run_registry()).find(Synthesizer, name)
     bound = bound_options(synthesizer, options)
     return lambda again: _call_within_limits(synthesizer, again, bound)

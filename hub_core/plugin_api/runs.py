@@ -112,7 +112,10 @@ class SimulationResult(NotebookDisplay):
 
     @property
     def time_ns(self) -> int | None:
-        """Time in ns at which the last rank finished; None if any rank never finishes."""
+        """Return the time in ns at which the last rank finished; None if any rank never finishes.
+
+        Raises `ValueError` without ranks.
+        """
         finished = [time for time in self.rank_finish_ns if time is not None]
         return max(finished) if len(finished) == len(self.rank_finish_ns) else None
 

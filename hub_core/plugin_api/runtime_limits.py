@@ -67,7 +67,7 @@ class LimitError(InputError):
     resource = ""
 
     def about(self, resource: str) -> LimitError:
-        """Set the resource that is exceeded, and return this error."""
+        """Set the resource that is exceeded (a name in `RESOURCES`), and return this same error."""
         self.resource = resource
         return self
 
@@ -99,12 +99,19 @@ class RuntimeLimits:
     preferred_operations: int | None = None
 
     def get_limit(self, resource: str) -> int | None:
-        """Return the limit of a resource (a name in `RESOURCES`), None without a limit."""
+        """Return the limit of a resource (a name in `RESOURCES`), None without a limit.
+
+        Raises `KeyError` for an unknown resource.
+        """
         limit: int | None = getattr(self, RESOURCES[resource].limit)
         return limit
 
     def with_limits(self, limits: Mapping[str, int | None]) -> RuntimeLimits:
-        """Return these limits with other ones for the named resources; None removes a limit."""
+        """Return a copy of these limits with other ones for the named resources.
+
+        `limits`: by resource (a name in `RESOURCES`); None removes a limit. Raises `KeyError` for
+        an unknown resource.
+        """
         values = {RESOURCES[name].limit: value for name, value in limits.items()}
         return replace(self, **values)  # type: ignore[arg-type]  # Only limits are replaced.
 
@@ -127,7 +134,10 @@ class RuntimeFit:
     max_bytes: int | None = None
 
     def get_use(self, resource: str) -> int:
-        """Return how much of a resource (a name in `RESOURCES`) the program uses."""
+        """Return how much of a resource (a name in `RESOURCES`) the program uses.
+
+        Raises `KeyError` for an unknown resource.
+        """
         number: int = getattr(self, RESOURCES[resource].used)
         return number
 

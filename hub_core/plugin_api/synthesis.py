@@ -94,7 +94,7 @@ class SearchBudget:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the time limit, at least 0; None without a limit."""
+        """Return the seconds until the time limit, 0 if it has passed; None without a limit."""
         if self._deadline_s is None:
             return None
         return max(0.0, self._deadline_s - time.monotonic())
@@ -289,7 +289,7 @@ class SynthesisResult:
 
     @property
     def bound_ns(self) -> int | None:
-        """Largest lower bound that holds for messages of any size; None if there is none."""
+        """Return the largest lower bound in ns that holds for messages of any size; else None."""
         bounds = (time for name, time in self.bounds_ns.items() if not name.endswith(ONE_SIZE))
         return max(bounds, default=None)
 

@@ -85,7 +85,10 @@ def reference_of(offer: Offer) -> str:
 
 
 def options_of(offer: Offer) -> tuple[Option, ...]:
-    """Return the declared options of an offer; empty for kinds without options."""
+    """Return the declared options of an offer, in the order of its record of options.
+
+    () for kinds of offers without options, and for an offer that declares none.
+    """
     record = getattr(offer, "options", None)
     return () if record is None else declared_options(record)
 

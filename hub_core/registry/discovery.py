@@ -109,7 +109,8 @@ def run_registry() -> Registry:
 def registry_from(settings: RegistrySettings) -> Registry:
     """Return the registry of this process for the settings of a run, built once per settings.
 
-    It is meant for worker processes. Names of plugins that are not installed are ignored.
+    It is meant for worker processes, which use the plugins of the run. Plugins that were refused
+    or disabled there are so here, with the same reasons. Names that are not installed are ignored.
     """
     refused = dict(settings.refused)
     return _load_all(

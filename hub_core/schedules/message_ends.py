@@ -155,7 +155,10 @@ class MessageEnds(ColumnTable):
 
     @property
     def has_arrived(self) -> BoolArray:
-        """Whether the chunk arrived at the rank before this end, so it is not read from INPUT."""
+        """Return for each end whether its chunk arrived at its rank before: bool[ends].
+
+        An end is the send or the receive of a message. Such a send does not read INPUT.
+        """
         arrived: BoolArray = self.previous >= 0
         return arrived
 
@@ -277,9 +280,10 @@ class _LinkQueues:
         return np.arange(len(self.rows))
 
     def build_window_edges(self) -> RowPairs:
-        """Return edges to every send from the send `window` positions before it on its link.
+        """Return edges (parent rows, child rows) by which sends on a link wait for each other.
 
-        The first sends of a link have none.
+        Each send waits for the one `window` positions before it in the order of its link. The first
+        `window` sends of a link wait for none.
         """
         earlier = self.position - self.window
         children = np.flatnonzero(earlier >= self.first)

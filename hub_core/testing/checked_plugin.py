@@ -290,9 +290,10 @@ def _is_groundless(feature: str, model: Model, differences: Sequence[str]) -> bo
 
 
 def _iterate_part_names(model: Model) -> Iterator[str]:
-    """Yield the names of parts that may occur in the differences of a topology or an algorithm.
+    """Yield the names of parts that may occur in the differences of two models of this type.
 
-    None are yielded for a workload.
+    For a topology these are its parts, sorted; for an algorithm the columns of steps and the fields
+    of the collective, sorted, then three further fields. None are yielded for a workload.
     """
     if isinstance(model, Topology):
         yield from sorted(_TOPOLOGY_PARTS)

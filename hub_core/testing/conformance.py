@@ -117,7 +117,11 @@ _RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Ki
 
 
 def _build_rule(run: Callable[[CheckedPlugin], Iterable[str | Skip]], kinds: Kinds) -> Rule:
-    """Build a rule: its name from the function's name, its text from the docstring on one line."""
+    """Build a rule of the conformance kit from its function.
+
+    Its name is the function's name with hyphens, its text the docstring on one line. `kinds`: the
+    kinds of offers that it concerns.
+    """
     text = " ".join((run.__doc__ or "").split())
     return Rule(run.__name__.replace("_", "-"), text, run, kinds)
 

@@ -80,7 +80,7 @@ class Conversion:
     detail: str = ""
 
     def __str__(self) -> str:
-        """One line for users: sample, formats, outcome and detail."""
+        """Return one line for users: sample, formats, outcome and, if there is one, the detail."""
         detail = f": {self.detail}" if self.detail else ""
         return f"{self.sample}, {self.read} to {self.written}: {self.outcome}{detail}"
 

@@ -308,7 +308,11 @@ def _replace_first_part(source: Source, content: bytes) -> Source:
 def _iterate_calls(
     subject: CheckedPlugin,
 ) -> Iterator[tuple[Reader | FormatWriter, Callable[[], object]]]:
-    """Yield (offer, call): every writer on every sample, every reader on valid and bad inputs."""
+    """Yield (offer, function without arguments) for the readers and writers of a plugin.
+
+    Every writer is called on every sample algorithm, every reader on its valid inputs and on a text
+    that is no algorithm. Nothing is called here.
+    """
     for writer in subject.offers(FormatWriter):
         for algorithm in all_samples().values():
             yield writer, partial(render, writer, algorithm)

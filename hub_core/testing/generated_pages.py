@@ -85,7 +85,11 @@ _MARK = f'tag="{_PREFIX}'
 
 
 def format_command_page(registry: Registry) -> str:
-    """Return the page of all loaded commands in Markdown, the core's first, then by name."""
+    """Return the page of all loaded commands in Markdown.
+
+    Commands of the core come first, then those of plugins, each sorted by name. Offers that are no
+    click commands are omitted. All command modules are imported.
+    """
     schemas = _list_schemas()
     parts = [_COMMANDS_HEAD, *(f"| {int(code)} | {text} |\n" for code, text in _MEANINGS.items())]
     parts.append(
@@ -101,7 +105,11 @@ def format_command_page(registry: Registry) -> str:
 
 
 def format_rules_page(rules: Mapping[str, Sequence[Rule]]) -> str:
-    """Return the page of all rules in Markdown, by identifier."""
+    """Return the page of all rules in Markdown, with one section per identifier.
+
+    `rules`: declarations by identifier, in the order of the page. Outside of code, characters that
+    Markdown or HTML would interpret are escaped.
+    """
     parts = [_RULES_HEAD]
     for name, declarations in rules.items():
         parts.append(f"\n## {name}\n")
@@ -134,7 +142,11 @@ def _list_names(words: list[str]) -> Iterator[str]:
 
 
 def _list_leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    """Yield the command or, for a group, its commands in their order, with their full names."""
+    """Yield the single commands below a command, with their full names, such as `plugins list`.
+
+    A command that is no group is yielded itself. Those of a group follow in its own order, with
+    nested groups in their places.
+    """
     if not isinstance(command, click.Group):
         yield name, command
         return
@@ -182,7 +194,10 @@ def _escape(text: str) -> str:
 
 
 def _escape_outside_code(text: str) -> str:
-    """Escape `<`, which begins HTML, and `*`, outside of code (even parts between backquotes)."""
+    """Escape `<`, which begins HTML, and `*` in a Markdown text, but not in code.
+
+    Code is the text between two backquotes; the text after an unpaired backquote counts as code.
+    """
     parts = text.split("`")
     return "`".join(
         part if number % 2 else part.replace("<", "&lt;").replace("*", r"\*")

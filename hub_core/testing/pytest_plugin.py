@@ -9,7 +9,10 @@ SUITE = "hub_core.testing.suite"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the option `--collhub-plugin NAME` of pytest: the plugin that the kit checks."""
+    """Declare the option `--collhub-plugin NAME` of pytest: the plugin that the kit checks.
+
+    pytest calls this function. Without the option its value is None.
+    """
     group = parser.getgroup("collhub")
     help_text = f"the plugin that --pyargs {SUITE} checks"
     group.addoption(OPTION, metavar="NAME", help=help_text)

@@ -244,6 +244,9 @@ def _list_ends(topology: Topology) -> list[tuple[int, int]]:
 
 
 def _list_links(topology: Topology) -> list[tuple[int, int, float]]:
-    """Return (source, destination, bandwidth in bytes/s) of every link, in link order."""
+    """Return (source, destination, bandwidth in bytes/s) of every link, in link order.
+
+    Parallel links are separate entries. Numbers are Python's.
+    """
     rates = topology.bandwidth_bytes_per_s.tolist()
     return [(*endpoints, rate) for endpoints, rate in zip(_list_ends(topology), rates, strict=True)]

@@ -31,7 +31,10 @@ class SampleDraft:
     """
 
     def __init__(self, num_ranks: int) -> None:
-        """Create an empty draft, without steps, for ranks 0 to `num_ranks` - 1."""
+        """Create a draft without steps for ranks 0 to `num_ranks` - 1.
+
+        Steps that are added later get dependencies on earlier ones that access the same units.
+        """
         self._builder = StepTableBuilder(num_ranks)
         self._num_ranks = num_ranks
         # Per unit: the last step that wrote it, and the steps that have read it since.
@@ -105,7 +108,10 @@ class SampleDraft:
         provenance: Provenance,
         scratch: int = 0,
     ) -> Algorithm:
-        """Build the algorithm, with `scratch` units of SCRATCH at every rank."""
+        """Build the algorithm from the steps of the draft.
+
+        `scratch`: units of SCRATCH at every rank. There is no size in bytes and no extension.
+        """
         units = np.full(self._num_ranks, scratch, np.int64)
         return Algorithm(collective, self._builder.build(), units, provenance)
 
@@ -247,9 +253,10 @@ class CustomSteps(StepTableBuilder):
         return self.add(rank, StepKind.SEND, peer=peer, count=count, **columns)
 
     def receive(self, rank: int, peer: int, unit: int = 0, count: int = 1, **columns: Any) -> int:
-        """Add a RECV of `count` units into OUTPUT at `unit`; return its row.
+        """Add a RECV from rank `peer` of `count` units into OUTPUT at `unit`; return its row.
 
-        `columns`: as by `send`.
+        `columns`: further columns and dependencies, as in `send`; buffer and offset of the
+        destination are replaced.
         """
         columns |= {"dst_buffer": Buffer.OUTPUT, "dst_offset": unit}
         return self.add(rank, StepKind.RECV, peer=peer, count=count, **columns)

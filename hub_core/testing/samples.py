@@ -223,7 +223,11 @@ def uneven_all_to_all(num_ranks: int) -> Algorithm:
 
 
 def uneven_all_gather(num_ranks: int) -> Algorithm:
-    """Build a direct all-gather-v in which rank r contributes r units, rank 0 none."""
+    """Build a direct all-gather-v in which rank r contributes r units, rank 0 none.
+
+    Each rank copies its own part to OUTPUT and sends it to all other ranks, the next one first. It
+    supports only calls out of place. There must be at least two ranks.
+    """
     n, draft = num_ranks, SampleDraft(num_ranks)
     counts = UnitCounts.from_table(np.arange(n), is_per_pair=False)
     first = counts.first_units()[0].tolist()

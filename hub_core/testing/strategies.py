@@ -99,7 +99,10 @@ def collectives(
 
 @st.composite
 def unit_counts(draw: st.DrawFn, num_ranks: int, kind: CollectiveKind) -> UnitCounts:
-    """Draw the counts of an uneven kind: 0 to 2^40 units each, at least one of them positive."""
+    """Draw the counts of an uneven kind: 0 to 2^40 units per rank, or per ordered pair of ranks.
+
+    If all are 0, the first one becomes 1, so that there are units.
+    """
     is_per_pair = kind.traits.has_counts_per_pair
     size = num_ranks * num_ranks if is_per_pair else num_ranks
     values = draw(st.lists(st.just(0) | _SMALL_OR_LARGE, min_size=size, max_size=size))
@@ -245,6 +248,9 @@ def _provenances(draw: st.DrawFn) -> Provenance:
 
 
 def some_npus(topology: Topology) -> st.SearchStrategy[list[int]]:
-    """Lists of one to nine distinct NPUs of a topology, in any order."""
+    """Return a strategy for lists of one to `_MAX_SUBSET_SIZE` distinct NPUs of a topology.
+
+    They are in any order.
+    """
     npus = st.integers(0, topology.num_npus - 1)
     return st.lists(npus, min_size=1, max_size=_MAX_SUBSET_SIZE, unique=True)

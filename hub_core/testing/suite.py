@@ -13,7 +13,10 @@ from hub_core.testing.conformance import RULES, Rule, Verdict, check_rule, disco
 
 @pytest.fixture(scope="session")
 def collhub_plugin(pytestconfig: pytest.Config) -> str:
-    """Name of the plugin to check: the value of the option `--collhub-plugin`."""
+    """Return the name of the plugin to check: the value of the option `--collhub-plugin`.
+
+    None without the option, which the collection of tests refuses before.
+    """
     name: str = pytestconfig.getoption("--collhub-plugin")
     return name
 

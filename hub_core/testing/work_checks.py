@@ -109,7 +109,10 @@ def passes_keep_the_promise(subject: CheckedPlugin) -> Iterator[str | Skip]:
 
 
 def _find_algorithm_passes(subject: CheckedPlugin) -> list[AlgorithmPass]:
-    """Return the plugin's passes over algorithms, without those over workloads."""
+    """Return the passes that the plugin offers for algorithms, in their order.
+
+    Passes over workloads are omitted.
+    """
     passes = subject.offers(AlgorithmPass)
     return [offer for offer in passes if offer.subject is Subject.ALGORITHM]
 
@@ -207,7 +210,11 @@ def work_is_silent(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def _iterate_calls(subject: CheckedPlugin) -> Iterator[tuple[Offer, Callable[[], object]]]:
-    """Yield (offer, call) for the simulators, executors, passes and checks of a plugin."""
+    """Yield (offer, function without arguments) for what a plugin offers to run.
+
+    These are its simulators, executors, passes over algorithms, and checks of which the kit has a
+    sample subject, in this order. Nothing is called here.
+    """
     for simulator in subject.offers(Simulator):
         yield simulator, partial(run_on_samples, simulator, simulate_sample)
     for executor in subject.offers(Executor):
@@ -278,7 +285,8 @@ def _compute_expected_units(
 ) -> dict[_OutputUnit, _Values]:
     """Return the required values of every output unit by (rank, unit).
 
-    Each is the sum of its contributions.
+    Each is the sum of the inputs that contribute to it, with repetitions; a source of all ranks
+    counts once per rank. Units without a contribution are missing.
     """
     inputs = build_inputs(algorithm)
     expected: dict[_OutputUnit, _Values] = {}
@@ -295,7 +303,10 @@ def _compute_expected_units(
 
 
 def _slice_of_unit(unit: int) -> slice:
-    """Return the slice of the elements of a unit in an array of a buffer."""
+    """Return the slice of the elements of a unit in an array of a buffer.
+
+    A unit has `ELEMENTS_PER_UNIT` elements, and unit 0 begins at element 0.
+    """
     first = unit * ELEMENTS_PER_UNIT
     return slice(first, first + ELEMENTS_PER_UNIT)
 

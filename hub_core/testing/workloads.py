@@ -141,7 +141,10 @@ class _WorkloadBuilder:
 
 
 def topology_samples() -> Sequence[Source]:
-    """Return the JSON documents of a ring, a switch, and a product of both, as sources."""
+    """Return JSON documents of a ring of 4, a switch of 3 ports, and a product of both kinds.
+
+    Each is a source with one file in memory.
+    """
     sources = []
     for text in ("ring:4", "switch:3", "ring:2*switch:2"):
         content = topology_to_json(_build_regular(text))

@@ -250,9 +250,10 @@ class _RankEntry:
         return order
 
     def ids(self) -> UInt64Array:
-        """Return the id of every node in file order (uint64); 0..n-1 if no ids are recorded.
+        """Return the id of every node in file order: uint64; 0..n-1 if no ids are recorded.
 
-        Raises `InputError` if the recorded ids are repeated, or not one per node.
+        Raises `InputError` if the recorded ids are not integers from 0, are repeated, or are not
+        one per node.
         """
         if self._entry.get("ids") is None:
             # Ids that count from 0 are not recorded.

@@ -304,7 +304,10 @@ def _find_ways_of_copies(accesses: Accesses, steps: StepTable, messages: Message
 
 
 def _find_valid_messages(accesses: Accesses, messages: Messages) -> BoolArray:
-    """Return which messages have both regions within their buffers: bool[messages]."""
+    """Return which messages have both regions within their buffers: bool[messages].
+
+    Other regions have no atoms (ranges of units), so their length is 0.
+    """
     atoms = accesses.atoms
     is_sent = atoms.source.length[messages.send] > 0
     return is_sent & (atoms.destination.length[messages.receive] > 0)

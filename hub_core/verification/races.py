@@ -34,9 +34,12 @@ def find_races(
 def _find_unordered_conflicts(
     verification_input: VerificationInput, regions: Regions, position: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (earlier rows, later rows) of conflicting steps that nothing orders.
+    """Return (earlier rows, later rows) of conflicting steps that no path of dependencies orders.
 
-    Only accesses that are neighbours in the sequence `position` are examined.
+    Steps conflict if they access a common unit and one writes it. `position`: int64[rows], the
+    position of each step in one possible execution. Only accesses that are neighbours in this
+    sequence are examined, which is enough to find out whether there is a race. The pairs keep the
+    order of `adjacent_conflicts`.
     """
     earlier, later = adjacent_conflicts(regions, position)
     # Most conflicts are ordered; all are decided in one call.

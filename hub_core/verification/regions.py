@@ -223,7 +223,7 @@ def _find_outside(
 
 
 def _buffer_sizes(algorithm: Algorithm) -> Int64Array:
-    """Return the sizes of INPUT, OUTPUT and SCRATCH in units: int64[ranks, 3]."""
+    """Return the sizes of INPUT, OUTPUT and SCRATCH in units: int64[ranks, 3], in this order."""
     collective = algorithm.collective
     columns = [collective.input_units(), collective.output_units(), algorithm.scratch_units]
     return np.stack(columns, axis=1)
@@ -234,7 +234,8 @@ def _list_accesses(
 ) -> tuple[Int64Array, Int64Array, BoolArray]:
     """Return (row, first block, whether it writes) of all accesses of steps that run.
 
-    Reads come first. A read of exactly the region that the step also writes is omitted.
+    Steps without a position (-1) do not run. Reads come first, then writes, each by row. A read
+    that begins where the step also writes is omitted: both have the same length.
     """
     runs = position >= 0
     # A read of the region that the same step writes is covered by the write.

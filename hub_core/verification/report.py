@@ -110,7 +110,10 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the verdict of every claimed mode is "ok"; True if no mode is claimed."""
+        """Return whether the verdict of every claimed mode is "ok"; True if no mode is claimed.
+
+        A mode is a call in place or out of place; unclaimed ones do not count.
+        """
         # Unclaimed modes may be wrong; `modes` reports them for information.
         claimed = [mode for mode in self.modes.values() if mode.is_claimed]
         return all(mode.verdict == "ok" for mode in claimed)

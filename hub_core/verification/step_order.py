@@ -49,7 +49,9 @@ class HappensBefore:
 def happens_before(steps: StepTable, messages: Messages) -> HappensBefore:
     """Build the order of the steps from dependencies and matched messages.
 
-    Unmatched messages give no edge; the matching reports them.
+    Its edges are first the data and control dependencies, then one per message, from the send to
+    the receive. Unmatched messages give no edge; the matching reports them. Steps in a cycle, and
+    those that wait for them, get no position.
     """
     parents, children = steps.edges()
     num_dependencies = len(parents)

@@ -63,7 +63,10 @@ class StepProgram:
         return int(self.count.sum())
 
     def last_writer(self, cell: int) -> int | None:
-        """Return the row (of the step table) of the last step that writes `cell`, else None."""
+        """Return the row (of the step table) of the last entry of the program that writes `cell`.
+
+        None if no entry writes it; the initial content does not count.
+        """
         writers = np.flatnonzero((self.target <= cell) & (cell < self.target + self.count))
         return int(self.row[writers[-1]]) if len(writers) else None
 

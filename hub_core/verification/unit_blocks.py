@@ -157,7 +157,10 @@ def _find_positions(algorithm: Algorithm, side: str) -> Int64Array:
 
 
 def _find_part(collective: Collective) -> int:
-    """Return the buffer that is the part of a rank, -1 if all have the units of the full one."""
+    """Return the buffer whose size is one rank's part of the full buffer: INPUT or OUTPUT.
+
+    -1 if all buffers have the units of the full one.
+    """
     if collective.kind not in _UNEVEN_KINDS:
         return -1
     return Buffer.INPUT if collective.kind.traits.input_is_part else Buffer.OUTPUT

@@ -48,7 +48,10 @@ class InputIndex:
         return cls(sizes, borders[:-1], total)
 
     def name(self, number: int) -> tuple[int, int]:
-        """Return (rank, unit in its INPUT) of the contribution with this number."""
+        """Return (rank, unit in its INPUT) of the contribution with this number.
+
+        Contributions are numbered rank by rank, then by unit; the number must be valid.
+        """
         rank = int(np.searchsorted(self.first + self.sizes, number, side="right"))
         return rank, number - int(self.first[rank])
 
@@ -144,7 +147,7 @@ class FingerprintValues:
 
     @classmethod
     def of(cls, index: InputIndex) -> FingerprintValues:
-        """Draw a random 64-bit weight for every contribution.
+        """Draw a random 64-bit weight for every contribution of the index: uint64.
 
         The seed is fixed, so that all runs are equal.
         """

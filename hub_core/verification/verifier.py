@@ -126,7 +126,11 @@ class _Task:
 
     @property
     def scratch_units(self) -> Int64Array:
-        """Number of blocks of SCRATCH of every rank: int64[ranks]."""
+        """Return the number of blocks of SCRATCH of every rank: int64[ranks].
+
+        A block has `unit` units of the algorithm. If only a range of units is checked, SCRATCH
+        counts at most as many units as this range.
+        """
         units = self.given.algorithm.scratch_units
         if self.block is not None:
             # SCRATCH of a divisible algorithm has all units or none.
@@ -135,8 +139,9 @@ class _Task:
 
     @property
     def memory_units(self) -> float:
-        """Number of blocks in the memories of all ranks, as a float: sizes near 2^62 would
-        overflow.
+        """Return the number of blocks in INPUT, OUTPUT and SCRATCH of all ranks together.
+
+        It is a float, because sizes near 2^62 would overflow.
         """
         collective = self.collective
         sizes = (collective.input_units(), collective.output_units(), self.scratch_units)
