@@ -174,9 +174,10 @@ def format_option(
 def number_option(
     flag: str, metavar: str, help_text: str, least: int = 1, most: int = MAX_INTEGER
 ) -> Callable[[Function], Function]:
-    """Return a decorator that adds an option with an integer in `least`..`most`.
+    """Return a decorator that adds an option with an integer in `least`..`most`, both included.
 
-    The command gets None without the option.
+    `flag`: such as `--runs`, which also names the parameter of the command; `metavar`: the value in
+    the help. The command gets None without the option; click refuses other values.
     """
     numbers = click.IntRange(least, most)
     return click.option(flag, type=numbers, metavar=metavar, help=help_text)

@@ -108,9 +108,11 @@ def open_report_files(
 ) -> ReportFiles | None:
     """Return the requested files of findings; None if none of the four options is given.
 
-    `reported`: list to which the session adds the findings of readers. Raises `UsageError` if a
-    file would replace an input, the baseline or another of these files (`output-is-input`), and if
-    both options for baselines are given. Raises `InputError` if the baseline cannot be read.
+    Each option is a path. `sarif`, `junit` and `write_baseline` are written later, by the result;
+    `baseline` is read at once. `sources`: the inputs of the command. `reported`: list to which the
+    session adds the findings of readers; it is shared. Raises `UsageError` if a file would replace
+    an input, the baseline or another of these files (`output-is-input`), and if both options for
+    baselines are given. Raises `InputError` if the baseline cannot be read.
     """
     if sarif is junit is baseline is write_baseline is None:
         return None

@@ -202,10 +202,11 @@ def create_inspect_report(
     sent: Traffic,
     longest: CriticalPath | None,
 ) -> InspectReport:
-    """Create the JSON report of an algorithm.
+    """Create the JSON report of an algorithm, for `collhub inspect --json`.
 
-    `network`: name of the network that the input contains. `longest`: None if steps wait for each
-    other in a cycle.
+    `source`, `source_format`: name and format of the input. `network`: name of the network that the
+    input contains, None without one. `sent`: units, and bytes if the size is known, by link.
+    `longest`: longest path of dependent steps; None if steps wait for each other in a cycle.
     """
     collective, steps = algorithm.collective, algorithm.steps
     lane_counts = lanes(steps)
