@@ -179,6 +179,8 @@ class _Step:
         - with a loss only: the loss, then the gradients of the trained parameters
         - with an optimizer: the loss, then each updated parameter with its states, then the step
           number
+
+        Raises `UsageError` for a trained parameter that is not in the optimizer.
         """
         import torch
 
@@ -241,7 +243,8 @@ class _Step:
 
         A tensor that is no DTensor is local (`L`) if it is an input of the module or its name is in
         `self.local`, and replicated (`R`) otherwise. Name, type and shape of the value are a
-        placeholder, which the conversion of the graph replaces.
+        placeholder, which the conversion of the graph replaces. Raises `UsageError` for a DTensor
+        whose sharded dimension is not divisible by the ranks.
         """
         is_local = role is InputRole.INPUT or name in self.local
         placement = _find_placement(name, tensor, "L" if is_local else "R", [*self.axes])

@@ -124,7 +124,11 @@ class _Steps:
 
 
 def _column(columns: Columns, name: str) -> npt.NDArray[np.generic]:
-    """Return column `name` of a part; if it is missing, the default for every step."""
+    """Return column `name` of a part, as stored; if it is missing, the default for every step.
+
+    The steps are counted by the column `rank`, which must be there. A default column is new, a
+    stored one is shared.
+    """
     if name in columns:
         return columns[name]
     steps = len(columns["rank"])

@@ -145,7 +145,8 @@ def _set_peers_and_tags(
     `number`: node of the catalogue for each new node: first the rows of the workload, then those of
     the templates in `book`; `piece`: piece of each new node. A peer in a template is a position in
     the group, which is converted to a rank. The tag is the first tag of the piece plus the number
-    of the message. Other nodes remain unchanged.
+    of the message. Other nodes remain unchanged. Raises `InputError` (`too-large`) if more tags are
+    needed than there are.
     """
     new = np.flatnonzero(number >= len(workload.nodes))
     at = number[new] - len(workload.nodes)
@@ -165,7 +166,7 @@ def _set_peers_and_tags(
 
 
 def _assign_first_tags(workload: Workload, pieces: Pieces, book: Sequence[Template]) -> Int64Array:
-    """Return the first tag of every piece, above all tags of messages in the workload.
+    """Return the first tag of every piece, above all tags of messages in the workload: int64.
 
     Each piece gets a consecutive range, with the size that its template needs. The result has one
     more entry, the first free tag. Raises `InputError` (`too-large`) above `_TAGS` tags.
@@ -211,9 +212,9 @@ def order_occupants(nodes: NodeColumns, times: WorkloadTimes) -> Edges:
 
 
 def sort_by_start(nodes: NodeColumns, times: WorkloadTimes) -> Int64Array:
-    """Return the rows of all collectives, by rank, then by start, end and id.
+    """Return the rows of all collectives, by rank, then by start, end and id: int64.
 
-    `times`: of all nodes of the workload.
+    `times`: of all nodes of the workload in ns, with starts and ends (which must not be None).
     """
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
     start, end = np.asarray(times.step_start_ns)[rows], np.asarray(times.step_end_ns)[rows]

@@ -386,9 +386,11 @@ class Maker:
         request: CollectiveRequest,
         network: GroupNetwork,
     ) -> Algorithm:
-        """Synthesize an algorithm and verify it; `maker`: name of the synthesizer.
+        """Synthesize an algorithm for a collective in its group, verify it, and return it.
 
-        Raises the error of `admit` for an algorithm that is refused.
+        `maker`: name of the synthesizer; `options`: its options as text; `network`: that of the
+        group. Raises `HubError` of the synthesizer, and the error of `admit` for an algorithm that
+        is refused.
         """
         algorithm = self._synthesize(maker, options, request, network)
         ranks = len(request.members)

@@ -487,6 +487,7 @@ def _remove_location(text: str) -> str:
     """Remove the location ` loc(...)` at the end of an operation, if there is one.
 
     It is the last ` loc(` outside of strings whose parenthesis is closed at the end of the text.
+    Raises `ValueError` if the text ends with `)` and a bracket after such a ` loc(` is not closed.
     """
     if not text.endswith(")"):
         return text

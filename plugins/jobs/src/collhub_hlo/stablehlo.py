@@ -346,7 +346,8 @@ class _Lowering:
         For a module the text is added to the header. A function becomes a computation, whose result
         is a tuple unless it returns exactly one value. Any other operation is added, with its
         regions, to the enclosing region; in the pretty form its text from `reducer(` on is removed
-        first.
+        first. Raises `ValueError` for a repeated function, an invalid operation, and one after the
+        end of its region.
         """
         opened = self._open[-1]
         if opened.name == "module":
@@ -642,7 +643,8 @@ class _Lowering:
         `captured`: the values that all regions of the operation capture together. Their parameters
         are numbered from `first_captured` on; this region has parameters only for those that it
         uses itself, so that numbers may be missing. `is_tuple`: the result is a tuple of the
-        returned values.
+        returned values. Raises `ValueError` for a name that is already used, and, without
+        `is_tuple`, for a region that returns no value.
         """
         parameters: dict[str, Instruction] = {}
         for number, (name, shape) in enumerate(region.arguments.items()):

@@ -179,7 +179,8 @@ class _Evaluation:
         the work is added to the open row instead, if there is one: the last row of a computation,
         as long as only computations that run in sequence follow. Instructions with `-start` run
         concurrently: they are never added, and later ones do not wait for them. Fusions with
-        collectives and custom calls of unknown work are counted as losses.
+        collectives and custom calls of unknown work are counted as losses. Raises `InputError` for
+        too many rows.
         """
         names = called_names(instruction) if instruction.opcode == "fusion" else []
         body = self._module.computations[names[0]] if names else None
@@ -212,7 +213,8 @@ class _Evaluation:
         the following rows if the module is run in the order of its schedule. An instruction that is
         executed again (in a loop) gets new rows of the same call, whose number of executions
         increases. No later computation is merged with a row before it. Unpaired messages and ragged
-        all-to-alls are counted as losses. Raises `InputError` for invalid attributes.
+        all-to-alls are counted as losses. Raises `InputError` for invalid attributes, and for too
+        many rows.
         """
         key = frame.computation.name, instruction.name
         number = self._calls.get(key)
@@ -266,7 +268,8 @@ class _Evaluation:
         depend on. A computation that a fusion executes too is added as a single row. Of a
         conditional, only the branch with the most communication is evaluated, which is counted as a
         loss. A call and an asynchronous computation get one argument per operand; for others, every
-        argument is the union of what the operands depend on.
+        argument is the union of what the operands depend on. Raises `InputError` for a loop of
+        unknown trips, and for too many rows.
         """
         called = [self._module.computations[name] for name in called_names(instruction)]
         frame.values[instruction.name] = before = self._join(frame, instruction.operands)
@@ -398,7 +401,7 @@ class _Evaluation:
         """Return distinct rows in their order, or a single new row that waits for all of them.
 
         More than `_MAX_PARENTS` rows are replaced by a MARKER row, which has no work. This limits
-        the number of dependencies of each row.
+        the number of dependencies of each row. Raises `InputError` for too many rows.
         """
         rows = tuple(dict.fromkeys(rows))
         if len(rows) <= _MAX_PARENTS:

@@ -194,8 +194,9 @@ def expand_iota(dimensions: str, order: str | None, count: int) -> Int64Array:
     """Return the ids 0 to count - 1 in the order of an iota: reshaped, transposed, flattened.
 
     `dimensions`: text of the sizes to which the ids are reshaped, such as `2,4`; `order`: text of
-    the permutation of the dimensions, None for none. Raises `ValueError` if the sizes do not have
-    the product `count`, or if `order` is no permutation of the dimensions.
+    the permutation of the dimensions, None for none. The result is int64[count]. Raises
+    `ValueError` if the sizes do not have the product `count`, or if `order` is no permutation of
+    the dimensions.
     """
     sizes = parse_integers(dimensions)
     if _product(sizes) != count:
@@ -354,8 +355,9 @@ def find_placement(sharding: str, devices: Sequence[int], sizes: Sequence[int], 
 def _parse_tiles(text: str, count: int) -> Int64Array | None:
     """Return the block of the tensor on every device: int64[devices, dimensions].
 
-    `text`: HLO sharding; `count`: number of devices. Trailing dimensions that only replicate are
-    left out. None for shardings that are no tiles, are manual in some dimensions, or do not fit the
+    `text`: HLO sharding; `count`: number of devices. Row d has the block number of device d in each
+    dimension, from 0. Trailing dimensions that only replicate are left out. None (nothing is
+    raised) for shardings that are no tiles, are manual in some dimensions, or do not fit the
     devices.
     """
     match = _TILES.search(text)

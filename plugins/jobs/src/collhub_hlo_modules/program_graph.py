@@ -656,7 +656,9 @@ class _GraphBuilder:
         """Return the value of a broadcast, without a node: the expansion is added when it is used.
 
         A number is returned unchanged, and a tensor whose dimensions remain in place is returned
-        itself. None if the dimensions do not fit.
+        itself, by name. Other tensors give a `_Spread`: the name, and for each dimension its
+        position in the result. `shape`: of the operand. None if `dimensions` does not fit the
+        operand or the result.
         """
         if isinstance(operand, int | float):
             return operand
@@ -920,10 +922,11 @@ class _GraphBuilder:
         return self._permute(result, order, typed)
 
     def _exchange_parts(self, names: Sequence[str], group: str, instruction: Instruction) -> Value:
-        """Add an all-to-all with one operand per rank; return a tuple of the results.
+        """Add an all-to-all with one operand per rank; return a tuple of the names of the results.
 
         The operands are concatenated before one collective, whose result is cut into parts of the
-        same shapes.
+        same shape. All operands must have the shape of the first one, which is not checked; scalars
+        are given one dimension for the exchange. `group`: name of the group of ranks.
         """
         tensor = self._tensors[names[0]]
         shape = tensor.shape or (1,)

@@ -209,6 +209,7 @@ class StatementReader:
         Without `end`, a statement does not end with `,` or `=`; otherwise the head of a module
         ends, and an instruction ends if the next line begins another statement, is empty, or does
         not exist. This line is read in advance, and returned by the next call of `_take_line`.
+        Raises `InputError` if it is too long.
         """
         if end:
             return parts[-1].endswith(end)

@@ -230,10 +230,11 @@ def translate_groups(
 ) -> Int64Array:
     """Translate the groups of copied nodes to groups of the ranks without a file.
 
-    Nodes of such a rank are copies of those of its stand-in (`stand`). `rank`, `group`: columns of
-    the nodes. A group that contains the rank is kept. Otherwise it is replaced by a group of the
-    rank with the same distances between ranks (`_find_corresponding_group`). Returns the new column
-    of groups. Raises `InputError` (`group`) if there is none.
+    Nodes of such a rank are copies of those of its stand-in (`stand`), a rank that has a file.
+    `rank`, `group`: columns of the nodes, which are not changed. A group that contains the rank is
+    kept. Otherwise it is replaced by a group of the rank with the same distances between ranks
+    (`_find_corresponding_group`). Returns the new column of groups, int64. Raises `InputError`
+    (`group`) if there is none.
     """
     column = group.astype(np.int64)
     of_rank = _list_groups_by_rank(groups, len(stand.of))

@@ -272,7 +272,10 @@ def join_collectives(workload: Workload, target: Int64Array) -> JoinedJob:
 
 
 def _drop_duplicate_pairs(pairs: Int64Array) -> Int64Array:
-    """Return the distinct columns of a table [2, pairs], in the order of first occurrence."""
+    """Return the distinct columns of a table [2, pairs], in the order of first occurrence.
+
+    The result is a new table of the same type.
+    """
     order = np.lexsort(pairs[::-1])
     is_new = np.ones(len(order), np.bool_)
     is_new[1:] = np.any(np.diff(pairs[:, order], axis=1) != 0, axis=0)

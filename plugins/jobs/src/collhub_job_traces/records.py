@@ -63,7 +63,7 @@ def stated_fields(extra: str) -> StatedFields:
 
     `extra`: tokens separated by spaces. The node type is None if no token contains it. All are
     empty for extras of other formats. Tokens that cannot be decoded are ignored; the last of
-    repeated values is used.
+    repeated values is used. The result is cached and shared: do not change it.
     """
     node_type, names, numbers = None, set(), {}
     for token in extra.split() if are_tokens(extra) else ():
@@ -90,8 +90,9 @@ def stated_fields(extra: str) -> StatedFields:
 def are_tokens(extra: str) -> bool:
     """Check whether an extra consists of tokens of trace records.
 
-    A token begins with `=`, `!`, `@` or `+`, or is the name of a field. True for an empty text,
-    False for extras of other formats.
+    A token begins with `=`, `!`, `@` or `+`, or is the name of a field; tokens are separated by
+    spaces. True for an empty text, False for extras of other formats. Contents of tokens are not
+    checked. Cached.
     """
     for token in extra.split():
         if token[0] not in "=!@+" and token not in _NAMES_OF_FIELDS:
@@ -351,7 +352,8 @@ def _arguments(body: bytes) -> list[StatedInput]:
 
     A tensor has a shape of integers, and the hub's name of its element type (`""` if unknown).
     Entries that are neither are left out, so positions are not kept. The list of types determines
-    the number of entries; missing lists count as empty.
+    the number of entries; missing lists count as empty. Raises `ValueError` for a message that
+    cannot be decoded.
     """
     texts = {field: value for field, value, _ in fields(body) if isinstance(value, bytes)}
     values, shapes, types = (

@@ -127,9 +127,10 @@ def _content(
 ) -> bytes:
     """Encode the trace file of a rank: metadata, then each node with its length.
 
-    `head`: original metadata record, None to create it. A rank without nodes gets one computation
-    with id 0, because simulators hang otherwise. `omitted`: names of attributes that are not
-    written.
+    `profile`: text in the metadata that identifies traces of the hub, `""` for none; `embedded`:
+    traces of algorithms that the metadata contain; `head`: original metadata record, None to create
+    it. Nodes are in the order of rows. A rank without nodes gets one computation with id 0, because
+    simulators hang otherwise. `omitted`: names of attributes that are not written.
     """
     nodes = workload.nodes
     first, end = nodes.rank_indptr[rank : rank + 2].tolist()

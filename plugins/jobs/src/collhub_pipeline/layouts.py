@@ -139,7 +139,11 @@ def _slice(member: int, members: int, size: int) -> tuple[int, int]:
 
 
 def grouped(rows: Mapping[object, list[int]]) -> Int64Array:
-    """Convert groups of ranks to a table: one group per row, ascending, padded with -1."""
+    """Convert groups of ranks to a table: one group per row, ascending, padded with -1.
+
+    Rows are in the order of `rows`, whose keys do not count; the result is int64, as wide as the
+    largest group. Raises `ValueError` without groups.
+    """
     width = max(map(len, rows.values()))
     table = np.full((len(rows), width), -1, np.int64)
     for at, members in enumerate(rows.values()):

@@ -329,8 +329,10 @@ class ListSearch:
     def _reduce(self, ahead: Int64Array) -> Int64Array:
         """Lower the limits of stages until the activations of each device fit its memory.
 
-        The stage with the highest limit is lowered first, the first one of equal ones. A limit is
-        at least one microbatch, so that a device may still not fit.
+        `ahead`: limit by stage, the largest number of its activations at one time; it is not
+        changed, a new array (int64) is returned. The stage with the highest limit is lowered first,
+        the first one of equal ones. A limit is at least one microbatch, so that a device may still
+        not fit.
         """
         ahead = ahead.astype(np.int64)
         sizes = self.kept + self.restored

@@ -361,7 +361,8 @@ def compute_period(schedule: Schedule, times: Durations) -> Time:
     transfers after those of the previous step. The order is equal in all steps, so the steps reach
     a period: the maximum cycle mean of the longest paths from the start to the end of a step,
     between all devices and channels. Cost: (devices + channels) x passes + (devices + channels)^3
-    (Karp, Discrete Mathematics 23, 1978).
+    (Karp, Discrete Mathematics 23, 1978). Raises `UsageError` (`deadlock`) if passes wait for each
+    other.
     """
     reference = Run(schedule, times)
     execute(reference, [0] * schedule.num_devices)

@@ -259,13 +259,14 @@ class _Tables:
         self.groups: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def columns(self, part: RankNodes, rank: int) -> dict[str, Int64Array]:
-        """Build the columns of the nodes of `rank` from the nodes of `part`, one entry per node.
+        """Build the columns (int64) of the nodes of `rank` from the nodes of `part`.
 
         `part` may be the nodes of another rank, which are copied for a missing rank. A node without
         a communication call has NONE in the columns of calls. Other nodes get kind, bytes, peer,
         root and group of their call. A call that a workload cannot express, such as a message with
         an unknown peer, becomes a computation; its name is added to `self.demoted`. New names,
-        groups and extras are added to the tables.
+        groups and extras are added to the tables. Raises `InputError` (`group`) for a call in a
+        group of other ranks.
         """
         calls = [_to_job_call(call, part, rank, self._world_size) for call in part.calls]
         self.demoted |= {job_call.name for job_call in calls if job_call.kind is NodeKind.COMPUTE}

@@ -113,8 +113,9 @@ def _limit_transfers(
     """Return the transfer times of all nodes in ns at both limits of the prediction errors.
 
     The first array has the shorter times: with relative error e, a predicted time is divided by 1 +
-    e; in the second one by 1 - e, or unchanged if e is 1 or more. Nodes without predicted times are
-    unchanged. The result is empty if the error of any predicted call is unknown.
+    e; in the second one by 1 - e, or unchanged if e is 1 or more. Results are rounded to ns; nodes
+    without predicted times are unchanged, and so is `transfer_ns`. The result is empty, (), if the
+    error of any predicted call is unknown.
     """
     calls = list(predicted_calls(workload, meetings))
     limits = transfer_ns.copy(), transfer_ns.copy()

@@ -103,7 +103,8 @@ def replay_transfers(
 def select_span_rows(workload: Workload, rank: int) -> Int64Array:
     """Select the nodes of a rank that define its span, from their first start to their last end.
 
-    They are the nodes of its device; without a device, all nodes except the first.
+    They are the nodes of its device; without a device, all nodes except the first. Returns their
+    rows, int64, ascending; empty for a rank without nodes.
     """
     nodes = workload.nodes
     rows = np.arange(nodes.rank_indptr[rank], nodes.rank_indptr[rank + 1])

@@ -101,8 +101,9 @@ def launched(
 ) -> list[Event]:
     """Return the call that launched a kernel, and the kernel, as events of one profile.
 
-    Times are in microseconds; the call takes 5. `args`: further arguments of the kernel, which
-    precede its own. The device is 0.
+    Both have the correlation id `correlation`. Times are in microseconds; the call starts at
+    `call_us` and takes 5. `args`: further arguments of the kernel, which precede its own, and
+    replace them if they have the same names. The device is 0.
     """
     kernel_args = {"device": 0, "stream": stream, "correlation": correlation}
     kernel = {

@@ -447,7 +447,10 @@ class Matching:
 
 
 def _pack(group: NDArray[np.generic], calls: NDArray[np.generic]) -> Int64Array:
-    """Return a key of group and calls: the group in the upper 32 bits."""
+    """Return a key of group and calls: the group in the upper 32 bits, int64.
+
+    `group`, `calls`: numbers of equal shape, elementwise; `calls` must be in 0..2^32 - 1.
+    """
     keys: Int64Array = group.astype(np.int64) << 32 | calls.astype(np.int64)
     return keys
 

@@ -257,7 +257,10 @@ class Records:
 
     @cached_property
     def seen_members(self) -> dict[int, tuple[int, ...]]:
-        """Sorted ranks whose dumps name a group, by group."""
+        """Sorted ranks whose dumps name a group, by group; computed once.
+
+        Groups are given by number; those that no dump names are missing.
+        """
         members: dict[int, list[int]] = {}
         for rank in sorted(self.dumps):
             for group in self.dumps[rank].groups:
@@ -271,7 +274,7 @@ class Records:
 
     @cached_property
     def missing_dumps(self) -> tuple[int, ...]:
-        """The ranks that recorded groups contain and that have no dump, ascending.
+        """The ranks that recorded groups contain and that have no dump, ascending; computed once.
 
         Groups without recorded members do not count.
         """
@@ -280,9 +283,10 @@ class Records:
 
     @cached_property
     def latest_ns(self) -> int:
-        """Latest time in any dump in ns; 0 without any.
+        """Latest time in any dump in ns; 0 without any. Computed once.
 
-        It is a lower bound of the time at which the dumps were taken.
+        Times of creation, start and completion of calls count. It is a lower bound of the time at
+        which the dumps were taken.
         """
         names = ("created_ns", "started_ns", "completed_ns")
         return max((int(self.columns[name].max(initial=0)) for name in names), default=0)

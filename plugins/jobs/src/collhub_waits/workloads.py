@@ -168,10 +168,11 @@ class _Calls:
         return np.concatenate([sends, more[0]]), np.concatenate([receives, more[1]])
 
     def find_incomplete(self) -> Int64Array:
-        """Return the rows of incomplete collectives and of unmatched messages.
+        """Return the rows of incomplete collectives and of unmatched messages: int64.
 
         A collective is incomplete if a rank of its group does not call it; the rows are those of
-        the ranks that do. Messages are last.
+        the ranks that do. Messages are last. Collectives behind a cycle, and calls by ranks outside
+        of the group, do not count.
         """
         size_of_group = np.array(
             [len(self.workload.members(number)) for number in range(-1, len(self.workload.groups))]
@@ -315,7 +316,8 @@ class _Calls:
 def _pair(rows: Int64Array, is_send: BoolArray, key: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Match sends and receives with equal keys; the k-th ones of a key belong together.
 
-    Returns the rows of sends and of receives, in the same order; a surplus is dropped.
+    `key`: of each row, not negative. Returns the rows of sends and of receives, in the same order
+    (by key, then by k); a surplus is dropped.
     """
     sides = []
     for chosen in (is_send, ~is_send):

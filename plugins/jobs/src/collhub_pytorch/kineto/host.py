@@ -196,7 +196,8 @@ class _Operators:
 
         They are the outermost operators that enclose no operator which issues collectives; an
         operator that encloses one is replaced by the operators directly inside it, and so on.
-        Operators in threads of a communication library are left out (`is_of_job` is False).
+        Operators in threads of a communication library are left out (`is_of_job` is False). The
+        result is int64.
         """
         is_open = np.zeros(len(self.row), np.bool_)
         for operator in range(len(self.row)):

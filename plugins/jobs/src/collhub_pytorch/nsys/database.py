@@ -115,8 +115,10 @@ class Database:
 
         Missing columns are None. `where` None selects all rows. Otherwise a row must fulfil at
         least one condition; conditions on missing columns are never fulfilled, and an empty list
-        selects nothing. Prefixes are compared with GLOB: case matters, and `*`, `?` and `[` in a
-        prefix are wildcards.
+        selects no rows. Prefixes are compared with GLOB: case matters, and `*`, `?` and `[` in a
+        prefix are wildcards. Rows in which one of `integers` is no integer are left out; there are
+        no chunks if the table or one of these columns is missing. Raises `InputError` for a damaged
+        database, and (`too-large`) for more than `_MAX_ROWS` rows.
         """
         present = self.columns(table)
         selected = ", ".join(column if column in present else "NULL" for column in columns)

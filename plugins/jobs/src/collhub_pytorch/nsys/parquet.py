@@ -43,6 +43,7 @@ class ParquetTables:
         """Return the names of the columns of a table; empty if it has no file.
 
         They are read once and cached. A name that occurs more than once is ambiguous and left out.
+        Raises `InputError` (`parquet`) for a damaged file, and `UsageError` without pyarrow.
         """
         if table not in self._columns:
             names: frozenset[str] = frozenset()
@@ -74,7 +75,9 @@ class ParquetTables:
         """Yield chunks of the rows of a table that fulfil a condition; see `Tables`.
 
         Only needed columns are read; missing columns are None. Each chunk is from one batch of the
-        file; batches without selected rows yield nothing.
+        file; batches without selected rows are skipped. There are no chunks if the table or one of
+        the columns `integers` is missing. Raises `InputError` for a damaged file (`parquet`) and
+        for too many rows (`too-large`), and `UsageError` without pyarrow.
         """
         present = self.columns(table)
         needed = {*columns, *integers, *(one.column for one in where or ())} & present
@@ -96,7 +99,9 @@ class ParquetTables:
         """Yield chunks of integers, int64[rows, columns]; see `Tables`.
 
         -1 in columns that are missing, and for values that are no integers. Rows in which one of
-        `integers` is no integer are dropped. A chunk may have no rows.
+        `integers` is no integer are dropped; there are no chunks if one of these columns is
+        missing. A chunk may have no rows. Raises `InputError` for a damaged file (`parquet`) and
+        for too many rows (`too-large`), and `UsageError` without pyarrow.
         """
         present = self.columns(table)
         needed = sorted({*columns, *integers} & present)

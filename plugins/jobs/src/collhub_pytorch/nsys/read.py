@@ -96,7 +96,8 @@ def _workload_of(
     a single process and device. Each export is read completely before the next one is taken. Gaps
     on a stream below `KERNEL_DELAY_NS` x the option `kernel_delay_factor` count as usual delays.
     Idle times of extra streams, which only repeat kernels with several calls, are left out. The
-    extension of the workload has notes and assumptions.
+    extension of the workload has notes and assumptions. Raises `InputError` for damaged files and
+    for files that do not belong to one run.
     """
     parts: list[RankNodes] = []
     ranks: list[FileRank] = []
@@ -144,13 +145,14 @@ def _describe_contents(file: str, contents: FileContents) -> list[str]:
 def _number_ranks(
     parts: Sequence[RankNodes], ranks: Sequence[FileRank], stated: Mapping[str, int | None]
 ) -> list[str]:
-    """Set rank, world size and groups of all parts; return notes.
+    """Set rank, world size and groups of all parts in place; return notes.
 
     If all processes recorded the initialization of communicators, ranks follow from these
     (`find_job_ranks`). Otherwise the rank is that in the name of the file, else the position in
     `ranks`, and the world size is None. A communicator without recorded initialization consists of
     the ranks whose processes use it. If these are all ranks, or if it has no name, its group is
-    that of all ranks.
+    that of all ranks. Raises `InputError` (`communicator`) for a rank that uses a communicator of
+    other ranks.
     """
     users = _find_users(parts, ranks)
     members = [member for rank in ranks for member in rank.members]
