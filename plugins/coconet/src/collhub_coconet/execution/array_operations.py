@@ -35,7 +35,8 @@ _NARROW_FLOATS = (ElementType.BFLOAT16, ElementType.FLOAT8_E4M3, ElementType.FLO
 def dtype_of(element: ElementType | str) -> np.dtype[Any]:
     """Return the numpy type of an element type; narrow floats are those of `ml_dtypes`.
 
-    Raises `InputError` for a narrow float if `ml_dtypes` is not installed.
+    Cached. Raises `InputError` (`element`) for a narrow float if `ml_dtypes` is not installed, and
+    `TypeError` for a text that is no element type.
     """
     if element not in _NARROW_FLOATS:
         return np.dtype(str(element))

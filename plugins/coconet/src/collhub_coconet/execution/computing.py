@@ -414,7 +414,8 @@ def _read_operand(
     `elements`: flat row-major indices into the complete result. A named operand is broadcast to the
     shape of the result, and its values at these indices are returned as a flat array. A number is
     returned as a scalar array of the type of the first named operand, without the condition of a
-    Select. At least one operand must be a name.
+    Select. At least one operand must be a name. Raises `InputError` if an element is not available
+    or already overwritten.
     """
     types = values.program.types
     if not isinstance(operand, str):
@@ -445,11 +446,12 @@ def _find_terms(
 def _compute_product(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute elements of a matrix product on a rank, in the order of `elements`.
+    """Compute elements of a matrix product on a rank, as a flat array in the order of `elements`.
 
     `elements`: flat indices into the result. If the first operand is sliced along the contracted
     dimension, only the terms of the rank's block are added, which gives the rank's part of the sum.
     All rows and columns that contain an element are multiplied; then the elements are selected.
+    Raises `InputError` if an operand is not available.
     """
     x, w = (values.program.types[name] for name in operation.reads)
     size, width = values.binding.shape(w.shape)
@@ -473,7 +475,8 @@ def _compute_batch_product(
 
     `elements`: flat indices into the result. Terms are added one by one, in ascending order, in the
     element type of the left operand. If this operand is sliced along the contracted dimension, only
-    the terms of the rank's slice are added, which gives a partial sum.
+    the terms of the rank's slice are added, which gives its part of the sum. Raises `InputError` if
+    an operand is not available.
     """
     x, w = (values.program.types[name] for name in operation.reads)
     rows, size = values.binding.shape(x.shape)[-2:]
@@ -492,12 +495,13 @@ def _compute_batch_product(
 def _compute_convolution(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute elements of a convolution on a rank, in the order of `elements`.
+    """Compute elements of a convolution on a rank, as a flat array in the order of `elements`.
 
     `elements`: flat indices into the result, whose images have the size of the operand's. All
     images and output channels that contain an element are convolved completely; then the elements
     are selected. If the operands are sliced along the input channels, only the terms of the rank's
-    slice are added, which gives a partial sum.
+    slice are added, which gives its part of the sum. Raises `InputError` if an operand is not
+    available.
     """
     x, w = (values.program.types[name] for name in operation.reads)
     shape, window = values.binding.shape(x.shape), values.binding.shape(w.shape)

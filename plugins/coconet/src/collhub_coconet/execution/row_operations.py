@@ -56,8 +56,9 @@ def find_top(values: Array, dimension: int, count: int) -> npt.NDArray[np.int64]
 def gather_rows(rows: Array, indices: Array, first: int = 0) -> Array:
     """Select rows at indices; rows outside of `rows` are zeros.
 
-    `first`: number of the first row in `rows`. The result has the dimensions of the indices,
-    followed by those of a row.
+    `first`: number of the first row in `rows`, so that index i is row i - `first`. Negative indices
+    do not count from the end. The result is a new array of the type of `rows`, with the dimensions
+    of the indices followed by those of a row.
     """
     places = indices.astype(np.int64) - first
     is_inside = (places >= 0) & (places < len(rows))

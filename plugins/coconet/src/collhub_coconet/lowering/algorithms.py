@@ -345,7 +345,8 @@ def _find_addresses(
 ) -> Int64Array:
     """Return the first address of one side (`src` or `dst`) of every step, -1 for steps without it.
 
-    `base`: first address by rank and buffer; `kinds`: the kinds of steps that have this side.
+    Addresses number all units of all buffers of all ranks; `base`: first address by rank and
+    buffer. `kinds`: the kinds of steps that have this side. The result is int64[steps].
     """
     steps = algorithm.steps
     buffer = np.minimum(getattr(steps, f"{side}_buffer"), Buffer.SCRATCH)

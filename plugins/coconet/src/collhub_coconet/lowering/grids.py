@@ -203,9 +203,10 @@ def find_needed_chunks(
 
 
 def _find_part(element: Int64Array, size: Int64Array, parts: int) -> Int64Array:
-    """Return the part of a block that contains an element.
+    """Return the part of a block that contains an element; elementwise, int64.
 
-    It is the last s with s * size // parts <= element.
+    It is the last s with s * size // parts <= element. `element`: position in the block, from 0;
+    `size`: elements of the block, at least 1; `parts`: parts of a block.
     """
     part: Int64Array = ((element + 1) * parts - 1) // size
     return part

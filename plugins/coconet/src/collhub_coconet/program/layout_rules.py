@@ -153,7 +153,7 @@ def find_axis_layout(
     `roles`: the role in the operation of each dimension of each operand (such as row or
     contracted); `result`: those of the result. The table gives the result by the operands' layouts,
     with a slice identified by the role of its dimension. None also if operands are sliced along
-    different roles, or the result lacks the role of the slice.
+    different roles, or the result lacks the role of the slice. Cached.
     """
     kind, reduction, dimension, root = operation
     symbols, sliced_roles = [], set[Role]()

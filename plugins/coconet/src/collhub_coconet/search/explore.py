@@ -172,7 +172,8 @@ def explore(
     `workers`; the state that was discovered first wins ties. `progress(fraction, text)` reports the
     processed fraction of discovered states. `budget` counts one unit of work per discovered
     program. At its limit the search stops after the current round and records the cut; the result
-    is then incomplete. With a time limit the result depends on the speed of the machine.
+    is then incomplete. With a time limit the result depends on the speed of the machine. Raises
+    `InputError` if a worker died.
     """
     budget = budget or SearchBudget()
     if rewrite := fuse_scalars(program):

@@ -166,8 +166,8 @@ class Simulation:
         """Simulate a program with the algorithms that are fastest alone, in the best chunk count.
 
         All collectives have the same chunk count, one of `counts`, and each the algorithm and
-        protocol that are fastest in isolation. Returns the time with the choices, or, if the
-        choices or the network do not fit, the reason as text.
+        protocol that are fastest in isolation. Returns the time in s with the choices, or, if the
+        choices or the network do not fit, the reason as text. Raises `HubError` for other errors.
         """
         try:
             choice = self._start(program, binding)

@@ -556,7 +556,8 @@ def _select_position(
 ) -> str:
     """Add a Part of one position of a dimension, and a Reshape that removes the dimension.
 
-    `output`: number of the result. Returns the name of the Reshape.
+    `start`: the position, from 0; `output`: number of the result of the node. Returns the name of
+    the Reshape. Raises `TypingMistakeError` if x is sliced along the dimension.
     """
     part = build.add(Kind.PART, x, dimension=dimension, start=start, count=1)
     shape = build.shape(part)

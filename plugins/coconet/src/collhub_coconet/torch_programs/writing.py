@@ -470,6 +470,7 @@ class _ModuleWriter:
 
         Each chunk is reduced while the next one is multiplied. The result is complete, not pending.
         All statements are written for the all-reduce; a call with the product writes nothing.
+        Raises `InputError` for a reduction that PyTorch lacks.
         """
         if operation.kind is Kind.MATMUL:
             return
