@@ -58,9 +58,9 @@ RECENT_TIMES = 1 << 10
 def push(world: EventQueue, time: Integer, item: Integer) -> None:
     """Append an event at `time` (ns) to the queue of events with the same time (bucket).
 
-    A bucket is created if `world.recent`, indexed by the time modulo `RECENT_TIMES`, has none of
-    this time; so a time may have several buckets, in the order of their events. The lowest two bits
-    of `item` are the kind of the event.
+    A new bucket is created if `world.recent`, indexed by the time modulo `RECENT_TIMES`, has none
+    of this time. So a time may have several buckets, in the order of their events. The lowest two
+    bits of `item` are the kind of the event. The capacity of the pools is not checked.
     """
     event = _take_event_record(world)
     world.event[event]["item"] = item
@@ -89,7 +89,8 @@ def push(world: EventQueue, time: Integer, item: Integer) -> None:
 def take_event(bucket_index: Integer, world: EventQueue) -> Integer:
     """Remove the first event of a bucket, which must not be empty, and return its item.
 
-    Its record is freed; it is the first one that `push` reuses.
+    The bucket remains in the queue, even if it is empty now. The record of the event is freed; it
+    is the first one that `push` reuses.
     """
     index = world.bucket[bucket_index]["first"]
     event = world.event[index]
@@ -102,7 +103,10 @@ def take_event(bucket_index: Integer, world: EventQueue) -> Integer:
 
 @compiled
 def remove_bucket(bucket_index: Integer, now: Integer, world: EventQueue) -> None:
-    """Remove the bucket on top of the heap, which must be empty and of time `now`, and free it."""
+    """Remove the bucket on top of the heap, which must be empty and of time `now`, and free it.
+
+    Events of the same time that are added later get a new bucket. The conditions are not checked.
+    """
     pop(world.entry, world.heap, BUCKETS)
     recent_index = now & (RECENT_TIMES - 1)
     if world.recent[recent_index] == bucket_index:
@@ -209,7 +213,10 @@ def _is_before(entries: Records, index: Integer, other_index: Integer) -> bool:
 
 @compiled
 def _copy_entry(entries: Records, origin: Integer, destination: Integer) -> None:
-    """Copy one entry of a heap to another position of the same array."""
+    """Copy one entry of a heap (time, sequence, item) to another position of the same array.
+
+    The entry at `destination` is overwritten.
+    """
     # Field by field, because numba does not support the assignment of records.
     source, target = entries[origin], entries[destination]
     target["time"] = source["time"]

@@ -53,7 +53,8 @@ def compile_at_once() -> Iterator[None]:
 def compiled(function: _Function) -> _Function:
     """Mark a function as a part of kernels that is inlined in machine code; return it (decorator).
 
-    A call that is not inlined would copy the hundred words of the state.
+    The function itself is unchanged and can be called in plain Python. A call that is not inlined
+    would copy the hundred words of the state.
     """
     _PARTS[function] = {**_UNCOUNTED, "forceinline": True}
     return function
@@ -84,8 +85,9 @@ class Kernel:
         """Run the kernel in plain Python or machine code, with equal results; return its integer.
 
         `states`: arguments, whose arrays are modified in place. `events`: estimated number of
-        events; their sum over all calls decides, because compilation takes long. Raises
-        `InputError` (`too-large`) if a number in plain Python needs more than 64 bits.
+        events. Their sum over all calls decides between both, because compilation takes long
+        (`_find_machine_code`). Raises `InputError` (`too-large`) if a number in plain Python needs
+        more than 64 bits; machine code does not detect this.
         """
         native = self._find_machine_code(states, events)
         return self._run_interpreted(states) if native is None else native(*states)
@@ -93,7 +95,7 @@ class Kernel:
     def _find_machine_code(self, states: Sequence[Any], events: int) -> Callable[..., int] | None:
         """Return the machine code for states of these types; None if plain Python is to be used.
 
-        `events` are added to those of all earlier calls. The first rule that applies:
+        `events` are added to those of all earlier calls. The first rule that applies to the sum:
 
         - Up to `MAX_EVENTS_BEFORE_LOADING` events: None.
         - `NUMBA_DISABLE_JIT` is neither empty nor "0": None.
@@ -138,8 +140,9 @@ class Kernel:
     def sources(self) -> tuple[list[Callable[..., object]], str]:
         """Return (all functions that the kernel calls even indirectly, a digest of their code).
 
-        Only functions that are marked as parts count. The digest (SHA-256, hexadecimal) also covers
-        the kernel itself, the constants that the code uses, and the options of the parts.
+        Only functions that are marked as parts (`compiled`, `outlined`) count; the kernel itself is
+        not in the list. The digest (SHA-256, hexadecimal) also covers the kernel itself, the
+        constants that the code uses, and the options of the parts.
         """
         functions: list[Any] = [self.function]
         content: list[object] = []
@@ -179,8 +182,8 @@ class LazyRecords(dict[Any, dict[str, Any]]):
     def write_back(self) -> None:
         """Write all records that were read back to the array, including unchanged ones.
 
-        Raises `OverflowError` for an integer that its field cannot contain; earlier fields are then
-        already written.
+        The view (a dictionary from index to record) remains valid. Raises `OverflowError` for an
+        integer that its field cannot contain; earlier fields are then already written.
         """
         indices = list(self)
         if not indices:
@@ -201,10 +204,10 @@ class LazyRecords(dict[Any, dict[str, Any]]):
 def interpreted(value: Any, records: list[LazyRecords]) -> Any:
     """Convert an argument of a kernel for its execution in plain Python.
 
-    A structured array becomes a `LazyRecords` view, a copy of the records that are read; it is
-    appended to `records`, so that the caller can write changes back. Any other array becomes a
-    memoryview, which modifies the array. A named tuple is converted entry by entry, a numpy number
-    becomes a Python number, and other values are returned unchanged.
+    A structured array becomes a `LazyRecords` view, which copies the records that are read; it is
+    appended to `records`, so that the caller can write changes back (`write_back`). Any other array
+    becomes a memoryview, whose changes are those of the array. A named tuple is converted entry by
+    entry, a numpy number becomes a Python number, and other values are returned unchanged.
     """
     if isinstance(value, np.ndarray):
         if value.dtype.names is None:

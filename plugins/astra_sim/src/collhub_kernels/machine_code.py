@@ -49,7 +49,8 @@ def load(
     (sources of the kernel and its parts), the types of `states`, and the versions of Python, numba
     and the processor; a damaged file counts as missing. Without a file the kernel is compiled,
     which takes up to 50 s, and stored in the first writable folder. With `compiles` False the
-    result is None instead. `parts`: functions that the kernel calls, with numba's options.
+    result is None instead. `parts`: functions that the kernel calls, with numba's options. Arrays
+    in `states` must be in C order.
     """
     key = _compute_key(digest, states)
     stored = _read_code(function, key)
@@ -160,7 +161,7 @@ def _compile_kernel(
     """Compile a kernel with numba for the types of `states`; return (function name, object code).
 
     `parts`: functions that the kernel calls, with their options; each is registered with numba once
-    per process.
+    per process, with the options of its first registration. Takes up to 50 s.
     """
     import numba
     from numba.extending import register_jitable
@@ -272,10 +273,11 @@ def _get_file_name(function: _Function, key: str) -> str:
 
 
 def _read_code(function: _Function, key: str) -> tuple[str, bytes] | None:
-    """Return the stored (function name, object code) of a kernel; None without any.
+    """Return the stored (function name, object code) of a kernel; None if there is none.
 
-    `key`: hexadecimal digest of everything on which the code depends. The first folder of
-    `_list_folders` with a file whose checksum is correct counts.
+    `key`: hexadecimal digest of everything on which the code depends. Of the folders of
+    `_list_folders` the first one counts that has a file with a correct checksum; unreadable and
+    damaged files are skipped.
     """
     for folder in _list_folders():
         try:

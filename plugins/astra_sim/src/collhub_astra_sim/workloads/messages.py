@@ -322,8 +322,9 @@ def handle_arrival(index: Integer, now: Integer, machine: Machine) -> Integer:
     """Forward a message that arrives at the end of a link at `now` (ns), or deliver it.
 
     A delivered message causes the action of its sender, if it has one, and then that of its
-    receive, if that is posted; otherwise it is marked as arrived. The codes of these actions are
-    written to `machine.codes`, and their number (0 to 2) is returned; 0 for a forwarded message.
+    receive, if that is posted; its record is then freed. Without a receive it is marked as arrived,
+    and waits. The codes of these actions are written to `machine.codes`, and their number (0 to 2)
+    is returned; 0 for a forwarded message.
     """
     message = machine.message[index]
     if message["hop"] < message["last_hop"]:

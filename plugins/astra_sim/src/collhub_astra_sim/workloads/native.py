@@ -42,7 +42,9 @@ _NATIVE_TAG = 500_000_000
 def start_native(index: Integer, now: Integer, machine: Machine) -> None:
     """Start the current phase of the stream `index` at `now` (ns), after resetting its counters.
 
-    The tree starts at its leaves. Other algorithms create as many packets as may be in flight.
+    A stream is a part of a collective on one rank, a phase the native algorithm of one network
+    dimension. A tree starts at its leaves. Other algorithms create as many packets (messages to be
+    sent) as may be in flight; each becomes ready after a delay.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -59,9 +61,9 @@ def _init_phase(index: Integer, machine: Machine) -> None:
     """Reset the counters of a stream, and set its delay and position for its current phase.
 
     `index`: number of the stream, a part of a collective on one rank. A phase with stride 0 is that
-    of a group smaller than the job: the position is that in the group, and the delay
-    `SMALL_GROUP_NS` ns unless it runs a tree. All other phases have the delay of the endpoint and
-    the position rank // stride modulo size.
+    of a group smaller than the job: the position is that in the group, and the delay before every
+    message `SMALL_GROUP_NS` ns unless it runs a tree. All other phases have the delay of the
+    endpoint and the position rank // stride modulo size. Also sets the number of messages to send.
     """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
@@ -117,7 +119,8 @@ def _compute_log2(size: Integer) -> Integer:
 
 @compiled
 def _count_packets_in_flight(index: Integer, machine: Machine) -> Integer:
-    """Return the maximum number of packets of a stream that may be in flight in its phase.
+    """Return the maximum number of packets (messages) of a stream that may be in flight in its
+    phase.
 
     For the direct algorithm it is its width (negative: unlimited), but at most the number of peers.
     For all other algorithms it is 1.
@@ -132,11 +135,11 @@ def _count_packets_in_flight(index: Integer, machine: Machine) -> Integer:
 
 @compiled
 def _count_reduced_packets(index: Integer, machine: Machine) -> Integer:
-    """Return after how many packets in a row a stream changes between reducing and not reducing.
+    """Return how many packets in a row a stream creates that may be reduced.
 
-    It is the number of peers for the ring, and the number of levels minus 1 for halving-doubling.
-    For direct it is the maximum number of packets in flight, in a group smaller than the job times
-    the number of peers.
+    `make_packet` alternates between these and packets that are never reduced. It is the number of
+    peers for the ring, and the number of levels minus 1 for halving-doubling. For direct it is the
+    maximum number of packets in flight, in a group smaller than the job times the number of peers.
     """
     phase = machine.phase[machine.stream[index]["phase"]]
     peers: Integer = phase["size"] - 1
@@ -150,12 +153,12 @@ def _count_reduced_packets(index: Integer, machine: Machine) -> Integer:
 
 @outlined
 def make_packet(index: Integer, now: Integer, machine: Machine) -> None:
-    """Create the next packet of a phase; it is ready after the delay of the endpoint.
+    """Create the next packet of a phase; it is ready to be sent after the delay of the endpoint.
 
-    A packet that is reduced also needs the time of the reduction. In turn, a stream creates
-    `_count_packets_in_flight` packets that are never reduced, then `_count_reduced_packets`
-    packets. The latter are reduced in a reduce-scatter, in the first and every second turn of an
-    all-reduce, and not in other phases.
+    The delay starts at `now` (ns). A packet that is reduced also needs the time of the reduction.
+    In turn, a stream creates `_count_packets_in_flight` packets that are never reduced, then
+    `_count_reduced_packets` packets. The latter are reduced in a reduce-scatter, in the first and
+    every second turn of an all-reduce, and not in other phases.
     """
     stream = machine.stream[index]
     kind = machine.phase[stream["phase"]]["type"]
@@ -183,7 +186,7 @@ def make_packet(index: Integer, now: Integer, machine: Machine) -> None:
 def compute_reduction_ns(size: Integer, machine: Machine) -> Integer:
     """Return the time (ns) of the three memory accesses that reduce `size` bytes.
 
-    0 if the machine has no memory bandwidth.
+    The time of one access is rounded down to ns. 0 if the machine has no memory bandwidth.
     """
     if machine.reduce_bytes_per_s == 0:
         return 0
@@ -192,10 +195,10 @@ def compute_reduction_ns(size: Integer, machine: Machine) -> Integer:
 
 @outlined
 def handle_packet_arrival(index: Integer, now: Integer, machine: Machine) -> None:
-    """Continue a stream after the arrival of a message.
+    """Continue a stream after the arrival of a message at `now` (ns).
 
-    The tree waits for the delay of the endpoint first, and reduces except at leaves. Other
-    algorithms create the next packet.
+    Algorithms other than trees create the next packet. In a tree the message is processed after the
+    delay of the endpoint, and then reduced except at leaves.
     """
     stream = machine.stream[index]
     stream["arrived"] += 1
@@ -393,7 +396,10 @@ def _get_position_in_tree(index: Integer, number: Integer, machine: Machine) -> 
 
 @compiled
 def _is_root(index: Integer, machine: Machine) -> bool:
-    """Return whether the rank of stream `index` is the root of the tree of the current phase."""
+    """Return whether the rank of stream `index` is the root of the tree of the current phase.
+
+    The root is the lowest or the highest position, which the stream's queue determines.
+    """
     size = machine.phase[machine.stream[index]["phase"]]["size"]
     return bool(_get_number_in_tree(index, machine) % size == 0)
 
@@ -409,7 +415,8 @@ def _get_child_number(index: Integer, is_second: bool, machine: Machine) -> Inte
     """Return the number in the tree of the first or second child of the stream's rank.
 
     The children of number n are n minus and n plus half of the lowest set bit of n. The root has
-    one child, size // 2, which is returned in both cases. Not for leaves.
+    one child, size // 2, which is returned in both cases. Must not be called for leaves, which have
+    no children.
     """
     size = machine.phase[machine.stream[index]["phase"]]["size"]
     if _is_root(index, machine):

@@ -44,6 +44,9 @@ class NodeWork(NamedTuple):
 def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) -> NodeWork:
     """Return action, slot, work (ns, or bytes of messages) and streams of every node of a job.
 
+    A slot is the resource of a rank that runs one node at a time; streams are the parts of a
+    collective.
+
     - Nodes of the host use the host slot, other computations the compute slot, RECV nodes no slot,
       all others the communication slot.
     - In a replay all nodes are timers with the node's duration, at least 1 ns.
@@ -52,7 +55,7 @@ def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) 
 
     Raises `InputError` for the first node on which ASTRA-sim aborts: a message whose peer is no
     rank or its own rank, a message without bytes, or a LOAD or STORE without a remote memory; and
-    the errors of computations and collectives.
+    the errors of computations and collectives. A replay raises none.
     """
     nodes = workload.nodes
     count = len(nodes)
@@ -111,7 +114,10 @@ def is_timed_by_duration(workload: Workload, system: System) -> BoolArray:
 
 
 def get_collective_types(nodes: NodeColumns) -> npt.NDArray[np.int8]:
-    """Return the index in `NATIVE_TYPES` of every node's collective, -1 for all other nodes."""
+    """Return the index in `NATIVE_TYPES` of every node's collective, as int8[nodes].
+
+    -1 for collectives of other kinds, and for all other nodes.
+    """
     table = np.full(len(JobCollective) + 1, -1, np.int8)
     table[list(NATIVE_TYPES)] = range(len(NATIVE_TYPES))
     # The last entry serves nodes that are not collectives.
@@ -136,11 +142,11 @@ def _set_computations(
 ) -> None:
     """Set the durations of computations on devices in `work` (ns, in place), by the roofline model.
 
-    A duration is operations / min(memory bandwidth * operations / bytes, peak rate), rounded down.
-    In `action`, computations of 0 bytes are marked as skipped, those of 0 operations as never
-    ending. Without a roofline nothing is changed. Raises `InputError` (`no-operations`) for
-    computations whose operations or bytes are missing. `is_device`: mask of computations on
-    devices.
+    A duration is operations / min(memory bandwidth * operations / bytes, peak rate), rounded down,
+    so it may be 0. In `action`, computations of 0 bytes are marked as skipped, those of 0
+    operations as never ending. Without a roofline or memory bandwidth nothing is changed. Raises
+    `InputError` (`no-operations`) for computations whose operations or bytes are missing.
+    `is_device`: mask of computations on devices.
     """
     if not system.has_roofline or system.local_memory_gb_per_s is None:
         return
@@ -167,9 +173,10 @@ def _set_collectives(
 ) -> None:
     """Set action, work (bytes of a stream) and number of streams of collectives, in place.
 
-    `kind`: native type by node, -1 for none. A broadcast remains a timer. Collectives of the host
-    and of unknown kinds never end. Raises `InputError` (`h7`) for an all-gather of fewer bytes than
-    splits, which ASTRA-sim never stops.
+    A stream is one of the parts into which a collective is divided; the last one also has full
+    size. `kind`: native type by node, -1 for none. A broadcast remains a timer. Collectives of the
+    host and of unknown kinds never end, nor do those without bytes of a stream. Raises `InputError`
+    (`h7`) for an all-gather of fewer bytes than splits, which ASTRA-sim never stops.
     """
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
     # All other kinds throw, and the rank hangs; a broadcast is a timer.

@@ -136,7 +136,7 @@ def run_workload_layer(
 def _convert_transfers(layout: Layout, records: Records) -> LinkTransfers:
     """Convert the kernel's records of messages on links to `LinkTransfers`, in their order.
 
-    Rows of nodes in the kernel become rows of the workload; times are in ns.
+    Rows of nodes in the kernel become rows of the workload; times are in ns. The arrays are copies.
     """
     link, node = records["link"].astype(np.int64), layout.order[records["node"]]
     ready, start, busy = (records[name].copy() for name in ("ready", "start", "busy_ns"))
@@ -148,10 +148,11 @@ def _run_machine(
 ) -> tuple[Machine, tuple[Diagnostic, ...]]:
     """Run the simulation; return the machine after it, and the reasons why ASTRA-sim aborts.
 
-    Exhausted pools are expanded. At an event at time 0, on which ASTRA-sim aborts, the run ends
-    with `stops_at_abort`, otherwise it continues. After a complete run with `stops_at_abort` the
-    reasons are collectives without an algorithm at the start, and ranks whose statistics fail.
-    Raises `UsageError` (`too-large`) if one event needs more records than the margin.
+    Exhausted pools of records are expanded, so the result may be another machine. At an event at
+    time 0, on which ASTRA-sim aborts, the run ends with `stops_at_abort`, otherwise it continues.
+    After a complete run with `stops_at_abort` the reasons are collectives without an algorithm at
+    the start, and ranks on whose statistics ASTRA-sim aborts. Raises `UsageError` (`too-large`) if
+    one event needs more records than the machine's margin.
     """
     from collhub_astra_sim.workloads.kernel import ABORTED, DONE, NEEDS_ROOM, PASSES_ZERO, run
     from collhub_astra_sim.workloads.layout import expand_pools
@@ -182,7 +183,10 @@ def _run_machine(
 
 
 def make_unstarted_times(workload: Workload) -> tuple[Int64Array, Int64Array]:
-    """Return (start, end) of all nodes of a workload that did not run: int64[nodes] of -1 each."""
+    """Return (start, end) of all nodes of a workload that did not run: int64[nodes] of -1 each.
+
+    They are separate arrays.
+    """
     times = np.full(len(workload.nodes), -1, np.int64)
     return times, times.copy()
 
@@ -221,8 +225,9 @@ def add_marker_times(
 def _get_rank_times(machine: Machine) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
     """Return finish and exposed time of every rank in ns; None for ranks that never finish.
 
-    The exposed time is the finish minus the total time of counted computations, modulo 2^64 as in
-    ASTRA-sim.
+    The exposed time is the finish minus the total time of computations on the device, modulo 2^64
+    as in ASTRA-sim (computations may overlap). In a replay all nodes of the device count as
+    computations.
     """
     finish = [time if time >= 0 else None for time in machine.rank["finish"].tolist()]
     compute = machine.rank["compute_ns"].tolist()

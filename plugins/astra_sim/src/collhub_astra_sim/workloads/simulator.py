@@ -139,7 +139,9 @@ def _run_simulation(
 
     `folder`: configurations of the folder, {} without one; its `per_node` maps node identities to
     prefixes of algorithms. `memory`: remote memory of LOAD and STORE nodes. The simulation stops
-    where ASTRA-sim aborts only if there is a folder and slots are ASTRA-sim's.
+    where ASTRA-sim aborts only if there is a folder and slots are ASTRA-sim's. Raises the errors of
+    `run_workload_layer`, and `InputError` for kinds of collectives for which ASTRA-sim has no
+    algorithms.
     """
     algorithms = _read_algorithms(workload, folder, system)
     named = _add_named_algorithms(workload, algorithms)
@@ -194,8 +196,9 @@ def _read_system(
 ) -> tuple[System, RemoteMemory | None]:
     """Return (system, remote memory) of the folder, or (system of the options, None) without one.
 
-    Raises `UsageError` if options of the system are given although the folder has a system, and
-    `InputError` for invalid configurations.
+    The memory is None if the folder has no memory configuration. Raises `UsageError` if options of
+    the system are given although the folder has a system, and `InputError` for invalid
+    configurations.
     """
     text, memory = folder.get("system"), folder.get("memory")
     if not isinstance(text, str):
@@ -211,8 +214,8 @@ def _read_algorithms(
     """Return the trace nodes of custom algorithms by prefix; {} if the folder has none.
 
     Keys are the prefixes of the folder, and also those in the system configuration, which are
-    relative to the working directory of the simulator. `workload.algorithms` begins with those of
-    the folder.
+    relative to the working directory of the simulator. `workload.algorithms` must begin with those
+    of the folder. An algorithm without a size is used with 0 bytes.
     """
     prefixes, by_kind = folder.get("custom"), folder.get("by_kind")
     if not isinstance(prefixes, list) or not prefixes or not isinstance(by_kind, dict):
@@ -278,10 +281,11 @@ MAX_FINDINGS = 8
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check a workload that was read from a folder for ASTRA-sim for inputs on which it fails.
 
-    All nodes are checked for hazards. A thorough check also simulates the job on the network of the
-    folder, if there is one and no hazard is an error; only this detects collectives in an order
-    that hangs, and messages that abort. The check fails if a finding is an error. It is not
-    applicable to other workloads. Raises `UsageError` without a workload.
+    All nodes are checked for hazards, inputs on which ASTRA-sim is known to hang or abort. A
+    thorough check also simulates the job on the network of the folder, if there is one and no
+    hazard is an error; only this detects collectives in an order that hangs, and messages that
+    abort. The check fails if a finding is an error. It is not applicable to other workloads. Raises
+    `UsageError` without a workload, and `InputError` for an invalid system.
     """
     if request.workload is None:
         raise UsageError("the check needs a workload")

@@ -89,8 +89,9 @@ class _StoppedJob:
         """Yield the findings of a rank that never finishes.
 
         There is one `unfinished-node` per running node, with its reason. If some node has not
-        started although its parents have finished, the first one gets another finding:
-        `slot-occupied` if a node is running, else `never-issued`.
+        started although its parents have finished, the first one (by node number) gets another
+        finding: `slot-occupied` if a node is running, as a rank runs only one node of a kind at a
+        time, else `never-issued`.
         """
         rows = self._layout.order[
             slice(*self._workload.nodes.rank_indptr[rank : rank + 2].tolist())
@@ -140,9 +141,10 @@ class _StoppedJob:
     def _explain(self, row: int) -> _Reason:
         """Return the reason why a running node does not finish, by its kind.
 
-        A RECV waits for a message that is never sent, a SEND for its peer. Then nodes of a kind
-        that ASTRA-sim never finishes. Other collectives are explained by `_explain_collective`. For
-        all others the text is "never finishes".
+        A RECV waits for a message that is never sent, a SEND for its peer. Nodes that the
+        simulation marks as never ending are of a kind that ASTRA-sim never finishes. Other
+        collectives are explained by `_explain_collective`. For all others the text is "never
+        finishes".
         """
         nodes = self._workload.nodes
         kind = NodeKind(int(nodes.kind[row]))
@@ -163,8 +165,9 @@ class _StoppedJob:
 
         - Its group has one member.
         - Some members are not running it: no running node of theirs has its group, kind and bytes.
-        - It is a native one of all ranks: its members may number its messages differently.
-        - Otherwise: orders or algorithms differ.
+        - It is a native one of all ranks: its members may number its messages differently
+          (`_describe_uneven_numbers`).
+        - Otherwise: the orders or algorithms of the members differ.
         """
         nodes = self._workload.nodes
         members = self._workload.members(int(nodes.group[row]))
@@ -188,8 +191,9 @@ class _StoppedJob:
     def _describe_missing_members(self, prefix: str, missing: list[int]) -> _Reason:
         """Describe which members have not started a collective, and what the first of them runs.
 
-        `prefix`: beginning of the sentence. `missing`: ranks, at least one; at most `_LISTED_RANKS`
-        are listed. If the first one runs no collective, the second part and the cure are left out.
+        `prefix`: beginning of the sentence. `missing`: ranks, ascending, at least one; only the
+        first `_LISTED_RANKS` are listed. If the first one runs no collective, the second part and
+        the cure are left out.
         """
         listed = ", ".join(map(str, missing[:_LISTED_RANKS]))
         text = f"{prefix}: not begun by rank {listed}"
@@ -202,12 +206,12 @@ class _StoppedJob:
         return _Reason(text, _ORDER_CURE)
 
     def _describe_uneven_numbers(self, prefix: str, rows: Int64Array) -> _Reason:
-        """Describe which members ran more streams than others before a collective of all ranks.
+        """Describe which members ran more parts of collectives than others before one of all ranks.
 
-        ASTRA-sim numbers the messages of such a collective by all earlier streams of the rank,
-        including those of groups, so messages do not match. If the numbers are equal, the text says
-        only that all members have started it. `prefix`: beginning of the sentence; `rows`: nodes of
-        the collective.
+        ASTRA-sim numbers the messages of such a collective by all earlier parts (streams) of the
+        rank, including those of groups, so messages do not match. If the numbers are equal, the
+        text says only that all members have started it. `prefix`: beginning of the sentence;
+        `rows`: nodes of the collective.
         """
         nodes, ranks = self._workload.nodes, self._workload.num_ranks
         is_past = (self._end >= 0) & (self._choice != NO_CHOICE)
@@ -257,10 +261,11 @@ _SMALLEST_RING = 3
 
 
 def find_network_abort(topology: Topology, backend: str) -> Diagnostic | None:
-    """Return the reason why ASTRA-sim's congestion-aware backend aborts on a topology.
+    """Return the reason why ASTRA-sim's congestion-aware backend aborts on a topology, as an error.
 
     It supports exactly one dimension, of at least two NPUs, for a ring at least `_SMALLEST_RING`.
-    None if it runs, for another backend, and for a topology without dimensions.
+    None if it runs, for another backend, and for a topology without dimensions, which ASTRA-sim
+    does not have.
     """
     dimensions = topology.dimensions
     if backend != CONGESTION_AWARE or not dimensions:
@@ -282,7 +287,7 @@ def find_network_abort(topology: Topology, backend: str) -> Diagnostic | None:
 def report_event_at_zero(workload: Workload, layout: Layout, machine: Machine) -> Diagnostic:
     """Return the error about the node that schedules an event at time 0.
 
-    The run must have stopped at this event (`ABORTED`).
+    The run must have stopped at this event (`ABORTED`), so that it is the first one in the queue.
     """
     bucket = machine.entry[machine.heap[0]["first"]]["item"]
     item = int(machine.event[machine.bucket[bucket]["first"]]["item"])
@@ -346,7 +351,8 @@ def report_unknown_at_start(
 ) -> tuple[Diagnostic, ...]:
     """Return errors about collectives on the host, or of unknown kinds, that start at time 0.
 
-    They throw an exception, which ends the run at time 0; later it only stops the rank.
+    They throw an exception, which ends the run of ASTRA-sim at time 0; later it only stops the
+    rank. Errors are in the order of node numbers; () without such collectives.
     """
     node = machine.node
     rows = layout.order[(node["action"] == NEVER_ENDS) & (node["start"] == 0)]

@@ -44,7 +44,9 @@ def start_custom(index: Integer, now: Integer, machine: Machine) -> None:
     """Start the custom algorithm of a stream at `now`: reset its progress and start its root nodes.
 
     The nodes are those of one rank of the algorithm: the position in the process group, without a
-    group the rank. Roots (nodes without parents) start in the order of the table.
+    group the rank. Progress records, one per node, count the unfinished parents. Roots (nodes
+    without parents) start in the order of the table. An algorithm whose rank has no roots never
+    finishes.
     """
     stream = machine.stream[index]
     node = machine.node[stream["row"]]
@@ -104,10 +106,11 @@ def _get_peer(index: Integer, position: Integer, machine: Machine) -> Integer:
 
 @outlined
 def close_custom_node(progress_index: Integer, now: Integer, machine: Machine) -> bool:
-    """End a node of a custom algorithm; start the nodes that waited only for it.
+    """End a node of a custom algorithm at `now` (ns); start the nodes that waited only for it.
 
     `progress_index`: progress record of the node. The nodes start in the iteration order of
-    ASTRA-sim's set. Returns whether the algorithm has finished: none of its nodes is running.
+    ASTRA-sim's hash set of ready nodes. Returns whether the algorithm has finished on the rank:
+    none of its nodes is running.
     """
     progress = machine.progress[progress_index]
     node = machine.node[machine.stream[progress["stream"]]["row"]]
@@ -140,9 +143,10 @@ _QUEUE_MASK, _REVERSE, _LOWEST = (1 << 16) - 1, 1 << 16, 1 << 17
 def start_collective(row: Integer, now: Integer, machine: Machine) -> None:
     """Create the streams of the collective in node `row`; each starts when its queue has capacity.
 
-    Every stream has the node's bytes per stream and the next stream number, and begins with the
-    first phase of the algorithm; a custom algorithm has phase -1 and one step. A native algorithm
-    without phases gets no streams, so that the collective never finishes.
+    Streams are the parts into which ASTRA-sim divides a collective of a rank. Each has the node's
+    bytes per stream and the next stream number, and begins with the first phase of the algorithm; a
+    custom algorithm has phase -1 and one step. A native algorithm without phases gets no streams,
+    so that the collective never finishes.
     """
     node = machine.node[row]
     _choose_algorithm(row, machine)
@@ -173,8 +177,8 @@ def start_collective(row: Integer, now: Integer, machine: Machine) -> None:
 def _choose_algorithm(row: Integer, machine: Machine) -> None:
     """Set the algorithm of a collective node to that of the first one of its group and type.
 
-    On a rank, ASTRA-sim uses the algorithm of the first collective of a process group for all later
-    ones of the same type. Collectives without a group are not changed.
+    On a rank, ASTRA-sim uses the algorithm of the first collective of a process group that starts
+    for all later ones of the same type. Collectives without a group are not changed.
     """
     node = machine.node[row]
     if node["member"] < 0:
@@ -189,9 +193,9 @@ def _choose_algorithm(row: Integer, machine: Machine) -> None:
 def _take_stream_number(row: Integer, machine: Machine) -> Integer:
     """Return the number of a new stream of node `row`, and increase the counts.
 
-    Without a group it is the number of all streams of the rank before, including those of groups.
-    With a group it is the base of the group plus the number of earlier streams of this rank in the
-    group.
+    The number determines the tag of the stream's messages. Without a group it is the number of all
+    streams of the rank before, including those of groups. With a group it is the base of the group
+    plus the number of earlier streams of this rank in the group.
     """
     node = machine.node[row]
     rank = machine.rank[node["rank"]]
@@ -208,9 +212,10 @@ def _take_stream_number(row: Integer, machine: Machine) -> Integer:
 def _choose_queues(index: Integer, machine: Machine) -> None:
     """Choose a queue for every phase of a stream, round robin by rank and dimension.
 
-    The queues are stored in `machine.stream_queue`. A custom algorithm uses the first queue. A
-    phase that runs on a tree also gets one of the two trees, alternately by rank, dimension and
-    type.
+    The queues, with bits for a reversed direction and for the tree, are stored in
+    `machine.stream_queue`. A custom algorithm uses the first queue and does not advance the round
+    robin. A phase that runs on a tree also gets one of the two trees, alternately by rank,
+    dimension and type, the one with the highest position as root first.
     """
     stream = machine.stream[index]
     if stream["phase"] < 0:
@@ -236,9 +241,9 @@ def _choose_queues(index: Integer, machine: Machine) -> None:
 def _take_next_queue(rank: Integer, level: Integer, half: Integer, machine: Machine) -> Integer:
     """Return the next queue of a rank in dimension `level`, round robin, with its direction bit.
 
-    `half`: whether the phase uses the first half of the queues, the last one, or all. Queues of the
-    second half run in reverse, unless there is only one queue and any may be used. The round robin
-    is counted by rank, level and half.
+    `half`: whether the phase uses the first half of the queues, the last one, or all. Streams of
+    the second half run in reverse, unless there is only one queue and any may be used. With one
+    queue both halves consist of it. The round robin is counted by rank, level and half.
     """
     queues = machine.queues_per_level
     first, count = 0, queues
@@ -260,10 +265,11 @@ def _take_next_queue(rank: Integer, level: Integer, half: Integer, machine: Mach
 
 @outlined
 def add_to_queue(index: Integer, machine: Machine) -> Integer:
-    """Append a stream to the queue that was chosen for its current phase; return this queue.
+    """Append a stream to the queue that was chosen for its current phase; return this queue's
+    number.
 
-    Sets whether the stream runs in reverse, and whether the root of its tree is the lowest
-    position, as chosen with the queue.
+    The stream is not started. Sets whether it runs in reverse, and whether the root of its tree is
+    the lowest position, as chosen with the queue.
     """
     stream = machine.stream[index]
     choice = machine.stream_queue[index, stream["step"]]
@@ -286,8 +292,9 @@ def add_to_queue(index: Integer, machine: Machine) -> Integer:
 def start_streams(number: Integer, now: Integer, machine: Machine) -> None:
     """Start waiting streams of queue `number`, the oldest first, while it has capacity.
 
-    At most `machine.most_active` streams of the queue are active. A started stream is removed from
-    the waiting ones, and starts its phase, or its custom algorithm without a phase, at `now`.
+    At most `machine.most_active` streams of a queue may be active at a time. A started stream is
+    removed from the waiting ones, and starts its native phase, or its custom algorithm if it has no
+    phase, at `now`.
     """
     queue = machine.queue[number]
     while queue["active"] < machine.most_active and queue["first"] >= 0:

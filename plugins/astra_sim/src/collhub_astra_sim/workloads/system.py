@@ -53,7 +53,10 @@ class RemoteMemory:
     def of_json(cls, content: bytes | str, name: str = "memory.json") -> RemoteMemory:
         """Parse the remote memory that a JSON text describes.
 
-        `name`: name of the file, for errors. Raises `InputError` for missing or invalid values.
+        A memory of kind `NONE` has no other values. Others need a latency (ns, at least 0) and a
+        bandwidth (bytes/ns, at least 1), those per node also the NPUs of a node. `name`: name of
+        the file, for errors. Raises `InputError` for invalid JSON, and for missing or invalid
+        values.
         """
         keys = _Keys(content, name)
         kind = MemoryKind(keys.text("memory-type", tuple(MemoryKind)))
@@ -141,7 +144,10 @@ class _Keys:
     """
 
     def __init__(self, content: bytes | str, name: str) -> None:
-        """Parse the JSON of the file `name`. Raises `InputError` unless it is an object."""
+        """Parse the JSON of the file `name`.
+
+        Raises `InputError` unless it is an object. Its values are checked only when they are read.
+        """
         self._name = name
         try:
             values: JsonValue = json.loads(content)
@@ -294,7 +300,8 @@ def build_system(options: SystemOptions) -> dict[str, object]:
 def refuse_given(options: SystemOptions) -> None:
     """Raise `UsageError` if an option of the system is given although the folder has a system.json.
 
-    Options with a default other than None are ignored.
+    Given is any value other than None, of the options whose default is None; the message names the
+    first one. Options with another default are ignored.
     """
     names = [item.name for item in fields(SystemOptions) if item.default is None]
     conflicting = [name for name in names if getattr(options, name) is not None]
