@@ -167,11 +167,11 @@ class _Listing:
     ) -> None:
         """Record a cable, and its rate if the comment of the line has one.
 
-        Each cable is listed at both ends with the same two ports, so the second line adds its rate
-        to the same cable. The rate in Gbit/s is the number of lanes times the rate of the
-        generation: `4xHDR` is 200 Gbit/s. The name of the other end is recorded, for devices that
-        are not listed. Raises `InputError` for a port that is connected to itself, and for an
-        unknown generation.
+        `guid`: device of the line; `match`: the parsed line. Each cable is listed at both ends with
+        the same two ports, so the second line adds its rate to the same cable. The rate in Gbit/s
+        is the number of lanes times the rate of the generation: `4xHDR` is 200 Gbit/s. The name of
+        the other end is recorded, for devices that are not listed. Raises `InputError` for a port
+        that is connected to itself, and for an unknown generation.
         """
         local_end, remote_end = (guid, int(match[1])), (match[2], int(match[3]))
         if local_end == remote_end:
@@ -280,10 +280,11 @@ class _Listing:
     ) -> dict[str, list[str]]:
         """Group the cards by host and by rail; return the names of nodes by name of the group.
 
-        Groups are `host NAME` first, then `rail NAME`. The host is the first word of the card's
-        name. The rail is the rest of the name, or the entire name if it is one word. Members are in
-        the order of `hosts`, the nodes of the cards. `node_of`: name of the node by guid. Returns
-        {} if every host has only one card.
+        A rail consists of the cards with the same place in their hosts. Groups are `host NAME`
+        first, then `rail NAME`. The host is the first word of the card's name. The rail is the rest
+        of the name, or the entire name if it is one word. Members are in the order of `hosts`, the
+        nodes of the cards. `node_of`: name of the node by guid. Returns {} if every host has only
+        one card.
         """
         of_host: dict[str, list[str]] = {}
         of_rail: dict[str, list[str]] = {}

@@ -67,8 +67,9 @@ class FabricPlan:
     def add_nic(self, host: str, nic: int, switch: str, bandwidth_bytes_per_s: float) -> None:
         """Add a cable between a network card (NIC) of a host and a switch.
 
-        A NIC that was added before gets one more cable. The bandwidth between a NIC and its GPUs is
-        that of its last cable, in bytes/s.
+        `nic`: number of the card in its host, from 0. A NIC that was added before gets one more
+        cable. Its cables to the GPUs of the host have the bandwidth (bytes/s) of its cable that was
+        added last.
         """
         self._nic_rates[host, nic] = bandwidth_bytes_per_s
         self._cables.append((_build_nic_name(host, nic), switch, bandwidth_bytes_per_s))
@@ -79,13 +80,15 @@ class FabricPlan:
         return self._nics is not None and self._nics != self._gpus
 
     def topology(self, groups: Mapping[str, Sequence[str]]) -> Topology:
-        """Build the network, whose nodes are NPUs, switches, hosts with several GPUs, and NICs.
+        """Build the network, whose nodes are NPUs, switches, hosts with several GPUs, and NICs, in
+        this order.
 
-        The NPUs of a host are consecutive, in the order in which hosts were added. `groups`: names
-        of hosts by name of the group; they become groups of NPUs. With several GPUs per host, each
-        host is also a group `host NAME`, unless `groups` has this name. Raises `InputError` if a
-        name is both host and switch, if there is no host, for more than `MAX_NODES` nodes, and if
-        the bandwidth between GPUs and host is needed but missing.
+        A host with one GPU is its NPU. The NPUs of a host are consecutive, in the order in which
+        hosts were added. `groups`: names of hosts by name of the group; they become groups of NPUs.
+        With several GPUs per host, each host is also a group `host NAME`, unless `groups` has this
+        name. Raises `InputError` if a name is both host and switch, if there is no host, for more
+        than `MAX_NODES` nodes, and if the bandwidth between GPUs and host is needed but missing;
+        `KeyError` for a cable or group of an unknown name.
         """
         npus = len(self._hosts) * self._gpus
         is_split = self._gpus > 1

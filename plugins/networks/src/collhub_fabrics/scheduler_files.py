@@ -29,8 +29,10 @@ _CORE_SWITCH = "core"
 def read_slurm(source: Source, options: TreeOptions) -> Topology:
     """Read the network of a topology.conf, of which either switches or blocks are described.
 
-    Reports the note `one-cable` if a host has several GPUs and no NICs are given, so that it has a
-    single cable at each of its switches. Raises `InputError` with file and line.
+    A block is a set of hosts that a switch connects. Reports the note `one-cable` if a host has
+    several GPUs and no NICs are given, so that it has a single cable at each of its switches.
+    Raises `InputError`, with the line if it is known, for an invalid file and for missing
+    bandwidths.
     """
     topology = _TopologyFile(source).topology(options)
     if options.gpus_per_node > 1 and options.nics is None:
@@ -82,10 +84,11 @@ class _TopologyFile:
         number: int,
         pairs: dict[str, str],
     ) -> None:
-        """Add what a line describes: a switch, a block, or the sizes of blocks.
+        """Add what a line describes: a switch, a block of hosts, or the sizes of blocks.
 
-        Sizes replace earlier ones; other keys in their line are ignored. Raises `InputError` for a
-        line without a name, for a name that was described before, and for an entry with neither
+        `number`: of the line; `pairs`: its values by key. Sizes replace earlier ones; other keys in
+        their line are ignored. Raises `InputError` for a line without a name, for a name that was
+        described before (a switch and a block may have the same), and for an entry with neither
         Switches nor Nodes.
         """
         if "blocksizes" in pairs:
@@ -213,11 +216,11 @@ def read_topograph(
 ) -> Topology:
     """Read the network of a Topograph model: its switches, and its blocks as hosts at switches.
 
-    Every domain of a block becomes a group `KEY NAME` of its hosts. The first domain of a block
-    (its `nvlink`, else its first annotation) is an NVLink domain: with the option
-    `nvlink_bandwidth` it is a switch to which all its hosts are linked; without the option a note
-    says that it is only a group. Blocks of the same domain are merged. Raises `InputError` with the
-    path of the error.
+    A block is a list of hosts with annotations, of which each gives the domain to which its hosts
+    belong; every domain becomes a group `KEY NAME`. The first domain of a block (its `nvlink`, else
+    its first annotation) is an NVLink domain: with the option `nvlink_bandwidth` it is a switch to
+    which all its hosts are linked; without the option a note says that it is only a group. Blocks
+    of the same domain are merged. Raises `InputError` with the path of the error.
     """
     root = document_of(source, CODE)
     switches = {

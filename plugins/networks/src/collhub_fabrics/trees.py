@@ -96,10 +96,11 @@ class SwitchTree:
     """
 
     def __init__(self, file: str, switches: Mapping[str, TreeSwitch]) -> None:
-        """Store the switches, and measure the heights of all of them.
+        """Store the switches, and compute how high each one is in the tree.
 
-        Raises `InputError` for a reference to a missing switch, and for a switch that is above
-        itself.
+        The height of a switch is the number of switches on the longest way down from it, itself
+        included. Raises `InputError` for a reference to a missing switch, and for a switch that is
+        above itself.
         """
         self._file = file
         self._switches = switches
@@ -115,11 +116,12 @@ class SwitchTree:
     def plan(self, options: TreeOptions) -> FabricPlan:
         """Plan the network: every switch once per rail, the hosts, and all cables.
 
-        Without the option `nics`, a host has one cable to each of its switches. With it, NIC n of a
-        host is in rail n mod `rails`, and the NICs of one rail use the host's switches in turn
-        (round robin). The bandwidth of a cable is that of the level of its lower end: level 0 for
-        hosts, the height for switches. Raises `InputError` if the number of NICs is not a multiple
-        of `rails`, and if `bandwidth` is missing or has a wrong number of values.
+        A rail is a copy of the tree of switches. Without the option `nics`, there must be one rail,
+        and a host has one cable to each of its switches. With it, NIC n of a host is in rail n mod
+        `rails`, and the NICs of one rail use the host's switches in turn (round robin). The
+        bandwidth of a cable is that of the level of its lower end: level 0 for hosts, the height
+        for switches. Raises `InputError` if the number of NICs (1 without the option) is not a
+        multiple of `rails`, and if `bandwidth` is missing or has a wrong number of values.
         """
         plan = FabricPlan(self._file, options.gpus_per_node, options, options.nics)
         rates, rails = self._parse_rates(options), options.rails

@@ -99,9 +99,9 @@ class Contraction:
     def run(self) -> list[Hop]:
         """Remove the vertices that only forward, until none can be removed; return the hops.
 
-        A hop is a path of edges between two vertices. In each round, all vertices are tried in
-        ascending order; another round follows if a vertex was removed. Hops are in the order of
-        their first edges. Updates `is_removed`.
+        A hop is a path of edges between two vertices that remain. In each round, all vertices are
+        tried in ascending order; another round follows if a vertex was removed. The rule is that of
+        the module. Hops are in the order of their first edges. Updates `is_removed`.
         """
         removed = 1
         # A removal lowers the degree of neighbours, which may then be removed too.
@@ -110,11 +110,11 @@ class Contraction:
         return [self._hops[number] for number in sorted(self._hops)]
 
     def _remove_vertex(self, vertex: int) -> bool:
-        """Remove a vertex if the rules of the contraction allow it; return whether it was removed.
+        """Remove a vertex if the rules allow it; return whether it was removed.
 
         It stays if it must be kept, is already removed, has more than two hops (paths to other
-        vertices), or has two that `_contract` does not allow to join. With it, its hops are
-        removed, unless they were joined.
+        vertices), or has two that `_contract` does not allow to join. A vertex with at most one hop
+        is always removed. With it, its hops are removed, unless they were joined.
         """
         if self._is_kept[vertex] or self.is_removed[vertex] or len(self._hops_at[vertex]) > 2:
             return False
@@ -158,9 +158,9 @@ class Contraction:
         number: int,
         hop: Hop,
     ) -> None:
-        """Register a hop at its two vertices and in the count of hops of its pair.
+        """Register a hop at its two vertices and in the number of hops of this pair of vertices.
 
-        It is not stored in `_hops`, which the caller does.
+        `number`: its key. It is not stored in `_hops`, which the caller does.
         """
         self._hops_at[hop.first_vertex].append(number)
         self._hops_at[hop.second_vertex].append(number)
@@ -239,10 +239,11 @@ def supply_missing_values(
 ) -> list[Hop]:
     """Complete the hops (paths of edges) that lack a bandwidth or a latency, from the options.
 
-    A value is missing if no edge of the hop has it. A missing bandwidth becomes that of `*` in the
-    option `bandwidth`, else `UNLIMITED` if the option `missing` is `unlimited`; otherwise
-    `InputError` (`no-bandwidth`) is raised. A missing latency becomes the option `latency`, 0
-    without it. Supplied values are recorded as notes in `findings` with the number of hops.
+    Returns the hops in the same order. A value is missing if no edge of the hop has it. A missing
+    bandwidth becomes that of `*` in the option `bandwidth`, else `UNLIMITED` if the option
+    `missing` is `unlimited`; otherwise `InputError` (`no-bandwidth`) is raised. A missing latency
+    becomes the option `latency`, 0 without it. Supplied values are recorded as notes in `findings`
+    with the number of hops.
     """
     rate = parse_bandwidths(options.bandwidth).get("*")
     if rate is None and options.missing == "unlimited":

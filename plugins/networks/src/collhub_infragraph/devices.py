@@ -207,9 +207,10 @@ class DeviceList:
     ) -> Device:
         """Return the device of a name; it is expanded on first use and then cached.
 
-        Raises `InputError` at `endpoint` for an unknown name, for devices that contain one another,
-        and for nesting of more than 17 levels. Errors within the device are raised at their own
-        path.
+        Expanded means that all its components, nested devices and edges are listed as vertices and
+        pairs of vertices. The result is shared. Raises `InputError` at `endpoint` for an unknown
+        name, for devices that contain one another, and for nesting of more than 17 levels. Errors
+        within the device are raised at their own path.
         """
         if name in self._devices:
             return self._devices[name]

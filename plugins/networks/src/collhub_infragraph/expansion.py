@@ -33,11 +33,11 @@ def join_endpoints(
 ) -> tuple[Int64Array, Int64Array]:
     """Create the edges of one entry: join two lists of vertices by the entry's scheme.
 
-    Returns both ends of all edges. `one2one` joins the lists in pairs; the surplus of the longer
-    one is ignored, as in InfraGraph, with the warning `cut-edges`. `many2many` joins all pairs, the
-    second end fastest. Edges from a vertex to itself are dropped. Raises `InputError` for a missing
-    or unknown scheme, for `ring` (which is not defined), and for more than `MAX_LINKS` edges of
-    `many2many`.
+    Returns both ends of all edges, two int64 arrays. `one2one` joins the lists in pairs; the
+    surplus of the longer one is ignored, as in InfraGraph, with the warning `cut-edges`.
+    `many2many` joins all pairs, the second end fastest. Edges from a vertex to itself are dropped.
+    Raises `InputError` for a missing or unknown scheme, for `ring` (which is not defined), and for
+    more than `MAX_LINKS` edges of `many2many`.
     """
     scheme = edge.text_of("scheme", "")
     if scheme == "one2one":
@@ -93,11 +93,12 @@ class _Expansion:
     def build_graph(self) -> VertexGraph:
         """Build the vertices and edges of all instances; edges within instances come first.
 
-        Of several edges between the same two vertices, one remains: at the position of the first
-        one, with the link of the last one. Links of the document are numbered before those of the
-        devices. Devices without instances are checked too. Raises `InputError` with the path if
-        there are no instances, for repeated names, for unknown devices, links and components, and
-        for sizes above the limits.
+        An instance is a number of copies of a device. Of several edges between the same two
+        vertices, one remains: at the position of the first one, with the link of the last one.
+        Links of the document are numbered before those of the devices. Devices without instances
+        are checked too. Must be called only once. Raises `InputError` with the path if there are no
+        instances, for repeated names, for unknown devices, links and components, and for sizes
+        above the limits.
         """
         self._add_links("", self._root)
         for name, device in self._device_entries.items():
@@ -204,8 +205,9 @@ class _Expansion:
     def _generate_inner_blocks(self) -> Iterator[EdgeBlock]:
         """Yield the edges within instances: the edges of every device, repeated for all its copies.
 
-        Vertices are numbered in the entire graph. Raises `InputError` if the total exceeds
-        `MAX_LINKS` edges.
+        A result is (first vertices, second vertices, number of the link), for one entry of a
+        device's list and all copies. Vertices are numbered in the entire graph. Raises `InputError`
+        if the total exceeds `MAX_LINKS` edges.
         """
         total = 0
         for device, count, first in self._instances.values():
@@ -221,11 +223,12 @@ class _Expansion:
                 yield *pair, link
 
     def _generate_outer_blocks(self) -> Iterator[EdgeBlock]:
-        """Yield the edges between instances, a block for every entry of the document's `edges`.
+        """Yield the edges between instances, an array of both ends for every entry of `edges`.
 
-        The entry's scheme joins its two endpoints (`join_endpoints`), and its link is one of the
-        document. Raises `InputError` for unknown instances, components, links and schemes, and for
-        more than `MAX_LINKS` edges of all entries together.
+        A result is (first vertices, second vertices, number of the link). The entry's scheme joins
+        its two endpoints (`join_endpoints`), and its link is one of the document. Raises
+        `InputError` for unknown instances, components, links and schemes, and for more than
+        `MAX_LINKS` edges of all entries together.
         """
         total = 0
         for edge in self._root.items_of("edges"):

@@ -128,9 +128,9 @@ def _find_hops_and_switches(
 
     A hop is a path of edges between two vertices; switches are the vertices that are neither NPUs
     nor removed, in ascending order. With `options.detail` `full`, nothing is removed. In a document
-    of the hub, only vertices of the kind `port` may be removed, and parallel cables remain. In
-    other documents every vertex that only forwards may be removed, unless a hop already connects
-    its two neighbours.
+    that the hub wrote with annotations, only vertices of the kind `port` may be removed, and
+    parallel cables remain. In other documents every vertex that only forwards may be removed,
+    unless a hop already connects its two neighbours.
     """
     hops = build_hops(graph)
     is_npu = [False] * len(graph.names)
@@ -279,10 +279,11 @@ def _find_node_names(
     graph: VertexGraph,
     nodes: Sequence[int],
 ) -> tuple[str, ...]:
-    """Return the names of the nodes: the names of their vertices in the document.
+    """Return the names of the nodes, in their order: the names of their vertices in the document.
 
     In documents that the hub wrote with annotations, only the names in these annotations are
-    returned, and nodes without one are left out; the tuple is empty if there are none.
+    returned, and nodes without one are left out; the tuple is empty if there are none, so nodes
+    have no names then.
     """
     vertices = [graph.names[vertex] for vertex in nodes]
     if not graph.annotations.is_exact:

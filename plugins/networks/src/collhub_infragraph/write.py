@@ -247,10 +247,11 @@ class _DocumentBuilder:
         self._edge_annotations: list[_JsonObject] = []
 
     def build(self) -> _InfragraphDocument:
-        """Build the document from the strands; it changes the builder and must be called only once.
+        """Build the document with its annotations from the undirected edges of the topology.
 
-        The devices `npu` and `switch` are omitted if there are no such nodes. Characters of the
-        name that the schema does not allow become `-`.
+        It changes the builder and must be called only once. The devices `npu` and `switch` are
+        omitted if there are no such nodes. Characters of the name that the schema does not allow
+        become `-`.
         """
         for strand in self._strands:
             self._add_strand(strand)
@@ -313,8 +314,9 @@ class _DocumentBuilder:
         return instance, number, "port", port
 
     def _find_instance(self, node: int) -> tuple[str, int]:
-        """Return the instance (`npu` or `switch`) of a node and its number within the instance,
-        from 0.
+        """Return the instance (`npu` or `switch`) of a node, and its number in the instance from 0.
+
+        Switches are numbered after the NPUs; this is not checked.
         """
         npus = self._topology.num_npus
         return ("npu", node) if node < npus else ("switch", node - npus)
@@ -429,7 +431,11 @@ def _build_exact_values(
 
 
 def _format_dimension(dimension: Dimension) -> str:
-    """Format kind, size, bytes per second and seconds: `ring 8 50000000000.0 5e-07`."""
+    """Format a dimension as text: kind, size, bytes per second and seconds.
+
+    For example `ring 8 50000000000.0 5e-07`. Numbers are written so that they are read back
+    exactly.
+    """
     values = (dimension.bandwidth_bytes_per_s, dimension.latency_s)
     return " ".join([dimension.kind, str(dimension.size), *map(repr, values)])
 

@@ -34,7 +34,8 @@ def topology_of(
     """Build the topology of the cables; each cable becomes two adjacent links, one per direction.
 
     Link 2i leads from the source of cable i to its destination, link 2i + 1 back; both have the
-    cable's bandwidth and latency. Nodes from `num_npus` on are switches.
+    cable's bandwidth and latency. Nodes from `num_npus` on are switches; nodes have no names.
+    Raises the errors of `Topology` for invalid nodes or values.
     """
     low = np.asarray([cable.source for cable in cables], np.int64)
     high = np.asarray([cable.destination for cable in cables], np.int64)
@@ -57,7 +58,7 @@ def cables_of(topology: Topology) -> list[Cable]:
     Cables are in the order of the first of their two links, and have its source and destination.
     Raises `UsageError` (`inexpressible-topology`) for a topology of several planes, and if a link
     has no reverse link of equal bandwidth and latency. Among parallel links of equal values, both
-    directions must have the same number of links.
+    directions must have the same number of links. The list is empty for a topology without links.
     """
     if topology.num_planes > 1:
         message = f"topology {topology.name} has {topology.num_planes} planes, a cable network one"

@@ -65,10 +65,10 @@ class Value:
         )
 
     def __getitem__(self, key: str) -> Value:
-        """Return the value of a required key.
+        """Return the value of a required key, with its path.
 
-        Raises `InputError` if the key is absent or null; the cure then lists the first 8 keys of
-        the object. It is also raised if this value is no object.
+        Raises `InputError` if the key is absent or null (the cure then lists the first 8 keys of
+        the object), and if this value is no object.
         """
         # Null counts as absent: some writers emit keys without values.
         value = self.get(key)
@@ -244,7 +244,10 @@ class NetworkFindings:
             report(replace(first, message=first.message + more))
 
     def _add(self, new: Diagnostic, subject: str = "") -> None:
-        """Count a finding under its code and subject; only the first one of them is stored."""
+        """Count a finding under its code and subject; only the first one of them is stored.
+
+        `subject`: what it is about, such as the name of a link; "" merges all findings of the code.
+        """
         first, count = self._by_subject.get((new.code, subject), (new, 0))
         self._by_subject[new.code, subject] = (first, count + 1)
 
@@ -335,8 +338,10 @@ def _parse_yaml_nodes(text: str) -> Node | None:
 
 
 def _find_misfit_line(root: Node) -> int | None:
-    """Return the first line with a value that PyYAML cannot construct because its explicit tag does
-    not fit, such as `!!bool foo`; None if there is none. The document must be a tree.
+    """Return the first line with a value that PyYAML cannot construct; None if there is none.
+
+    It cannot if an explicit tag does not fit the text, such as `!!bool foo`. Lines count from 1.
+    The document must be a tree, without aliases.
     """
     import yaml
 

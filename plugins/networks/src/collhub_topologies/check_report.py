@@ -68,7 +68,8 @@ class NetworkVerdict:
     def print_text(self, context: CommandContext) -> None:
         """Print a line with counts of NPUs and links and the verdict, then a table of bounds.
 
-        The table is omitted without bounds. The findings are reported on standard error.
+        The verdict is whether every NPU reaches every other. The table of lower bounds on times of
+        collectives is omitted without bounds. The findings are reported on standard error.
         """
         network = self.network
         outcome = "not all NPUs reach one another"
@@ -81,9 +82,10 @@ class NetworkVerdict:
         context.report(self.findings)
 
     def _print_bounds(self, context: CommandContext) -> None:
-        """Print the table of lower bounds: collective, time for reading, exact time, and method.
+        """Print the table of lower bounds: collective, least time, exact least time, and method.
 
-        The exact time is the bound in ps, shown in ns with three decimal places.
+        The first time is rounded for reading; the exact one is the bound in ps, shown in ns with
+        three decimal places.
         """
         rows = []
         for kind, bound in self.bounds.items():

@@ -112,10 +112,10 @@ def _find_unreachable_pair(topology: Topology) -> tuple[int, int] | None:
 def _find_unusual_links(topology: Topology) -> Iterator[Diagnostic]:
     """Yield a note for each kind of unusual connection, with their number and the first one.
 
-    A connection is all links from one node to another. The kinds, in this order: `one-way-links`
-    (no links back), `unequal-directions` (the links back differ; counted once for both directions),
-    `parallel-links` (several links from one node to the other). Kinds that do not occur are left
-    out.
+    A connection is all links from one node to another, by ascending source, then destination. The
+    kinds, in this order: `one-way-links` (no links back), `unequal-directions` (the links back
+    differ; counted once for both directions), `parallel-links` (several links from one node to the
+    other). Kinds that do not occur are left out.
     """
     pairs = NodePairs(topology)
 

@@ -244,9 +244,10 @@ def build_dgx_b300(text: TopologyText) -> Topology:
 def build_gb200(text: TopologyText) -> Topology:
     """Build `gb200` or `gb300`: a tray of four GPUs; `gb200:18` is 18 trays, a full NVL72.
 
-    All GPUs are linked to one switch (default 900 GB/s per GPU). It is declared to multicast and
-    add up at the rate measured on B200, since no public measurement of these trays uses NVLS.
-    Raises `UsageError` for more than `_MAX_TRAYS` trays.
+    All GPUs are linked to one switch (default 900 GB/s per GPU), a regular network. The switch is
+    declared to multicast and add up (as NVLS does) at the rate measured on B200, because no public
+    measurement of these trays is known. Raises `UsageError` for more than `_MAX_TRAYS` trays, and
+    for an argument that is not one positive number.
     """
     (trays,) = text.parameters(1, "x", "gb200:18 for a rack") if text.argument else (1,)
     if trays > _MAX_TRAYS:
@@ -318,9 +319,10 @@ def _build_machines_of_shared_nics(
 
 
 def _declare_switches(topology: Topology, bytes_per_s: float, count: int = 1) -> Topology:
-    """Return the topology with its first `count` switches declared as measured switches.
+    """Return a copy of the topology with its first `count` switches declared as measured switches.
 
-    These can multicast and add up (reduce) at `bytes_per_s`, a rate that was measured.
+    These can multicast and add up (reduce) at `bytes_per_s`, a rate that was measured. They are
+    used only if the topology declares no other such switches.
     """
     switches = tuple(range(topology.num_npus, topology.num_npus + count))
     return replace(topology, measured_switches=MeasuredSwitches(switches, bytes_per_s))

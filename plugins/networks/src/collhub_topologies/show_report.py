@@ -280,7 +280,10 @@ def print_links(context: CommandContext, network: Topology) -> None:
 
 
 def _format_link(network: Topology, link: Link) -> tuple[str, str, str]:
-    """Format a link as a row: `source -> destination` by name, bandwidth, latency."""
+    """Format a link as a row: `source -> destination`, bandwidth, latency.
+
+    Nodes are named by `node_name`; values are rounded for reading.
+    """
     source = network.node_name(link.source)
     destination = network.node_name(link.destination)
     return (
@@ -310,7 +313,10 @@ def _format_dimension(dimension: Dimension, cut: HalfCut | None) -> str:
 
 
 def _format_crossing(links: int, bandwidth_bytes_per_s: float) -> str:
-    """Format a number of links and their bandwidth: `2 links, 100 GB/s`."""
+    """Format the links across a cut and their bandwidth, for example `2 links, 100 GB/s`.
+
+    `bandwidth_bytes_per_s`: of all these links together.
+    """
     count = _format_count(links, "link", "links")
     rate = format_bandwidth(bandwidth_bytes_per_s)
     return f"{count}, {rate}"

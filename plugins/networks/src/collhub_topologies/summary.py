@@ -88,6 +88,7 @@ def compute_longest_distance(
     The goals are nodes 0..goals - 1. Each start is a bit, 8 per byte, and each round passes the
     bits of every arc's tail to its head, so that a round costs arcs * starts / 8 bytes. Returns
     `None` if some start does not reach some goal, or if more than `work` bytes would be processed.
+    There must be at least one start; a start that is a goal has distance 0 to itself.
     """
     # Each set has every head at most once: an assignment to repeated rows keeps only the last one.
     ordinal = ordinals(arcs.head)

@@ -192,7 +192,10 @@ def convert(
 def _report_written(
     context: CommandContext, network: Topology, written: WrittenFiles, as_json: bool
 ) -> None:
-    """Report the written files as text, or with `as_json` as a JSON report of their paths."""
+    """Report the written files as text, or with `as_json` as a JSON report.
+
+    The JSON report has the name of the network and the paths of the files.
+    """
     if not as_json:
         context.say_written(written)
         return
