@@ -70,14 +70,15 @@ class TacclMachine:
 def build_machine(topology: Topology, nodes: int) -> TacclMachine:
     """Convert a network to `nodes` nodes with equally many NPUs each, in the order of the NPUs.
 
-    Values within a node are those of node 0. A node is switched if all its pairs are joined through
-    switches at one bandwidth. Raises `UsageError` with the reason if TACCL's model cannot represent
-    the network:
+    Values within a node are those of node 0. A node counts as switched if all its pairs are joined
+    through switches at one bandwidth. `remote` is None for one node. `nodes` must be at least 1.
+    Raises `UsageError` with the reason if TACCL's model cannot represent the network:
 
     - It has several planes, or more than 1024 NPUs.
     - `nodes` does not divide the number of NPUs.
     - A node differs from node 0 in links, bandwidth or latency (beyond a relative tolerance).
     - The connections between nodes are irregular (`_find_remote`).
+    - Parallel links have different bandwidths.
     """
     npus = topology.num_npus
     if topology.num_planes > 1:
@@ -268,7 +269,7 @@ def _is_uniform(values: Float64Array) -> bool:
 def _refuse(topology: Topology, reason: str, cure: str) -> None:
     """Raise `UsageError` because TACCL cannot represent the topology.
 
-    `reason` becomes part of the message, and `cure` is the advice.
+    `reason`: clause that ends the message, after the name of the topology. `cure`: the advice.
     """
     message = f"TACCL cannot express topology {topology.name}: {reason}"
     raise UsageError(message, cure=cure, code=_CODE)

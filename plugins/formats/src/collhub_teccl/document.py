@@ -96,11 +96,12 @@ class _Parser:
     def parse_document(self, content: bytes) -> ScheduleDocument:
         """Parse the complete document; raises `InputError` with the JSON path of the first defect.
 
-        The paths of demands are read from the first key of `_PATHS` that the file has; they are
-        required and must not be empty. They have volumes if any demand is given as a list of paths.
-        The list of flows is optional. For paths with volumes it is compared: hops with less volume
-        there than in the paths are counted as lost. Claims are optional, and ignored if they are
-        not numbers. The largest time in `6-Demand_Met` becomes the claim `demand_met_s`.
+        A demand is a chunk that a GPU must get; its paths are lists of hops. They are read from the
+        first key of `_PATHS` that the file has; they are required and must not be empty. They have
+        volumes (parts of a chunk) if any demand is given as a list of paths. The list of flows is
+        optional. For paths with volumes it is compared: hops with less volume there than in the
+        paths are counted as lost. Claims of the solver are optional, and ignored if they are not
+        numbers. The largest time in `6-Demand_Met` becomes the claim `demand_met_s`.
         """
         members = self._decode_object(content)
         path_keys = [key for key in _PATHS if key in members]
@@ -174,12 +175,12 @@ class _Parser:
         return members
 
     def _add_demand(self, number: int, key: str, value: object, json_path: str) -> bool:
-        """Append a demand and its paths; return whether the paths have volumes.
+        """Append a demand and its paths; return whether the paths have volumes (parts of a chunk).
 
-        A list that begins with a text is a single path, and its demand has no volumes. Any other
-        list has one path per element, and its demand has volumes. Raises `InputError` for a key
-        that does not name destination, chunk and source in the solver's form, for an empty list,
-        and for an invalid path.
+        `number`: of the demand in the file; `key`: text with its destination, chunk and source. A
+        list that begins with a text is a single path, and its demand has no volumes. Any other list
+        has one path per element, and its demand has volumes. Raises `InputError` for a key in
+        another form than the solver's, for an empty list, and for an invalid path.
         """
         match = _DEMAND.fullmatch(key)
         if match is None:

@@ -234,8 +234,8 @@ class _ScheduleConversion:
     def note_lost_flows(self, number: int) -> None:
         """Warn that the list of flows lacks volume on `number` hops.
 
-        The paths of the demands are read instead of the list. The warning (`flows-lost`) is
-        reported to the source.
+        The paths of the demands are read instead of the list, so nothing else depends on it. The
+        warning (`flows-lost`) is reported to the source.
         """
         message = (
             f"the list of flows has lost volume on {number} hops, since equal lines are merged"
@@ -245,9 +245,10 @@ class _ScheduleConversion:
     def build_chunks(self) -> tuple[Collective, Chunks, Int64Array]:
         """Find the collective of the schedule: return it, its chunks, and the chunk of every path.
 
-        A path without units has chunk -1. Schedules with volumes are all-to-alls, all others are
-        all-gathers. Raises `InputError` (`demand-not-met`) if the volumes of a demand do not add up
-        to 1 within `TOLERANCE`. Raises `InputError` if the demands are not those of the collective.
+        A path without units has chunk -1. Schedules with volumes (paths for parts of a chunk) are
+        all-to-alls, all others are all-gathers. Raises `InputError` (`demand-not-met`) if the
+        volumes of a demand do not add up to 1 within `TOLERANCE`, and if a demand of the collective
+        is missing; `InputError` if a demand occurs twice.
         """
         # Refuse a demand whose volumes do not add up to 1.
         paths = self._paths
@@ -266,10 +267,11 @@ class _ScheduleConversion:
     def build_transfers(self, chunk_of_path: Int64Array) -> Transfers:
         """Return the transfers: every distinct hop of a chunk once, in the order of epochs.
 
-        Within an epoch they are ordered by chunk, source and destination. A transfer starts at its
-        epoch and ends at the next one. There is one link per ordered pair of ranks, and no window.
-        `chunk_of_path` comes from `build_chunks`; paths with -1 are omitted. Raises `InputError` if
-        a chunk arrives at a GPU by two hops.
+        An epoch is the solver's unit of time. Within one, transfers are ordered by chunk, source
+        and destination. A transfer starts at its epoch and ends at the next one. There is one link
+        per ordered pair of ranks, and transfers need not wait for earlier ones on their link (no
+        window). `chunk_of_path` comes from `build_chunks`; paths with -1 are omitted. Raises
+        `InputError` if a chunk arrives at a GPU by two hops.
         """
         paths = self._paths
         chunk = chunk_of_path[paths.path]
@@ -390,9 +392,9 @@ class _ScheduleConversion:
     def _count_parts(self) -> int:
         """Return the units per chunk: the smallest number of which all volumes are multiples.
 
-        Each volume is replaced by the nearest fraction with a denominator up to `_MAX_DENOMINATOR`;
-        the result is the least common multiple of the denominators. If it exceeds `_MAX_PARTS`
-        (5040), the result is 5040.
+        A volume is the part of a chunk that takes a path. Each one is replaced by the nearest
+        fraction with a denominator up to `_MAX_DENOMINATOR`; the result is the least common
+        multiple of the denominators. If it exceeds `_MAX_PARTS` (5040), the result is 5040.
         """
         parts = 1
         for volume in np.unique(self._paths.volume).tolist():

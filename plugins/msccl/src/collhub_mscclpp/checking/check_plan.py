@@ -133,11 +133,13 @@ def prepare_plan(
 ) -> PreparedPlan:
     """Check the rules of a plan that need its memory layout, and prepare its simulation.
 
-    Computes the memory layout and the counters. Violations are added to `findings`; nothing is
-    simulated. Raises `InputError` (`plan-size`) if the plan is too large to simulate: its buffers
-    are too large, its operations access more than 2^22 cells (counted once per range), or it has
-    more than 8 192 actors (thread blocks, ranks, and port channels whose puts may be late).
-    Findings recorded before that are kept.
+    Memory is divided into cells, the largest parts of chunks of which all ranges consist; a counter
+    is a semaphore or the signals of a channel. Violations are added to `findings`; nothing is
+    simulated. The names and references of the plan must be valid (`check_operations`). Raises
+    `InputError` (`plan-size`) if the plan is too large to simulate: its buffers are too large, its
+    operations access more than 2^22 cells (counted once per range), or it has more than 8 192
+    actors (thread blocks, ranks, and port channels whose puts may be late). Findings recorded
+    before that are kept.
     """
     memory = plan_memory(plan)
     counters, ranges = counters_of(plan), ranges_of(plan, memory)
@@ -167,9 +169,10 @@ def prepare_plan(
 def launch_plan(prepared: PreparedPlan, launches: int) -> tuple[Execution, list[LaunchResult]]:
     """Simulate consecutive launches of a plan, up to the first that does not finish.
 
-    Returns the execution and the results of the launches. If thread blocks increment a counter
-    without an order, its count does not identify the signal that a wait receives. All launches are
-    then simulated again with these counters marked, until no further ones are detected.
+    Returns the execution and the results of the launches, at least one. If thread blocks increment
+    a counter (semaphore or signals of a channel) without an order, its count does not identify the
+    signal that a wait receives. All launches are then simulated again with these counters marked,
+    until no further ones are detected.
     """
     late: frozenset[int] = frozenset()
     while True:
@@ -214,8 +217,8 @@ def _report(findings: PlanFindings, verdict: str, relaunch: str, order: Int64Arr
 def _judge_launch(result: LaunchResult, findings: PlanFindings) -> str:
     """Return the most severe verdict of a launch: deadlock, race, wrong or ok.
 
-    A `missing-nop` among all findings counts as a race, and a finding with a code in `_WRONG_CODES`
-    as wrong contents.
+    A deadlock is a thread block that waits forever. A `missing-nop` among all findings counts as a
+    race, and a finding with a code in `_WRONG_CODES` as wrong contents, in every launch.
     """
     if len(result.blocked):
         return DEADLOCK

@@ -80,10 +80,11 @@ class Execution:
     ) -> None:
         """Prepare the simulated memory and counters of a plan before its first launch.
 
-        `proxies`: number of port channels whose proxy may execute a request after its thread block
-        continues. `launches`: number of launches for which the tables have room. `has_host`:
-        accesses of the host to inputs and outputs are checked for races. `late`: counters that are
-        known to be incremented without an order.
+        `proxies`: number of port channels whose proxy (a thread of the host that executes their
+        requests) may execute a request after its thread block continues. `launches`: number of
+        launches for which the tables have room. `has_host`: accesses of the host to inputs and
+        outputs are checked for races. `late`: counters (semaphores or signals of a channel) that
+        are known to be incremented without an order.
         """
         self.memory = memory
         self.contents = contents
@@ -210,8 +211,9 @@ class Execution:
     def _run(self) -> int:
         """Execute operations until none can proceed; return the number of executed operations.
 
-        If the pool of clocks or the pool of reads is full, it is doubled with its contents kept,
-        and the execution continues.
+        Clocks (of signals and packets) and reads are stored in pools of rows. If a pool is full, it
+        is doubled with its contents kept, and the execution continues; `state` is then another
+        object.
         """
         # Imported here: it loads numba, which takes a second.
         from collhub_mscclpp.checking.kernel import POOL_OF_CLOCKS, POOL_OF_READS, run
@@ -254,10 +256,11 @@ class Execution:
         )
 
     def _free_clocks(self) -> None:
-        """Free all stored clocks except those of signals that are still in the queue of a counter.
+        """Free the stored clocks that no later launch needs.
 
-        Clocks of packets are freed too, because the next launch does not read them. The list of
-        free rows is replaced, in ascending order.
+        A clock says which operations precede a signal or packet. Those of signals that are still in
+        the queue of a counter are kept; all others are freed, also of packets, because the next
+        launch does not read them. The list of free rows is replaced, in ascending order.
         """
         state = self.state
         in_use = np.zeros(len(state.kept), np.bool_)
@@ -386,8 +389,9 @@ def uses_of_counters(
 ) -> tuple[Int64Array, Int64Array]:
     """Return how often one launch increments and how often it awaits each counter; both int64.
 
-    Items of a wait or of an acquire of a semaphore await; all other items increment. Items without
-    a counter are not counted, and operations in pipelines count once.
+    A counter is a semaphore or the signals of a channel; an item is one channel or semaphore of an
+    operation. Items of a wait or of an acquire of a semaphore await; all other items increment.
+    Items without a counter are not counted, and operations in pipelines count once.
     """
     operation = np.repeat(np.arange(len(program.role)), np.diff(program.item_first))
     role = program.role[operation]

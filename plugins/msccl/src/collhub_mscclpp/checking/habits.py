@@ -142,9 +142,10 @@ def check_pipelines(
 ) -> None:
     """Report operations in pipelines that have other ranges than one slice, or a `tbg_info`.
 
-    A slice is the number of chunks of the pipeline (`num_chunks`). An operation whose range has
-    another size, or which `tbg_info` divides among thread blocks, gives one `pipeline-range`.
-    Operations outside pipelines are not checked.
+    A pipeline repeats its operations for every slice of the data. A slice is the number of chunks
+    of the pipeline (`num_chunks`). An operation with a range of another size, or which `tbg_info`
+    divides among thread blocks, gives one `pipeline-range`. Operations outside pipelines are not
+    checked.
     """
     table, operands = plan.operations, plan.operands
     outer = table.pipeline[operands.operation]
@@ -165,8 +166,8 @@ def check_scratch(
 ) -> None:
     """Report packets outside scratch or without space, and scratch used by packets and plain data.
 
-    A packet takes twice the space of its data. Findings, at most one per operation for the first
-    two codes:
+    A packet is data with flags, for which the reader waits; it takes twice the space of its data.
+    Findings, at most one per operation for the first two codes:
 
     - `packet-buffer`: packets in another buffer than scratch
     - `packet-room`: packets beyond the scratch of one launch, which is doubled in plans of protocol
@@ -293,7 +294,9 @@ class _Unmet:
     moves: list[int] = field(default_factory=list)
 
     def clear(self) -> None:
-        """Forget all operations, at a block barrier."""
+        """Forget all waits and data operations, because a block barrier orders them before later
+        ones.
+        """
         self.waits.clear()
         self.moves.clear()
 
@@ -403,6 +406,9 @@ def _check_data(
 
 
 def _name(plan: Plan, row: int) -> str:
-    """Return the name of the operation in a row, also of one that the executor does not have."""
+    """Return the name of the operation in a row, also of one that the executor does not have.
+
+    `row`: row of the plan's operations; the name of an unknown one is that in the file.
+    """
     operation = plan.operation(row)
     return operation.name if operation else plan.unknown_names[row]

@@ -49,8 +49,9 @@ def run(program: Any, state: Any, launch: int, done: int) -> tuple[int, int]:
 
     Blocks are executed in turn, each until it must wait, until a full round executes nothing.
     `launch`: from 0. `done`: number of operations in `state.order` so far. Returns the reason and
-    the new number of operations. The reason is STUCK, or POOL_OF_CLOCKS or POOL_OF_READS if a pool
-    may not suffice for the next operation; the caller enlarges the pool and calls again.
+    the new number of operations. The reason is STUCK (nothing can proceed, also at the end), or
+    POOL_OF_CLOCKS or POOL_OF_READS if a pool may not suffice for the next operation; the caller
+    enlarges the pool and calls again.
     """
     blocks = len(program.block_first) - 1
     moved = True
@@ -110,7 +111,8 @@ def late_reads(state: Any, cells: Int64Array, host: int, launch: int) -> None:
 def _clocks_of(program: Any, operation: int) -> int:
     """Return the maximum number of clocks that an operation stores.
 
-    It is one for each item (channel or semaphore) and one for packets.
+    A clock is stored with every signal, and once for all packets of the operation. So it is one for
+    each item (channel or semaphore), and one more.
     """
     items: int = program.item_first[operation + 1] - program.item_first[operation]
     return items + 1
@@ -120,8 +122,9 @@ def _clocks_of(program: Any, operation: int) -> int:
 def _reads_of(program: Any, operation: int) -> int:
     """Return the maximum number of reads that an operation records, as entries of the pool.
 
-    Each cell of each range that it reads counts once for the thread block, and once more for each
-    target of the move, whose proxy may read separately.
+    An operation consists of moves (sources that are added and written to targets). Each cell of
+    each range that a move reads counts once for the thread block, and once more for each target,
+    whose proxy may read separately.
     """
     total = 0
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
@@ -180,8 +183,9 @@ def _take_all(program: Any, state: Any, launch: int, block: int, operation: int,
 
     Returns False if a count is missing; counts taken so far are kept, and the next call continues
     with the missing one. An item without a counter (negative) waits forever. The clock of the block
-    is joined with the clock of the signal of each count. For a counter that is incremented without
-    an order, it is joined with the clocks of all its signals when the last count of the launch is
+    is joined (element-wise maximum) with the clock of the signal of each count, so what preceded
+    the signal precedes the block's later operations. For a counter that is incremented without an
+    order, it is joined with the clocks of all its signals when the last count of the launch is
     taken.
     """
     first, last = program.item_first[operation], program.item_first[operation + 1]
@@ -210,7 +214,8 @@ def _note_take(
 ) -> None:
     """Record a race if the previous take of this counter is not ordered before this one.
 
-    Then stores this take (`block`, `time`) as the previous one.
+    A take is a wait that receives one count of the counter. Then stores this take (`block`, `time`)
+    as the previous one. In the race the counter n has the cell number -1 - n.
     """
     uses = state.uses[counter]
     if uses[2] >= 0 and state.clocks[block, uses[2]] < uses[3]:
@@ -224,7 +229,7 @@ def _note_raise(state: Any, counter: int, block: int, time: int, raiser: int) ->
 
     If the clock of `block` does not include the previous increment, `state.is_late` of the counter
     changes from 0 to 2 (newly detected as unordered). If it is 1 (known to be unordered), the clock
-    of the actor `raiser` is joined into `state.late` of the counter.
+    of the actor `raiser` (the block, or its proxy) is joined into `state.late` of the counter.
     """
     uses = state.uses[counter]
     if uses[0] >= 0 and state.clocks[block, uses[0]] < uses[1] and state.is_late[counter] == 0:
@@ -262,9 +267,10 @@ def _raise_all(program: Any, state: Any, block: int, operation: int, time: int) 
 def _pass_barrier(program: Any, state: Any, block: int, operation: int, time: int) -> bool:
     """Arrive at a barrier, or leave it if all blocks have arrived; return whether the block left.
 
-    The first call of a block is its arrival, later calls only test. The arrival that completes
-    `barrier_blocks` releases all, and that block leaves immediately. The clock of a block that
-    leaves is joined with the clocks of all that arrived.
+    The first call of a block is its arrival at `time`, later calls only test. The arrival that
+    completes `barrier_blocks` releases all, and that block leaves immediately. The clock of a block
+    that leaves is joined with the clocks of all that arrived, so all earlier operations of these
+    precede its later ones.
     """
     barrier = program.barrier[operation]
     if state.arrived[block] < 0:
@@ -335,8 +341,9 @@ def _move_all(program: Any, state: Any, launch: int, block: int, operation: int,
 def _request(state: Any, channel: int, block: int, time: int) -> int:
     """Record a request of a thread block to the proxy of a channel; return the proxy's actor.
 
-    `time`: time of the block. The proxy's clock is joined with the block's clock, and its own entry
-    increases by 1.
+    A proxy is a thread of the host that executes the puts of a port channel. `channel`: number of
+    the lagging channel; `time`: time of the block. The proxy's clock is joined with the block's
+    clock, and its own entry, the number of its requests, increases by 1.
     """
     proxy: int = state.scalars[FIRST_PROXY] + channel
     _join(state.clocks[proxy], state.clocks[block])
@@ -558,6 +565,9 @@ def _take_clock(state: Any) -> int:
 
 @part
 def _free_clock(state: Any, row: int) -> None:
-    """Return a row of `state.kept`, the table of stored clocks, to the list of free rows."""
+    """Return a row of `state.kept`, the table of stored clocks, to the list of free rows.
+
+    It is the next one that `_take_clock` returns. The row must not be free already.
+    """
     state.free_clocks[state.scalars[FREE_CLOCKS]] = row
     state.scalars[FREE_CLOCKS] += 1

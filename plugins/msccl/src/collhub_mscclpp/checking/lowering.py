@@ -76,12 +76,12 @@ class Proxies:
 def lagging_proxies(plan: Plan) -> Proxies:
     """Number the port channels on which a thread block may continue before its puts are complete.
 
-    Their proxies then read the sources late. A channel (rank, id) does not lag if after every put
-    on it the block flushes it before the block ends or executes another kind of operation. Only
-    further puts and signals on port channels and nops may precede the flush. A flush operation
-    waits for as many of its channels as it has entries in dst_buff. Numbers are in the order in
-    which channels are found to lag. Also returns the number of every item of an operation (-1 for
-    none).
+    The proxy of such a channel, a thread of the host that executes its puts, then reads the sources
+    late (lags). A channel (rank, id) does not lag if after every put on it the block flushes it
+    before the block ends or executes another kind of operation. Only further puts and signals on
+    port channels and nops may precede the flush. A flush operation waits for as many of its
+    channels as it has entries in dst_buff. Numbers are in the order in which channels are found to
+    lag. Also returns the number of every item (channel or semaphore) of an operation, -1 for none.
     """
     table, items = plan.operations, plan.items
     if not (table.channel_type == _PORT).any():
@@ -242,9 +242,9 @@ def ranges_of(
 ) -> Ranges:
     """Translate all ranges of a plan to cells of memory, at the addresses of the executor.
 
-    The result has one row per range and rank: a range of a switch channel occurs once for every
-    member of its group. If an operation is divided among thread blocks, its range is this block's
-    part.
+    A cell is the largest part of a chunk of which all ranges consist. The result has one row per
+    range and rank: a range of a switch channel occurs once for every member of its group. If an
+    operation is divided among thread blocks, its range is this block's part.
 
     - base: first cell in memory; packets in scratch follow all halves of the plain form
     - shift: added to `base` in odd launches; half of the scratch for packets, and for local ranges
@@ -288,9 +288,9 @@ def ranges_of(
 def owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
     """Return (operand, rank) for every rank whose memory an operand accesses, as two int64 arrays.
 
-    It is the executing rank for a local range, the rank of the remote buffer for a remote one, and
-    each rank of the group for a range of a switch. The order is by operand, then as listed in the
-    group.
+    An operand is a range of an operation. The rank is the executing one for a local range, the rank
+    of the remote buffer for a remote one, and each rank of the group for a range of a switch. The
+    order is by operand, then as listed in the group.
     """
     operands = plan.operands
     executing_rank = block_ranks(plan)[plan.operations.block[operands.operation]]
@@ -368,12 +368,12 @@ def _packets(plan: Plan) -> UInt8Array:
 
 
 def counters_of(plan: Plan) -> Counters:
-    """Number the counters that operations increment and await, by connection and semaphore.
+    """Number the counters that operations increment and await: signals of channels, and semaphores.
 
     For each channel type, the j-th channel of rank a to rank b is paired with the j-th channel of
     rank b to rank a. Counters are numbered in the order of their first use. An item (channel or
     semaphore of an operation) has the counter -1 if its operation uses none or its channel has no
-    partner.
+    partner. The result also has the name, the awaiting rank and the initial value of each counter.
     """
     pairing = _Pairing(plan)
     table, items = plan.operations, plan.items
@@ -454,9 +454,10 @@ class _Pairing:
 
 
 def _words(key: tuple[object, ...]) -> str:
-    """Return a text for a counter, given by its key.
+    """Return the name of a counter for messages, given by its key.
 
-    The keys are ("semaphore", rank, number) and (channel type, sender, receiver, number).
+    The keys are ("semaphore", rank, number) and (channel type, sender, receiver, number). For
+    example `semaphore 0 of rank 1`, or `memory connection 0 from rank 1 to rank 2`.
     """
     if key[0] == "semaphore":
         return f"semaphore {key[2]} of rank {key[1]}"

@@ -140,7 +140,7 @@ def counts_defect(plan: Plan) -> str:
       all-gather, divided by the ranks (rounded down) for a reduce-scatter.
     - The input of an all-to-all is not a multiple of the number of ranks.
 
-    A collective without a contract has no defect.
+    A collective whose result the hub does not know has no defect.
     """
     kind = _KINDS.get(plan.header.collective)
     counts = {(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus}
@@ -235,7 +235,11 @@ class Contents:
         value: UInt64Array,
         is_defined: UInt8Array,
     ) -> BoolArray:
-        """Return which outputs are undefined or differ from the expected value: bool[outputs]."""
+        """Return which outputs are undefined or differ from the expected value: bool[outputs].
+
+        `value`, `is_defined`: contents of all cells. The order is that of `outputs`, which has only
+        cells that the collective defines.
+        """
         actual = value[self.outputs]
         is_wrong: BoolArray = (is_defined[self.outputs] == 0) | (actual != self.expected)
         return is_wrong

@@ -207,7 +207,10 @@ class Story:
                 self._findings.on_rank("wrong-output", rank, message, cure)
 
     def _is_new(self, *key: int) -> bool:
-        """Return whether an event with this key has not been reported yet, and record the key."""
+        """Return whether an event with this key has not been reported yet, and record the key.
+
+        Keys of different kinds of events must have different lengths.
+        """
         is_new = key not in self._told
         self._told.add(key)
         return is_new

@@ -44,6 +44,8 @@ def check_header(
 ) -> None:
     """Report invalid chunk counts, channels of a rank to itself, and inconsistent switch groups.
 
+    "Refused" findings mark the plan as not loadable.
+
     - `zero-chunks`: an input or output of 0 chunks, by which the executor divides (refused)
     - `channel-to-itself`: a channel of a rank to itself (refused)
     - `switch-order`: see `_check_group_lists` (refused)
@@ -240,10 +242,11 @@ def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> Non
 def check_halves(plan: Plan, findings: PlanFindings) -> bool:
     """Report ranks that use each other's double scratch but have different sizes of it.
 
-    In every second launch a sender adds half of its own scratch to the remote address. Ranks that
-    access the scratch of another rank form groups with it, directly or through further ranks. A
-    group with different sizes (in chunks) gives one finding `scratch-halves`, which proposes the
-    largest size. Returns True if all groups have equal sizes, or without double scratch.
+    Double scratch has one half for even and one for odd launches. In every second launch a sender
+    adds half of its own scratch to the remote address. Ranks that access the scratch of another
+    rank form groups with it, directly or through further ranks. A group with different sizes (in
+    chunks) gives one finding `scratch-halves`, which proposes the largest size. Returns True if all
+    groups have equal sizes, or without double scratch.
     """
     if not plan.header.double_scratch:
         return True
@@ -286,10 +289,10 @@ def check_counters(
 ) -> None:
     """Report counters that a launch does not leave at their initial value, as `unbalanced`.
 
-    A counter is a semaphore or the signals of a channel. Increments and takes must be balanced in
-    total, and also separately outside pipelines and in each kind of pipeline (bytes and chunks of a
-    slice), because a pipeline repeats its operations. A finding is at the first operation of its
-    counter. Items without a counter are skipped.
+    A counter is a semaphore or the signals of a channel. Increments and takes (waits) must be
+    balanced in total, and also separately outside pipelines and in each kind of pipeline (bytes and
+    chunks of a slice), because a pipeline repeats its operations for every slice. A finding is at
+    the first operation of its counter. Operations on channels without a partner are skipped.
     """
     table, items = plan.operations, plan.items
     # Operations of a pipeline are repeated for each of its slices.

@@ -122,10 +122,11 @@ class PlanFollower:
     def _follow_signal(self, operation: int, block: int) -> None:
         """Announce steps of a thread block through each counter that an operation increments.
 
-        A wait for the counter later makes its block depend on the announced steps. If the waiting
-        rank is the block's own, all earlier steps of the block are announced, otherwise the
-        messages that the block sent to that rank and has not announced yet; also if there are none.
-        Negative counters have no partner and are skipped.
+        A counter is a semaphore or the signals of a channel. A wait for it later makes its block
+        depend on the announced steps. If the waiting rank is the block's own, all earlier steps of
+        the block are announced, otherwise the messages that the block sent to that rank and has not
+        announced yet; also if there are none. Negative counters (channels without a partner) are
+        skipped.
         """
         rank = self._rank_of_block[block]
         for counter in self._items.get(operation, ()):
@@ -213,8 +214,9 @@ class PlanFollower:
 
         If `operand` is given, the received data is added to it. The channel is the position of the
         block for a put, and a number above all blocks of the sender for a get. Steps on the block's
-        rank have its lane and follow its earlier steps; a step on another rank has the lane -1. A
-        receive on another rank is announced by the block's next signal to that rank.
+        rank have the position of the block as lane and follow its earlier steps; a step on another
+        rank has the lane -1. A receive on another rank is announced by the block's next signal to
+        that rank.
         """
         rank, lane = self._rank_of_block[block], self._plan.blocks[block].position
         is_push = source.rank == rank

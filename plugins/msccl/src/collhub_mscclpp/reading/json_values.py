@@ -114,13 +114,19 @@ class JsonValue:
         return value  # type: ignore[return-value]
 
     def text(self) -> str:
-        """Return the value as a string. Raises `InputError` if it is not one."""
+        """Return the value as a string, which may be empty.
+
+        Raises `InputError` if it is not a string.
+        """
         if not isinstance(self.value, str):
             raise self._report_expected("a string")
         return self.value
 
     def flag(self) -> bool:
-        """Return the value as a boolean. Raises `InputError` if it is not one."""
+        """Return the value as a boolean.
+
+        Raises `InputError` if it is not true or false, also for 0 and 1.
+        """
         if not isinstance(self.value, bool):
             raise self._report_expected("true or false")
         return self.value

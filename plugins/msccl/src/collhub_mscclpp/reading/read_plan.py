@@ -42,9 +42,10 @@ _NAME = re.compile(rb'"name"\s*:')
 def parse_plan(content: bytes, file: str) -> Plan:
     """Parse the plan in a JSON document.
 
-    Raises one `InputError` with all faults of its structure: missing members, wrong types, numbers
-    out of range, ids that are not positions, and references to missing entries. The rules of the
-    executor, such as its limits, are not checked here but in `checking`.
+    `file`: name for errors. Raises one `InputError` with the faults of its structure: missing
+    members, wrong types, numbers out of range, ids that are not positions, and references to
+    missing entries. Faults of thread blocks are listed only if header and ranks have none. The
+    rules of the executor, such as its limits, are not checked here but in `checking`.
     """
     root = JsonValue(parse_json_object(content, file), file)
     return _PlanParser(file).parse(root)

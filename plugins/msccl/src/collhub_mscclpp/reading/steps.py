@@ -39,8 +39,9 @@ def places_of(memory: PlanMemory, ranges: Ranges) -> PlaceTable:
     """Locate all ranges of one launch in the buffers of the algorithm.
 
     Returns one place per row of `ranges`, with offsets in cells, and the scratch units of each
-    rank. The scratch of a rank has the plain form if any range uses it, then the packet form if any
-    range uses it. The second halves of double scratch are omitted.
+    rank, int64[ranks]. Scratch stores plain data and packets (data with flags) separately: it has
+    the plain form if any range of the rank uses it, then the packet form if any range uses it. The
+    second halves of double scratch are omitted.
     """
     is_scratch = ranges.buffer == Buffer.SCRATCH
     is_packet = ranges.is_packet == 1
@@ -148,7 +149,10 @@ class StepList:
         return sent, received
 
     def order(self, parents: Sequence[int], child: int) -> None:
-        """Add control dependencies: `child` waits for all `parents`, steps of its rank."""
+        """Add control dependencies: `child` waits for all `parents`, which are steps of its rank.
+
+        Steps are given by row. The rows are not checked.
+        """
         self._control[0].extend(parents)
         self._control[1].extend([child] * len(parents))
 
