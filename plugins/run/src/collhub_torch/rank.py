@@ -214,7 +214,11 @@ class TensorMemory:
         return self._memory[start : start + length]
 
     def fill(self, task: RankTask) -> None:
-        """Write the task's INPUT to its place, and the background value to all other elements."""
+        """Write the task's INPUT to its place, and the background value to all other elements.
+
+        So elements that a run does not write can be recognized. In place, INPUT may be a part of
+        OUTPUT.
+        """
         # The background first, because in place INPUT may be a part of OUTPUT.
         self._memory[:] = self._background
         self.part(task.plan.input_start, len(self.input)).copy_(self.input)
@@ -267,7 +271,10 @@ def to_tensor(array: Array) -> torch.Tensor:
 
 
 def as_tensor(array: Array) -> torch.Tensor:
-    """Return an array as a tensor on the same memory; the array must be writeable."""
+    """Return an array as a tensor on the same memory, with the same dtype.
+
+    The array must be writeable, and its dtype known to torch; bfloat16 of ml_dtypes is supported.
+    """
     if array.dtype.name == "bfloat16":
         # torch does not know the bfloat16 of ml_dtypes: reinterpret its bits.
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
@@ -275,9 +282,10 @@ def as_tensor(array: Array) -> torch.Tensor:
 
 
 def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> Array:
-    """Return a tensor as an array of `dtype`, whose elements must have the same bits.
+    """Return a tensor as an array of `dtype`, with the same bits.
 
-    A tensor on a GPU is copied; one on the CPU shares its memory.
+    The dtype must have the size of the tensor's elements. A tensor on a GPU is copied; one on the
+    CPU shares its memory.
     """
     # Reinterpret bytes: torch cannot convert a bfloat16 tensor to numpy.
     bits: Array = tensor.cpu().view(torch.uint8).numpy()
@@ -285,7 +293,11 @@ def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> Array:
 
 
 def _start_each(messages: _PostedMessages) -> Sequence[Waiting]:
-    """Start the messages one by one, each with its tag, which is equal at both ends."""
+    """Start the messages one by one; return one work per message to wait for, in their order.
+
+    Each has its tag, which is equal at both ends. Messages of the other ranks may start in any
+    order.
+    """
     works = []
     for start, post in messages:
         works.append(start(post.memory, post.end.peer, tag=post.end.tag))
@@ -357,12 +369,18 @@ class _NativeTensors:
         dist.reduce(self.target, self.task.root, self.op)
 
     def gather(self) -> None:
-        """Gather the `source` of all ranks into `target` of the root, by rank."""
+        """Gather the `source` of all ranks into `target` of the root, by rank.
+
+        `target` of the other ranks is not changed. All ranks must call this.
+        """
         parts = self._split_shares(self.target) if self.is_root else None
         dist.gather(self.source, parts, dst=self.task.root)
 
     def scatter(self) -> None:
-        """Send part r of the root's `source` to `target` of rank r; parts are equal."""
+        """Send part r of the root's `source` to `target` of rank r; parts are equal.
+
+        `source` of the other ranks is ignored. All ranks must call this.
+        """
         parts = self._split_shares(self.source) if self.is_root else None
         dist.scatter(self.target, parts, src=self.task.root)
 

@@ -78,7 +78,11 @@ class Session:
 
 
 def check_tensor(tensor: torch.Tensor, device: str) -> None:
-    """Raise `UsageError` for a tensor that the library does not support; see `tensor_defect`."""
+    """Raise `UsageError` (`tensor`) for a tensor that the library does not support.
+
+    `device`: type of the device for which it is loaded, such as `cuda`. The conditions are those of
+    `tensor_defect`.
+    """
     reason = tensor_defect(tensor, device)
     if reason is not None:
         raise UsageError(f"the tensor {reason}", code="tensor")
@@ -148,6 +152,7 @@ class Shape:
     def divides(self, source: torch.Tensor, num_ranks: int) -> bool:
         """Return whether the input's first dimension can be divided as the collective needs.
 
+        It must be a multiple of the number of parts, for example of the ranks for a reduce-scatter.
         A tensor without dimensions counts as one element.
         """
         first = source.shape[0] if source.dim() else 1

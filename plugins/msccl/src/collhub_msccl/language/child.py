@@ -68,7 +68,7 @@ _MODULES: dict[str, tuple[ModuleType, Sequence[str]]] = {
 
 
 def install_modules() -> None:
-    """Insert the package `msccl` and its public modules into `sys.modules`.
+    """Insert the package `msccl` and its public modules into `sys.modules`, for all later imports.
 
     Existing entries are replaced. Each module has the public names of MSCCLang, defined by this
     implementation. A submodule becomes an attribute of its parent, unless the parent already has a
@@ -154,7 +154,8 @@ class _MscclLanguage:
     def prepare(self, file: str) -> None:
         """Prepare to execute the program in `file`: record every program that it defines.
 
-        Makes the module `msccl` importable in this process.
+        Makes the module `msccl` importable in this process, and directs `XML()` and `Check()` to
+        the recorder.
         """
         self._recorder = _ProgramRecorder(file)
         CURRENT_HOST.set(self._recorder)
@@ -172,7 +173,8 @@ class _MscclLanguage:
         """Return an explanation of an exception that a program raised; "" if there is none.
 
         Only an `AttributeError` on None is explained, and only if the program has requested a
-        reference to an empty slot: the program then uses a chunk that was never written.
+        reference to an empty slot (place for a chunk), which is None: the program then uses a chunk
+        that was never written.
         """
         slot = self._recorder.empty_slot
         if isinstance(error, AttributeError) and "'NoneType'" in str(error) and slot:

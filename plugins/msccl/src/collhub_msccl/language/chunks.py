@@ -100,7 +100,8 @@ class ReduceChunk:
     def _walk(self) -> Iterator[Chunk]:
         """Yield the chunks of all nested parts, each as often as it occurs, in no defined order.
 
-        Sums whose chunks are already listed yield that list; nothing is changed.
+        Parts may be sums of parts. Sums whose chunks are already listed yield that list; nothing is
+        changed.
         """
         # A stack instead of recursion: a ring of a thousand ranks nests a thousand deep.
         waiting: list[Value] = [self]
@@ -183,8 +184,8 @@ class Ref:
     def split(self, num: int) -> list[Ref]:
         """Split the reference into `num` consecutive references of equal size, in ascending order.
 
-        Nothing is recorded. Raises `AssertionError` if the size is not a multiple of `num`, or if
-        `num` is below 1 or above the size.
+        Nothing is recorded, and this reference stays valid. Raises `AssertionError` if the size is
+        not a multiple of `num`, or if `num` is below 1 or above the size.
         """
         # Assertions in the public language too.
         assert num in range(1, self.size + 1), f"{num} parts cannot be made of {self.size} chunks"

@@ -117,9 +117,10 @@ class _TabulatedCollective(Collective, ABC):
     def check(self, prog: HasBuffers) -> bool:
         """Return whether every required slot contains exactly its required chunks, each once.
 
-        Chunks are identified by (rank of origin, index of origin); their order in a sum does not
-        matter. A slot that is empty, lacks a chunk or has an additional one is wrong. Slots without
-        a requirement are not checked. Prints one line per wrong slot.
+        A slot is the place of one chunk in a buffer. Chunks are identified by (rank of origin,
+        index of origin); their order in a sum does not matter. A slot that is empty, lacks a chunk
+        or has an additional one is wrong. Slots without a requirement are not checked. Prints one
+        line per wrong slot.
         """
         is_right = True
         for rank, buffer, index, origins in self._iterate_expected():

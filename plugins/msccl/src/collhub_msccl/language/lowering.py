@@ -51,11 +51,11 @@ def compute_execution_order(
     """Return the order in which to execute operations, and the depth of each: two int64 arrays.
 
     The depth is the number of operations in the longest dependency chain before an operation, by
-    operation in program order. The order is by depth, then by the longest chain after the operation
-    (longest first), then by program order, like the heap of MSCCLang's scheduler. It respects all
-    dependencies and is the same on both sides of every connection, so messages cannot deadlock.
-    `parents`, `children`: pairs of dependent operations, each parent below its child. Cost: n log n
-    in the number of pairs.
+    operation in program order. The order has row numbers: by depth, then by the longest chain after
+    the operation (longest first), then by program order, like the heap of MSCCLang's scheduler. It
+    respects all dependencies and is the same on both sides of every connection, so messages cannot
+    deadlock. `parents`, `children`: pairs of dependent operations, each parent below its child.
+    Cost: n log n in the number of pairs.
     """
     depth = _compute_longest_chains(operations, parents, children)
     # In reverse order, children precede their parents.
@@ -84,13 +84,14 @@ def _compute_longest_chains(
 
 
 def lower_collective(trace: Trace, instances: Instances) -> Collective:
-    """Build the collective that all instances implement together.
+    """Build the collective that all instances of a program implement together.
 
-    One chunk of one instance is one unit. For a known kind the collective has `chunk_factor` units
-    per part and instance. For a custom one, the number of units is the length of the longest input
-    or output of any rank, at least 1. The collective supports one mode, in place or out of place,
-    and has a root only if it is a broadcast. Raises `ValueError` for a custom collective without a
-    contract.
+    An instance is a copy of the program on its own part of the data. One chunk of one instance is
+    one unit. For a known kind the collective has `chunk_factor` units per part and instance. For a
+    custom one, the number of units is the length of the longest input or output of any rank, at
+    least 1. The collective supports one mode, in place or out of place, and has a root only if it
+    is a broadcast. Raises `ValueError` for a custom collective without a contract (sizes and
+    required result).
     """
     kind = CollectiveKind(trace.kind)
     contract = _build_contract(trace, instances) if kind is CollectiveKind.CUSTOM else None
@@ -158,13 +159,13 @@ Columns = dict[str, Int64Array]
 
 
 def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algorithm:
-    """Convert a trace to an algorithm that includes all instances of the program.
+    """Convert a trace to an algorithm that includes all instances (copies) of the program.
 
     Rows are sorted by the depth of their operation in the data dependencies, as in the public
     compiler. At equal depth, sends and local steps precede receives. Messages match in row order.
     Steps have lanes, and control dependencies between consecutive steps of a lane, only if the
     program assigns thread blocks. Raises `InputError` with the line if these thread blocks are
-    invalid.
+    invalid, `ValueError` for a custom collective without a contract.
 
     The extension `msccl` has the name and protocol of the program. It also has `channels: unstated`
     if the program assigns neither thread blocks nor channels, so that the writer may choose

@@ -239,10 +239,10 @@ class Instances:
     ) -> Int64Array:
         """Return the offsets of chunks of instance `copy` in the hub's INPUT, OUTPUT or SCRATCH.
 
-        `rank`, `buffer`, `index`: int64 by chunk, in the buffers of one instance, numbered as in
-        the trace. Such a buffer is divided into cells of equal size. Cell k of instance `copy`
-        becomes cell k * `number` + `copy` of the buffer for all instances. The scratch buffers of a
-        rank become one SCRATCH, one after the other.
+        `rank`, `buffer`, `index`: int64 by chunk, in the buffers of one instance (copy of the
+        program), numbered as in the trace. Such a buffer is divided into cells of equal size, which
+        stay contiguous. Cell k of instance `copy` becomes cell k * `number` + `copy` of the buffer
+        for all instances. The scratch buffers of a rank become one SCRATCH, one after the other.
         """
         cell = self._cell[rank, buffer]
         first_of_cell = (index // cell * self.number + copy) * cell
@@ -252,10 +252,10 @@ class Instances:
     def replicate(self, columns: Columns) -> Columns:
         """Return new columns with the operations of all instances, indexed in the hub's buffers.
 
-        The operations keep their order; the instances of an operation are consecutive, from
-        instance 0 on. With several instances, operations that cross the end of a cell are first
-        divided, so there may be more rows than operations times instances. The given columns are
-        not changed.
+        The operations keep their order; the instances (copies) of an operation are consecutive,
+        from instance 0 on. With several instances, operations that cross the end of a cell
+        (contiguous part of a buffer) are first divided, so there may be more rows than operations
+        times instances. The given columns are not changed.
         """
         # A single instance has only one copy of each cell, so no operation must be cut.
         parts = columns if self.number == 1 else self._cut_operations(columns)

@@ -41,7 +41,10 @@ Lanes = tuple[int, int, int]
 
 
 def current_program() -> MSCCLProgram:
-    """Return the program whose `with` block is active. Raises `RuntimeError` if there is none."""
+    """Return the program whose `with` block is active; such blocks do not nest.
+
+    Raises `RuntimeError` if there is none.
+    """
     program = _CURRENT.get()
     if program is None:
         raise RuntimeError("No Program in context")
@@ -126,10 +129,11 @@ class MSCCLProgram:
     def get_ref(self, rank: int, buffer: Hashable, index: int, size: int = 1) -> Ref | None:
         """Return a reference to `size` slots of a rank's buffer from `index` on, for `chunk(...)`.
 
-        Slots of in-place collectives are first mapped to the buffer that stores them. Returns None
-        if the first slot is empty, and reports this to the current host; the other slots may be
-        empty. Raises `KeyError` if the rank has no such buffer, `IndexError` if the rank or a slot
-        is out of range or `size` is below 1, and `TypeError` if the rank is not an integer.
+        A slot is the place of one chunk. Slots of in-place collectives are first mapped to the
+        buffer that stores them. Returns None if the first slot is empty, and reports this to the
+        current host (recorder of the program); the other slots may be empty. Raises `KeyError` if
+        the rank has no such buffer, `IndexError` if the rank or a slot is out of range or `size` is
+        below 1, and `TypeError` if the rank is not an integer.
         """
         self._check_rank(rank)
         buffer, index = self.collective.get_buffer_index(rank, buffer, index)
@@ -227,9 +231,10 @@ class MSCCLProgram:
         return value
 
     def create_scratch(self, rank: int, name: Hashable) -> None:
-        """Create a named scratch buffer on a rank; an existing one stays unchanged.
+        """Create a named, empty scratch buffer on a rank; an existing one stays unchanged.
 
-        The public language has this function, but it fails there.
+        Writing to it extends it. The public language has this function, but it fails there. Raises
+        `TypeError` or `IndexError` for an invalid rank.
         """
         self._check_rank(rank)
         self.buffers[rank].setdefault(name, [])
@@ -262,9 +267,10 @@ class MSCCLProgram:
         return [str(item) for item in report.diagnostics if item.severity is Severity.ERROR]
 
     def lower(self) -> Algorithm:
-        """Convert the program to an algorithm of the hub.
+        """Convert the program to an algorithm of the hub, as recorded so far.
 
-        Raises `InputError` for invalid thread blocks, `ValueError` for a refused custom result.
+        Raises `InputError` for invalid thread blocks, and `ValueError` if the `check` of a custom
+        collective refuses the result.
         """
         # Imported lazily: lowering needs numpy and the core, tracing does not.
         from collhub_msccl.language.lowering import lower
@@ -274,7 +280,8 @@ class MSCCLProgram:
     def generate_xml(self) -> str:
         """Return the program as the text of an MSCCL-IR XML file for the writer's default runtime.
 
-        Raises `InputError` if it cannot be lowered or written.
+        Raises `InputError` if it cannot be lowered or written, and `ValueError` if the `check` of a
+        custom collective refuses the result. The findings of the writer are dropped.
         """
         # Imported lazily: only needed if a program is used as a library.
         from collhub_msccl.language.lowering import xml_text

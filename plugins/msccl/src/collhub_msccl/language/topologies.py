@@ -129,7 +129,7 @@ def ring(num_nodes: int) -> Topology:
 def line(num_nodes: int) -> Topology:
     """Build a line of nodes: links of bandwidth 1, in both directions, between neighbours.
 
-    The ends have one neighbour. Named `Line(n=...)`.
+    The ends have one neighbour. The topology is named `Line(n=NODES)`.
     """
     links = _build_links(num_nodes, lambda src, dst: int(abs(src - dst) == 1))
     return Topology(f"Line(n={num_nodes})", links)
@@ -259,7 +259,10 @@ def dgx1() -> Topology:
 
 
 def dgx_a100() -> Topology:
-    """Build the topology of a DGX A100: a link of 12 NVLinks between any two of eight GPUs."""
+    """Build the topology of a DGX A100: eight GPUs, each with a link to every other one.
+
+    The bandwidth of a link is 12, its number of NVLinks.
+    """
     gpus = range(8)
     return Topology("DGX_A100", [[12 if src != dst else 0 for src in gpus] for dst in gpus])
 
@@ -290,6 +293,9 @@ def nvlink_only(nvidia_smi_topo: str | None = None) -> Topology:
 
 
 def _parse_link_count(cell: str) -> int:
-    """Return the number of NVLinks in a table cell, such as 2 for `NV2`; 0 for other cells."""
+    """Return the number of NVLinks in a table cell, such as 2 for `NV2`.
+
+    It is 0 for all other cells, such as `PIX` and `X`.
+    """
     match = re.fullmatch(r"NV(\d+)", cell)
     return int(match[1]) if match else 0

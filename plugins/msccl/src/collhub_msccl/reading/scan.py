@@ -71,7 +71,8 @@ def _feed(scanner: _Scanner, content: bytes) -> None:
 
     For a run of steps that differ only in values, the parser gets only the first step. If it
     accepts that step, the other steps are added to the table directly; otherwise the parser gets
-    them too. Errors of the parser are not caught.
+    them too. Errors of the parser (`ExpatError`, and `LookupError` or `ValueError` for an encoding)
+    are not caught.
     """
     # Slices of a view are not copies.
     view = memoryview(content)
@@ -273,7 +274,11 @@ class _Scanner:
         self._open.pop()
 
     def _refuse_doctype(self, *_declaration: object) -> None:
-        """Raise `InputError` for a DOCTYPE: entities could be expanded without limit."""
+        """Raise `InputError` (`doctype`) for a DOCTYPE, because entities could be expanded without
+        limit.
+
+        The error has the line of the declaration.
+        """
         line = self.parser.CurrentLineNumber + self.unseen_lines
         message = "a DOCTYPE is not accepted: entities could be expanded without bound"
         self._fail("doctype", message, line, "remove it")
@@ -289,7 +294,10 @@ class _Scanner:
 
 
 def _shorten(name: str) -> str:
-    """Return the name, shortened to 40 characters with "..." at the end if it is longer."""
+    """Return the name, cut to 40 characters if it is longer.
+
+    The last three characters are then "...".
+    """
     if len(name) <= _MAX_SHOWN_NAME_CHARACTERS:
         return name
     return name[: _MAX_SHOWN_NAME_CHARACTERS - 3] + "..."

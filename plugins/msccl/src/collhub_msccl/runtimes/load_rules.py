@@ -378,11 +378,12 @@ def check_chains(
 ) -> None:
     """Refuse steps that must continue the wait of a nop but do not wait themselves.
 
-    After a nop that waits, the next step that is no nop must wait too (`depid`); nops without a
-    wait have no effect. An `re` that joins the previous `re` need not wait. It joins if it has the
-    same destination and source buffer and no wait, unless the previous one has `hasdep` or is the
-    16th `re` of the thread block. Each violating step is refused as `unfinished-nop-chain`. `name`:
-    name of the thread block for messages.
+    A step waits if its `depid` is at least 0; nops serve to wait for several steps. After a nop
+    that waits, the next step that is no nop must wait too; nops without a wait have no effect. An
+    `re` (reduction) that joins the previous `re` need not wait. It joins if it has the same
+    destination and source buffer and no wait, unless the previous one has `hasdep` or is the 16th
+    `re` of the thread block. Each violating step is refused as `unfinished-nop-chain`. `name`: name
+    of the thread block for messages.
     """
     is_pending = False
     run: _ChainKey | None = None

@@ -71,7 +71,10 @@ class _Parser:
         self._line = 1
 
     def is_at_end(self) -> bool:
-        """Skip white space and comments, then return whether the end of the text is reached."""
+        """Skip white space and comments, then return whether the end of the text is reached.
+
+        Tabs are not skipped.
+        """
         self._skip_between()
         return self._position == len(self._text)
 
@@ -162,7 +165,7 @@ class _Parser:
     def _skip_between(self) -> None:
         """Skip white space except tabs, and complete comments, at the current position.
 
-        Updates the position and the line number.
+        Updates the position and the line number. Without any, nothing changes.
         """
         match = _BETWEEN.match(self._text, self._position)
         assert match is not None, "the pattern matches the empty text"

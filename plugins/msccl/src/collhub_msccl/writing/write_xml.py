@@ -257,7 +257,11 @@ def _find_collective_losses(
 
 
 def _is_root_inferable(algorithm: Algorithm) -> bool:
-    """Return whether the reader will infer the root: the steps permit only this rank."""
+    """Return whether the reader will infer the root from the steps of a file.
+
+    It does if `find_possible_roots` permits only one rank, and this must be the root of the
+    collective.
+    """
     collective, steps = algorithm.collective, algorithm.steps
     columns = {name: getattr(steps, name).astype(np.int64) for name in COLUMN_DTYPES}
     is_aliased = collective.in_place and not collective.out_of_place
@@ -314,9 +318,9 @@ def _find_limit_losses(
 ) -> Iterator[Loss]:
     """Yield a loss of large sizes and a loss of thread blocks, each only if it applies.
 
-    Sizes: `largest`, the largest safe size in bytes (None for no limit), is below the requested
-    maximum, or none was requested. Thread blocks: the program has fewer per rank than the algorithm
-    has lanes.
+    Sizes: `largest`, the largest size in bytes at which connections cannot fill up and deadlock
+    (None for no limit), is below the requested maximum, or none was requested. Thread blocks: the
+    program has fewer per rank than the algorithm has lanes.
     """
     if largest is not None and (target.max_bytes is None or largest < target.max_bytes):
         consequence = (

@@ -193,10 +193,11 @@ def _nvlink_counts(devices: Sequence[_SmiDevice]) -> _Pairs:
 def _add_nvlinks(machine: Machine, counts: _Pairs, profile: GpuProfile | None) -> None:
     """Add the NVLinks to the machine: direct links of pairs, or links of every GPU to an NVSwitch.
 
-    `counts` has the links by pair of GPUs. The matrix does not show an NVSwitch. There is one if
-    the counts of some GPU add up to more links than a GPU has, because behind a switch all links of
-    a GPU count for every other GPU. Rate and maximum number of links come from the profile, else
-    from `_DEFAULT_NVLINK` and `_MOST_NVLINKS`.
+    `counts` has the number of links by pair of GPUs. The matrix does not show an NVSwitch. There is
+    one if the counts of some GPU add up to more links than a GPU has, because behind a switch all
+    links of a GPU count for every other GPU. Each GPU then has as many links to it as the largest
+    of its counts. Rate (GB/s) and maximum number of links come from the profile (known properties
+    of a GPU model), else from `_DEFAULT_NVLINK` and `_MOST_NVLINKS`.
     """
     rate, max_nvlinks = _DEFAULT_NVLINK, _MOST_NVLINKS
     if profile is not None:
@@ -243,10 +244,10 @@ def _add_levels(machine: Machine, devices: Sequence[_SmiDevice], rate: float) ->
     """Add a node for every PCI switch or CPU above several devices, the nearest relation first.
 
     The matrix gives the relation of every two devices, such as a common PCI switch. Devices with
-    the relation form a group with a node above it; a group of one gets a node only for the last
-    relation in `_SHARED`, the CPUs. Links to the nodes have `rate` GB/s. The matrix does not show
-    the PCI relation of GPUs with NVLinks; their relations to other devices and their NUMA nodes
-    may.
+    the relation form a group with a node above it; a group with one topmost node gets none, except
+    for the last relation in `_SHARED`, the CPUs. Links to the nodes have `rate` GB/s. The matrix
+    does not show the PCI relation of GPUs with NVLinks; their relations to other devices and their
+    NUMA nodes may.
     """
     # Topmost node above every device so far, and the lowest device in its group.
     top = list(range(len(devices)))
@@ -319,7 +320,10 @@ class _SmiDevice:
         return self.name.startswith("GPU")
 
     def nvlinks_to(self, column: int) -> int | None:
-        """Return the number of NVLinks to the device of a column, or None for another relation."""
+        """Return the number of NVLinks to the device of a column, such as 2 for `NV2`.
+
+        None for every other relation, and for the device itself.
+        """
         match = _NVLINKS.match(self.cells[column])
         return int(match[1]) if match else None
 
@@ -440,7 +444,11 @@ class _Row:
         )
 
     def _fits(self, column: int, cell: str) -> bool:
-        """Return whether a cell is valid: X on the diagonal, elsewhere a relation or NV<n>."""
+        """Return whether a cell of the matrix is valid.
+
+        `column`: of the other device. Valid are X on the diagonal, elsewhere a known PCI relation
+        or `NV<n>`.
+        """
         if column == self.position:
             return cell == "X"
         return cell in _SHARED or cell in _BETWEEN_SOCKETS or _NVLINKS.match(cell) is not None

@@ -67,10 +67,10 @@ def read(source: Source, options: MachineXmlOptions) -> Topology:
 
 
 def _draft(root: Element, options: MachineXmlOptions, fabric: Fabric) -> XmlMachine:
-    """Return an empty machine for a topology file, with its facts and rates.
+    """Return an empty machine for a topology file, with the facts and rates to build it.
 
-    Facts are those of `_facts`. Rates are those of the options `profile` and `cpu_bandwidth`, where
-    given.
+    Facts are those of `_facts`. Rates are those of NCCL or RCCL, and of the options `profile`
+    (properties of a GPU model) and `cpu_bandwidth`, where given.
     """
     facts = _facts(root, options, fabric)
     findings = NetworkFindings()
@@ -135,9 +135,10 @@ def _refuse_empty(root: Element) -> None:
 def _join_gpus(draft: XmlMachine, gpus: Sequence[Gpu], source: str) -> None:
     """Add the links of GPUs that the file has; if it has none, add those of the profile.
 
-    If any GPU has links in the file, no link of the profile is used. Without links and profile, the
-    warning `partial-topology` is given for a file without <gpu>. Raises `InputError` with the line
-    of an invalid link.
+    A profile has the properties of a GPU model, with its wiring. If any GPU has links in the file,
+    no link of the profile is used. Without a profile, the warning `partial-topology` is given if
+    neither the file nor the option `gpus` names GPUs. Raises `InputError` with the line of an
+    invalid link, and `UsageError` if the wiring is for another number of GPUs.
     """
     _warn_of_unknown_links(draft, gpus)
     links = _StatedLinks(draft, gpus)

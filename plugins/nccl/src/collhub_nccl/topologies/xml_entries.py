@@ -42,7 +42,10 @@ class Element:
         return (child for child in self.children if child.name in names)
 
     def walk(self) -> Iterator[Element]:
-        """Yield this element and all its descendants, in the order of the file."""
+        """Yield this element and all its descendants, in the order of the file.
+
+        A parent comes before its children.
+        """
         yield self
         for child in self.children:
             yield from child.walk()
@@ -335,9 +338,9 @@ class LinkRates:
 
         It is the number of lanes (`link_width`) times the rate of a lane (`link_speed`). As in
         NCCL, a width that is missing or 0 counts as 16 lanes, and an unknown speed as 8 GT/s.
-        Without `link_speed`, the rate of the profile is assumed, or 12 GB/s without a profile, with
-        a warning. Raises `InputError` for a width that is no integer from 0 to `_MOST_LANES` (64).
-        Its range is not checked without `link_speed`.
+        Without `link_speed`, the rate of the profile (GPU model of the option) is assumed, or 12
+        GB/s without a profile, with a warning. Raises `InputError` for a width that is no integer
+        from 0 to `_MOST_LANES` (64). Its range is not checked without `link_speed`.
         """
         speed, width = element.text("link_speed"), element.whole("link_width")
         if not speed:

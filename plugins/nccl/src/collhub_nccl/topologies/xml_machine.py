@@ -129,11 +129,11 @@ def _check_root(root: Element, draft: XmlMachine) -> None:
 
 
 def _cpu(element: Element, draft: XmlMachine) -> None:
-    """Add a CPU and all devices below it to `draft`.
+    """Add a CPU and all devices below it to `draft`, the machine under construction.
 
-    CPUs with the same host hash ("" if missing) belong to one host. A file of an NVLink domain has
-    the CPUs of several hosts. The name has the `numaid` of the CPU, or else how many CPUs its host
-    already has.
+    CPUs with the same host hash ("" if missing) belong to one host. A file of an NVLink domain
+    (GPUs of several hosts that NVLink connects) has the CPUs of several hosts. The name has the
+    `numaid` of the CPU, or else how many CPUs its host already has.
     """
     # A file for one NVLink domain contains the CPUs of several hosts; the host hash distinguishes
     # them.
@@ -223,8 +223,8 @@ def _gpus(element: Element, bus: int, above: _Above, draft: XmlMachine) -> None:
 
     - If any GPU of the file has a rank, those without one take no part, as in NCCL. The warning
       `gpu-without-rank` is given for such a device. Nothing is added if none takes part.
-    - A device without `gpu` elements, as in partial files, is one GPU.
-    - Several GPUs that take part are partitions.
+    - A device without `gpu` elements, as in files that list only bridges and devices, is one GPU.
+    - Several GPUs that take part are partitions of one device.
     """
     _check_children(element, draft)
     every = list(element.named("gpu"))

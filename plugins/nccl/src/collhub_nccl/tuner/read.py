@@ -235,8 +235,9 @@ def _read_files(source: Source, file: str, dialect: Dialect) -> list[ServedCalls
 def _is_comment(line: str, dialect: Dialect) -> bool:
     """Return whether the tuner skips a line as empty or as a comment.
 
-    RCCL's tuner accepts `#` after spaces, NCCL's only in the first column. With NCCL, a line with
-    `#` after spaces is skipped all the same if it has too few fields for a rule.
+    RCCL's tuner accepts `#` after spaces, NCCL's only in the first column. With NCCL and all other
+    dialects, a line with `#` after spaces is skipped all the same if it has too few fields for a
+    rule.
     """
     if dialect is RCCL:
         return not line.strip() or line.lstrip().startswith("#")
@@ -376,7 +377,8 @@ def _find_number_defects(fields: Sequence[str]) -> Iterator[Defect]:
 def _find_ends_of_32_bits(rules: Sequence[TunerRule], file: str) -> Iterator[Diagnostic]:
     """Yield a warning `ends-early` for each rule that ends at 4 GiB - 1 and has no successor.
 
-    A successor is a rule for the same collective that begins at 4 GiB, whatever its conditions.
+    Calls from 4 GiB on then have no rule, probably because of 32-bit sizes. A successor is a rule
+    for the same collective that begins at 4 GiB, whatever its numbers of nodes and ranks.
     """
     starts = {(rule.kind, rule.sizes[0]) for rule in rules}
     for rule in rules:

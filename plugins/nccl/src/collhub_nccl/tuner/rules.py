@@ -124,6 +124,9 @@ class TunerRule:
 def check_rules(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iterator[Diagnostic]:
     """Yield faults of the order, borders and coverage of rules; the first matching rule decides.
 
+    A window is the range of sizes of a rule; conditions are its numbers of nodes and ranks and
+    optional columns.
+
     - `never-reached` (warning): earlier rules decide every call of a rule.
     - `overlap` (warning): the windows of two rules of one collective with equal conditions have
       common sizes, and neither window contains the other. A wide rule after a narrow one is a
@@ -162,9 +165,10 @@ def find_served_calls(
 ) -> Iterator[ServedCalls]:
     """Yield which calls of a communicator each rule decides, because no earlier rule does.
 
-    `nodes` and `ranks` are as in `TunerRule.fits`: None if not known. `bytes_per_unit` is the
-    number of bytes of the full buffer per byte in the rules. Rules with further conditions are
-    ignored, so they also take no sizes from later ones.
+    A result is a range of sizes of one collective, in the order of the rules. `nodes` and `ranks`
+    are as in `TunerRule.fits`: None if not known. `bytes_per_unit` is the number of bytes of the
+    full buffer per byte in the rules. Rules with further conditions (pipelined operations,
+    registered buffers) are ignored, so they also take no sizes from later ones.
     """
     free = {kind: [EVERY] for kind in COLLECTIVES.values()}
     for rule in rules:
@@ -220,7 +224,9 @@ def subtract(ranges: Sequence[Range], removed: Range) -> list[Range]:
 def explain_refusal(kind: CollectiveKind, algorithm: str, protocol: str) -> str:
     """Return why no communicator executes a choice, such as `reduce has ring, not tree`; else "".
 
-    An algorithm without a protocol other than simple is refused with any other protocol.
+    A collective has only some algorithms, and some algorithms have only the protocol simple.
+    Refusals that depend on the machine are not considered. `algorithm` and `protocol` must be known
+    words.
     """
     allowed = ALGORITHMS_OF[str(kind)]
     if algorithm not in allowed:
@@ -469,7 +475,10 @@ def _take(free: list[Range], sizes: Range) -> list[Range]:
 
 
 def _intersect(ranges: Sequence[Range], sizes: Range) -> list[Range]:
-    """Return the parts of ascending ranges that are within `sizes`; ranges include both ends."""
+    """Return the parts of ascending ranges that are within `sizes`, in their order.
+
+    All ranges include both ends; a range outside of `sizes` gives none.
+    """
     cut = [(max(first, sizes[0]), min(last, sizes[1])) for first, last in ranges]
     return [(first, last) for first, last in cut if first <= last]
 

@@ -55,7 +55,11 @@ class _TunedRules:
 
     @property
     def untuned(self) -> list[str]:
-        """Return the collectives that the tuner knows and no rule has, in `COLLECTIVES` order."""
+        """Return the collectives that the tuner knows and that have no rule, in the order of
+        `COLLECTIVES`.
+
+        They are names of the hub, such as `all-reduce`.
+        """
         tuned = {rule.kind for rule in self.rules}
         return [str(kind) for kind in COLLECTIVES.values() if kind not in tuned]
 
@@ -63,8 +67,8 @@ class _TunedRules:
 def write(selection: Selection, options: TunerOptions) -> WriteResult:
     """Write the file of NCCL's example tuner, with losses and notes.
 
-    - On a known machine, NCCL's cost model decides the protocols. Lines that repeat NCCL's own
-      choice follow for the sizes that are not tuned.
+    - On a known machine (network of the selection), NCCL's cost model decides the protocols. Lines
+      that repeat NCCL's own choice follow for the sizes that are not tuned.
     - Channels are those of the option, else 0 (NCCL's own number) on a known machine, else
       `_DEFAULT_CHANNELS`.
     - Lines for all other calls end the file, because the tuner leaves calls without a line a single
@@ -204,7 +208,8 @@ def _choose_protocols(
     ll_below: int,
     communicator: Communicator | None,
 ) -> Iterator[tuple[Range, str]]:
-    """Yield ((first, last), protocol) for the parts of a window, in ascending order of bytes.
+    """Yield ((first, last), protocol) for the parts of a window of sizes, in ascending order of
+    bytes.
 
     Both ends are included; a window without maximum ends at `LARGEST`.
 
@@ -246,10 +251,10 @@ def _find_slower_sizes(
     """Yield (first, last, size) where NCCL's own choice is faster than a tuned rule.
 
     `first` to `last` is the whole range of one of NCCL's own choices that uses another algorithm.
-    Times are those of the machine's profile. They are compared at the ends of the range's common
-    part with the rule (up to `_LARGEST_COMPARED`) and at those of `sizes` in it. `size` is the
-    first at which the rule is slower. Yields nothing for an unknown machine, without a profile, and
-    for several nodes, for which there is no model of a given choice.
+    Times are those of the machine's profile (its measured constants). They are compared at the ends
+    of the range's common part with the rule (up to `_LARGEST_COMPARED`) and at those of `sizes` in
+    it. `size` is the first at which the rule is slower. Yields nothing for an unknown machine,
+    without a profile, and for several nodes, for which there is no model of a given choice.
     """
     if communicator is None or selection.network is None or communicator.nodes > 1:
         return
