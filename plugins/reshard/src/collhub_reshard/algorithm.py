@@ -117,10 +117,10 @@ class ReceiverTurns:
     def awaited(self, piece: Piece, audience: Audience) -> FinishedPiece | None:
         """Return the piece of another sender that must arrive before this piece starts, or `None`.
 
-        Pieces (scheduled parts of boxes) that enter the same host share its card. So this is the
-        last piece recorded for the first host that receives this piece. It is `None` if there is
-        none, if the same sender sent it, or if this sender's own last piece ends at the same time
-        as that piece or later.
+        A piece is a scheduled part of the data that one task moves. Pieces that enter the same host
+        share its network card, so it is the last piece recorded for the first host that receives
+        this piece. It is `None` if there is none, if the same sender sent it, or if this sender's
+        own last piece ends at the same time as that piece or later. Nothing is recorded here.
         """
         sender_free_at = self._last_out.get(piece.sender, Fraction(0))
         # Chains begin at the first host and keep their order after it.
@@ -184,11 +184,12 @@ def _pack_trees(topology: Topology, nodes: tuple[int, ...]) -> tuple[SpanningTre
 def _send_down_tree(
     tree: SpanningTree, nodes: tuple[int, ...], part: tuple[Fraction, Fraction], first: int
 ) -> list[Transfer]:
-    """List the transfers that send one part of a box down a tree, ordered by depth, then by node.
+    """List the transfers that send one part of a box down a tree, by depth, then by node.
 
     `nodes`: the device of every node of the tree; node 0 is the root. `part`: (first, last)
-    fraction of the box. `first`: number of transfers that precede these. The `parent` of a transfer
-    is the number of the transfer that brought the part to its source, -1 at the root.
+    fraction of the box. `first`: number of transfers that precede these in the complete list. The
+    `parent` of a transfer is the number in that list of the transfer that brought the part to its
+    source, -1 at the root.
     """
     depths = tree.depths
     order = sorted(range(1, len(nodes)), key=lambda node: (int(depths[node]), node))

@@ -101,10 +101,10 @@ def can_plan_streams(topology: Topology, devices: Iterable[int]) -> bool:
 def find_cheapest_paths(costs: Float64Array) -> tuple[Float64Array, Int64Array]:
     """Find the cheapest path between every two positions; return (costs, predecessors).
 
-    Both have the shape of `costs`, [n, n], whose entry [a, b] is the cost of a direct message from
-    a to b. Entry [a, b] of the predecessors is the position before b on the path from a to b; it is
-    a for a direct message. A direct message wins against a path of equal cost. Floyd's algorithm
-    (1962).
+    Both have the shape of `costs`, float64[n, n], whose entry [a, b] is the cost of a direct
+    message from a to b; costs must not be negative. Entry [a, b] of the predecessors (int64) is the
+    position before b on the path from a to b; it is a for a direct message, which wins against a
+    path of equal cost. Floyd's algorithm (1962).
     """
     count = len(costs)
     best = costs.copy()
@@ -175,8 +175,9 @@ class Delivery:
     def boxes(self, part: Part) -> Iterator[tuple[int, Part]]:
         """Yield (unit task, part of its box) for each box with bytes of a part of the delivery.
 
-        The bytes of a delivery are those of its unit tasks, one after the other. A part is (first,
-        last), fractions from 0 to 1 of the delivery, or of the box in the result.
+        A delivery is the data of several unit tasks for the same receivers, one box (contiguous
+        data of a unit task) after the other. A part is (first, last), exact fractions from 0 to 1:
+        of the delivery in `part`, of the box in the result. The order is that of the unit tasks.
         """
         low, high = part[0] * self.bytes, part[1] * self.bytes
         begin = 0
@@ -191,10 +192,10 @@ class Delivery:
 def group_deliveries(units: UnitTasks) -> list[Delivery]:
     """Group unit tasks with equal senders and equal receivers, which are sent as one delivery.
 
-    The same means the same devices in the same order. Receivers that hold the box themselves are
-    left out; unit tasks without bytes or without other receivers are too. A delivery has its unit
-    tasks and, for each, the sum of all bytes up to its end. Deliveries are in the order of their
-    first unit task.
+    A unit task moves one box of data from any of its senders to all of its receivers. Equal means
+    the same devices in the same order. Receivers that are senders themselves are left out; unit
+    tasks without bytes or without other receivers are too. A delivery has its unit tasks and, for
+    each, the sum of all bytes up to its end. Deliveries are in the order of their first unit task.
     """
     rows_by_ends: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
     for row in range(len(units)):
@@ -277,9 +278,10 @@ def find_best_bound(
 def generate_cuts(fabric: FabricLinks, host_of: Int64Array) -> Iterator[Float64Array]:
     """Yield prices of links for simple cuts of the network: around every node and every host.
 
-    For each of them there are two arrays, float64[links], with 1 for the links that leave it, then
-    for the links that enter it, and 0 for all others. Nodes come first. `host_of`: host of every
-    NPU, -1 if it is not used.
+    For each of them there are two arrays, float64[links]: 1 for the links that leave it, then 1 for
+    those that enter it, and 0 for all others. Nodes come first, then hosts, each ascending.
+    `host_of`: host of every NPU, -1 if it is not used; a switch belongs to a host as in
+    `find_owners`.
     """
     topology = fabric.topology
     of_host = find_owners(topology, host_of)

@@ -82,8 +82,9 @@ class StreamPlan:
         """Predict the time in seconds, with latencies and the waiting for complete chunks.
 
         It is the makespan times (1 + (links - 1) / `chunks`), because a link forwards a chunk only
-        when it has arrived, plus the largest sum of latencies on any path of a stream. `links`:
-        number of links on the longest path of any stream.
+        when it has arrived, plus the largest sum of latencies on any path of a stream (a tree that
+        carries a part of the data). `links`: number of links on the longest path of any stream, at
+        least 1. Parents must precede their children in the edges of a stream.
         """
         position = {device: number for number, device in enumerate(self.fabric.devices)}
         latency = self.fabric.topology.latency_s

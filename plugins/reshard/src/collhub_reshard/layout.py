@@ -97,14 +97,15 @@ def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: in
 
 
 def _choose_unit_bytes(units: UnitTasks, moves: Sequence[Move], least_units: int) -> int:
-    """Choose how many bytes a unit of the buffers has.
+    """Choose how many bytes a unit of the buffers has; 1 if no box has bytes.
 
-    It is a multiple of the element size that divides every box exactly: the largest one with which
-    the smallest box has at least `least_units` units, but all boxes together have at most about
-    `_MAX_UNITS`. If there is none, it is the smallest exact size within `_MAX_UNITS`. If there is
-    none either, boxes are padded: the size is the smallest multiple of the element size within
-    `_MAX_UNITS`. If the element size does not divide all boxes, the greatest common divisor of the
-    boxes replaces it. The result is 1 if no box has bytes.
+    The boxes are the data of the unit tasks. The result is the largest multiple of the element size
+    that divides every box exactly, with which the smallest box has at least `least_units` units,
+    but all boxes together at most about `_MAX_UNITS`. If there is none, it is the smallest exact
+    size within `_MAX_UNITS`. If there is none either, boxes are padded: it is the smallest multiple
+    of the element size within `_MAX_UNITS`. The element size is the least common multiple of those
+    of all tensors; if it does not divide all boxes, the greatest common divisor of the boxes
+    replaces it.
     """
     sizes = units.bytes[units.bytes > 0]
     if not len(sizes):

@@ -246,8 +246,9 @@ class StepWriter:
     def _find_readable_unit(self, device: int) -> BoxPlace:
         """Return a unit of a device that has data and that no later step overwrites.
 
-        It is unit 0 of INPUT, or without INPUT the start of the first box that the device received,
-        with the step that receives it. Raises `StopIteration` if the device has neither.
+        It is unit 0 of INPUT, without steps to wait for. Without INPUT it is the start of the first
+        box of data that the device received, with the step that receives it. Raises `StopIteration`
+        if the device has neither.
         """
         if self.layout.input_units[device]:
             return BoxPlace(Buffer.INPUT, 0)
@@ -311,11 +312,12 @@ class StepWriter:
         packs: bool,
         kind: StepKind = StepKind.COPY,
     ) -> tuple[int, ...]:
-        """Copy between a region of a tile and a contiguous box, run by run; return the steps.
+        """Copy between the contiguous runs of a region and a contiguous box; return the steps.
 
-        `packs`: from the region in INPUT to the box; otherwise from the box to the region in
-        OUTPUT. The first step waits for the steps of `packed`, every other one for the step before
-        it. `kind` is COPY, or REDUCE to add. `copies` and `copied_units` are increased.
+        `packs`: from the region in INPUT to the box `packed`; otherwise from there to the region in
+        OUTPUT. There is one step per run of `region.run_units` units. The first step waits for the
+        steps of `packed`, every other one for the step before it. `kind` is COPY, or REDUCE to add.
+        `copies` and `copied_units` are increased.
         """
         steps: list[int] = []
         before = list(packed.steps)
@@ -343,11 +345,11 @@ class StepWriter:
     def _finish_row(self, row: int) -> None:
         """Add the steps of a box within hosts, and bring it from SCRATCH to OUTPUT.
 
-        `row`: unit task of the box. A receiver on the host of a device that holds the box gets it
-        from this device, unless it has arrived already. A receiver that holds the box itself copies
-        it from its INPUT, which is recorded as an origin. Boxes that were received in SCRATCH are
-        copied to OUTPUT, or added there if they are further summands. Boxes that were received in
-        OUTPUT remain there.
+        `row`: unit task, which moves the box. A receiver on the host of a device that holds the box
+        gets it from this device, unless it has arrived already. A receiver that holds the box
+        itself copies it from its INPUT, which is recorded as an origin. Boxes that were received in
+        SCRATCH are copied to OUTPUT, or added there if they are further summands of a sum. Boxes
+        that were received in OUTPUT remain there. Call it once per row, after all of its pieces.
         """
         local = find_local_receivers(self.units, row)
         full = (Fraction(0), Fraction(1))

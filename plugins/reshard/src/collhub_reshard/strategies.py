@@ -73,12 +73,13 @@ def compute_best_chunks(links: int, t_s: float, alpha_s: float, maximum: int = M
 
 
 def compute_strategy_cost_s(strategy: Strategy, reach: Reach, t_s: float, alpha_s: float) -> float:
-    """Return the time in seconds of a strategy without other traffic, by the table of section 3.
+    """Return the time in seconds of a strategy without other traffic, by the cost model.
 
-    `t_s`: seconds of the entire box on a card. `alpha_s`: latency in seconds. The time is the work
-    of the busiest card times `t_s` plus latencies: one for send/recv, one per receiving host for a
-    local all-gather, 2 * hosts - 1 for scatter and all-gather. All other strategies take (chunks +
-    hosts - 1) times a chunk with its latency, with the best number of chunks.
+    `reach`: number of receiving hosts, and of devices per host. `t_s`: seconds of the entire box of
+    data on a network card. `alpha_s`: latency in seconds. The time is the work of the busiest card
+    (`compute_card_work`) times `t_s` plus latencies: one for send/recv, one per receiving host for
+    a local all-gather, 2 * hosts - 1 for scatter and all-gather. All other strategies take (chunks
+    + hosts - 1) times a chunk with its latency, with the best number of chunks.
     """
     a = reach.hosts
     work = float(compute_card_work(strategy, reach)) * t_s
@@ -190,10 +191,11 @@ def list_transfers(strategy: Strategy, audience: Audience, chunks: int) -> list[
 
 
 def list_tree_transfers(edges: Sequence[tuple[int, int]]) -> list[Transfer]:
-    """List the messages of an entire piece along the edges of a tree.
+    """List the messages that send an entire piece of data along the edges of a tree.
 
-    `edges`: (parent, child) devices, parents first. The parent of a transfer is the index of the
-    transfer to its source, -1 if no earlier edge leads there.
+    `edges`: (parent, child) devices, parents first. There is one transfer per edge, in order, with
+    the fractions 0 to 1. The parent of a transfer is the index of the last transfer to its source,
+    -1 if no earlier edge leads there.
     """
     number: dict[int, int] = {}
     transfers = []
@@ -286,11 +288,11 @@ class LocalReceivers:
 
 
 def find_local_receivers(units: UnitTasks, row: int) -> LocalReceivers:
-    """Find the receivers of a unit task on hosts that have the box.
+    """Find the receivers of a unit task that are on hosts with a device that holds its data.
 
-    Receivers that hold the box themselves are `own`. Others on the host of a holder are `served`,
+    Receivers that hold the data themselves are `own`. Others on the host of a holder are `served`,
     as (holder, receiver); the first of several holders on the host serves them. Both are in the
-    order of the receivers.
+    order of the receivers; receivers on other hosts are in neither.
     """
     holders = units.senders_of(row).tolist()
     # Reversed, so that the first of several holders on a host serves it.

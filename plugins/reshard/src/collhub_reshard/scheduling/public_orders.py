@@ -128,8 +128,9 @@ def _draw_round(
 def search_order(tasks: HostTasks) -> Order:
     """Search for the order of (task, sender) with the smallest makespan, depth first.
 
-    The search starts with the order by size, which wins ties, and ends after a fixed number of
-    nodes. The public order `loadbalance_order`, search.
+    The search starts with the order by size (`order_by_size`), which wins ties, and ends after a
+    fixed number of nodes, so the result need not be optimal. Release times count in the makespan.
+    This is the public order `loadbalance_order` in its variant search.
     """
     best_order = order_by_size(tasks)
     best = compute_makespan(schedule_in_order(tasks, best_order))

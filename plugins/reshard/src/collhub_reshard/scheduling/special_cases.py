@@ -359,9 +359,10 @@ def _match(
 ) -> bool:
     """Give a node a partner, moving others to other partners if needed; return whether it worked.
 
-    If a partner is taken, its holder gets another partner if possible. Otherwise the holder loses
-    its partner, unless it is in `needed`. Partners in `seen` are not tried again. `mine` (node to
-    partner), `theirs` (partner to node) and `seen` are changed.
+    The partners in `edges[node]` are tried in order. If a partner is taken, its holder gets another
+    partner if possible. Otherwise the holder loses its partner, unless it is in `needed`; then the
+    next partner is tried. Partners in `seen` are not tried again. `mine` (node to partner),
+    `theirs` (partner to node) and `seen` are changed.
     """
     for partner in edges[node]:
         if partner in seen:
