@@ -133,12 +133,14 @@ class Order:
 
 
 def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) -> Order:
-    """Compute levels by Kahn's algorithm: the level is the length of the longest path to a node.
+    """Order the nodes of a graph by level: the length of the longest path to a node.
 
-    Edge i leads from `parents[i]` to `children[i]`; a repeated edge counts repeatedly, without an
-    effect on the levels. Nodes in a cycle, and nodes after one, have no level and are missing in
-    the result. Each step processes a level: the nodes whose last parent was in the previous level.
-    Narrow and deep graphs continue node by node. Cost: linear in nodes and edges.
+    The level of a node without parents is 0. Edge i leads from `parents[i]` to `children[i]`; a
+    repeated edge has no effect. Nodes of equal level are ascending. Nodes in a cycle, and nodes
+    after one, have no level: they are missing in `nodes` of the result and have position -1.
+    Kahn's algorithm processes a level per step, namely the nodes whose last parent was in the
+    previous level; narrow and deep graphs continue node by node. Cost: linear in nodes and
+    edges.
     """
     indptr, successors = csr(parents, children, nodes)
     missing = np.bincount(children, minlength=nodes)

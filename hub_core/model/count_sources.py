@@ -139,12 +139,16 @@ def parse_counts(text: str, kind: CollectiveKind, num_ranks: int) -> UnitCounts 
     ranks together send to it, except for `uniform`. The forms are:
 
     - `uniform[:N]`: N units (default 1) for every pair or rank
-    - `shift:K`: every rank sends one unit to the rank K positions later, cyclically; per pair only
-    - `zipf:S[,seed=N][,units=U]`: every rank sends U units (default 4096) at random; the receiver
-      of popularity k gets them in proportion to k^-S
-    - `experts:E[,top=K][,tokens=T][,skew=S][,seed=N][,replicas=R]`: the tokens of `TokenRouting`
+    - `shift:K`: every rank sends one unit to the rank K positions later, cyclically; per pair
+      only
+    - `zipf:S[,seed=N][,units=U]`: every rank sends U units (default 4096) at random; the
+      receiver of popularity k gets them in proportion to k^-S
+    - `experts:E[,top=K][,tokens=T][,skew=S][,seed=N][,replicas=R]`: the tokens of
+      `TokenRouting`
 
-    Raises `UsageError` for invalid values.
+    Raises `UsageError` (`invalid-counts`) for an unknown or missing value, one outside its
+    limits, `shift` with counts per rank, and a number of experts that is no multiple of the
+    ranks. Raises `InputError` (`invalid-counts`) for more than 2^62 units in total.
     """
     name, _, rest = text.partition(":")
     if name not in ("uniform", "shift", "zipf", "experts"):

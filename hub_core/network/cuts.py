@@ -33,11 +33,11 @@ _MAX_ROUNDS = 64
 def partitions(topology: Topology) -> Iterator[Int64Array]:
     """Yield partitions of the nodes: the block of every node (0, 1, ...) as int64[nodes].
 
-    Every NPU is in a block; a switch in no block has `NO_BLOCK`. Partitions other than the first
-    come twice: with each switch in the block that has at least half of its bandwidth, and with NPUs
-    only. The partitions are:
+    Every NPU is in a block; a switch in no block has `NO_BLOCK`. The first partition has single
+    NPUs, and no switch is in a block. The other ones come twice: with each switch in the block
+    that has at least half of its bandwidth, and with NPUs only. One that has a single block
+    with NPUs, or as many blocks as NPUs, is left out. They are, in this order:
 
-    - single NPUs
     - groups of the topology
     - components of the links faster than each of up to `_MAX_THRESHOLDS` bandwidths
     - components of the lower levels of switches

@@ -44,10 +44,12 @@ def simulate_failures(
     """Simulate an algorithm without each link of a network; return one result per pair of nodes.
 
     All links between two nodes, in both directions, fail together. `time_ns`: the time on the
-    complete network, which is also the time without a link that no message uses. Messages use the
-    remaining routes. There is no time, but a reason, if NPUs are separated, if the algorithm does
-    not finish, and if a message would have to pass through an NPU that does not forward messages on
-    the complete network. Raises `HubError`.
+    complete network, which is also the time without a link that no message uses. Messages use
+    the remaining routes. There is no time, but a reason, if NPUs are separated, if the
+    algorithm does not finish, and if a message would have to pass through an NPU that does not
+    forward messages on the complete network. Raises `InputError` for messages without a route
+    on the complete network, and `HubError` for an unknown simulator or option and for a
+    simulation that fails.
     """
     messages = MessageRoutes.of(algorithm, topology)
     times = []

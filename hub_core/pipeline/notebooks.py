@@ -63,9 +63,10 @@ class NotebookView:
 def describe(model: object) -> str:
     """Return facts about a model as a table, and a picture of it, as HTML with escaped texts.
 
-    The picture of an algorithm shows the units between ranks, that of a workload the nodes by kind,
-    and that of a simulation result the finish times of at most `_MAX_CELLS` ranks. A plugin draws
-    topologies and comparisons; without one, they have no picture.
+    The picture of an algorithm shows the units between ranks, that of a workload the nodes by
+    kind, and that of a simulation result the finish times of at most `_MAX_CELLS` ranks; a rank
+    that does not finish has 0. A plugin draws topologies and comparisons; without one, they
+    have no picture. Raises `AssertionError` for a model of another type.
     """
     if isinstance(model, Algorithm):
         return _join(_list_algorithm_facts(model), _draw_bytes(model))
@@ -93,10 +94,12 @@ def create_view(
 ) -> NotebookView:
     """Return the interactive page of a model; algorithms and workloads are simulated first.
 
-    `topology` is required for an algorithm. `size` in bytes is by default that of the algorithm,
-    else 1 MiB. For a `SimulationResult`, the algorithm or workload that was simulated is required.
-    `height`: in pixels. Raises `TypeError` for a missing argument, and `HubError` if the simulation
-    fails or the page cannot be written.
+    `topology` is required for an algorithm. `size` in bytes is by default that of the
+    algorithm, else 1 MiB; 0 counts as not given. For a `SimulationResult`, the algorithm or
+    workload that was simulated is required; if both are given, the workload is ignored.
+    `height`: in pixels. Raises `TypeError` for a missing argument, `AssertionError` for a model
+    of another type, and `HubError` if the simulation fails or no installed plugin writes the
+    page.
     """
     registry = run_registry()
     network = None if topology is None else as_topology(topology, registry)

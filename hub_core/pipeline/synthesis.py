@@ -191,17 +191,19 @@ def run_synthesizer(
     `options`: texts by name. The steps are, in this order:
 
     - Limits of the budget that ended parts of the search are listed in the result.
-    - If the request has a target, the result is converted to an algorithm that its runtime executes
-      (`fit_result`). This is omitted for a partial result, and if the caller fits it later.
+    - If the request has a target, the result is converted to an algorithm that its runtime
+      executes (`fit_result`). This is omitted for a partial result, which has only the steps of
+      some ranks, and if the caller fits it later.
     - If the time is below a bound, the algorithm is simulated in ps and the time rounded up,
-      because simulators truncate to ns. This is omitted if `request.backend` is "" or the result is
-      partial.
+      because simulators truncate to ns. This is omitted if `request.backend` is "" or the
+      result is partial.
     - A bound that still exceeds the time is removed with a warning in the result; a bound for
       messages of one size is removed without a warning.
 
-    Raises `UsageError` for a size below 1 and for wrong NPUs. Raises `InputError` for a collective
-    that the synthesizer does not support, and (`limit-reached`) if a limit ended the search without
-    a result.
+    Raises `UsageError` for a size below 1 and for wrong NPUs. Raises `InputError` for a
+    collective that the synthesizer does not support, and (`limit-reached`) if a limit ended the
+    search without a result. Raises `HubError` for an unknown synthesizer or option, and if it
+    fails.
     """
     check_size(request.collective_bytes)
     _check_npus(request)

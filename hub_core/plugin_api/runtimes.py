@@ -150,9 +150,10 @@ class UnitLimits:
     def list_counts(self, shares: int) -> list[int]:
         """List the allowed numbers of units of one of `shares` equal buffer parts, ascending.
 
-        They are divisors of the granules of a part (0 granules allow any number); all parts
-        together have at most `max_units`, and one part at most 2^14. Empty if the granules cannot
-        be divided into `shares` equal parts.
+        They divide the number of granules (smallest addressable parts) of one part; 0 granules
+        allow any number. All parts together have at most `max_units` units, and one part at most
+        2^14. Empty if `shares` is below 1, if the granules cannot be divided into `shares` equal
+        parts, and if `max_units` is less than `shares`.
         """
         if shares < 1 or self.granules % shares:
             return []

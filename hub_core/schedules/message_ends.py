@@ -346,10 +346,12 @@ def _is_required(
 def separate_phases(algorithm: Algorithm) -> Algorithm:
     """Give each phase of a connection its own channel, and return the changed algorithm.
 
-    A connection is a pair of ranks with a channel. Messages of a connection whose sends are at the
-    same level of the order of steps and messages (length of the longest path to them) form a phase.
-    Channels are renumbered without gaps. An algorithm with lanes, whose thread blocks are fixed,
-    and one in which every connection has a single phase are returned unchanged.
+    A connection is a pair of ranks with a channel. Messages of a connection whose sends are at
+    the same level of the order of steps and messages (length of the longest path to them) form
+    a phase. Channels are renumbered without gaps. An algorithm with lanes, whose thread blocks
+    are fixed, and one in which every connection has a single phase are returned unchanged.
+    Messages must be matched and steps must not wait for each other in a cycle; neither is
+    checked.
     """
     steps = algorithm.steps
     if (steps.lane >= 0).any() or not len(steps):

@@ -40,9 +40,10 @@ class SwitchGroups:
 def find_switch_groups(algorithm: Algorithm, topology: Topology) -> SwitchGroups | None:
     """Find the multicasts and sums that switches can do for an algorithm; None if there are none.
 
-    Multicasts are searched only if the topology has multicasting switches, and sums only if it has
-    reducing switches. Messages of a multicast are excluded from sums, because the switch would add
-    all copies.
+    A multicast is a group of equal messages of one sender, a sum a group of messages that one
+    receiver adds up. Multicasts are searched only if the topology has multicasting switches,
+    and sums only if it has reducing switches. Messages of a multicast are excluded from sums,
+    because the switch would add all copies.
     """
     empty = np.zeros(0, np.int64)
     steps = algorithm.steps

@@ -46,7 +46,8 @@ class Chunks(ColumnTable):
         A block is the part of one rank, in an all-to-all the part of one pair of ranks, or all data
         if the kind does not split them. It has `collective.units_per_rank` units. The number of a
         chunk is `block * len(sizes) + i`; blocks of an all-to-all are numbered `source * num_ranks
-        + destination`. Raises `InputError` unless the sizes are positive and add up to a block.
+        + destination`. The collective must not be custom or uneven; this is not checked. Raises
+        `InputError` unless the sizes are positive and add up to a block.
         """
         counts = np.asarray(sizes, np.int64)
         units = collective.units_per_rank

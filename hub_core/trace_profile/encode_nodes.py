@@ -209,7 +209,8 @@ class _ProfileNodes:
 
         They are the offset and count of the message and the size of the buffer, in units, for a
         branch of ASTRA-sim. All three are -1 if sizes in chunks are meaningless for the algorithm.
-        Returns [] in the absolute dialect. Only messages have these attributes.
+        Returns [] in the absolute dialect, which has sizes only in bytes. Other nodes than messages
+        have none of these attributes.
         """
         if self._plan.dialect == "absolute":
             return []

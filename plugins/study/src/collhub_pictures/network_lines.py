@@ -171,9 +171,10 @@ def compute_line_loads(
 ) -> list[LineLoad]:
     """Return the load (bytes, share of time) of every line of a picture, in the order of `lines`.
 
-    `time_ns`: the time of which shares are computed. A line of parallel links has the sum of their
-    bytes and the longest of their busy times. A line without an arrowhead has the loads of both
-    directions. Raises `UsageError` for a load of a link that the topology does not have.
+    `time_ns`: the time of which shares are computed; 0 counts as 1 ns. A line of parallel links
+    has the sum of their bytes and the longest of their busy times. A line without an arrowhead
+    has the larger share of its two directions, and the texts of both. A line without a load has
+    no share. Raises `UsageError` for a load between nodes that no link connects.
     """
     by_pair: dict[_NodePair, LinkLoad] = {}
     for load in loads:

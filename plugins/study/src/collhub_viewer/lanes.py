@@ -255,10 +255,11 @@ def list_critical_path(
 def compute_rank_totals(
     run: RunTimes, is_computation: BoolArray, lines: ColumnLines
 ) -> dict[str, object]:
-    """Add columns with the times of every rank, and return their references by name.
+    """Add columns with the times of every rank to `lines`, and return their references by name.
 
-    They are `compute`, `communication`, its `exposed` part (while the rank does not compute), and
-    `idle`. Overlapping rows of a rank count once. Waiting for a message is idle, and so is the time
+    The times are ns as float64, one per rank: `compute`, `communication`, its `exposed` part
+    (while the rank does not compute), and `idle`. Overlapping rows of a rank count once. A
+    receive counts from the start of its message, so waiting before it is idle; so is the time
     until the end of the run.
     """
     from collhub_drawing.subjects import ShownTimes
@@ -287,10 +288,11 @@ def list_collectives(
 ) -> list[dict[str, object]] | None:
     """Return the calls of a job's collectives with the longest exposed times; None without calls.
 
-    At most `_MAX_COLLECTIVES` are returned, the longest first. Times are in ns. A member of a call
-    is exposed while its rank's device does not compute; the exposed time of the call is the maximum
-    over its members. A call lasts from the first start to the last end of its members. Members that
-    never ended do not count.
+    At most `_MAX_COLLECTIVES` are returned, the longest first. Every call is a dictionary with
+    name, bytes, number of members (`ranks`), `start`, `duration` and `exposed` in ns, and
+    `first_step`, -1 if it is not shown. A member is exposed while its rank's device does not
+    compute; the exposed time of the call is the maximum over its members. A call lasts from the
+    first start to the last end of its members. Members that never ended do not count.
     """
     nodes = workload.nodes
     last = run.subject.partners(run.start, run.end)

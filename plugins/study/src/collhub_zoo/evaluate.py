@@ -443,10 +443,10 @@ def _create_group(place: _Place, results: Sequence[ResultItem]) -> GroupItem:
 def explain_difference(slower: PointItem, best: PointItem) -> str:
     """Return the name of the part of the simulated time by which one algorithm is slower the most.
 
-    The parts add up to the time. `latency`: time with messages of one byte. `link`: time for which
-    the busiest link is occupied. `waits`: the rest, in which links wait for data; it is negative if
-    messages overlap with latencies. Of equal differences, the first counts. `equal` if the times
-    are equal.
+    The parts add up to the time. `latency`: time with messages of one byte. `link`: time for
+    which the busiest link is occupied. `waits`: the rest, in which links wait for data; it is
+    negative if messages overlap with latencies. Unknown times (None) count as 0. Of equal
+    differences, the first of these parts counts. `equal` if the times are equal.
     """
     if slower.time_ns == best.time_ns:
         return "equal"

@@ -309,11 +309,12 @@ class ShortestPaths:
 def compute_diameter_ps(
     collective: Collective, network: LinkNetwork, members: Int64Array, times: LinkTimes
 ) -> int:
-    """Return the time in ps of the longest shortest path that data must take.
+    """Return the time in ps of the longest shortest path that data must take; 0 without any path.
 
-    Paths are those from or to the root, or between all members. For large networks only the pairs
-    from four sweeps are considered, each from the farthest member of the last one; this gives the
-    maximum on meshes, and may give less on other networks.
+    The length of a path is the sum of the arrival times of its links. Paths are those from or
+    to the root, or between all members; pairs without a path are ignored. For large networks
+    without a root only the pairs from four sweeps are considered, each from the farthest member
+    of the last one; this gives the maximum on meshes, and may give less on other networks.
     """
     source, destination = network.source, network.destination
     # Paths to the root are paths from the root on reversed links.

@@ -216,10 +216,11 @@ def find_tightest_cut(
 ) -> TimeCut:
     """Return the cut with the latest time, which is a lower bound on the time of the collective.
 
-    Candidates are cuts of single nodes, slabs, groups, the longest distance and, for an all-gather,
-    sets found by flows. A reduction is treated as the opposite collective on the transposed
-    network, and its cut is reversed in time. The network and times must be accepted by
-    `supports_time_cuts`. Raises `InputError` if the flows would overflow.
+    Candidates are the cuts of single nodes, of the nodes below each coordinate of a dimension,
+    of groups, of the longest distance and, for an all-gather, of sets found by flows. A
+    reduction is treated as the opposite collective on the transposed network, and its cut is
+    reversed in time. The network and times must be accepted by `supports_time_cuts`; this is
+    not checked. Raises `InputError` if the flows would overflow.
     """
     mirrored = _MIRRORED.get(collective.kind)
     if mirrored is not None:

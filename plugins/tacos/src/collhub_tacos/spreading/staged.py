@@ -338,12 +338,14 @@ def _grow_on_lanes(
 
 
 def _rank_by_rounds(plan: RoutePlan, grid: _Grid, root: int) -> Int64Array:
-    """Return the rank of every transfer, in rounds of one chunk per lane without collisions.
+    """Return the rank of every transfer in its order of sending, int64: rounds without collisions.
 
-    With one group and an odd number m of other NPUs, numbered 0 ... m - 1, the root sends to s in
-    slot s. An NPU i that has a chunk sends it in slot s to 2 s - i modulo m, so that all targets of
-    a slot are distinct and differ from s. With several groups, transfers are ordered by round, then
-    by the distance to the target, then by chunk.
+    A round has one chunk per lane; lanes are the members of a group through which a broadcast
+    leaves it, or with one group all NPUs except the root. With one group and an odd number m of
+    other NPUs, numbered 0 ... m - 1, the root sends to s in slot s. An NPU i that has a chunk
+    sends it in slot s to 2 s - i modulo m, so that all targets of a slot are distinct and
+    differ from s. With several groups, transfers are ordered by round, then by the distance to
+    the target, then by chunk.
     """
     network = plan.network
     num_others = network.num_npus - 1
