@@ -166,7 +166,10 @@ class Plan:
         self,
         row: int,
     ) -> Operation | None:
-        """Return the kind of the operation in a row; None if the executor does not have it."""
+        """Return the kind of the operation in a row, with the rules of its operands.
+
+        None if the executor does not have the operation.
+        """
         code = int(self.operations.code[row])
         return None if code == UNKNOWN_CODE else KNOWN[code]
 
@@ -305,7 +308,10 @@ class Operation:
         return position >= first
 
     def counts(self, is_dst: bool) -> tuple[int, int]:
-        """Return the minimum and maximum operands of the destination or source; 99: no limit."""
+        """Return the minimum and the maximum number of operands of one side.
+
+        `is_dst`: True for destinations, False for sources. A maximum of 99 means no limit.
+        """
         if is_dst:
             return self.least_dst, self.most_dst
         return self.least_src, self.most_src

@@ -86,8 +86,8 @@ class _Channel:
     def _synchronise(self, name: str, tb: int, sync: SyncType) -> None:
         """Record a signal, wait or flush of a thread block on this channel in the current program.
 
-        `name`: name of the operation. `sync`: where barriers of the block's threads are requested.
-        Raises `RuntimeError` if there is no current program.
+        `name`: name of the operation. `sync`: whether the threads of the block meet before it,
+        after it or both. Raises `RuntimeError` if there is no current program.
         """
         channels = [self.channel_id]
         recorded = Recorded(name, self.src_rank, self.channel_type, channels, sync=sync)
@@ -203,7 +203,10 @@ class SwitchChannel:
         }
 
     def at_rank(self, rank: int) -> SwitchChannelAtRank:
-        """Return the channel as seen by a rank. Raises `RuntimeError` if it is not in the group."""
+        """Return the channel as seen by a rank, which records its operations.
+
+        Raises `RuntimeError` if the rank is not in the group.
+        """
         if rank not in self.channel_ids:
             raise RuntimeError(f"rank {rank} is none of the switch channel's {self.rank_list}")
         return SwitchChannelAtRank(rank, self.channel_ids[rank], self.buffer_type)

@@ -162,7 +162,10 @@ class _PlanLanguage:
         return {"plan": plan, "line": line, "package": self._uses_package, "defects": defects}
 
     def message(self, error: BaseException) -> str:
-        """Return "": no error of a program gets an additional explanation."""
+        """Return "": no error of a program gets an additional explanation.
+
+        The interface of languages requires this method; `error` is ignored.
+        """
         del error
         return ""
 

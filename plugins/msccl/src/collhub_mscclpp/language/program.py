@@ -199,7 +199,10 @@ class CollectiveProgram:
         set_current_program(None)
 
     def check_rank(self, rank: int) -> None:
-        """Raise `RuntimeError` for a rank that the program does not have."""
+        """Raise `RuntimeError` for a rank that the program does not have.
+
+        Ranks are 0 to `num_ranks` - 1.
+        """
         is_known = 0 <= rank < self.num_ranks
         if not is_known:
             raise RuntimeError(f"rank {rank} of a program of {self.num_ranks} ranks")
@@ -299,17 +302,21 @@ class CollectiveProgram:
         self._bodies[key].body.append(operation)
 
     def begin_loop(self, loop: tuple[int, int]) -> None:
-        """Begin a pipeline: operations are recorded into it until `end_loop`.
+        """Begin a pipeline: operations are recorded into it until `end_loop`, separately by thread
+        block.
 
-        `loop`: bytes of a slice, and number of chunks. Raises `RuntimeError` inside another
-        pipeline.
+        A pipeline repeats its operations for every slice of the data. `loop`: bytes of a slice, and
+        number of chunks. Raises `RuntimeError` inside another pipeline.
         """
         if self._loop is not None:
             raise RuntimeError("a pipeline within a pipeline")
         self._loop = loop
 
     def end_loop(self) -> None:
-        """End the pipeline: operations are recorded into thread blocks again."""
+        """End the pipeline: operations are recorded into thread blocks again.
+
+        Without a pipeline nothing changes. A later pipeline is separate, also with the same values.
+        """
         self._loop = None
         self._bodies = {}
 

@@ -18,7 +18,10 @@ _CURRENT: ContextVar[CollectiveProgram | None] = ContextVar("mscclpp_program", d
 
 
 def current_program() -> CollectiveProgram:
-    """Return the program whose `with` block is executed. Raises `RuntimeError` outside of one."""
+    """Return the program whose `with` block is being executed, per thread.
+
+    Raises `RuntimeError` outside of such a block.
+    """
     program = _CURRENT.get()
     if program is None:
         raise RuntimeError("is used outside of `with CollectiveProgram(...)`")

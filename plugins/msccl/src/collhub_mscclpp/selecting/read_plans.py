@@ -37,7 +37,8 @@ _ELEMENT_BYTES = (2, 4)
 def read(source: Source) -> Sequence[ServedCalls]:
     """List the calls that a folder of plans serves, with one record per window.
 
-    Sizes are bytes of the full buffer. Errors and warnings go to `source.report`:
+    A window is a range of sizes of one collective and mode (in place, out of place). Sizes are
+    bytes of the full buffer. Errors and warnings go to `source.report`:
 
     - An invalid or unknown plan, and a plan that register.py does not name, is an error.
     - A window is an error and omitted if one of its plans is not correct, or if the executor would

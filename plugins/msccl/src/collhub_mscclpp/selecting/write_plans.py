@@ -66,7 +66,8 @@ class Registration:
     def choose(self, collective: str, in_place: bool, size: int) -> str | None:
         """Return the file of the plan that the program chooses for a call; None if none serves it.
 
-        `size`: bytes, as the runtime passes them.
+        `collective`: name in plans; `size`: bytes, as the runtime passes them (for some collectives
+        those of one part). The first row that fits counts.
         """
         rows = [astuple(plan) for plan in self.plans]
         return register_program.choose(rows, self.num_ranks, collective, in_place, size)
@@ -127,7 +128,10 @@ def parse_register_text(content: bytes) -> Registration:
 
 
 def _list_targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.Name]:
-    """List the names to which a statement assigns; other targets are left out."""
+    """List the names to which a statement assigns, in order.
+
+    Other targets (attributes, elements, tuples) are left out.
+    """
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     return [target for target in targets if isinstance(target, ast.Name)]
 

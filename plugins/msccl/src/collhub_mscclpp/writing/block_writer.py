@@ -60,7 +60,11 @@ class BlockWriter:
         return self.segments[-1]
 
     def add_barrier(self) -> None:
-        """Add a block barrier if the block has waited or moved data since the last barrier."""
+        """Add a barrier of the block's threads (nop) if it has waited or moved data since the last
+        one.
+
+        Otherwise nothing is added, because the threads are still together.
+        """
         if self.has_waited or self.has_moved:
             self._last.ops.append(NOP)
         self.has_waited = self.has_moved = False
@@ -68,9 +72,9 @@ class BlockWriter:
     def greet(self, channel_type: str, channel: int) -> None:
         """Let the thread block begin with a signal that tells a sender to start its launch.
 
-        `channel`: of this type, to the sender. The signal is added at the beginning of the current
-        segment (thread block of the plan); a new segment is begun first if it has no room for the
-        channel.
+        `channel`: of this type, to the sender. A logical thread block may become several thread
+        blocks of the plan (segments). The signal is added at the beginning of the current segment;
+        a new one is begun first if it has no room for the channel.
         """
         self._make_room(channel_type, [channel])
         self._last.channel(channel_type, channel)
@@ -174,8 +178,9 @@ class BlockWriter:
     def finish(self) -> None:
         """Signal the senders of pulled messages, then wait for the ranks that pull from this rank.
 
-        Every block signals before it waits, so the blocks cannot wait for each other in a cycle. A
-        block without pulled messages adds nothing.
+        A receiver pulls a message by reading the sender's memory, so the sender must not end its
+        launch before. Every block signals before it waits, so the blocks cannot wait for each other
+        in a cycle. A block without pulled messages adds nothing.
         """
         if self.pulled:
             self.signal(MEMORY, list(self.pulled))
@@ -185,9 +190,10 @@ class BlockWriter:
     def write_pipeline(self, slice_bytes: int, chunks: int, write: Callable[[], None]) -> None:
         """Call `write`, and make the operations that it adds a pipeline over `chunks` chunks.
 
-        `slice_bytes`: bytes of a slice. A barrier comes first, if needed. A pipeline cannot be
-        divided: if the operations exceed the tables of the current thread block, they are removed,
-        a new segment is begun, and `write` is called again.
+        A pipeline repeats its operations for every slice of `slice_bytes` bytes. A barrier comes
+        first, if needed. A pipeline cannot be divided: if the operations exceed the tables of the
+        current thread block, they are removed, a new segment (thread block of the plan) is begun,
+        and `write` is called again; so it may run twice.
         """
         self.add_barrier()
         before, count = self._last.copy(), len(self.segments)

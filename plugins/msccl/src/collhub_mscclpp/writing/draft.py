@@ -46,7 +46,10 @@ class Semaphores:
     acquired: dict[int, list[int]] = field(default_factory=dict)
 
     def add_semaphore(self, rank: int) -> int:
-        """Add a semaphore to a rank and return its number, counted per rank from 0."""
+        """Add a semaphore to a rank and return its number.
+
+        Semaphores of a rank are numbered from 0 in the order of the calls.
+        """
         self.count[rank] += 1
         return self.count[rank] - 1
 
@@ -54,11 +57,12 @@ class Semaphores:
 def assign_semaphores(work: PlanWork, block: Int64Array) -> Semaphores:
     """Assign semaphores to the dependencies between thread blocks of a rank.
 
-    `block`: int64[rows], block of each step within its rank. A dependency needs no semaphore if the
-    waiting block already waits, at this or an earlier step, for the same or a later step of the
-    other block. Dependencies are handled in the order of the waiting steps, for each step those on
-    the latest steps first. A step can release and acquire several semaphores, which are numbered
-    from 0 on each rank.
+    The parent step releases its semaphore, the child step acquires it before it starts. `block`:
+    int64[rows], block of each step within its rank. A dependency needs no semaphore if the waiting
+    block already waits, at this or an earlier step, for the same or a later step of the other
+    block. Dependencies are handled in the order of the waiting steps, for each step those on the
+    latest steps first. A step can release and acquire several semaphores, which are numbered from 0
+    on each rank.
     """
     steps, position = work.steps, work.position
     semaphores = Semaphores([0] * steps.num_ranks)
@@ -197,10 +201,12 @@ class Draft:
     def of(cls, work: PlanWork, network: PlanNetwork, options: PlanWriteOptions) -> Draft:
         """Choose the thread blocks, channels, arrival ranges of messages and semaphores of a plan.
 
-        Raises `UsageError` for packets (protocol LL) if a message crosses memory domains. Messages
-        are pulled by receivers only with the option `pull`, and never as packets. Operations of
-        switches get their groups, which are added to the tables of the ranks. If `tbg` blocks share
-        the work, each has separate semaphores.
+        Memory channels connect ranks of one memory domain, port channels others. Raises
+        `UsageError` for packets (protocol LL) if a message crosses domains. Messages are pulled
+        (read from the sender's memory) only with the option `pull`, and never as packets.
+        Operations of switches get their groups, which are added to the tables of the ranks. If
+        `tbg` blocks share the work, each has separate semaphores. `work.switches` may lose sums
+        that cannot be executed.
         """
         # Channels are numbered by type, so the types are needed first.
         types = choose_channel_types(work, network.domain)
@@ -265,7 +271,10 @@ class Draft:
         return self.tables[int(self.work.steps.rank[row])].channels[number]
 
     def channel_type(self, row: int) -> str:
-        """Return the channel type of a message, given by either of its rows."""
+        """Return the channel type of a message (`memory` or `port`).
+
+        `row`: its send or its receive; other rows are not checked.
+        """
         connection = int(self.work.connection[row])
         return self.types[connection]
 
@@ -274,7 +283,11 @@ class Draft:
         return [number * self.parts + part for number in of_row.get(row, ())]
 
     def source(self, row: int) -> Range:
-        """Return the range that a step reads, in chunks, on its rank."""
+        """Return the range that a step reads, in chunks, on its rank.
+
+        It is local; its buffer, index and size are those of the step's source. The step must have
+        one.
+        """
         steps, unit = self.work.steps, self.work.unit
         index, size = int(steps.src_offset[row]) // unit, int(steps.count[row]) // unit
         return Range(int(steps.src_buffer[row]), index, size)
@@ -292,9 +305,9 @@ class Draft:
     def serves_in_place(self) -> bool:
         """Return whether the plan is correct for calls in place.
 
-        False if the algorithm does not support them. With packets, all ranks must have equal
-        scratch. A plan for both modes must not send from a buffer through a port if that buffer has
-        an offset in its allocation in place.
+        False if the algorithm does not support them. With packets, a chunk of scratch must have the
+        same number of bytes on all ranks. A plan for both modes must not send from a buffer through
+        a port if that buffer has an offset in its allocation in place.
         """
         collective, steps = self.work.algorithm.collective, self.work.steps
         if not collective.in_place:
@@ -327,9 +340,10 @@ class Draft:
         return Range(int(landing.buffer[row]), int(landing.index[row]), size, peer)
 
     def group_range(self, group: int, index: int, row: int) -> Range:
-        """Return a range of a switch group, from chunk `index` on, with the size of a step.
+        """Return a range of a switch group, from chunk `index` on, with the size of the step `row`.
 
-        `group`: number of the group, which determines the buffer.
+        `group`: number of the group (buffer and ranks of a switch channel), which determines the
+        buffer.
         """
         size = int(self.work.steps.count[row]) // self.work.unit
         return Range(self.stores.groups[group][0], index, size, group=group)

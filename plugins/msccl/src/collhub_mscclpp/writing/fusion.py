@@ -34,7 +34,10 @@ class StepGroup:
 
     @property
     def rows(self) -> list[int]:
-        """Return all steps of the group in the order of execution: receives, then sends."""
+        """Return all steps of the group, which one operation executes, in the order of execution.
+
+        Receives come first, then sends.
+        """
         receives = self.receives
         return [*receives, *self.sends]
 
@@ -82,7 +85,10 @@ def _is_of_switch(draft: Draft, group: StepGroup, row: int) -> bool:
 
 
 def _uses_switch(draft: Draft, group: StepGroup) -> bool:
-    """Return whether any step of a group is executed by an operation of a switch channel."""
+    """Return whether any step of a group belongs to a multicast or a sum of a switch channel.
+
+    A switch channel reads or writes the memory of all its members at once.
+    """
     switches = draft.work.switches
     rows = group.rows
     return not switches.is_empty and bool(

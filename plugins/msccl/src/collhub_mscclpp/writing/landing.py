@@ -38,10 +38,11 @@ def choose_landing(work: PlanWork, is_pulled: BoolArray) -> Landing:
     """Choose where messages arrive: at their destination if possible, otherwise in scratch.
 
     A message arrives at its destination if it is a plain receive, the written chunks have no
-    initial data and no other writer in any mode, and the sender computes the right address. Ranges
-    in scratch follow the algorithm's own scratch. `is_pulled`: bool[rows], messages that the
-    receiver reads from the sender's memory; their range is the source of the send. The ranges of
-    multicasts are chosen later. Offsets are in chunks. Both rows of a message have the range.
+    initial data and no other writer in any mode (in place, out of place), and the sender computes
+    the right address. Ranges in scratch follow the algorithm's own scratch. `is_pulled`:
+    bool[rows], messages that the receiver reads from the sender's memory; their range is the source
+    of the send. The ranges of multicasts are chosen later. Offsets are in chunks. Both rows of a
+    message have the range.
     """
     steps, unit = work.steps, work.unit
     send, receive = work.messages.send, work.messages.receive
@@ -76,9 +77,10 @@ def choose_landing(work: PlanWork, is_pulled: BoolArray) -> Landing:
 def choose_packet_landing(work: PlanWork) -> Landing:
     """Choose where messages arrive as packets: in scratch, after the scratch of the algorithm.
 
-    Packet chunk k occupies the plain chunks 2 k and 2 k + 1, so the first packet chunk after n
-    plain chunks is n / 2, rounded up. Allocated scratch is twice as large as declared. The ranges
-    of multicasts are chosen later.
+    A packet is data with flags, twice as large. Packet chunk k occupies the plain chunks 2 k and 2
+    k + 1, so the first packet chunk after n plain chunks is n / 2, rounded up. Allocated scratch is
+    twice as large as declared. The ranges of multicasts are chosen later. No message arrives at its
+    destination or is pulled.
     """
     steps = work.steps
     send, receive = work.messages.send, work.messages.receive

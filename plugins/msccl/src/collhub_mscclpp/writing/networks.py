@@ -64,9 +64,10 @@ class PlanNetwork:
 def find_network(num_ranks: int, topology: Topology | None, hosts: int) -> PlanNetwork:
     """Build the network of a plan from a topology, or from a number of hosts without one.
 
-    A known NVSwitch (from H100 on) of the topology gets the property to multicast and to add.
-    Without a topology, the ranks are divided into `hosts` hosts of consecutive ranks. Raises
-    `UsageError` if the topology does not have as many NPUs as there are ranks.
+    It has the memory domain of every rank (ranks that can address each other's memory). A known
+    NVSwitch (from H100 on) of the topology gets the property to multicast and to add. Without a
+    topology, the ranks are divided into `hosts` hosts of consecutive ranks, which are the domains.
+    Raises `UsageError` if the topology does not have as many NPUs as there are ranks.
     """
     if topology is None:
         return PlanNetwork(np.arange(num_ranks) * hosts // num_ranks)
@@ -80,8 +81,9 @@ def find_network(num_ranks: int, topology: Topology | None, hosts: int) -> PlanN
 def find_memory_domains(topology: Topology) -> Int64Array:
     """Number the memory domain of every NPU from 0: int64[npus].
 
-    NPUs of one host, of one NVLink group, or on a common fast medium share a domain; the module
-    explains the rules.
+    The NPUs of a domain can address each other's memory. NPUs of one host, of one NVLink group, or
+    on a common fast medium share a domain; the module explains the rules. Domains are numbered by
+    their lowest NPU.
     """
     domains = _Domains(topology.num_npus)
     hosts = _find_hosts(topology.groups, topology.num_npus)
@@ -101,7 +103,10 @@ class _Domains:
         self.number = list(range(npus))
 
     def join(self, npus: Iterable[int]) -> None:
-        """Merge the domains of these NPUs into the one with the lowest number."""
+        """Merge the domains of these NPUs into the one with the lowest number.
+
+        Without NPUs, or if all are in one domain, nothing changes.
+        """
         numbers = {self.number[npu] for npu in npus}
         if len(numbers) > 1:
             first = min(numbers)

@@ -101,8 +101,8 @@ def begin_launch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
     A receiver signals its sender that it has begun the launch, because it may still read data of
     the last one; a sender waits for this signal. Both happen at the first message of a channel in
-    the thread block. For messages that receivers pull, the channel is only recorded, and
-    `BlockWriter.finish` writes the handshake.
+    the thread block. For messages that receivers pull (read from the sender's memory), the channel
+    is only recorded, and `BlockWriter.finish` writes the handshake.
     """
     steps = draft.work.steps
     for row in group.rows:
@@ -123,7 +123,10 @@ def begin_launch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _wait_for_messages(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Write the waits for all messages of a group, then a block barrier."""
+    """Write the waits for all received messages of a group, then a block barrier.
+
+    Sends of the group are ignored. Without receives only a barrier is added, if needed.
+    """
     for row in group.receives:
         writer.wait("wait", draft.channel_type(row), draft.channel(row, writer.part))
     writer.add_barrier()

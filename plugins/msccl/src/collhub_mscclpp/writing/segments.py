@@ -56,12 +56,19 @@ class RankTables:
         return self.buffers.setdefault((rank, buffer, channel_type), len(self.buffers))
 
     def add_semaphore(self) -> int:
-        """Add a semaphore to the rank and return its number, counted from 0."""
+        """Add a semaphore to the rank and return its number, which counts from 0.
+
+        Only the number of semaphores is stored.
+        """
         self.semaphores += 1
         return self.semaphores - 1
 
     def connect(self, number: int, peer: int, channel_type: str) -> None:
-        """Add a channel to rank `peer` for connection `number`, as the next one of its type."""
+        """Add a channel to rank `peer`, as the next one of its type.
+
+        `number`: key of the channel, the connection and its copy. The position among the channels
+        of this type is its id.
+        """
         self.channels[number] = len(self.peers[channel_type])
         self.peers[channel_type].append(peer)
 
@@ -213,7 +220,7 @@ class Segment:
 
         Room for a signal at the begin and for the end of the block is reserved. `channels`,
         `buffers`: channels and remote buffers of the operation; those that the block already lists
-        need no room.
+        need no room. Without a channel type only the number of operations counts.
         """
         if self.count_operations() + 2 + _ENDING > MOST_OPERATIONS:
             return False
@@ -226,17 +233,23 @@ class Segment:
         )
 
     def channel(self, channel_type: str, channel: int) -> int:
-        """Return the position of a channel in the block's list; appends it at its first use."""
+        """Return the position of a channel in the block's list of channels of this type.
+
+        The channel is appended at its first use; operations refer to this position.
+        """
         known = self.channels[channel_type]
         return known.setdefault(channel, len(known))
 
     def buffer(self, channel_type: str, buffer: int) -> int:
-        """Return the position of a remote buffer in the block's list; appended at its first use."""
+        """Return the position of a remote buffer in the block's list for this channel type.
+
+        The buffer is appended at its first use; operations refer to this position.
+        """
         known = self.buffers[channel_type]
         return known.setdefault(buffer, len(known))
 
     def copy(self) -> Segment:
-        """Return an independent copy of the segment."""
+        """Return a copy of the segment; changes of one do not affect the other."""
         channels = {kind: dict(ids) for kind, ids in self.channels.items()}
         buffers = {kind: dict(ids) for kind, ids in self.buffers.items()}
         greeted = {kind: list(ids) for kind, ids in self.greeted.items()}
@@ -269,7 +282,10 @@ class Segment:
 
 
 def split_into_eights(ids: Sequence[T]) -> list[Sequence[T]]:
-    """Divide a sequence into parts of at most 8, the number of channels of one operation."""
+    """Divide a sequence into parts of at most 8, the number of channels of one operation.
+
+    Only the last part may be shorter; an empty sequence has no parts.
+    """
     width = MOST_CHANNELS_OF_OPERATION
     return [ids[start : start + width] for start in range(0, len(ids), width)]
 
@@ -280,6 +296,9 @@ def format_synchronisation(name: str, channel_type: str, ids: Sequence[int]) -> 
 
 
 def format_semaphore(name: str, ids: Sequence[int]) -> str:
-    """Return an acquire or a release of semaphores as JSON. `name`: name of the operation."""
+    """Return an acquire or a release of semaphores as the JSON of one operation.
+
+    `name`: name of the operation; `ids`: numbers of the rank's semaphores.
+    """
     listed = list(ids)
     return f'{{"name":"{name}","semaphore_ids":{listed}}}'

@@ -59,8 +59,9 @@ def place_switch_stores(
     it is free there in every mode, the receives only store, and no packets are used. Otherwise it
     stores in new scratch. The result of a sum is stored where the multicast of the sum stores,
     otherwise in new scratch. If scratch is used, all ranks get equally much. Sums whose messages
-    are not all pulled are removed from `work.switches`. Returns new arrival ranges of messages and
-    the chosen ranges; the given ones if no operation of a switch remains.
+    are not all pulled (read from the senders' memory) are removed from `work.switches`. Returns new
+    arrival ranges of messages and the chosen ranges; the given ones if no operation of a switch
+    remains.
     """
     stores = SwitchStores()
     switches, steps = work.switches, work.steps
@@ -226,6 +227,9 @@ class _AccessIndex:
         self._chunk, self._row = chunk[order], owner[order]
 
     def rows(self, start: int, count: int) -> set[int]:
-        """Return the rows that access any of `count` chunks from `start` on."""
+        """Return the rows of steps that access any of `count` chunks from `start` on.
+
+        Chunks are numbered over the memory of all ranks. The set is empty for 0 chunks.
+        """
         first, last = np.searchsorted(self._chunk, [start, start + count])
         return set(self._row[first:last].tolist())

@@ -74,11 +74,12 @@ def order_work(
 ) -> PlanWork:
     """Match the messages of an algorithm, and find an order of execution of all steps.
 
-    `network`: if None, no operations of switches are used. `has_switch_sums`: whether switches may
-    add. `is_sliced`: whether messages are sent in slices. If operations of switches would wait in a
-    cycle, they are removed until there is no cycle. Raises `InputError` if no plan can express the
-    algorithm: steps without contents, operators other than sum, compute steps, unmatched messages,
-    regions outside their buffers, or a cycle of waits.
+    The order respects dependencies, messages and the order within connections (channels of the
+    plan). `network`: if None, no operations of switches are used. `has_switch_sums`: whether
+    switches may add. `is_sliced`: whether messages are sent in slices. If operations of switches
+    would wait in a cycle, they are removed until there is no cycle. Raises `InputError` if no plan
+    can express the algorithm: steps without contents, operators other than sum, compute steps,
+    unmatched messages, regions outside their buffers, or a cycle of waits.
     """
     steps = algorithm.steps
     if not algorithm.has_contents:

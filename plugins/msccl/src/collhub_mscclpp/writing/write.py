@@ -186,8 +186,9 @@ def write_thread_blocks(draft: Draft) -> list[list[Segment]]:
 
     Returns for each rank a list of segments, which become the thread blocks of the plan. They are
     in the order of blocks; if several blocks share the work, in the order of the parts. Each group
-    of steps follows the acquires and precedes the releases of its semaphores. New semaphores and
-    remote buffers are added to the tables of the draft.
+    of steps that one operation executes follows the acquires and precedes the releases of its
+    semaphores. New semaphores and remote buffers are added to the tables of the draft, so it must
+    be called only once per draft.
     """
     write_steps = write_packets if draft.options.protocol == PACKETS else write_simple
     blocks: list[list[Segment]] = [[] for _ in draft.tables]
@@ -381,10 +382,12 @@ def _format_block(position: int, segment: Segment) -> str:
 
 
 def fit(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
-    """Return the resources of the plan of an algorithm on a network.
+    """Return the resources of the plan of an algorithm on a network, with the writer's default
+    options.
 
-    All numbers are maxima over ranks, or over thread blocks for `block_operations`. Raises as the
-    writer does. `collective_bytes`: largest message size in bytes.
+    All numbers are maxima over ranks, or over thread blocks for `block_operations`.
+    `collective_bytes`: largest message size in bytes. Raises `InputError` and `UsageError` as the
+    writer does.
     """
     draft = build_draft(algorithm, PlanWriteOptions(max_size=collective_bytes), topology)
     counts = [[one.count_operations() for one in row] for row in write_thread_blocks(draft)]
