@@ -278,10 +278,10 @@ def _start_process(
 
 @contextlib.contextmanager
 def _raise_file_limit(needed: int) -> Iterator[None]:
-    """Raise the soft limit of open files to `needed`; restore it after the block (context manager).
+    """Raise the soft limit of open files to `needed` within a block (context manager).
 
-    Child processes inherit it. A sufficient limit is not changed. Raises `InputError`
-    (`file-handles`) if the hard limit is below `needed`.
+    Child processes inherit it; afterwards the old limit applies again. A sufficient limit is not
+    changed. Raises `InputError` (`file-handles`) if the hard limit is below `needed`. Only on Unix.
     """
     # Imported here: Unix only, like the simulator.
     import resource

@@ -253,7 +253,10 @@ def halving_doubling(task: NativeTask) -> NativePlan:
 
 
 def _reverse_bits(numbers: Int64Array, levels: int) -> Int64Array:
-    """Return the numbers with their lowest `levels` bits in reverse order; other bits are 0."""
+    """Return the numbers with their lowest `levels` bits in reverse order.
+
+    Higher bits are dropped, so results are below 2^`levels`.
+    """
     result = np.zeros_like(numbers)
     for bit in range(levels):
         result |= (numbers >> bit & 1) << (levels - 1 - bit)

@@ -312,7 +312,10 @@ class _StepReader:
         return Transfers(chunk, sends.source, sends.destination, link, moment, end, reduces, window)
 
     def _build_error(self, message: str, cure: str = "") -> InputError:
-        """Build the `InputError` about this file, without a line; `cure` may be empty."""
+        """Build the error about this file, without a line; it is not raised here.
+
+        `cure`: advice, "" for none. The code is `sccl-algorithm`.
+        """
         location = Location(self._source.name)
         return InputError(message, location=location, cure=cure, code="sccl-algorithm")
 

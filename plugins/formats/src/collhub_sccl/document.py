@@ -142,7 +142,10 @@ class ScclValue:
         return ScclValue(self.value[name], f"{self._path}.{name}", self._file)
 
     def has(self, name: str) -> bool:
-        """Check whether the object has a member. Raises `InputError` for any other value."""
+        """Return whether the object has a member of this name; it may be null.
+
+        Raises `InputError` if the value is no object.
+        """
         if not isinstance(self.value, Mapping):
             raise self.build_error("expected an object")
         return name in self.value

@@ -146,7 +146,10 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
 
 @hookimpl
 def collhub_checks() -> Sequence[RuleSet]:
-    """Return the set of rules for the findings of the readers and writers."""
+    """Return the rules of this plugin: the findings of its readers and writers.
+
+    The plugin system calls this function.
+    """
     rules = "collhub_sccl.plugin:list_rules"
     return [RuleSet("sccl", "findings in algorithms of SCCL and profiles of TACCL", rules)]
 

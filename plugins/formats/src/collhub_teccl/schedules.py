@@ -451,7 +451,10 @@ class _ScheduleConversion:
             raise self._build_error(f"chunk {int(chunk[twice[0]])} arrives at GPU {gpu} twice")
 
     def _report_warning(self, code: str, message: str) -> None:
-        """Report a warning with this code about the file, without a line, to the source."""
+        """Report a warning about the file to its source, without a line.
+
+        `code`: rule of the finding. Nothing is raised.
+        """
         location = Location(self._source.name)
         self._source.report(Diagnostic(code, message, Severity.WARNING, location))
 

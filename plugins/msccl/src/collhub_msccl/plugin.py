@@ -241,7 +241,10 @@ _REMAINDER = "calls of other sizes are served by NCCL's own algorithms, or padde
 
 
 def list_targets() -> tuple[Runtime, ...]:
-    """Return all runtimes as targets of the writer: its default, then those of `RUNTIMES`."""
+    """Return all runtimes as targets of the writer, the default first.
+
+    The others follow in the order of `RUNTIMES`.
+    """
     names = sorted(RUNTIMES, key=lambda name: name != _DEFAULT_TARGET)
     return tuple(_build_target(name) for name in names)
 

@@ -133,7 +133,11 @@ class _Task:
         return "-".join(part for part in parts if part) + ".xml"
 
     def limit_to(self, largest: int | None) -> _Task:
-        """Return the task for the sizes up to `largest` bytes (None: no limit) of this window."""
+        """Return the task with only those sizes of its window that are at most `largest` bytes.
+
+        `largest` also becomes the maximum of the window; None means no limit. The window may be
+        left without measured sizes.
+        """
         sizes = tuple(size for size in self.window.sizes if largest is None or size <= largest)
         return replace(self, window=replace(self.window, max_bytes=largest, sizes=sizes))
 

@@ -92,7 +92,10 @@ class ThreadBlockProgram:
         return self.block_rank[self.block]
 
     def is_type(self, *types: StepType) -> BoolArray:
-        """Return a mask (bool per step): whether the type of the step is one of `types`."""
+        """Return which steps have one of the given types: bool[steps].
+
+        All are False without types.
+        """
         # A table needs one look-up per step for any number of types; `np.isin` would sort.
         is_requested = np.zeros(len(StepType), np.bool_)
         is_requested[list(types)] = True

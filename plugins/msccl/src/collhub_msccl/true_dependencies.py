@@ -258,7 +258,10 @@ def insert_true_dependencies(
 
 
 def list_claimed_modes(collective: Collective) -> list[bool]:
-    """List the modes that the collective supports: True (in place), then False (out of place)."""
+    """List the modes that the collective supports, as values of `in_place`.
+
+    True (in place) comes first, then False (out of place).
+    """
     modes = []
     if collective.in_place:
         modes.append(True)

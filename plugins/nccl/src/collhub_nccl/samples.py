@@ -121,7 +121,10 @@ NIC Legend:
 
 
 def xml_samples() -> Sequence[Source]:
-    """Return two topology files in memory: machines of four NVIDIA GPUs and of two AMD GPUs."""
+    """Return two small topology files for the conformance kit.
+
+    `four-gpus.xml` is a machine of four NVIDIA GPUs, `two-amd-gpus.xml` one of two AMD GPUs.
+    """
     cpus = _nvidia_cpu(0) + _nvidia_cpu(1)
     texts = {
         "four-gpus.xml": f'<system version="1">\n{cpus}</system>\n',

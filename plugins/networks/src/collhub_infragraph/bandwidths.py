@@ -167,7 +167,11 @@ class Contraction:
         self._hop_count[_sort_pair(hop.first_vertex, hop.second_vertex)] += 1
 
     def _remove_hop(self, number: int) -> None:
-        """Remove a hop by its number: from the hops, both of its vertices and the pair count."""
+        """Remove a hop (path of edges between two vertices) by its number.
+
+        It is removed from the hops, from both of its vertices, and from the number of hops of the
+        pair. Raises `KeyError` for an unknown number.
+        """
         hop = self._hops.pop(number)
         self._hops_at[hop.first_vertex].remove(number)
         self._hops_at[hop.second_vertex].remove(number)

@@ -95,7 +95,7 @@ class Value:
             yield name, self._build_child(f".{name[:_MAX_SHOWN_CHARACTERS]}", raw)
 
     def items(self) -> Iterator[Value]:
-        """Yield the values of a list in their order.
+        """Yield the values of a list in their order, each with its path.
 
         Raises `InputError` if this value is no list.
         """

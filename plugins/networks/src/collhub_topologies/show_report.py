@@ -351,7 +351,10 @@ def _format_direction(links: Span, rates: Span) -> str:
 
 
 def _format_range(minimum: str, maximum: str) -> str:
-    """Format a range: `2 to 4`, or one value if both are equal."""
+    """Format a range of values from their texts, for example `2 to 4`.
+
+    If both texts are equal, only one is shown.
+    """
     if minimum == maximum:
         return minimum
     return f"{minimum} to {maximum}"

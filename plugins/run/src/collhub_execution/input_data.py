@@ -83,7 +83,11 @@ def element_type(name: str) -> np.dtype[Any]:
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Return whether values of this type are rounded: False for integers, True for all others."""
+    """Return whether sums of values of this type are rounded.
+
+    False for integers, True for all others, also for bfloat16, which numpy does not count as
+    floating.
+    """
     is_whole = np.issubdtype(dtype, np.integer)
     return not is_whole
 
@@ -100,9 +104,9 @@ def significand_bits(dtype: np.dtype[Any]) -> int:
 
 
 def rounding_unit(dtype: np.dtype[Any]) -> float:
-    """Return the largest relative error of one rounding: 2^-b with b of `significand_bits`.
+    """Return the largest relative error of one rounding to this type.
 
-    0 for integers.
+    It is 2^-b with b of `significand_bits`, and 0 for integers.
     """
     if not is_floating(dtype):
         return 0.0

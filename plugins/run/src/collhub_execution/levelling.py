@@ -171,7 +171,10 @@ class LevelledRequest:
 
     @property
     def runs(self) -> int:
-        """Return the number of runs: warm-ups, repeats, and one more for requested step times."""
+        """Return how often each rank executes the program.
+
+        It is the sum of warm-ups and repeats, and one more if step times are requested.
+        """
         step_timing = int(self.wants_step_times)
         return self.warmups + self.repeats + step_timing
 
@@ -233,7 +236,10 @@ def check_memory(program: LevelledProgram, elements: int, dtype: np.dtype[Any]) 
 
 
 def find_memory_bytes() -> int | None:
-    """Return the physical memory of this host in bytes, None if the system does not report it."""
+    """Return the physical memory of this host in bytes.
+
+    None if the system does not report it.
+    """
     if not hasattr(os, "sysconf"):
         return None
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -296,8 +302,9 @@ def _build_program(
 ) -> LevelledProgram:
     """Convert sorted records to a `LevelledProgram` with the memory layout of all ranks.
 
-    `records`: sorted by rank, with the size of SCRATCH per rank. `block_units`: units per block.
-    `collective`: in blocks.
+    A record is a step in executable form. `records`: sorted by rank, with the size of SCRATCH per
+    rank. Offsets and counts are in blocks of `block_units` units; `collective` has blocks as units.
+    `in_place` decides whether input and output share memory.
     """
     columns = records.columns
     return LevelledProgram(

@@ -178,7 +178,10 @@ def get_output(memory: Array, request: LevelledRequest, rank: int) -> Array:
 
 
 def all_outputs(memory: Array, request: LevelledRequest) -> tuple[AnyArray, ...]:
-    """Return the OUTPUT of every rank, in order of ranks, as views of the flat memory."""
+    """Return the OUTPUT of every rank, in order of ranks.
+
+    They are views of the flat memory of all ranks, which later runs change.
+    """
     outputs = []
     for rank in range(request.program.num_ranks):
         outputs.append(get_output(memory, request, rank))

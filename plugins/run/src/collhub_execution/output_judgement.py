@@ -303,7 +303,10 @@ class _Arithmetic:
 
     @property
     def plain_op(self) -> ReduceOp:
-        """Return the operator that combines inputs: the sum for an average, else the operator."""
+        """Return the operator by which two inputs are combined.
+
+        It is the sum for an average, which is divided at the end, else the operator itself.
+        """
         is_average = self.op is ReduceOp.AVG
         return ReduceOp.SUM if is_average else self.op
 

@@ -148,13 +148,19 @@ class LevelledProgram(ColumnTable):
 
     @property
     def num_messages(self) -> int:
-        """Return the number of messages: the records of kind SEND of all ranks."""
+        """Return the number of messages between ranks.
+
+        It is the number of records of kind SEND of all ranks.
+        """
         sends = self.kind == RecordKind.SEND
         return int(np.count_nonzero(sends))
 
     @property
     def num_levels(self) -> int:
-        """Return one more than the highest level of a record; 0 without records."""
+        """Return the number of levels, groups of records that a rank executes at once.
+
+        It is one more than the highest level of a record; 0 without records.
+        """
         last = self.level.max(initial=-1)
         return int(last) + 1
 
@@ -175,7 +181,10 @@ class LevelledProgram(ColumnTable):
 
     @property
     def is_local(self) -> BoolArray:
-        """Return which records need no other rank: bool[records], True for COPY and REDUCE."""
+        """Return which records need no other rank: bool[records].
+
+        True for COPY and REDUCE, False for SEND and RECV.
+        """
         local: BoolArray = self.kind >= RecordKind.COPY
         return local
 
@@ -201,7 +210,11 @@ class LevelledProgram(ColumnTable):
         return np.where(is_used, address, -1)
 
     def rank_memory(self, rank: int) -> slice:
-        """Return the range of blocks in the flat memory that contains all buffers of a rank."""
+        """Return the range of blocks in the flat memory of all ranks that contains a rank's
+        buffers.
+
+        It is a slice; input and output may overlap in it.
+        """
         # In place, buffers alias, and their order depends on the collective.
         base, size = self.layout.base[rank], self.layout.size[rank]
         return slice(int(base.min()), int((base + size).max()))
@@ -211,7 +224,10 @@ class LevelledProgram(ColumnTable):
         return self._find_ends(RecordKind.SEND), self._find_ends(RecordKind.RECV)
 
     def _find_ends(self, kind: RecordKind) -> Int64Array:
-        """Return the indices of all records of `kind` (SEND or RECV), sorted by message number."""
+        """Return the indices of all records of one kind (SEND or RECV), sorted by message number.
+
+        If every message has both ends, entry i of both kinds belongs to the same message.
+        """
         records = np.flatnonzero(self.kind == kind)
         order = np.argsort(self.message[records], kind="stable")
         return records[order]

@@ -305,7 +305,11 @@ class NumpyMemory:
         return self._memory[start : start + length]
 
     def fill(self, task: RankTask) -> None:
-        """Write the task's INPUT to its place, and the background value to all other elements."""
+        """Write the task's INPUT to its place, and the background value to all other elements.
+
+        So elements that a run does not write can be recognized. In place, INPUT may be a part of
+        OUTPUT.
+        """
         # The background first, because in place INPUT may be a part of OUTPUT.
         self._memory[:] = task.background
         self.part(task.plan.input_start, len(task.input))[:] = task.input

@@ -96,10 +96,11 @@ class RankPlan:
             yield self._build_level(range(low, high))
 
     def _build_level(self, rows: range) -> RankLevel:
-        """Build a level from the records `rows` of the rank: sends, receives and local records.
+        """Build a level from the records `rows` of the rank: sends, receives and local moves.
 
-        Each of the three tuples keeps the order of the records. REDUCE records that are fused with
-        a receive (`is_done`) are left out.
+        A level is a group of records that the rank executes at once: it starts all messages, waits
+        for them, then executes the local moves. Each of the three tuples keeps the order of the
+        records. REDUCE records that are fused with a receive (`is_done`) are left out.
         """
         sends, receives, moves = [], [], []
         for row in rows:
@@ -221,7 +222,10 @@ class RankTask:
 
     @property
     def runs(self) -> int:
-        """Return the number of runs: warm-ups, repeats, and one more for requested step times."""
+        """Return how often the rank executes its plan.
+
+        It is the sum of warm-ups and repeats, and one more if step times are requested.
+        """
         step_timing = int(self.wants_step_times)
         return self.warmups + self.repeats + step_timing
 

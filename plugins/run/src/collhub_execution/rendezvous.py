@@ -163,7 +163,10 @@ class _SimulatedRanks:
                 yield from self._start_level(rank, self._level[record])
 
     def _is_local(self, record: int) -> bool:
-        """Return whether a record needs no other rank, as COPY and REDUCE."""
+        """Return whether a record needs no other rank.
+
+        True for COPY and REDUCE, False for SEND and RECV.
+        """
         is_local: bool = self._kind[record] >= RecordKind.COPY
         return is_local
 
@@ -291,6 +294,9 @@ def _describe_awaited(program: LevelledProgram, record: int) -> str:
 
 
 def _format_destination(program: LevelledProgram, record: int) -> str:
-    """Return the region that a record writes, such as `OUTPUT[0:4]`, in blocks."""
+    """Return the name of the region that a record writes, such as `OUTPUT[0:4]`.
+
+    The numbers are blocks; the end is excluded.
+    """
     buffer, offset = int(program.dst_buffer[record]), int(program.dst_offset[record])
     return region(buffer, offset, int(program.count[record]))

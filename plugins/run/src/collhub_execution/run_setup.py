@@ -119,7 +119,10 @@ class RunSetup:
 
     @property
     def claims_mode(self) -> bool:
-        """Return whether the algorithm supports the mode of this run (in place or out of place)."""
+        """Return whether the algorithm supports the mode of this run.
+
+        The mode is in place or out of place.
+        """
         collective = self.algorithm.collective
         return collective.in_place if self.in_place else collective.out_of_place
 

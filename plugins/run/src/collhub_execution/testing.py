@@ -56,7 +56,10 @@ def select_records(program: LevelledProgram, is_kept: BoolArray) -> LevelledProg
 
 
 def remove_send(program: LevelledProgram, message: int = 0) -> LevelledProgram:
-    """Return the program without the SEND of message `message`, so that its receiver deadlocks."""
+    """Return a copy of the program without the SEND of one message, so that its receiver deadlocks.
+
+    `message`: number of the message.
+    """
     is_sending = (program.kind == RecordKind.SEND) & (program.message == message)
     return select_records(program, ~is_sending)
 
@@ -123,13 +126,19 @@ def levelled_for(
 def judged(
     request: ExecutionRequest, result: ExecutionResult, *, is_exact: bool = True
 ) -> OutputJudgement:
-    """Compare a result's outputs with the collective's definition; bitwise if `is_exact`."""
+    """Compare a result's outputs with those that the collective defines for the request's inputs.
+
+    With `is_exact` values must be bitwise equal, else within the error of rounding.
+    """
     collective = request.algorithm.collective
     return judge(collective, request.inputs, result.outputs, request.reduce_op, is_exact)
 
 
 def list_claimed_modes(algorithm: Algorithm) -> list[bool]:
-    """Return the values of `in_place` (False, then True) that the algorithm supports."""
+    """Return the modes that the algorithm supports, as values of `in_place`.
+
+    False (out of place) comes first, then True.
+    """
     collective = algorithm.collective
     claims = {False: collective.out_of_place, True: collective.in_place}
     return [in_place for in_place, is_claimed in claims.items() if is_claimed]

@@ -224,7 +224,10 @@ def create_run_report(source: str, done: LocalRun) -> RunReport:
 
 
 def _get_count(statistics: Mapping[str, JsonValue], name: str) -> int:
-    """Return an integer statistic of the executor; 0 if it reports none."""
+    """Return an integer statistic of the executor by name.
+
+    0 if the executor does not report it, or reports another type.
+    """
     value = statistics.get(name)
     return value if isinstance(value, int) else 0
 

@@ -164,7 +164,11 @@ def _free_all(requests: Sequence[MPI.Prequest]) -> None:
 
 
 def _arguments(post: Post[Array]) -> tuple[tuple[Array, MPI.Datatype], int, int]:
-    """Return (memory as bytes, peer, tag modulo `_TAGS`) for `Recv_init` and `Send_init`."""
+    """Return the arguments for `Recv_init` and `Send_init`: (memory as bytes, peer, tag).
+
+    Elements are passed as bytes, because MPI does not know all dtypes. Tags are taken modulo
+    `_TAGS`.
+    """
     # The MPI standard has neither float16 nor bfloat16.
     memory = post.memory.view(np.uint8), MPI.BYTE
     return memory, post.end.peer, post.end.tag % _TAGS

@@ -51,7 +51,10 @@ def run_in_processes(request: LevelledRequest, options: TorchOptions) -> Executi
     """
 
     def command(folder: Path) -> list[str]:
-        """Return the command of one program for all ranks: torch is imported once, and forked."""
+        """Return the command line of the program that serves all ranks of the job in `folder`.
+
+        It imports torch once, and forks a process per rank.
+        """
         # -P: do not import files of the working folder, such as a torch.py.
         program = [sys.executable, "-P", "-m", "collhub_torch.rank", str(folder)]
         batch = ["--batch"] if options.batch else []

@@ -106,7 +106,10 @@ class _Fields:
         raise InputError(message, location=Location(str(self.path)), cure=_CURE)
 
     def text(self, name: str) -> str:
-        """Return a string field. Raises `InputError` for any other value or a missing field."""
+        """Return a required field that must be a string.
+
+        Raises `InputError` for any other value and if the field is missing.
+        """
         value = self.values.get(name)
         if not isinstance(value, str):
             self.refuse(name, "a string")
@@ -149,7 +152,10 @@ class _Fields:
         return None if self.values.get(name) is None else self.number(name)
 
     def flag(self, name: str) -> bool:
-        """Return a boolean field. Raises `InputError` for any other value or a missing field."""
+        """Return a required field that must be true or false.
+
+        Raises `InputError` for any other value and if the field is missing.
+        """
         value = self.values.get(name)
         if not isinstance(value, bool):
             self.refuse(name, "true or false")

@@ -160,7 +160,11 @@ class TorchTransport:
     """Messages of torch.distributed, started one by one or as one batch per level."""
 
     def __init__(self, is_batched: bool) -> None:
-        """Choose how a level's messages start: as one batch if `is_batched`, else one by one."""
+        """Choose how the messages of a level (group of steps) are started.
+
+        With `is_batched` they are one batch of torch, as NCCL needs; otherwise they are started one
+        by one.
+        """
         self._start = _start_batch if is_batched else _start_each
         self._posted: Sequence[Waiting] = ()
 

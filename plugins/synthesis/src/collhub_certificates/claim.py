@@ -78,7 +78,10 @@ class Claim:
 
     @property
     def root(self) -> int | None:
-        """Return the NPU of the root; None for a collective without a root."""
+        """Return the NPU of the root, as the document states it.
+
+        None for a collective without a root. The document must have been checked.
+        """
         if self.kind in ROOTED:
             return self.document["root"]
         return None

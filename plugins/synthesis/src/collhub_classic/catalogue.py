@@ -81,12 +81,19 @@ def build_gathering_planners(
     reversed_gather = mirrored_gather or gather
 
     def plan_reduce_scatter(task: ClassicTask) -> PlannedAlgorithm:
-        """Plan the reduce-scatter as the reversed all-gather with sums; the cost is the same."""
+        """Plan the reduce-scatter as the reversed all-gather.
+
+        Every message goes from the receiver to the sender, rounds are in reverse order, and
+        receivers add the data. Cost and details are those of the reversed all-gather.
+        """
         planned = reversed_gather(task)
         return replace(planned, plan=planned.plan.backwards(reduces=True))
 
     def plan_all_reduce(task: ClassicTask) -> PlannedAlgorithm:
-        """Plan the reduce-scatter, then the all-gather; the costs add up."""
+        """Plan the reduce-scatter, then the all-gather, one after the other.
+
+        The costs add up; the details are those of the all-gather.
+        """
         scatter, gathered = plan_reduce_scatter(task), gather(task)
         plan = scatter.plan.then(gathered.plan)
         return replace(gathered, plan=plan, cost=scatter.cost + gathered.cost)
@@ -137,7 +144,11 @@ def _build_scatter_planners(
     """
 
     def plan_gather(task: ClassicTask) -> PlannedAlgorithm:
-        """Plan the gather as the reversed scatter, with the cost of `gather_cost_of`."""
+        """Plan the gather as the reversed scatter, without sums.
+
+        Every message goes from the receiver to the sender, and rounds are in reverse order. The
+        cost is that of `gather_cost_of`; there are no details.
+        """
         plan = plan_of(task.num_ranks).backwards(reduces=False)
         return PlannedAlgorithm(plan, gather_cost_of(task.num_ranks), {})
 
@@ -211,7 +222,10 @@ def _plan_knomial(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _plan_binomial(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan a broadcast from rank 0 on a binomial tree, with its cost and without details."""
+    """Plan a broadcast from rank 0 on a binomial tree: in each round the ranks with data double.
+
+    The entire buffer is one message. The plan has its cost, and no details.
+    """
     plan = exchanges.plan_knomial_broadcast(task.num_ranks, 2)
     return PlannedAlgorithm(plan, exchanges.compute_knomial_cost(task.num_ranks, 2), {})
 

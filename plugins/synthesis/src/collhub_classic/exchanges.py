@@ -113,7 +113,11 @@ def compute_neighbour_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def plan_direct_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan an all-gather in one round: every rank sends its block to all other ranks."""
+    """Plan an all-gather in one round: every rank sends its block to all other ranks.
+
+    Block r is that of rank r. Messages are in the order of `_list_pairs`; with one rank there are
+    none.
+    """
     source, destination = _list_pairs(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks)
     builder.next_round()

@@ -256,7 +256,11 @@ def plan_bruck_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def compute_bruck_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute the cost alpha ceil(log2 n) + m beta (n - 1) / n of Bruck's all-gather."""
+    """Compute the cost of Bruck's all-gather of n ranks: alpha ceil(log2 n) + m beta (n - 1) / n.
+
+    alpha is the time of a message, m beta that of the bytes of the full buffer. The result has both
+    factors, exactly.
+    """
     rounds = (num_ranks - 1).bit_length()
     return AlphaBetaCost(rounds, Fraction(num_ranks - 1, num_ranks))
 
@@ -297,8 +301,9 @@ def compute_bruck_all_to_all_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def _find_offsets_with(bit: int, num_ranks: int) -> Int64Array:
-    """Return the offsets below the number of ranks that contain a bit (a power of two),
-    ascending.
+    """Return the offsets from 0 to the number of ranks - 1 in which a bit is set, ascending.
+
+    `bit`: a power of two.
     """
     offsets = np.arange(num_ranks)
     return offsets[(offsets & bit) > 0]

@@ -221,7 +221,9 @@ class PlanBuilder:
     def build(self) -> MessagePlan:
         """Build the plan of all messages so far, in the order in which they were added.
 
-        All are on channel 0. Without messages the plan is empty. The builder is not changed.
+        Each message has its round, ends, blocks, and whether the receiver adds it. All are on
+        channel 0. Without messages the plan is empty. The builder is not changed, so more messages
+        may be added afterwards.
         """
         columns = {
             name: np.concatenate([np.zeros(0, np.int64), *parts])

@@ -202,11 +202,14 @@ def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Itera
 
 
 def _build_exchange(request: SynthesisRequest, options: NestedOptions) -> _Candidate:
-    """Build the all-to-all of `build_torus_exchange`, as (collective, steps, SCRATCH, statistics).
+    """Build the all-to-all on a torus, as (collective, steps, SCRATCH units, statistics).
 
-    It is out of place only. Raises the errors of `_find_exchange_rings`, `InputError` (`too-large`)
-    for too many ranks, `UsageError` (`size-too-small`) for units below one byte, and the error of
-    the request's unit limits if they do not allow the number of units.
+    Data move dimension by dimension (`build_torus_exchange`), out of place only. Statistics are the
+    sizes of the dimensions, and the rounds of messages (half of each size, rounded down, added up).
+    Raises `InputError` (`not-a-torus`) for other networks and (`too-large`) for too many ranks,
+    `UsageError` for other sizes or chunks (`option-range`) and for units below one byte
+    (`size-too-small`), and the error of the request's unit limits if they do not allow the number
+    of units.
     """
     sizes = _find_exchange_rings(request, options)
     exchange = build_torus_exchange(sizes)
@@ -230,8 +233,9 @@ def _build_exchange(request: SynthesisRequest, options: NestedOptions) -> _Candi
 def _find_exchange_rings(request: SynthesisRequest, options: NestedOptions) -> list[int]:
     """Return the sizes of the dimensions of a torus for an all-to-all.
 
-    Raises `InputError` (`not-a-torus`) for other networks, and `UsageError` (`option-range`) for an
-    option `sizes` with other sizes, and for an option `chunks` above 1.
+    The first dimension varies fastest with the rank; those of one rank are left out. Raises
+    `InputError` (`not-a-torus`) for other networks, and `UsageError` (`option-range`) for an option
+    `sizes` with other sizes, and for an option `chunks` above 1.
     """
     rings = find_rings(request.topology)
     if not rings:

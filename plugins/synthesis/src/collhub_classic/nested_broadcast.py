@@ -39,7 +39,11 @@ class BroadcastTrees:
 
     @cached_property
     def depth(self) -> int:
-        """The largest number of messages from the root to a rank, over all trees."""
+        """Return the largest number of messages from the root to a rank, over all trees.
+
+        It is 0 without trees or with one rank. Every tree must lead to the root, whose parent is
+        negative.
+        """
         depth = 0
         for parent in self.parents:
             above = parent

@@ -89,8 +89,10 @@ def _add_copy(columns: StepColumns, units: int) -> int:
 
 
 def _interleave(generators: Sequence[Iterator[None]]) -> None:
-    """Advance the generators in round robin order until all are exhausted; what they yield must be
-    None.
+    """Advance the generators in turn (round robin), until all are exhausted.
+
+    An exhausted one is left out of later rounds. They must yield None; their values have no
+    meaning.
     """
     active = list(generators)
     while active:
@@ -146,7 +148,10 @@ class _Stream:
         self.last_row = 0
 
     def start_gather(self, copy: int) -> None:
-        """Record that the row `copy` writes each rank's own unit to OUTPUT."""
+        """Record that the row `copy` writes each rank's own unit to OUTPUT.
+
+        It becomes the step for which later sends of this unit wait, and the last row of the stream.
+        """
         self._writers[self._own_key] = [copy]
         self.last_row = copy
 

@@ -30,7 +30,12 @@ class BlockPlaces:
 
     @property
     def pieces(self) -> int:
-        """Return the number of blocks per share of a rank; in an all-to-all, per pair of ranks."""
+        """Return into how many blocks the data of a share are divided.
+
+        A share is the part of a rank if the collective has such parts, else the full buffer; in an
+        all-to-all the data of a pair of ranks. The number of blocks must be a multiple of the
+        shares.
+        """
         kind, ranks = self.collective.kind, self.collective.num_ranks
         shares = kind.traits.parts(ranks)
         if kind is CollectiveKind.ALL_TO_ALL:

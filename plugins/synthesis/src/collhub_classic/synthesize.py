@@ -168,7 +168,10 @@ def _plan_cached(name: str, task: ClassicTask) -> PlannedAlgorithm:
 
 
 def build_synthesizer(name: str) -> Callable[[SynthesisRequest, ClassicOptions], SynthesisResult]:
-    """Return a function (request, options) that synthesizes the algorithm `name`."""
+    """Return a function (request, options) that synthesizes the algorithm `name`.
+
+    It calls `synthesize` and raises its errors. The name is not checked here.
+    """
 
     def synthesize_algorithm(request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
         """Call `synthesize` for the algorithm `name`."""
@@ -188,7 +191,13 @@ def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], i
     """
 
     def estimate(request: SynthesisRequest, options: ClassicOptions) -> int | None:
-        """Estimate the time of the algorithm `name` in ns, as described by `build_estimator`."""
+        """Estimate the time of the algorithm `name` in ns, without building its steps.
+
+        None for collectives with unequal parts, and if the number of ranks or messages is too
+        large; only `pairwise` is then estimated for more than `_MAX_ESTIMATED_RANKS` ranks, by a
+        formula. Otherwise the messages of the plan are timed, with the first possible order of the
+        ranks. Raises the errors of the plan for unsupported requests.
+        """
         if request.collective.kind.traits.is_uneven:
             return None
         if request.collective.num_ranks > _MAX_ESTIMATED_RANKS:
@@ -292,7 +301,10 @@ def _find_orders(classic: ClassicAlgorithm, task: ClassicTask) -> list[Int64Arra
 # Several algorithms need it, each for its estimate and its synthesis.
 @lru_cache(maxsize=4)
 def _find_ring_order_cached(topology: Topology, npus: tuple[int, ...]) -> Int64Array:
-    """Return `find_ring_order` of a network; the result is cached and read-only."""
+    """Return the order of the NPUs in a ring with short links, as `find_ring_order` computes it.
+
+    The result is cached by network and NPUs, and read-only.
+    """
     order = find_ring_order(topology, npus).copy()
     order.flags.writeable = False
     return order

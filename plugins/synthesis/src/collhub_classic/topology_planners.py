@@ -161,7 +161,10 @@ def _choose_sizes(task: ClassicTask, default_sizes: Sequence[int]) -> list[int]:
 
 
 def _parse_sizes(text: str) -> list[int]:
-    """Parse `8x4` to [8, 4]. Raises `UsageError` unless all are numbers in 1..2^20 - 1."""
+    """Parse a list of sizes such as `8x4` to [8, 4], in the order of the text.
+
+    Raises `UsageError` (`option-value`) unless all are numbers in 1..2^20 - 1.
+    """
     # Text that is no number counts as 0.
     sizes = [parse_whole(part, (1 << 20) - 1) or 0 for part in text.split("x")]
     if not all(sizes):

@@ -49,15 +49,16 @@ def build_torus_exchange(sizes: Sequence[int]) -> TorusExchange:
     """Build an all-to-all on a torus, out of place.
 
     `sizes`: ranks of each dimension, at least 2, the first varies fastest with the rank. With D
-    dimensions, the data are divided into D classes: class c moves along dimensions c, c + 1, ...
-    (cyclically). Data that are as far in both directions of a ring are divided between them; a
-    dimension of two ranks has one direction.
+    dimensions, the data are divided into D classes, which use different dimensions at the same
+    time: class c moves along dimensions c, c + 1, ... (cyclically), one per phase. Data that are as
+    far in both directions of a ring are divided between them; a dimension of two ranks has one
+    direction.
 
     If D divides the sizes k_a, or the network is large, the class of a rank's data for displacement
-    d is sum(floor(D d_a / k_a)) mod D, and a pair of ranks has one unit. Otherwise a pair has a
-    unit in every class. A pair has twice as many units if a ring's most distant data of a class
-    could not be halved otherwise. Raises `InputError` (`too-large`) if buffers and messages have
-    more than `_MAX_CELLS` units.
+    d (distance to the receiver along each dimension) is sum(floor(D d_a / k_a)) mod D, and a pair
+    of ranks has one unit. Otherwise a pair has a unit in every class. A pair has twice as many
+    units if a ring's most distant data of a class could not be halved otherwise. Raises
+    `InputError` (`too-large`) if buffers and messages have more than `_MAX_CELLS` units.
     """
     ranks, count = prod(sizes), len(sizes)
     units, is_by_part = _choose_units(sizes)
@@ -98,11 +99,12 @@ def build_torus_exchange(sizes: Sequence[int]) -> TorusExchange:
 
 
 def estimate_torus_exchange_s(topology: Topology, sizes: Sequence[int], size: int) -> float:
-    """Return the expected time in s of an all-to-all of `size` bytes by dimensions.
+    """Return the expected time in s of an all-to-all of `size` bytes per rank by dimensions.
 
     It is the time of the busiest dimension's links, plus the latencies of all hops. A ring of k
     ranks carries size * k / 8 bytes per link and direction, size (k^2 - 1) / (8 k) for odd k, and
-    size / 2 for two ranks. `sizes`: dimensions of more than one rank.
+    size / 2 for two ranks. `sizes`: dimensions of more than one rank, as in `topology`; there must
+    be one. Copies take no time.
     """
     dimensions = [dimension for dimension in topology.dimensions if dimension.size > 1]
     busy_s = max(
@@ -117,10 +119,11 @@ def estimate_torus_exchange_s(topology: Topology, sizes: Sequence[int], size: in
 
 
 def _choose_units(sizes: Sequence[int]) -> tuple[int, bool]:
-    """Return the units of every pair of ranks, and whether they belong to different classes.
+    """Return the units of every pair of ranks, and whether each belongs to another class.
 
-    Otherwise the displacement decides on the class. The rules are those of `build_torus_exchange`;
-    a network is large if its units in buffers and messages exceed `_MAX_CELLS_BY_PART`.
+    If they do not, the displacement decides on the class. The rules are those of
+    `build_torus_exchange`; a network is large if its units in buffers and messages exceed
+    `_MAX_CELLS_BY_PART`.
     """
     ranks, count = prod(sizes), len(sizes)
     is_divisible = all(size % count == 0 for size in sizes)
@@ -160,7 +163,11 @@ class _Rows:
         self._count = 0
 
     def add(self, rank: Int64Array, kind: StepKind, **values: Int64Array | int) -> Int64Array:
-        """Add a step per entry of `rank`; `values`: columns. Returns the numbers of the rows."""
+        """Add a step per entry of `rank`, all of one kind; return the numbers of their rows, int64.
+
+        `values`: columns, each one number or an array like `rank`. Missing ones are 0, a peer -1,
+        and buffers unknown. Rows are numbered from 0 in the order of addition.
+        """
         shape = rank.shape
         names = ("peer", "channel", "count", "src_buffer", "src_offset", "dst_buffer", "dst_offset")
         defaults = {"peer": -1, "src_buffer": Buffer.UNKNOWN, "dst_buffer": Buffer.UNKNOWN}
@@ -182,7 +189,11 @@ class _Rows:
         self._control.append(np.stack([parents, rows]))
 
     def build(self) -> StepTable:
-        """Build the table; rows of a rank keep the order in which they were added."""
+        """Build the step table of all added rows with their dependencies.
+
+        Rows of a rank keep the order in which they were added. Repeated data dependencies count
+        once. At least one step must have been added.
+        """
         names = self._columns[0]
         columns = {name: np.concatenate([part[name] for part in self._columns]) for name in names}
         empty = np.zeros((2, 0), np.int64)
@@ -230,7 +241,8 @@ class _Class:
         self._send_writers: dict[int, tuple[Int64Array, Int64Array]] = {}
 
     def _sort(self, phase: int) -> Int64Array:
-        """Return the displacements in the order of the messages of a phase, int64[m].
+        """Return the units of the class in the order of the messages of a phase, as indices:
+        int64[m].
 
         They are sorted by the displacement along the dimension of the phase. Of equal ones, those
         of consecutive ranks are consecutive, because fewer copies are needed then: the displacement
@@ -269,7 +281,11 @@ class _Class:
         return self._base + (_BUFFERS * phase + buffer) * len(self._displacement)
 
     def _find_senders(self, phase: int) -> tuple[Int64Array, Int64Array]:
-        """Return by position the direction (0: not moved) and the hops of the units of a phase."""
+        """Return for the units of a phase, in its order, how they move along its dimension.
+
+        The first array has the direction: 1, -1, or 0 for units that stay. The second has the
+        number of hops in this direction. Both are int64.
+        """
         size = self._sizes[self._order[phase]]
         distance = self._displacement[self._sorted[phase], self._order[phase]]
         direction = np.zeros(len(distance), np.int64)
@@ -279,9 +295,13 @@ class _Class:
         return direction, np.where(direction < 0, size - distance, distance)
 
     def add_copies(self, rows: _Rows, phase: int) -> None:
-        """Add the copies into the order of the messages of a phase, or to OUTPUT after the last.
+        """Add the copies into the order of the messages of a phase, or to OUTPUT after the last
+        phase.
 
-        The source is INPUT before the first phase, and then where the last phase left the units.
+        The source is INPUT before the first phase, and then where the last phase left the units. A
+        copy takes a range that is consecutive before and after, of one receive and for one message.
+        It waits for this receive, or for the copy before if its units did not move. The copies are
+        recorded for the sends of the phase.
         """
         count, ranks = len(self._order), rows.num_ranks
         total = len(self._displacement)
@@ -343,9 +363,11 @@ class _Class:
         copies: Int64Array,
         origin: tuple[Int64Array, Int64Array],
     ) -> None:
-        """Let copies wait for the receives of their units in the phase before.
+        """Let copies wait for the receives by which their units arrived in the phase before.
 
-        `rank`, `copies`: rank and row of each copy; `origin`: direction and hops of its units.
+        `rank`, `copies`: rank and row of each copy; `origin`: direction and hops of its units,
+        which determine the receive. Copies of units that did not move wait for nothing here. The
+        recorded receives are removed.
         """
         direction, hops = origin
         for (sign, number), arrivals in self._arrivals.items():
@@ -373,10 +395,12 @@ class _Class:
         channel: int,
         barrier: Sequence[Int64Array],
     ) -> None:
-        """Add the messages of a round (from 1 on) of a phase in both directions of the ring.
+        """Add the messages of a round (from 1 on) of a phase, on all ranks and in both directions.
 
-        Directions without units have no message. A receive replaces the units that the round before
-        received, and therefore waits for their send.
+        Every rank sends the units that have not arrived yet to its neighbour, in one message per
+        direction on `channel`. Directions without units have no message. A receive replaces the
+        units that the round before received, and therefore waits for their send. Sends also wait
+        for the steps of `barrier`.
         """
         axis = self._order[phase]
         size, stride = self._sizes[axis], self._strides[axis]

@@ -328,7 +328,11 @@ class FlowJobs:
         return list_starts(*links, rank, self.is_forwarded, self.num_links)
 
     def _compute_remaining(self) -> Int64Array:
-        """Return the time from each job's start to its piece's arrival without waiting, in ps."""
+        """Return for each job the least time from its start to its piece's arrival at the target.
+
+        A job sends a piece over one link. The time in ps is the sum over this and the later jobs of
+        the piece, without any waiting. int64[jobs].
+        """
         total = np.cumsum(self.arrival)
         end = total[self.indptr[1:] - 1][self.piece]
         remaining: Int64Array = end - total + self.arrival

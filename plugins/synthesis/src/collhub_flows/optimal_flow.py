@@ -116,7 +116,10 @@ class FlowDemand:
 
     @property
     def pairs(self) -> tuple[Int64Array, Int64Array]:
-        """Source and target NPU of every share: two int64 arrays, sorted by source, then target."""
+        """Return source and target NPU of every share, the data of one source for one target.
+
+        Two int64 arrays, sorted by source, then target.
+        """
         row, target = np.nonzero(self.wants)
         return self.sources[row], target
 

@@ -324,10 +324,11 @@ def _generate_all(
 ) -> Iterator[_Candidate]:
     """Yield simulated schedules of a few pieces per path, then faster ones of many pieces.
 
-    Many pieces are tried only if all of these hold: shares have equal sizes, neither the option
-    `pieces` nor the request limits them, the best time exceeds `_FINE_FROM_RATIO` times `bound_ns`,
-    the bound of the flow, and there are at most `_MAX_FINE_JOBS` jobs. A schedule of them is
-    yielded only if it is faster than the best one before by `_MIN_FINE_GAIN`.
+    A path's data are sent in equal pieces, one after the other. Many pieces are tried only if all
+    of these hold: shares have equal sizes, neither the option `pieces` nor the request limits them,
+    the best time exceeds `_FINE_FROM_RATIO` times `bound_ns`, the bound of the flow, and there are
+    at most `_MAX_FINE_JOBS` jobs. A schedule of them is yielded only if it is faster than the best
+    of the few pieces by `_MIN_FINE_GAIN`.
     """
     ladder: tuple[int, ...] = (options.pieces,) if options.pieces else _LADDER
     if paths.is_uneven and not options.pieces:

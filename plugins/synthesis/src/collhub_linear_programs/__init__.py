@@ -109,7 +109,10 @@ class GrowingProgram:
     """
 
     def __init__(self, program: LinearProgram) -> None:
-        """Begin with a program, to which rows can be added; it must have no integer variables."""
+        """Begin with a program, to which rows can be added between solutions.
+
+        It is passed to a simplex solver, which keeps its state. It must have no integer variables.
+        """
         self._solver = _create_solver("simplex")
         self._solver.passModel(_build_model(program))
 
@@ -172,8 +175,9 @@ def _run(solver: _Highs, *, is_linear: bool) -> Solution | None:
 def _build_model(program: LinearProgram) -> HighsLp:
     """Convert a linear program to the model type of HiGHS.
 
-    The matrix is stored by columns, with ascending rows in each column. Every variable has the
-    lower bound 0. Variables are continuous unless `is_integer` marks them.
+    The matrix is stored by columns, with ascending rows in each column. Costs and limits of rows
+    are those of the program. Every variable has the lower bound 0 and the program's upper bound.
+    Variables are continuous unless `is_integer` marks them.
     """
     from highspy import HighsLp, HighsVarType, MatrixFormat
 

@@ -220,7 +220,10 @@ class DuplexLinks:
         return cls(graph.num_nodes, low, high, capacity, up, down)
 
     def opposite(self, num_arcs: int) -> Int64Array:
-        """Return the reverse arc of every arc: int64[num_arcs], -1 for arcs without capacity."""
+        """Return the reverse arc of every arc: int64[num_arcs], -1 for arcs without capacity.
+
+        The reverse arc connects the same nodes in the other direction.
+        """
         back = np.full(num_arcs, -1, np.int64)
         back[self.up] = self.down
         back[self.down] = self.up
@@ -228,7 +231,10 @@ class DuplexLinks:
 
 
 def are_duplex(graph: CapacityGraph) -> bool:
-    """Return whether every link with capacity has a reverse link of the same capacity."""
+    """Return whether every arc with capacity has a reverse arc of the same capacity.
+
+    Arcs without capacity are ignored.
+    """
     try:
         DuplexLinks.of(graph)
     except InputError:
@@ -237,7 +243,11 @@ def are_duplex(graph: CapacityGraph) -> bool:
 
 
 def _sort_by_ends(chosen: BoolArray, low: Int64Array, high: Int64Array) -> Int64Array:
-    """Return the numbers of the arcs marked in `chosen`, sorted by `low`, then by `high` node."""
+    """Return the numbers of the arcs that the mask `chosen` marks, sorted by their ends.
+
+    `low`, `high`: lower and higher node of every arc; `low` decides first. Equal arcs keep their
+    order.
+    """
     arcs = np.flatnonzero(chosen)
     return arcs[np.lexsort((high[arcs], low[arcs]))]
 

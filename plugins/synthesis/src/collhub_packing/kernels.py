@@ -360,10 +360,11 @@ def _create_root_tree(field: GrowthField, root: int, salt: int, arc_of: Int64Arr
 
 @part
 def _shuffle_arcs(capacity: Int64Array, salt: int) -> tuple[Int64Array, Int64Array]:
-    """Return the arcs from wide to narrow, and the position of every arc in this order.
+    """Return the arcs by descending capacity, and the position of every arc in this order.
 
-    Arcs of equal capacity are shuffled by `salt`. The same `salt` and capacities always give the
-    same order (xorshift64 generator in this function).
+    Arcs of equal capacity are shuffled; `salt` selects the shuffle. The same `salt` and capacities
+    always give the same order (xorshift64 generator in this function). Both results are
+    int64[arcs].
     """
     shuffled = np.arange(len(capacity))
     state = np.uint64(salt) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019)
@@ -399,8 +400,9 @@ def _change_width(field: GrowthField, growth: _Growth, root: int, increase: int)
 
 @part
 def _take_capacity(field: GrowthField, arc: int, amount: int) -> None:
-    """Subtract `amount` from the capacity and the residual capacity of an arc, in
-    place; not checked.
+    """Subtract `amount` from the capacity and the residual capacity of an arc, in place.
+
+    Whether enough is left is not checked.
     """
     field.capacity[arc] -= amount
     field.residual[field.place[arc]] -= amount

@@ -232,7 +232,10 @@ def _compute_partition_rate(
 
 
 def _sum_capacity_out_of(graph: CapacityGraph, nodes: list[int]) -> int:
-    """Return the total capacity of the arcs from the given nodes to all others."""
+    """Return the total capacity of the arcs from the given nodes to all others.
+
+    Arcs between the given nodes do not count. 0 without nodes.
+    """
     inside = np.zeros(graph.num_nodes, np.bool_)
     inside[nodes] = True
     return _compute_capacity_out_of(graph, inside)
@@ -261,7 +264,10 @@ def _sort_by_capacity_into(graph: CapacityGraph, nodes: Int64Array) -> Int64Arra
 
 
 def _compute_capacity_into(graph: CapacityGraph) -> Int64Array:
-    """Compute the total capacity of the arcs into every node: int64[nodes]."""
+    """Return the total capacity of the arcs into every node: int64[nodes].
+
+    Parallel arcs are added up; nodes without arcs have 0.
+    """
     total = np.zeros(graph.num_nodes, np.int64)
     # Not `total[...] +=`, which would count only one arc per node.
     np.add.at(total, graph.destination, graph.capacity)

@@ -120,7 +120,10 @@ def pack_arborescences(
 
 
 def sent_from(graph: CapacityGraph, root: int, total: int) -> Int64Array:
-    """Build the weights of a single sender: int64[compute nodes], `total` at `root`, else 0."""
+    """Return the weights that each compute node sends if `root` is the only sender.
+
+    int64[compute nodes]: `total` at `root`, else 0.
+    """
     sent = np.zeros(graph.num_compute, np.int64)
     sent[root] = total
     return sent

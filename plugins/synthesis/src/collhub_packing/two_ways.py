@@ -164,10 +164,12 @@ class _CutRows:
     """
 
     def __init__(self, graph: CapacityGraph, networks: _TwoNetworks) -> None:
-        """Begin the linear program with the cuts around each compute node and around all others.
+        """Begin the linear program that divides the capacity of links between both directions.
 
-        `networks`: the network and its reverse. There is also one row per switch: as much is
-        directed into it as out of it.
+        Its first rows are the cuts around each compute node and around all others, in both
+        networks. There is also one row per switch: as much is directed into it as out of it.
+        `networks`: the network and its reverse. Further cuts are added later. The graph must have
+        capacity.
         """
         self._graph = graph
         self._capacity = graph.capacity / graph.capacity.max()

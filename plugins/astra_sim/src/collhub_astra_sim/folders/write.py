@@ -141,10 +141,11 @@ def build_folder_of_several(
 def _build_program(
     entry: NamedAlgorithm, placement: WorldPlacement, options: AstraFolderOptions
 ) -> FolderProgram:
-    """Return an algorithm with its traces, placed on its NPUs.
+    """Return an algorithm with its traces for a folder, placed on its NPUs.
 
-    A collective that ASTRA-sim does not have is run as an all-reduce. Raises `UsageError` if the
-    name does not match `_NAME` (letters, digits, '.', '_' and '-').
+    A collective that ASTRA-sim does not have is run as an all-reduce. Traces are created with the
+    size of `entry` and the other options. Raises `UsageError` if the name does not match `_NAME`
+    (letters, digits, '.', '_' and '-').
     """
     kind = entry.algorithm.collective.kind
     size = entry.collective_bytes

@@ -198,9 +198,9 @@ def _read_scalar(name: str, key: str, node: Node) -> _Scalar:
 
 
 def _check_lengths(name: str, values: dict[str, list[_Scalar]]) -> None:
-    """Raise `InputError` unless all lists (of `_KEYS`) have the same length.
+    """Raise `InputError` unless the lists of all keys in `_KEYS` have the same length.
 
-    The message states every length.
+    There must be one entry per dimension. The message states every length.
     """
     lengths_by_key = {key: len(values[key]) for key in _KEYS}
     if len(set(lengths_by_key.values())) == 1:

@@ -189,7 +189,10 @@ class _Words:
             yield from line.split()
 
     def _fail(self, message: str, cure: str = "") -> NoReturn:
-        """Raise an `InputError` with `message`, located at the line of the last word."""
+        """Raise `InputError` (`invalid-ns3-topology`) with `message` at the line of the last word.
+
+        `cure`: advice, "" for none. Before the first word there is no line.
+        """
         location = Location(self._source.name, getattr(self, "_line", None))
         raise InputError(message, location=location, cure=cure, code="invalid-ns3-topology")
 

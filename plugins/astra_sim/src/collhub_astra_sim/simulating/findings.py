@@ -119,7 +119,10 @@ class StuckNodes:
             yield Diagnostic("never-finishes", message, location=Location(rank=rank))
 
     def _get_rows(self, rank: int) -> tuple[int, int]:
-        """Return (first row, row after the last) of a rank."""
+        """Return the rows of a rank's nodes as (first row, row after the last).
+
+        Both are equal for a rank without nodes.
+        """
         first, end = self._nodes.rank_indptr[rank : rank + 2].tolist()
         return first, end
 
@@ -164,7 +167,10 @@ class StuckNodes:
         return f"{text}, but {self._format_name(sender)} that sends it never starts: {obstacle}"
 
     def _get_type_name(self, node: int) -> str:
-        """Return the name of a node's type, or its number if it is unknown."""
+        """Return the name of a node's type, such as `COMM_RECV`.
+
+        An unknown type, which a file may contain, has its number as name.
+        """
         kind = int(self._nodes.type[node])
         # A file may contain any number.
         if kind not in set(NodeType):

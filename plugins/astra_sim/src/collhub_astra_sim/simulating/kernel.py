@@ -243,9 +243,10 @@ def _handle_event(kind: Integer, item: Integer, now: Integer, world: SimulatedWo
 
 @compiled
 def _start_rank(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> None:
-    """Start the nodes of a rank without parents, in the order of `find_roots_in_order`.
+    """Start all nodes of a rank without parents at `_START_NS`, in ASTRA-sim's order.
 
-    They start at `_START_NS`.
+    The order is that of its hash sets (`find_roots_in_order`). Events that they schedule are added
+    to the queue.
     """
     roots = find_roots_in_order(rank, world, parents)
     for position in range(roots):

@@ -256,9 +256,9 @@ def _place_children(world: SimulatedWorld, parents: NodeParents) -> None:
 
 @compiled
 def _collect_parents(row: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
-    """Write the distinct parents of a node to `world.parents`, data before control parents.
+    """Write the distinct parents of a node to `world.parents`, and return their number.
 
-    Return their number.
+    Data parents come before control parents, in the order of the file; a repeated one counts once.
     """
     count: Integer = 0
     for edge in range(parents.data_indptr[row], parents.data_indptr[row + 1]):

@@ -55,7 +55,10 @@ def compute_message_keys(
 
 
 def _find_messages(nodes: NodeTable) -> tuple[Int64Array, BoolArray]:
-    """Return (rows of all SENDs and RECVs, ascending, int64; which of them are SENDs, bool)."""
+    """Return the rows of all SENDs and RECVs, and which of them are SENDs.
+
+    The rows ascend, int64; the second array is bool by entry of the first.
+    """
     is_send = nodes.type == NodeType.COMM_SEND
     is_receive = nodes.type == NodeType.COMM_RECV
     rows = np.flatnonzero(is_send | is_receive)

@@ -124,7 +124,10 @@ def _take_message(
 
 @compiled
 def _return_message(index: Integer, machine: Machine) -> None:
-    """Free the record of a message or receive; it is the first one that is reused."""
+    """Free the record of a message or receive, so that it can be reused.
+
+    It is the next one that `_take_message` returns. It must not be in any queue.
+    """
     machine.message[index]["next_unmet"] = machine.store[MESSAGES]["returned"]
     machine.store[MESSAGES]["returned"] = index
 
@@ -216,7 +219,10 @@ def _match_or_wait(index: Integer, meets_receive: bool, machine: Machine) -> Int
 
 @compiled
 def _find_route(source: Integer, destination: Integer, machine: Machine) -> Integer:
-    """Return the index of the route between two ranks, which must exist."""
+    """Return the index of the route from rank `source` to rank `destination`.
+
+    The route must exist; otherwise the result is that of another destination. Binary search.
+    """
     # The destinations of a source are sorted in ascending order.
     low, high = machine.pair_first[source], machine.pair_first[source + 1] - 1
     while low < high:

@@ -109,7 +109,10 @@ def count_messages_to_send(algorithm: Integer, kind: Integer, size: Integer) -> 
 
 @compiled
 def _compute_log2(size: Integer) -> Integer:
-    """Return the binary logarithm, rounded down; 0 for a size of 1 or less."""
+    """Return the binary logarithm of an integer, rounded down.
+
+    It is 0 for a size of 1 or less.
+    """
     result = 0
     while size > 1:
         size = size >> 1

@@ -118,12 +118,19 @@ class _StoppedJob:
         return Diagnostic(code, message, location=location, cure=reason.cure)
 
     def _format_name(self, row: int) -> str:
-        """Return the name of a node: `node 7 (COMPUTE)`."""
+        """Return the name of a node for messages, such as `node 7 (COMPUTE)`.
+
+        It has the identity of the node in its trace, and its kind.
+        """
         nodes = self._workload.nodes
         return f"node {int(nodes.identity[row])} ({NodeKind(int(nodes.kind[row])).name})"
 
     def _describe_collective(self, row: int) -> str:
-        """Return `node 7 (all-reduce of process group '2')`; for other nodes their name."""
+        """Return the name of a collective node with its group.
+
+        For example `node 7 (all-reduce of process group '2')`. Other nodes have the name of
+        `_format_name`.
+        """
         nodes = self._workload.nodes
         if nodes.kind[row] != NodeKind.COLLECTIVE:
             return self._format_name(row)

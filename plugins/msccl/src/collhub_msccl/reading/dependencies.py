@@ -83,7 +83,10 @@ def find_first_flagged(
 
 
 def _describe_wait(program: ThreadBlockProgram, step: int) -> str:
-    """Return a text such as `NAME waits for thread block 1, step 2`, from `depid` and `deps`."""
+    """Return a text about the step for which a step waits.
+
+    For example `NAME waits for thread block 1, step 2`, with the values of its `depid` and `deps`.
+    """
     target = f"thread block {program.depid[step]}, step {program.deps[step]}"
     return f"{program.name(step)} waits for {target}"
 
@@ -101,7 +104,10 @@ def _report_endless_waits(
     """
 
     def message(row: int) -> str:
-        """Build the message for an entry of `waiting`."""
+        """Build the message for one entry of `waiting`, the steps that wait forever.
+
+        `row`: index of the entry. The text names the step, its target and the reason.
+        """
         reason = "which can never end: neither that step nor a later one there has hasdep"
         return f"{_describe_wait(program, int(waiting[row]))}, {reason}"
 
@@ -357,10 +363,12 @@ def fuse_reductions(program: ThreadBlockProgram, findings: FileFindings) -> Fusi
 
 
 def _find_joins(program: ThreadBlockProgram, reductions: Int64Array) -> BoolArray:
-    """Return for every `re` whether it joins the previous `re`: bool per entry of `reductions`.
+    """Return for every `re` (local reduction) whether it joins the previous `re`.
 
-    `reductions`: the `re` steps, ascending. The rules are those of `fuse_reductions`. Source
-    offsets may differ, because a chain adds several sources to one destination.
+    bool per entry of `reductions`, the `re` steps, ascending. Joined steps add several sources to
+    one destination. An `re` joins if it does not wait, and the last step before it that is no nop
+    is an `re` of the same thread block, destination and source buffer that no step waits for. The
+    17th `re` of a thread block does not join. Source offsets may differ.
     """
     moves = np.flatnonzero(~program.is_type(StepType.NOP))
     # A nop between two `re` does not separate them: its wait is transferred to the next step that

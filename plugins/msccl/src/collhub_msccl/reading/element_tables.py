@@ -40,7 +40,10 @@ class Texts:
 
     @cached_property
     def missing(self) -> int:
-        """Return the code that stands for a missing attribute; -1 if no attribute is missing."""
+        """Return the code that stands for a missing attribute in the tables.
+
+        -1, which no entry has, if no attribute is missing.
+        """
         if None not in self._texts:
             return -1
         return self._texts.index(None)
@@ -105,7 +108,10 @@ class ScannedXml:
     is_short: bool = False
 
     def table(self, tag: str) -> ElementTable:
-        """Return the table of a tag: `gpu`, `tb` or `step`."""
+        """Return the table with one row per element of a tag: `gpu`, `tb` or `step`.
+
+        Raises `KeyError` for another tag.
+        """
         tables = {"gpu": self.gpus, "tb": self.thread_blocks, "step": self.steps}
         return tables[tag]
 
@@ -235,7 +241,10 @@ class ElementRows:
         self.unknown.update(name for name in names if name not in self.attributes)
 
     def _flush(self) -> None:
-        """Encode the pending texts, append their codes, and clear the pending texts."""
+        """Encode the pending texts of attributes, append their codes, and clear the pending texts.
+
+        Codes are int32. A text that has no code yet gets the next one.
+        """
         codes = map(self._codes.__getitem__, self._texts)
         self._pieces.append(np.fromiter(codes, np.int32, len(self._texts)))
         self._texts.clear()

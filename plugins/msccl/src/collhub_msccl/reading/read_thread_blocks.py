@@ -334,7 +334,10 @@ def read_copies(
 
 
 def _parse_offset(text: str) -> int:
-    """Parse a number of at most 9 digits; -1 for any other text."""
+    """Parse an offset, a decimal number of at most 9 digits.
+
+    -1 for any other text, also for a negative number.
+    """
     offset = parse_whole(text, 10**9 - 1)
     return -1 if offset is None else offset
 

@@ -192,7 +192,10 @@ def _choose_root(
 
 
 def _to_compact_json(sizes: Int64Array) -> JsonValue:
-    """Return a single number if all ranks have the same size, otherwise the list of sizes."""
+    """Return the sizes of all ranks as JSON: one number if they are equal, else a list by rank.
+
+    There must be at least one rank.
+    """
     if bool(np.all(sizes == sizes[0])):
         return int(sizes[0])
     return [int(size) for size in sizes]

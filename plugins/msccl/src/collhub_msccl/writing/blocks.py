@@ -300,7 +300,11 @@ class _ChannelUse:
         )
 
     def add(self, channel: int, group: _Group) -> None:
-        """Record that a group uses a channel; the caller has checked that the channel is free."""
+        """Record that a group of steps uses a channel: for its pairs of ranks, and in the counts of
+        peers.
+
+        The caller has checked that the channel is free.
+        """
         for pair in group.pairs:
             self.channels[pair].add(channel)
         for side, number in group.peer_counts.items():

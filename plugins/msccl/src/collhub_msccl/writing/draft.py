@@ -66,7 +66,10 @@ class StepDraft:
         return len(self.rank)
 
     def is_kind(self, *kinds: StepKind) -> BoolArray:
-        """Return a mask of the rows of one of these kinds; all are False without kinds."""
+        """Return which rows have one of the given kinds: bool[rows].
+
+        All are False without kinds.
+        """
         # One look-up per row for any number of kinds.
         is_requested = np.zeros(len(StepKind), np.bool_)
         is_requested[list(kinds)] = True

@@ -207,7 +207,10 @@ def unfuse_reducing_receives(
 
 
 def _set_type(columns: dict[str, Int64Array], step_type: StepType) -> dict[str, Int64Array]:
-    """Return a copy of the columns with one type for all steps."""
+    """Return the columns of steps with one type for all of them.
+
+    The given mapping is not changed; its other columns are shared.
+    """
     types = np.full(len(columns["count"]), step_type, np.int64)
     return {**columns, "type": types}
 

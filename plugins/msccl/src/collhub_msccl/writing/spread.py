@@ -183,7 +183,10 @@ def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Dis
 
 
 def _get_fused_pairs(arrangement: Arrangement) -> Edges:
-    """Return the pairs (row into which another is fused, fused row) of an arrangement."""
+    """Return the pairs of rows that become one step of a file: (first rows, rows fused into them).
+
+    Both are int64, in ascending order of the fused rows.
+    """
     second = np.flatnonzero(arrangement.fused_into >= 0)
     return arrangement.fused_into[second], second
 

@@ -267,7 +267,10 @@ def _assign_local_lanes(
 
 
 def _group_values(keys: Int64Array, values: Int64Array) -> dict[int, list[int]]:
-    """Group pairs (key, value) by key; the values of a key keep their order."""
+    """Group pairs (key, value) by key, as lists of values by key.
+
+    Keys are in the order of their first pair, and the values of a key in that of the pairs.
+    """
     groups: dict[int, list[int]] = {}
     for key, value in zip(keys.tolist(), values.tolist(), strict=True):
         groups.setdefault(key, []).append(value)

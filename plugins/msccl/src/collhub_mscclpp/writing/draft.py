@@ -322,7 +322,11 @@ class Draft:
         return not any(has_port_offset(self.work, *source) for source in sources)
 
     def target(self, row: int) -> Range:
-        """Return the range that a step writes, in chunks, on its rank."""
+        """Return the range that a step writes, in chunks, on its rank.
+
+        It is local; its buffer, index and size are those of the step's destination. The step must
+        have one.
+        """
         steps, unit = self.work.steps, self.work.unit
         index, size = int(steps.dst_offset[row]) // unit, int(steps.count[row]) // unit
         return Range(int(steps.dst_buffer[row]), index, size)

@@ -209,7 +209,12 @@ class Segment:
     in_pipelines: int = 0
 
     def count_operations(self) -> int:
-        """Count the operations, including greetings and the operations inside pipelines."""
+        """Return the number of operations of the thread block, to compare with the executor's
+        limit.
+
+        Included are the signals at its begin (greetings, up to 8 channels each), pipelines, and the
+        operations inside of them.
+        """
         greeting_counts = [
             -(-len(ids) // MOST_CHANNELS_OF_OPERATION) for ids in self.greeted.values()
         ]

@@ -361,8 +361,9 @@ def _format_gpu(
 def _format_block(position: int, segment: Segment) -> str:
     """Return one thread block as a JSON object, with one operation per line.
 
-    `position`: id of the block. Greetings come first, because they do not wait and let senders
-    begin. Channel types and buffer types without ids are omitted.
+    `position`: id of the block. Greetings (signals that the rank has begun the launch) come first,
+    because they do not wait and let senders begin. Channel types and buffer types without ids are
+    omitted. May add channels of greetings to the segment.
     """
     # Greetings come first: they do not wait, and they let senders begin.
     ops = [*segment.format_greetings(), *segment.ops]

@@ -31,7 +31,10 @@ class Lanes:
 
     @classmethod
     def single(cls, program: LevelledProgram) -> Lanes:
-        """Return the assignment of all records to lane 0, with the offsets of the program."""
+        """Return the assignment of all records to lane 0, so that a rank executes them in order.
+
+        Offsets and SCRATCH are those of the program, whose arrays are shared.
+        """
         scratch = program.layout.size[:, Buffer.SCRATCH]
         nothing = np.zeros(len(program), np.int64)
         return cls(nothing, program.src_offset, program.dst_offset, scratch)

@@ -268,7 +268,10 @@ def _iterate_memories(tables: Tables) -> Iterator[_RankMemory]:
 
 
 def _format_memory(memory: _RankMemory) -> str:
-    """Return the C++ initializer of a `Memory`: begins, sizes, total, whether input is defined."""
+    """Return the C++ initializer of the struct `Memory` of one rank.
+
+    It has the begins and sizes of the buffers, the total, and whether the input is defined.
+    """
     begin, size = _format_initializer(memory.begin), _format_initializer(memory.size)
     return _format_initializer([begin, size, memory.total, _format_bool(memory.is_defined)])
 

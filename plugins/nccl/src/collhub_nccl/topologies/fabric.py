@@ -160,7 +160,10 @@ class Fabric:
 
 
 def gigabytes_per_s(bytes_per_s: float | None) -> float | None:
-    """Convert bytes/s to GB/s, the unit of NCCL's tables; None stays None."""
+    """Convert bytes/s to GB/s (10^9 bytes/s), the unit of NCCL's tables.
+
+    None (no bandwidth given) stays None.
+    """
     if bytes_per_s is None:
         return None
     return bytes_per_s / 1e9
@@ -327,7 +330,10 @@ class _Copies:
         )
 
     def groups(self) -> dict[str, tuple[int, ...]]:
-        """Return the NPUs of each machine by name, such as `machine 0`; {} for a single machine."""
+        """Return the NPUs of each machine by name, such as `machine 0`.
+
+        Machines have consecutive NPUs. {} for a single machine, which needs no network switch.
+        """
         size = len(self._gpus)
         if not self.num_switches:
             return {}

@@ -181,7 +181,11 @@ def _machine_of(devices: Sequence[_SmiDevice]) -> Machine:
 
 
 def _nvlink_counts(devices: Sequence[_SmiDevice]) -> _Pairs:
-    """Return the number of NVLinks by pair of rows of `devices`; pairs without any are absent."""
+    """Return the number of NVLinks by pair of devices, as the matrix shows them.
+
+    Keys are (first row, second row) of `devices` with the first one lower. Pairs with another
+    relation are absent.
+    """
     counts = {}
     for first, second in _pairs_of(devices):
         count = devices[first].nvlinks_to(second)

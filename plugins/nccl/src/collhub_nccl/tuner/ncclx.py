@@ -194,9 +194,10 @@ def _read_json(
 
 
 def _find_rule_lines(text: str, count: int) -> list[int]:
-    """Return the line of each of the `count` rules in the list `rules` of a valid JSON text.
+    """Return the line (from 1) of each of the `count` rules in the list `rules` of a JSON text.
 
-    The first "rules" followed by a list is used. If the rules are not found there, all lines are 1.
+    The text must be valid JSON. The first "rules" followed by a list is used, which may be inside
+    another object. If the values there cannot be decoded as `count` rules, all lines are 1.
     """
     start = re.search(r'"rules"\s*:\s*\[', text)
     decoder, lines = json.JSONDecoder(), []

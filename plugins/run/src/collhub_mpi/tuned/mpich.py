@@ -92,7 +92,10 @@ LARGEST_TEST = (1 << 31) - 1
 
 
 def negate_condition(condition: str) -> str:
-    """Return the negation of a condition NAME=yes or NAME=no."""
+    """Return the negation of a condition: NAME=no for NAME=yes, else NAME=yes.
+
+    The condition must be of this form; it is not checked.
+    """
     name, _, value = condition.partition("=")
     return f"{name}={'no' if value == 'yes' else 'yes'}"
 
@@ -143,7 +146,10 @@ def write(selection: Selection, options: MpichOptions) -> WriteResult:
 
 
 def _make_refusal(name: str, reason: str) -> InputError:
-    """Return (do not raise) the error `not-a-selection` for file `name`, with the reason."""
+    """Return the error that a file is no selection file of MPICH; it is not raised here.
+
+    `name`: the file; `reason`: end of the message. The code is `not-a-selection`.
+    """
     message = f"no selection file of MPICH: {reason}"
     return InputError(message, code="not-a-selection", location=Location(name), cure=_CURE)
 

@@ -290,10 +290,11 @@ class _Numbers:
 
 
 def _read_classic(part: SourcePart) -> list[ServedCalls]:
-    """Parse a classic rules file and return its calls.
+    """Parse a rules file of Open MPI in its classic form (numbers only) and return its calls.
 
-    Raises `InputError` for missing or invalid numbers, unknown collectives, collectives without
-    exactly one set for all communicator sizes, and text after the last rule.
+    Calls are in the order of the file. Raises `InputError` for missing or invalid numbers, unknown
+    collectives, collectives without exactly one set of rules, for all communicator sizes (0), and
+    text after the last rule.
     """
     numbers = _Numbers(part.load().decode("latin-1"))
     calls: list[ServedCalls] = []

@@ -343,7 +343,10 @@ def _write_files(
 
 
 def _build_path(out: str, name: str, output: OutputRequest) -> str:
-    """Return the path of an algorithm in the folder: with `.json` for JSON, else without suffix."""
+    """Return the path of an algorithm's file in the folder `out`.
+
+    Its name is `name`, with the suffix `.json` for the hub's JSON format, else without suffix.
+    """
     suffix = ".json" if output.target_format == _OWN_FORMAT else ""
     return str(Path(out) / f"{name}{suffix}")
 

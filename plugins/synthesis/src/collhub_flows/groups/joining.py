@@ -46,7 +46,10 @@ class Turns:
 
     @classmethod
     def none(cls, algorithms: Sequence[Algorithm]) -> Turns:
-        """Create an order without dependencies: the steps of one algorithm after the other."""
+        """Create an order of the steps of several algorithms without dependencies between them.
+
+        The steps of one algorithm follow those of the one before.
+        """
         total = sum(len(algorithm.steps) for algorithm in algorithms)
         empty = np.zeros(0, np.int64)
         return cls(np.arange(total), empty, empty)
@@ -135,7 +138,10 @@ def _find_common_unit(algorithms: Sequence[Algorithm]) -> tuple[Fraction, list[i
 
 
 def _count_buffer_units(algorithm: Algorithm) -> Int64Array:
-    """Return the units of every buffer: int64[ranks, 3], indexed by `Buffer`."""
+    """Return the units of input, output and scratch of every rank: int64[ranks, 3].
+
+    The second index is that of `Buffer`.
+    """
     collective = algorithm.collective
     columns = (collective.input_units(), collective.output_units(), algorithm.scratch_units)
     return np.stack(columns, axis=1)

@@ -170,7 +170,10 @@ def _measure_arcs(
 
 @part
 def _mark_targets(targets: Int64Array, is_target: BoolArray) -> None:
-    """Set `is_target` in place to True for these targets and to False for all other nodes."""
+    """Set the mask `is_target` of nodes in place: True for these targets, False for all others.
+
+    `targets`: numbers of nodes.
+    """
     is_target[:] = False
     for target in targets:
         is_target[target] = True

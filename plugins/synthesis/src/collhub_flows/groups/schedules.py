@@ -343,7 +343,10 @@ class _Ends:
 
 
 def _create_table(rows: Sequence[Sequence[int]]) -> tuple[Int64Array, Int64Array]:
-    """Return (row pointers, concatenated entries) of lists, int64; at least one list is needed."""
+    """Convert lists to (row pointers, concatenated entries), both int64.
+
+    List i has the entries from pointer i to pointer i + 1. At least one list is needed.
+    """
     lengths = [len(row) for row in rows]
     return row_pointer(lengths), np.concatenate(rows).astype(np.int64)
 

@@ -187,7 +187,11 @@ class Shares(ColumnTable):
 
     @classmethod
     def of(cls, wishes: Sequence[GroupWish]) -> Shares:
-        """Create the shares of all groups, sorted by group."""
+        """Create the shares (data with source and targets) of all groups as columns, sorted by
+        group.
+
+        Groups are numbered from 0 in the order of `wishes`, of which at least one is needed.
+        """
         tables = [_create_columns(number, wish) for number, wish in enumerate(wishes)]
         columns = (np.concatenate(column) for column in zip(*tables, strict=True))
         return cls(*columns)

@@ -385,7 +385,10 @@ def _find_first_shares(
 
 
 def _sum_weights(trees: Sequence[SpanningTree], shares: Sequence[int]) -> dict[int, int]:
-    """Return, by share, the sum of the weights of the trees that carry it."""
+    """Return, by share, the sum of the weights of the trees that carry it.
+
+    `shares`: number of the share of each tree. Keys are in the order of the first tree of a share.
+    """
     weight: dict[int, int] = {}
     for tree, share in zip(trees, shares, strict=True):
         weight[share] = weight.get(share, 0) + tree.weight
