@@ -33,10 +33,11 @@ def own_windows(
 ) -> tuple[Sequence[SelectedWindow], list[Loss]]:
     """Return the windows of sizes with their algorithms among `names` only, and the losses.
 
-    `selected`: the selection of one collective; windows are recomputed without other algorithms.
-    `library`: its name, for messages. `otherwise`: how the library serves calls without a window,
-    for messages. Losses name the sizes at which another algorithm is faster. If no window remains,
-    the result is () and one loss.
+    `selected`: the selection of one collective; windows are recomputed without other
+    algorithms. `library`: its name, for messages. `otherwise`: how the library serves calls
+    without a window, for messages. Losses name the sizes at which another algorithm is faster,
+    and those that had a window and have none any more. If `names` is empty or no window
+    remains, the result is () and one loss.
     """
     windows = selected.windows(names) if names else ()
     if windows:
@@ -70,7 +71,12 @@ def _losses(
     names: Mapping[str, object],
     library: str,
 ) -> Iterator[Loss]:
-    """Yield a loss for each window in which the library lacks the fastest algorithm."""
+    """Yield the losses of a library that has only the algorithms `names`, in the order of sizes.
+
+    `windows`: the windows with these algorithms. For each window with all algorithms there is a
+    loss for the measured sizes that none of `windows` covers, and then, if its algorithm is not
+    in `names`, one for each of `windows` that has some of its sizes, with the slowdown there.
+    """
     for best in selected.windows(None):
         unserved = [
             size for size in best.sizes if not any(_covers(window, size) for window in windows)

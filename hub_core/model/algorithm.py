@@ -40,7 +40,10 @@ class Provenance:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, JsonValue]:
-        """Return the fields as a JSON object, as used in documents and reports."""
+        """Return the fields as a JSON object, as used in documents and reports.
+
+        All fields are included, also empty texts. The object and its `options` are new copies.
+        """
         return {
             "producer": self.producer,
             "producer_version": self.producer_version,

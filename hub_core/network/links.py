@@ -64,7 +64,11 @@ class Links:
 
     @classmethod
     def joined(cls, parts: Sequence[Links]) -> Links:
-        """Concatenate links; those of parts without planes are on plane 0."""
+        """Concatenate the links of one or more parts; those of parts without planes are on plane 0.
+
+        Nodes keep their numbers, so all parts must number them alike. Raises `ValueError` without
+        parts.
+        """
         return cls(
             np.concatenate([part.source for part in parts]),
             np.concatenate([part.destination for part in parts]),
@@ -99,7 +103,11 @@ class Links:
         node_names: tuple[str, ...] = (),
         groups: Mapping[str, tuple[int, ...]] | None = None,
     ) -> Topology:
-        """Build a topology with these links in their present order."""
+        """Build a topology with these links in their present order.
+
+        Links without planes are on plane 0. By default there are no dimensions, names and groups.
+        Raises what `Topology` raises for invalid values.
+        """
         return Topology(
             name,
             num_npus,

@@ -35,8 +35,9 @@ class Content:
 def name_defect(name: object, layout: Layout) -> str | None:
     """Return why an artifact must not have this name in this layout; None if it may.
 
-    A name must be a text that matches the pattern of the layout in `_SAFE_NAMES`. A name that
-    matches never leaves the folder of the output.
+    FILE: the empty text. PREFIX: `.` and a text without slashes. FOLDER: a relative path
+    without empty parts, `.` and `..`. Backslashes and NUL are never allowed, so that a name
+    cannot leave the folder of the output. An object that is no text has a defect.
     """
     if isinstance(name, str) and _SAFE_NAMES[layout].match(name):
         return None

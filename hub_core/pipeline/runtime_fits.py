@@ -315,7 +315,8 @@ def list_tries(
 ) -> Iterator[SynthesisResult]:
     """Yield the result, then those of the same search, each with at most half of the units.
 
-    Ends after 12 further results, or if the search has no result with fewer units.
+    Ends after 12 further results, and if the search fails with a `HubError` or its result does
+    not have fewer units. The request must have a target.
     """
     target = request.target
     assert target is not None

@@ -100,7 +100,9 @@ def _find_regions_of_block(
 ) -> Regions:
     """Compute the regions of the steps within a block of units.
 
-    The rules are those of `find_regions`; only steps with units in the block are processed.
+    The rules are those of `find_regions`, with each region cut to the units of the block. All
+    other steps, also those without units in the block, have address -1, count 0 and are not
+    valid.
     """
     stops = block.positions + steps.count
     rows = np.flatnonzero(is_valid & (block.positions < block.stop) & (stops > block.first))

@@ -240,7 +240,10 @@ def _build_result(
     bounds_ns: dict[str, int],
     statistics: Statistics,
 ) -> SynthesisResult:
-    """Build the result; partial if the request names the ranks to write."""
+    """Build the result of the synthesis; it is partial if the request names the ranks to write.
+
+    `time_ns`, `bounds_ns` and `statistics` are taken as they are.
+    """
     return SynthesisResult(
         algorithm,
         time_ns,
@@ -331,7 +334,12 @@ def _build_algorithm(
     wanted: tuple[int, ...] | None = None,
     options: BlinkOptions | None = None,
 ) -> Algorithm:
-    """Build the algorithm of a schedule; `wanted`: only with the steps of these ranks."""
+    """Build the algorithm of a schedule, with the steps of the ranks `wanted` (None: of all).
+
+    `extension`: content of the extension with the plugin's name. `startup_ns`: start-up time in
+    ns of each plane. `options`: the options in the provenance. Raises `InputError`
+    (`schedule-acausal`) for a chunk that is sent before its source has it.
+    """
     return algorithm_of(
         pipeline.collective,
         pipeline.chunks,

@@ -217,7 +217,11 @@ def _has_source_lines(algorithm: Algorithm) -> bool:
 
 
 def _create_report(outcome: _CompositionOutcome) -> ComposeReport:
-    """Create the report for `--json` from the outcome of a composition."""
+    """Create the report for `--json` from the outcome of a composition.
+
+    It has the inputs with their formats, in order; the collective and number of steps of the
+    result; and the paths and losses of the written files.
+    """
     from collhub_compose.compose_record import ComposedSource, ComposeReport
     from hub_core.reports import list_losses
 

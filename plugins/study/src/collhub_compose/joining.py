@@ -138,7 +138,8 @@ def _number_lanes(parts: Sequence[StepTable]) -> list[Int64Array]:
 def _collect_dependencies(parts: Sequence[StepTable], name: str) -> StepPairs:
     """Return the dependencies of all parts as (parent rows, child rows) of the concatenated table.
 
-    `name`: `data` or `control`.
+    Both arrays are int64, ordered by part, then by child. The rows of a part follow those of
+    the previous parts. `name`: `data` or `control`. There must be at least one part.
     """
     parents, children = [], []
     starts = first_positions([len(part) for part in parts])

@@ -169,10 +169,10 @@ class JobNodes:
         return self._workload.names[name] if name >= 0 else self._describe_kind(row)
 
     def facts(self, row: int) -> Facts:
-        """Return the properties of a node: id, kind, group, and the columns in `_NODE_COLUMNS`.
+        """Return the properties of a node: id, kind, group, bytes, operations and tag.
 
-        The id is that of the job, not the row. A node without a group has no entry for it, and
-        columns that are not set are omitted.
+        The id is that of the job, not the row. A node without a group has no entry for it. Negative
+        bytes and operations, and tags below 1, count as not set and are omitted.
         """
         facts: Facts = {"node": int(self.table.identity[row]), "kind": self._describe_kind(row)}
         group = int(self.table.group[row])

@@ -82,8 +82,11 @@ class Communicator:
     def search_channels(self) -> tuple[int, float]:
         """Return the number and the speed (GB/s) of the channels that NCCL's search finds.
 
-        On several nodes this is an estimate: one channel per network card, with the fastest speed
-        that NCCL tries and that cards and NVLinks can carry.
+        On one node, and without a known network, they are those of the GPU. On several nodes they
+        are an estimate: one channel per network card, with the fastest speed that NCCL tries and
+        that cards and NVLinks can carry. The NVLinks carry the total speed of the GPU's channels,
+        and limit nothing if a node has one rank. If no tried speed is slow enough, it is the
+        slowest one.
         """
         gpu = self.gpu
         if self.nodes == 1 or self.network is None:

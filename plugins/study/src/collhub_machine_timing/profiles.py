@@ -162,9 +162,10 @@ def _check_topology(profile: MachineProfile, topology: Topology) -> None:
 def _mismatch(profile: MachineProfile, topology: Topology) -> str:
     """Return how a topology differs from the machine of a profile; "" if it does not.
 
-    It differs if its largest group (without groups: all NPUs) has more GPUs than a node. With more
-    than one GPU, it also differs if the rate of a GPU's links is more than `_MAX_RATIO` times the
-    nominal rate or less than its inverse. The profile must name a known GPU.
+    It differs if its largest group (without groups: all NPUs) has more GPUs than a node. With
+    more than one GPU, it also differs if the rate of a GPU's links is more than 1.25 times the
+    nominal rate (`_MAX_RATIO`), or the nominal rate more than 1.25 times this rate. Raises
+    `AssertionError` if the profile names no known GPU.
     """
     gpu = profile.known_gpu
     assert gpu is not None, "profiles with constants name a known GPU"

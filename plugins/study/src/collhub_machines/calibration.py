@@ -223,8 +223,11 @@ def _without_model(gpu: Gpu | None, label: str, points: Sequence[Measurement]) -
 
 
 def _missing(points: Sequence[Measurement]) -> list[str]:
-    """Return `collective sizes` texts for the pairs of `_NEEDED_COLLECTIVES` and `_NEEDED_SIZES`
-    (bytes, both ends included) that no point measures; empty if the points suffice.
+    """Return what measurements lack for a calibration, as texts such as `all-reduce up to 64 KiB`.
+
+    Needed are all-reduce, all-gather (or reduce-scatter) and all-to-all, each with a point in
+    every range of `_NEEDED_SIZES` (bytes, both ends included). The order is by collective, then
+    by range; [] if the points suffice.
     """
     return [
         f"{name} {text}"
@@ -366,10 +369,11 @@ def read_points(
 
 
 def _refuse_unmeasured(file: str) -> None:
-    """Raise `InputError` if a file is of a kind in `_NOT_MEASURED`; otherwise do nothing.
+    """Raise `InputError` if a file has predicted times of NCCL, or rules of a tuner.
 
-    The first pattern that occurs in the first `_SEARCHED_BYTES` bytes gives the message, the cure
-    and the line. A path that is not a file is ignored.
+    Such files contain one of the patterns in `_NOT_MEASURED` in their first `_SEARCHED_BYTES`
+    bytes; the first pattern that occurs gives the message, the cure and the line. A path that
+    is not a file is ignored. Raises `OSError` for an unreadable file.
     """
     path = Path(file)
     if not path.is_file():

@@ -366,8 +366,8 @@ def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
 def bus_bandwidth(call: CollectiveCall, time_us: float | None) -> float | None:
     """Return the bus bandwidth in bytes per second, as nccl-tests define it.
 
-    It is size / time times a factor: 2 (n - 1) / n for all-reduce, (n - 1) / n for collectives in
-    `_SHARED`, otherwise 1. Returns None without a time or for time 0.
+    It is size / time times a factor: 2 (n - 1) / n for all-reduce, (n - 1) / n for all-gather,
+    reduce-scatter and all-to-all, otherwise 1. Returns None without a time or for time 0.
     """
     if not time_us:
         return None

@@ -87,10 +87,10 @@ def _osu_point(
 ) -> Measurement | str:
     """Return the measurement of one row of an OSU table, or a text that says why the row has none.
 
-    The time (us) is in the first column of average latency, otherwise in the first latency column.
-    For collectives in `_PER_PEER`, OSU prints bytes per peer, so the size is multiplied by the
-    ranks. The nodes are those of the request `facts`, otherwise 1. Raises `InputError` for a
-    bandwidth test, for a header without latency, and if collective or ranks are unknown.
+    The time (us) is in the first column of average latency, otherwise in the first latency
+    column. For all-gather and all-to-all, OSU prints bytes per peer, so the size is multiplied
+    by the ranks. The nodes are those of the request `facts`, otherwise 1. Raises `InputError`
+    for a bandwidth test, for a header without latency, and if collective or ranks are unknown.
     """
     if any("MB/s" in name for name in header):
         message = "the test measures bandwidth, not the time of a collective"

@@ -352,7 +352,8 @@ def _run_seed_of_job(
     """Compare the job for one seed, which is inserted into the job's text.
 
     Returns the time in ns by candidate (with size None), None after a failure; and one line per
-    failure.
+    failure. Raises `UsageError` (`seeds`) if the job's text has no place for a seed, and
+    `HubError` if the job or a network cannot be created.
     """
     from collhub_tuning import job_comparison as report
     from collhub_tuning.seed_bands import Candidate, seeded_text
@@ -391,9 +392,10 @@ def _run_seed_of_collective(
 
 
 def _create_variations(topology: Topology, arguments: dict[str, Any]) -> list[Variation]:
-    """Create the variations of a network from the options in `_VARYING`; [] without them.
+    """Create the variations of a network from the options for ranges, failures and slow links.
 
-    Raises `UsageError` for invalid options.
+    `arguments`: the command's arguments; all options in `_VARYING` must be there. Returns [] if
+    none is given. Raises `UsageError` for invalid options.
     """
     from collhub_tuning.variations import create_variations
 

@@ -224,9 +224,11 @@ def find_timed_profile(options: Mapping[str, str]) -> MachineProfile | None:
 def _refuse_other_machines(
     points: Sequence[Measurement], timing: TimingSource, topology: Topology
 ) -> None:
-    """Raise `UsageError` for the first point of another machine than that of the comparison.
+    """Raise `UsageError` (`other-machine`) for the first point of another machine.
 
-    Points that name no known GPU are accepted, and so are all points if the machine is unknown.
+    The machine of the comparison is the GPU of the profile that gives the times, otherwise of
+    the profile of the topology or of its name. Points that name no known GPU are accepted, and
+    so are all points if the machine is unknown.
     """
     profile = find_timed_profile(timing.options) or find_profile(topology)
     gpu = known_gpu(topology.name) if profile is None else profile.known_gpu

@@ -127,9 +127,9 @@ class TimeCuts:
 
         `nodes`: bool[nodes]. `leaves`: bool[links], the links out of the set. Nodes of the set are
         on the far side from 0 on, all others from `crossed_ps` on. If all data that leave the set
-        must reach every member outside (`_TO_EACH`) and `crossed_ps` is not 0, the others are later
-        by their distance from the nearest head of those links, but no node later than the last
-        member.
+        must reach every member outside (all-gather, broadcast, all-reduce) and `crossed_ps` is not
+        0, the others are later by their distance from the nearest head of those links, but no node
+        later than the last member.
         """
         since = np.where(nodes, 0, crossed_ps)
         is_to_each = self._demand.collective.kind in _TO_EACH

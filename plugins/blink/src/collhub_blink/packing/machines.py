@@ -71,7 +71,11 @@ def build_rooted_machine_packings(task: PackingTask, bound: RateBound) -> list[P
 
 
 def _find_hosts(graph: CapacityGraph) -> Iterator[_Hosts]:
-    """Yield the partitions into equal hosts of several ranks that reach one another within them."""
+    """Yield the divisions of the ranks into equal hosts, with the trees within them.
+
+    They are those of `find_islands` with several hosts of the same size, above one rank, in
+    which every rank reaches all ranks of its host without leaving it (except over switches).
+    """
     for blocks in find_islands(graph):
         sizes = {len(block) for block in blocks}
         are_equal_hosts = len(blocks) > 1 and len(sizes) == 1 and sizes != {1}
@@ -280,9 +284,11 @@ def _build_trees_within(graph: CapacityGraph, block: tuple[int, ...]) -> dict[in
 def find_islands(graph: CapacityGraph) -> Iterator[Blocks]:
     """Yield ways to divide the ranks into groups that wide links connect, as candidates for hosts.
 
-    Each way belongs to a width: the links of at least this width connect the ranks of a group. The
-    width decreases; the first way has every rank in its own group. Equal ways are yielded once.
-    This assumes that links within a host are wider than those between hosts.
+    Each way belongs to a width: the links of at least this width connect the ranks of a group,
+    also over switches; directions do not matter. The width decreases; the first way has every
+    rank in its own group. Equal ways are yielded once. A way is a list of groups, by their
+    smallest node, each with its ranks ascending. This assumes that links within a host are
+    wider than those between hosts. Raises `ValueError` for a graph without links.
     """
     seen = set()
     # Above all capacities: every rank is separate.

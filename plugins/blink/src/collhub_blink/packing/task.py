@@ -323,9 +323,10 @@ class PackingTask:
 
 
 def _check_suitable(collective: Collective) -> None:
-    """Raise `InputError` for a collective that trees cannot serve, `UsageError` for one rank.
+    """Raise `InputError` (`trees-unsuitable`) for a collective that trees cannot serve.
 
-    Trees cannot serve the kinds in `_UNSUITABLE_KINDS`, whose pairs of ranks have separate data.
+    These are all-to-all and custom collectives (`_UNSUITABLE_KINDS`), because pairs of ranks
+    have separate data. Raises `UsageError` (`one-rank`) for a single rank.
     """
     if collective.kind in _UNSUITABLE_KINDS:
         raise InputError(

@@ -229,7 +229,11 @@ class _PackedSchedule:
     def to_candidate(
         self, form: str, setting: Setting, *, is_interrupted: bool
     ) -> SynthesisCandidate:
-        """Convert to a candidate of the search."""
+        """Convert to a candidate of the search, of the given form.
+
+        Its number of pieces is the repetitions of the packing times its weight. Transfers are
+        selected, and the schedule is verified, only when the search asks for it.
+        """
         return SynthesisCandidate(
             form=form,
             pieces=self.repeats * self.packing.weight,

@@ -242,7 +242,11 @@ def _make_ready(transfer: Integer, jobs: Jobs, queues: SenderQueues, is_fixed: b
 def _forward(
     link: Integer, transfer: Integer, jobs: Jobs, queues: SenderQueues, events: EventQueue
 ) -> None:
-    """Send a message from a switch, or queue it if the link is busy."""
+    """Send a message from a switch over `link`, or queue it if the link is busy.
+
+    Queued messages of a link are sent in the order in which they arrived. Changes `queues`, and
+    `jobs` (the queue is a linked list through all transfers) or `events`.
+    """
     if not queues.is_busy[link]:
         _transmit(link, transfer, queues, events)
     elif queues.first[link] < 0:

@@ -147,7 +147,10 @@ class LinkSchedule(ColumnTable):
         return self.network.destination[self.link]
 
     def select_rows(self, chosen: Int64Array | BoolArray) -> LinkSchedule:
-        """Select transfers by their rows or by a bool per row."""
+        """Select transfers by a bool per row, in their order, or by rows, in the given order.
+
+        Returns a new schedule on the same network; times are not changed.
+        """
         return LinkSchedule(
             self.network,
             self.chunk[chosen],

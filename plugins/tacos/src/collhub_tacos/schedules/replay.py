@@ -156,7 +156,10 @@ class _Movements:
 
     @classmethod
     def of(cls, schedule: LinkSchedule) -> _Movements:
-        """Return the transfers of a schedule, without their reductions."""
+        """Return the transfers of a schedule in the forward direction, without their reductions.
+
+        The columns are shared with the schedule.
+        """
         return cls(
             schedule.network,
             schedule.chunk,

@@ -211,7 +211,12 @@ def build_algorithm(
     transfers: Transfers,
     requested_ranks: tuple[int, ...] | None,
 ) -> Algorithm:
-    """Build the algorithm of some transfers, with the steps of the requested ranks."""
+    """Build the algorithm of some transfers, with the steps of the requested ranks (None: of all).
+
+    Collective and chunks are those of the candidate; ranks run on the members of `setting`.
+    There is no provenance yet. Raises `InputError` (`schedule-acausal`) for a chunk that is
+    sent before its source has it.
+    """
     return algorithm_of(
         candidate.collective,
         candidate.chunks,
