@@ -361,7 +361,7 @@ class MessageRoutes:
         return cls(topology, pairs[0], pairs[1], pairs[2], routes, pair_of_message.reshape(-1))
 
     def using(self, fails: BoolArray) -> Int64Array:
-        """Return the pairs whose route has a link where `fails`, bool[links], ascending."""
+        """Return the pairs whose route has a link where `fails`, bool[links]: int64, ascending."""
         used = np.flatnonzero(fails[self.routes.links])
         return np.unique(group_of_entry(self.routes.indptr)[used])
 

@@ -67,7 +67,11 @@ class SampleDraft:
         count: int = 1,
         channel: int = 0,
     ) -> int:
-        """Add a SEND of `count` units; return its row."""
+        """Add a SEND of `count` units at `source` to rank `peer`; return its handle.
+
+        The handle is the number of steps that were added before. The receive is not added. The step
+        depends on all earlier steps of its rank with conflicting accesses.
+        """
         return self._add_step(rank, StepKind.SEND, source, None, count, peer=peer, channel=channel)
 
     def receive(
@@ -95,11 +99,18 @@ class SampleDraft:
         count: int = 1,
         after: BufferPlace | None = None,
     ) -> int:
-        """Add a COPY; return its row. It also waits for `after`, an alias of `target`."""
+        """Add a COPY of `count` units within a rank; return its handle.
+
+        It depends on all earlier steps of the rank with conflicting accesses. For `after`, which is
+        the place of `target` under another name, it waits as if it wrote there.
+        """
         return self._add_step(rank, StepKind.COPY, source, target, count, after=after)
 
     def reduce(self, rank: int, source: BufferPlace, target: BufferPlace, count: int = 1) -> int:
-        """Add a REDUCE of `count` units of `source` into `target`; return its row."""
+        """Add a REDUCE, which adds `count` units of `source` to `target`; return its handle.
+
+        It depends on all earlier steps of the rank that write `source` or access `target`.
+        """
         return self._add_step(rank, StepKind.REDUCE, source, target, count)
 
     def algorithm(
@@ -245,15 +256,16 @@ class CustomSteps(StepTableBuilder):
         )
 
     def send(self, rank: int, peer: int, unit: int = 0, count: int = 1, **columns: Any) -> int:
-        """Add a SEND of `count` units of INPUT from `unit` on; return its row.
+        """Add a SEND of `count` units of INPUT from `unit` on; return its handle.
 
-        `columns`: further columns, and `data`/`control` dependencies, as by `StepTableBuilder.add`.
+        `columns`: further columns, and `data`/`control` dependencies, as by `StepTableBuilder.add`;
+        buffer and offset of the source are replaced.
         """
         columns |= {"src_buffer": Buffer.INPUT, "src_offset": unit}
         return self.add(rank, StepKind.SEND, peer=peer, count=count, **columns)
 
     def receive(self, rank: int, peer: int, unit: int = 0, count: int = 1, **columns: Any) -> int:
-        """Add a RECV from rank `peer` of `count` units into OUTPUT at `unit`; return its row.
+        """Add a RECV from rank `peer` of `count` units into OUTPUT at `unit`; return its handle.
 
         `columns`: further columns and dependencies, as in `send`; buffer and offset of the
         destination are replaced.

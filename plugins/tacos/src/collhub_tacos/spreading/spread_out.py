@@ -251,20 +251,21 @@ _SpreadKernel = Callable[[SpreadTask, Progress], SpreadResult]
 
 
 def _choose_kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
-    """Yield the suitable kernels in the order in which they are tried.
+    """Yield the suitable kernels (methods of spreading) in the order in which they are tried.
 
     With switches:
 
-    - stages, unless some NPUs only relay
-    - trees, unless stages are possible on a regular network of more than `_MAX_PAIRS_FOR_TREES` (20
-      000) pairs of an arc and a chunk
+    - stages (fixed plans along groups of NPUs), unless some NPUs only relay
+    - trees of routes, unless stages are possible on a regular network of more than
+      `_MAX_PAIRS_FOR_TREES` (20 000) pairs of an arc and a chunk
 
     Without switches:
 
-    - steps for an all-gather on links of equal times; nothing else if steps are exact
+    - equal steps, for an all-gather on links of equal times; nothing else if steps are exact
     - the translated part of one node, for an all-gather on symmetric networks of up to
       `_MAX_PAIRS_FOR_SYMMETRY` (20 million) pairs
-    - events; after steps only for up to `_PAIRS_FOR_SEEDS` (400 000) pairs
+    - deliveries in the order of time; after steps only for up to `_PAIRS_FOR_SEEDS` (400 000)
+      pairs
     """
     if isinstance(task.network, PathNetwork):
         # Yield stages if they are possible, and trees for small or irregular networks.
