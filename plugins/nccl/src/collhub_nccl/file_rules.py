@@ -145,6 +145,13 @@ _TOPOLOGIES = (
         '`<pci class="0x030200">`',
     ),
     (
+        "unknown-element",
+        "An element of the file is unknown and left out.",
+        "A newer version of NCCL has written the file, or the name is misspelt.",
+        "Correct the name; give links of GPUs with `FILE?profile=`.",
+        "`<nvlnk>`",
+    ),
+    (
         "unknown-link",
         "A link of a GPU is unknown and left out.",
         "A newer version of NCCL has written the file.",

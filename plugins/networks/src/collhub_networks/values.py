@@ -219,18 +219,20 @@ class NetworkFindings:
     def __init__(self) -> None:
         self._by_subject: dict[tuple[str, str], tuple[Diagnostic, int]] = {}
 
-    def warn(self, code: str, place: Location, message: str, cure: str = "") -> None:
-        """Record a warning at a place; the first one of a code gives the message."""
-        self._add(Diagnostic(code, message, Severity.WARNING, place, cure))
+    def warn(
+        self, code: str, place: Location, message: str, cure: str = "", *, subject: str = ""
+    ) -> None:
+        """Record a warning at a place.
+
+        The first one of a code and a subject gives the message; warnings of one code on different
+        subjects, such as names of elements, are separate.
+        """
+        self._add(Diagnostic(code, message, Severity.WARNING, place, cure), subject)
 
     def note(
         self, code: str, place: Location, message: str, cure: str = "", *, subject: str = ""
     ) -> None:
-        """Record a note, for example about supplied values.
-
-        The first note of a code and a subject gives the message; notes of one code on different
-        subjects, such as names of links, are separate.
-        """
+        """Record a note, for example about supplied values; otherwise as `warn`."""
         self._add(Diagnostic(code, message, Severity.NOTE, place, cure), subject)
 
     def tell(self, report: Callable[[Diagnostic], None]) -> None:

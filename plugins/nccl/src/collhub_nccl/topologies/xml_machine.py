@@ -351,8 +351,7 @@ def _check_children(element: Element, draft: XmlMachine) -> None:
     """Warn once per child of `element` that is not known there and is therefore ignored.
 
     Known names depend on the name of the element; in `system`, elements known elsewhere are not
-    reported here because they are refused elsewhere. The code is `unknown-element-` and at most 40
-    characters of the name.
+    reported here because they are refused elsewhere. At most 40 characters of the name are shown.
     """
     for child in element.children:
         if child.name in _KNOWN.get(element.name, ()):
@@ -362,8 +361,9 @@ def _check_children(element: Element, draft: XmlMachine) -> None:
             continue
         name = child.name[:40]
         draft.findings.warn(
-            f"unknown-element-{name}",
+            "unknown-element",
             child.place,
             f"<{name}> in <{element.name}> is not known and left out",
             "supply the links of GPUs with FILE?profile=" if element.name == "gpu" else "",
+            subject=name,
         )
