@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -147,6 +148,7 @@ CHANGES: Mapping[str, tuple[tuple[str, str, str, str], ...]] = {
         ("unknown-cpu", "nccl-topology", 'arch="x86_64"', ""),
         ("invalid-nvidia-smi", "nvidia-smi", "PXB", "PXC"),
         ("unknown-link", "nccl-topology", "<nvlink", "<newlink"),
+        ("unknown-element", "nccl-topology", "<gpu ", "<note/><gpu "),
         ("unknown-gpu", "nccl-topology", 'gcn="910"', 'gcn="gfx9999"'),
         ("link-target", "nccl-topology", 'target="0000:02:00.0"', 'target="0000:99:00.0"'),
         ("gpu-without-rank", "nccl-topology", ' rank="3"', ""),
@@ -716,8 +718,6 @@ def test_every_rule_of_a_reader_is_triggered_or_listed() -> None:
 
 # Variables whose content is the text of a message.
 _TEXT_VARIABLES = {"message", "text", "reason", "have", "first_line", "wrong"}
-# Classes whose calls create a finding; `Diagnostic` gets the identifier first.
-_FINDINGS = {"InputError", "UsageError", "PluginError", "LossyError", "Diagnostic"}
 
 
 def _list_packages() -> dict[str, Path]:
@@ -779,16 +779,56 @@ def _is_text(value: ast.expr) -> bool:
     return is_variable or isinstance(value, ast.JoinedStr | ast.Constant | ast.BinOp)
 
 
-def _list_identifiers(file: Path) -> Iterable[str]:
-    """Yield the literal identifiers of the errors and findings that a module creates."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _FINDINGS:
+def _find_position(function: ast.FunctionDef) -> int | None:
+    """Return the position of the parameter `code` without self; None if there is none."""
+    names = [one.arg for one in function.args.posonlyargs + function.args.args]
+    names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+    return names.index("code") if "code" in names else None
+
+
+def _find_positions(modules: Iterable[ast.Module]) -> dict[str, int]:
+    """Return the position of `code` by name of a function; all functions of the name have it."""
+    positions: dict[str, set[int | None]] = {"Diagnostic": {0}}
+    for module in modules:
+        for node in ast.walk(module):
+            if isinstance(node, ast.FunctionDef):
+                positions.setdefault(node.name, set()).add(_find_position(node))
+    return {
+        name: position
+        for name, at in positions.items()
+        if len(at) == 1 and (position := min(at, key=str)) is not None
+    }
+
+
+def _list_identifiers(module: ast.Module, positions: Mapping[str, int]) -> Iterable[str]:
+    """Yield the literal identifiers of the errors and findings that a module creates.
+
+    They are arguments `code`, by name or by position, their defaults, and values of the variables
+    `code` and `..._CODE`.
+    """
+    for node in ast.walk(module):
+        given: list[ast.expr] = []
+        if isinstance(node, ast.Call):
             given = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
-            if getattr(node.func, "id", "") == "Diagnostic":
-                given += node.args[:1]
-            for value in given:
-                if isinstance(value, ast.Constant):
-                    yield str(value.value)
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            position = positions.get(getattr(node.func, "id", name), len(node.args))
+            given += node.args[position : position + 1]
+        elif isinstance(node, ast.arguments):
+            parameters = (node.posonlyargs + node.args)[::-1]
+            defaults = [*zip(parameters, node.defaults[::-1], strict=False)]
+            pairs = zip(node.kwonlyargs, node.kw_defaults, strict=True)
+            defaults += [(parameter, value) for parameter, value in pairs if value is not None]
+            given = [value for parameter, value in defaults if parameter.arg == "code"]
+        elif isinstance(node, ast.Assign):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            given = (
+                [node.value] if any(re.fullmatch(r"code|\w*_CODE", one) for one in names) else []
+            )
+        for value in given:
+            options = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+            for option in options:
+                if isinstance(option, ast.Constant) and isinstance(option.value, str):
+                    yield option.value
 
 
 @pytest.mark.once
@@ -842,7 +882,13 @@ def test_every_identifier_with_a_prefix_has_a_page() -> None:
 @pytest.mark.once
 def test_every_literal_identifier_has_a_page() -> None:
     files = [*_list_packages().values(), *sorted((ROOT / "hub_core").rglob("*.py"))]
-    created = {name: file for file in files for name in _list_identifiers(file)}
-    assert len(created) > 300
-    missing = created.keys() - _list_declared_rules().keys()
+    modules = {file: ast.parse(file.read_text()) for file in files}
+    positions = _find_positions(modules.values())
+    created = {
+        name: file
+        for file, module in modules.items()
+        for name in _list_identifiers(module, positions)
+    }
+    assert len(created) > 400
+    missing = created.keys() - _list_declared_rules().keys() - {""}
     assert {name: str(created[name].relative_to(ROOT)) for name in sorted(missing)} == {}

@@ -16,6 +16,12 @@ _ARGUMENTS: _Rows = (
         "The request is wrong in a way that has no rule of its own.",
         "`--baseline` together with `--write-baseline`",
     ),
+    (
+        "unknown-name",
+        "No installed plugin offers this name: reader, synthesizer, pass, simulator, runtime, ...",
+        "`--from jsn`",
+    ),
+    ("unknown-topology", "There is no network of this name, and no such file.", "`rnig:4`"),
     ("unknown-command", "There is no command of this name.", "`collhub verfy`"),
     ("unknown-option", "The reader, writer or synthesizer has no such option.", "`-O chanels=2`"),
     (

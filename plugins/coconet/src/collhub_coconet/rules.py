@@ -293,6 +293,11 @@ _GRAPHS = (
 )
 _REQUESTS = (
     (
+        "several-programs",
+        "The Python file has several programs, or none of the given name.",
+        "`-O program=none`",
+    ),
+    (
         "target",
         "The named operation is not of this kind.",
         "`--pass split -O target=a` for a product",

@@ -153,6 +153,18 @@ _REQUESTS: tuple[tuple[str, str, str], ...] = (
     ("seam", "Sizes or ranks of the parts do not fit.", "1 MiB, then 2 MiB"),
     ("no-zoo", "The folder or address has no zoo.", "`--zoo .`"),
     ("invalid-zoo", "A card or the list of machines has another form.", "a card without a title"),
+    ("invalid-card", "A card is no valid YAML, or a member is wrong.", "a card without a title"),
+    ("invalid-report", "The report is not of its schema.", "a report that was changed by hand"),
+    (
+        "not-checked",
+        "An algorithm is too large to be verified, so that the next one is taken.",
+        "`auto` on thousands of NPUs",
+    ),
+    (
+        "wrong-candidate",
+        "A synthesizer returned an incorrect algorithm, so that the next one is taken.",
+        "a plugin with a defect",
+    ),
     ("unknown-entry", "The zoo has no entry of this name.", "`collhub zoo show rnig`"),
     ("no-machine", "No network of the entry has its number of ranks.", "an entry of 16 ranks"),
     ("not-fetched", "The file of the entry is not in the zoo.", "an entry of another project"),
