@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -66,12 +67,13 @@ WRONG_XML = {
 
 
 def is_refused(run, file: str) -> None:
-    """One or more `error:` lines, the first of which names the file, and nothing else on either stream."""
+    """One or more lines with severity and rule; the first error names the file; nothing else."""
     assert run.code in (1, 2, 3, 4)
     assert run.out == ""
     lines = run.err.splitlines()
     assert lines
     assert all(line.startswith(("error: ", "warning: ", "note: ")) for line in lines), run.err
+    assert all(re.search(r" \[[a-z][a-z0-9-]*\]\Z", line) for line in lines), run.err
     assert run.error_lines[0].startswith(f"error: {file}"), run.err
 
 
