@@ -93,9 +93,9 @@ def _parse_ranks_option(
 @click.option(
     "--group",
     "single",
-    metavar="NPUS[:COLLECTIVE[:SIZE[:START]]]",
+    metavar="NPUS[:COLLECTIVE[:SIZE[:START[:COUNTS]]]]",
     multiple=True,
-    help="One such group, as 0-7:all-gather:1MiB; repeatable.",
+    help="One such group, as 0-7:all-gather:1MiB or 0-7:all-to-all-v:1MiB::zipf:1.2; repeatable.",
 )
 @click.option("--relays", is_flag=True, help="With --ranks: let the other NPUs forward.")
 @click.option(
@@ -209,11 +209,11 @@ def _run_for_groups(session: Session) -> int:
     """Run the command `groups` with the options of the current command line, and return DONE.
 
     Options that both commands have are passed on. Raises `UsageError` if `--root`, `--ranks`,
-    `--relays`, `--write-ranks` or `--counts` is given, because they have no meaning for groups.
+    `--relays` or `--write-ranks` is given, because they have no meaning for groups.
     Raises `HubError` if no plugin provides the command `groups`, and the errors of that command.
     """
     context = click.get_current_context()
-    for name in ("root", "ranks", "relays", "write_ranks", "counts"):
+    for name in ("root", "ranks", "relays", "write_ranks"):
         value = context.params[name]
         if value is not None and value is not False:
             flag = name.replace("_", "-")

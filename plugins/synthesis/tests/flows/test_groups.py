@@ -15,12 +15,20 @@ from collhub_flows.groups.planning import GroupChoices, GroupPlan, plan_groups
 from collhub_flows.groups.schedules import compute_joint_bounds
 from collhub_flows.groups.shares import CommonWish, GroupWish, Shares, parse_groups
 from collhub_flows.optimal_flow import FlowNetwork
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import hub_core
 from hub_core import parse_topology
-from hub_core.model import STANDARD_KINDS, CollectiveKind, InputError, StepKind, UsageError
+from hub_core.model import (
+    STANDARD_KINDS,
+    UNEVEN_KINDS,
+    CollectiveKind,
+    InputError,
+    StepKind,
+    UnitCounts,
+    UsageError,
+)
 from hub_core.network import Occupancy
 from hub_core.plugin_api import SearchBudget, synthesis
 from hub_core.verification import verify
@@ -53,6 +61,111 @@ def test_contents_of_each_group_and_of_all_are_right(kind: str, text: str) -> No
     assert all(verify(algorithm).ok for algorithm in plan.algorithms)
     assert plan.joint is not None
     assert verify(plan.joint).ok
+
+
+def uneven_wish(npus: list[int], kind: str, table: object, size: int = MIB) -> GroupWish:
+    counts = UnitCounts.from_table(table, CollectiveKind(kind).traits.has_counts_per_pair)
+    return replace(wish(npus, kind, size), counts=counts)
+
+
+@pytest.mark.parametrize("kind", [str(kind) for kind in UNEVEN_KINDS])
+@pytest.mark.parametrize("text", ["mesh:3x3", "switch:9"])
+def test_contents_of_uneven_groups_are_right(kind: str, text: str) -> None:
+    # Some parts are empty, some stay on their rank; groups share NPU 4, and NPU 8 relays.
+    is_per_pair = CollectiveKind(kind).traits.has_counts_per_pair
+    table = [[0, 40, 10, 10], [5, 7, 30, 0], [20, 0, 0, 20], [0, 0, 1, 0]]
+    first = uneven_wish([0, 4, 2, 6], kind, table if is_per_pair else [3, 0, 97, 1])
+    second = uneven_wish([7, 5, 4], kind, [[1] * 3] * 3 if is_per_pair else [1, 2, 0], 3 * MIB)
+    plan = planned(text, first, second)
+    assert all(verify(algorithm).ok for algorithm in plan.algorithms)
+    assert plan.joint is not None
+    assert verify(plan.joint).ok
+    assert plan.bound_ns <= plan.time.ns <= plan.one_by_one.ns
+
+
+def test_equal_counts_take_the_time_of_equal_parts() -> None:
+    groups = [[0, 5, 10, 15], [1, 4, 11, 14]]
+    even = planned("torus:4x4", *(wish(npus, "all-gather") for npus in groups))
+    uneven = planned("torus:4x4", *(uneven_wish(npus, "all-gather-v", [1] * 4) for npus in groups))
+    assert uneven.time == even.time
+    assert uneven.bounds_ps == even.bounds_ps
+
+
+def test_shares_have_the_bytes_of_their_counts() -> None:
+    table = [[9, 1, 0], [0, 0, 3], [2, 0, 0]]
+    shares = Shares.of([uneven_wish([4, 2, 7], "all-to-all-v", table, 15_000)])
+    # Nine units stay on their rank.
+    assert list(zip(shares.root, shares.target, shares.bytes, strict=True)) == [
+        (4, 2, 1000.0),
+        (2, 7, 3000.0),
+        (7, 4, 2000.0),
+    ]
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 50), min_size=4, max_size=4), min_size=4, max_size=4))
+def test_random_counts_are_right_and_not_faster_than_the_bound(table: list[list[int]]) -> None:
+    assume(sum(map(sum, table)) > sum(table[rank][rank] for rank in range(4)))
+    plan = planned("ring:8", uneven_wish([0, 3, 4, 7], "all-to-all-v", table))
+    assert verify(plan.algorithms[0]).ok
+    assert plan.bound_ns <= plan.time.ns
+
+
+def test_counts_of_groups_are_common_or_of_one_group(tmp_path: Path) -> None:
+    file = tmp_path / "counts.csv"
+    file.write_text("1,0,3\n")
+    common = CommonWish("all-to-all-v", "1MiB", counts="shift:1")
+    wishes = parse_groups(
+        "0-3,4-7", ["1,5,6:all-gather-v:2MiB::" + str(file), "2,3:all-gather"], common
+    )
+    assert [wish.counts and wish.counts.total for wish in wishes] == [4, 4, 4, None]
+    assert wishes[2].counts_text == str(file)
+    assert wishes[0].counts_text == "shift:1"
+
+
+def test_counts_are_in_the_report_and_the_manifest(collhub, tmp_path: Path) -> None:
+    out = tmp_path / "plan"
+    arguments = ["synthesize", "direct", "--groups", "0-3,4-7", "--collective", "all-to-all-v"]
+    arguments += ["--counts", "zipf:1.2,units=64", "--size", "1MiB", "--topology", "ring:8"]
+    run = collhub(*arguments, "-O", "work=0", "-o", out, "--json")
+    assert run.code == 0, run.err
+    assert [group["counts"] for group in run.report()["groups"]] == ["zipf:1.2,units=64"] * 2
+    manifest = json.loads((out / "groups.json").read_text())
+    assert manifest["groups"][1]["counts"] == "zipf:1.2,units=64"
+
+
+@pytest.mark.parametrize(
+    ("group", "line"),
+    [
+        ("0-3:all-gather:1MiB::zipf:1", "group '0-3:all-gather:1MiB::zipf:1': --counts has no"),
+        ("0-3:all-gather-v:1MiB", "group '0-3:all-gather-v:1MiB': all-gather-v needs the units"),
+        ("0-3:all-to-all-v:1MiB::zipf:x", "zipf is 'x', expected a number"),
+        ("0-3:all-to-all-v:1MiB::none.csv", "none.csv: neither a file nor a generator"),
+        ("0-3:all-to-all-v:16B::zipf:1", "16 bytes are too few for 4 ranks"),
+    ],
+)
+def test_invalid_counts_of_a_group_are_one_line(collhub, group: str, line: str) -> None:
+    run = collhub("groups", "direct", "--group", group, "--topology", "ring:8")
+    assert run.code != 0
+    assert line in run.err
+    assert run.err.count("\n") == 1
+
+
+def test_counts_without_an_uneven_group_are_refused() -> None:
+    with pytest.raises(UsageError, match="no group has an uneven collective"):
+        parse_groups("0-3", [], CommonWish("all-gather", "1MiB", counts="uniform"))
+
+
+def test_a_group_whose_data_stay_on_their_ranks_is_refused() -> None:
+    alone = uneven_wish([0, 1], "all-to-all-v", [[5, 0], [0, 3]])
+    with pytest.raises(UsageError, match="no rank of the group 0,1 sends data to another rank"):
+        planned("ring:4", alone)
+
+
+def test_too_many_units_are_refused() -> None:
+    large = uneven_wish([0, 1], "all-gather-v", [1 << 50, 1 << 50], 1 << 50)
+    with pytest.raises(UsageError, match="units, at most"):
+        planned("ring:4", large)
 
 
 def test_a_group_sends_nothing_before_its_start() -> None:
@@ -212,7 +325,7 @@ def test_a_group_says_what_it_wants() -> None:
         (("--group", "0,1,0"), "NPU 0 is listed more than once in '0,1,0'"),
         (("--group", "0-3:nothing"), "there is no collective 'nothing'"),
         (("--group", "0-3:all-gather:x"), "size 'x' is not a number with a unit"),
-        (("--group", "0-3:a:b:c:d"), "'0-3:a:b:c:d' is not a group"),
+        (("--group", "0-3:a:b:c:d"), "there is no collective 'a'"),
         (("--groups", "a;b"), "'a' is not a list of NPUs"),
         (("--groups", ";"), "no group is named"),
         (("--groups", "0-3", "--ranks", "0-3"), "--ranks has no meaning with --groups"),

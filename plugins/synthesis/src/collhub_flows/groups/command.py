@@ -68,11 +68,12 @@ class GroupOptions:
 @click.option(
     "--group",
     "single",
-    metavar="NPUS[:COLLECTIVE[:SIZE[:START]]]",
+    metavar="NPUS[:COLLECTIVE[:SIZE[:START[:COUNTS]]]]",
     multiple=True,
-    help="One group, as 0-7:all-gather:1MiB or 0-7:all-gather:1MiB:20us; repeatable.",
+    help="One group, as 0-7:all-gather:1MiB, 0-7:all-gather:1MiB:20us or"
+    " 0-7:all-to-all-v:1MiB::zipf:1.2; repeatable.",
 )
-@collective_option("Of groups that name none.")
+@collective_option("Of groups that name none.", has_counts=True)
 @topology_option("For example torus:8x8, a file.", required=True)
 @size_option("Full buffer of groups that name none.")
 @reduce_op_option(("sum", "prod", "min", "max"))
@@ -98,7 +99,8 @@ def groups(
 
     if out is not None and output.target_format is None:
         output = replace(output, target_format=_OWN_FORMAT)
-    common = CommonWish(wish["kind"], wish["size_text"], ReduceOp(wish["reduce_op"]))
+    reduce_op = ReduceOp(wish["reduce_op"])
+    common = CommonWish(wish["kind"], wish["size_text"], reduce_op, wish["counts"])
     wishes = parse_groups(wish["groups_text"], wish["single"], common)
     choices, writer = _parse_choices(context, wish, out, output)
     topology = context.read_topology(wish["topology_text"])
@@ -243,6 +245,7 @@ class _PlanOptions(TypedDict):
 
     name: str
     kind: str | None
+    counts: str | None
     topology_text: str
     size_text: str | None
     groups_text: str | None
@@ -374,6 +377,7 @@ def _list_groups(plan: GroupPlan) -> list[GroupItem]:
             npus=wish.npus,
             collective=str(wish.kind),
             size=wish.size,
+            counts=wish.counts_text,
             start_ns=wish.start_ns,
             alone_ns=plan.alone[number].ns,
             alone_maker=plan.alone_makers[number],

@@ -14,6 +14,10 @@ class GroupItem(Record, frozen=True, kw_only=True):
     npus: Annotated[Sequence[int], Meta(description="NPU of every rank.")]
     collective: str
     size: Annotated[int, Meta(description="Bytes of the full buffer.")]
+    counts: Annotated[
+        str,
+        Meta(description="Counts of an uneven collective: a file, or as `zipf:1.2`; else empty."),
+    ]
     start_ns: Annotated[
         int, Meta(description="Start: no message of the group is sent before this time.")
     ]

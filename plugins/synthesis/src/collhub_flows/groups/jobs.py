@@ -287,21 +287,26 @@ class GroupSchedule:
         topology = self.network.topology
         pieces = self.trees.pieces
         rows = self.shares.row[pieces.share[mine]]
+        factor = wish.find_factor(pieces.share_units)
+        # Pieces begin and end at the nearest unit below; all have at least one unit.
+        units_of_share = wish.share_counts[rows] * factor
+        begin = pieces.offset[mine] * units_of_share // pieces.share_units
+        stop = (pieces.offset[mine] + pieces.units[mine]) * units_of_share // pieces.share_units
         # The chunks of a group: its pieces, then the shares that stay on their rank.
-        shares = create_share_chunks(wish, pieces.share_units)
+        shares = create_share_chunks(wish, factor)
         is_sent = np.zeros(len(shares), np.bool_)
         is_sent[rows] = True
         # Local shares are copied within their rank.
         local = np.flatnonzero(~is_sent)
         chosen = np.concatenate([rows, local])
-        offset = np.concatenate([pieces.offset[mine], np.zeros_like(local)])
+        offset = np.concatenate([begin, np.zeros_like(local)])
         return algorithm_of(
-            wish.collective(pieces.share_units),
+            wish.collective(factor),
             Chunks(
                 shares.origin[chosen],
                 shares.input_offset[chosen] + offset,
                 shares.output_offset[chosen] + offset,
-                np.concatenate([pieces.units[mine], shares.count[local]]),
+                np.concatenate([stop - begin, shares.count[local]]),
                 shares.target[chosen],
             ),
             transfers,

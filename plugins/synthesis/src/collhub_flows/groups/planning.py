@@ -17,11 +17,14 @@ from hub_core.model import (
     Algorithm,
     InputError,
     UsageError,
+    format_ranks,
 )
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SearchBudget, SearchCut
 
 MAX_WORK = 400_000
+# More units cannot be divided further with 64-bit integers.
+_MAX_COUNTED_UNITS = 1 << 40
 
 # Method, algorithm of each group, all as one, and time.
 _Candidate = tuple[str, tuple[Algorithm, ...], Algorithm | None, "GroupTime"]
@@ -152,7 +155,7 @@ def plan_groups(
     """
     chosen = choices or GroupChoices()
     check_groups(wishes, topology.num_npus, topology.name)
-    _check_planes_and_sizes(wishes, topology)
+    _check_requests(wishes, topology)
     network = GroupNetwork(FlowNetwork.of(topology), chosen.occupancy)
     judge = partial(_simulate, topology=topology, choices=chosen)
     progress(0.0, "groups together")
@@ -188,7 +191,12 @@ def plan_groups(
     )
 
 
-def _check_planes_and_sizes(wishes: Sequence[GroupWish], topology: Topology) -> None:
+def _check_requests(wishes: Sequence[GroupWish], topology: Topology) -> None:
+    """Raise `UsageError` for several planes, and for the first group that cannot be scheduled.
+
+    Its shares are below one byte, its counts have too many units, or all its data stay on their
+    ranks.
+    """
     if topology.num_planes > 1:
         raise UsageError(
             f"topology {topology.name}: groups take one plane, not {topology.num_planes}",
@@ -196,11 +204,25 @@ def _check_planes_and_sizes(wishes: Sequence[GroupWish], topology: Topology) -> 
             code="planes-unsupported",
         )
     for wish in wishes:
-        if wish.share_bytes < 1:
+        if min(wish.share_bytes) < 1:
             raise UsageError(
                 f"{wish.size} bytes are too few for {len(wish.npus)} ranks",
                 cure="choose a larger size",
                 code="size-too-small",
+            )
+        if not len(Shares.of([wish])):
+            raise UsageError(
+                f"no rank of the group {format_ranks(wish.npus)} sends data to another rank",
+                cure="give a count above 0 beside the diagonal, or leave the group out",
+                code="nothing-sent",
+            )
+        units = int(wish.share_counts.sum())
+        if units > _MAX_COUNTED_UNITS:
+            raise UsageError(
+                f"the counts of {len(wish.npus)} ranks sum to {units} units, at most "
+                f"{_MAX_COUNTED_UNITS} can be scheduled together",
+                cure="give counts in larger units",
+                code="too-large",
             )
 
 
@@ -341,8 +363,10 @@ def _synthesize_separately(
     the group may be relays. The final simulation is counted in the budget without checking its
     limits.
     """
-    parts = wish.kind.traits.parts(len(wish.npus))
-    collective = replace(wish.collective(1), unit_count=parts)
+    collective = wish.collective(1)
+    if wish.counts is None:
+        parts = wish.kind.traits.parts(len(wish.npus))
+        collective = replace(collective, unit_count=parts)
 
     def time_ns(algorithm: Algorithm) -> int:
         sized = replace(algorithm, collective_bytes=wish.size)

@@ -56,6 +56,10 @@ _MAX_JOBS = 500_000
 _MIN_JOB_LIMIT = 30_000
 
 
+# Maximum number of units of a group in divided shares; larger algorithms are not verified.
+_MAX_UNITS = 1 << 22
+
+
 # Maximum size of the tables of trees, which have a column per NPU.
 _MAX_ENTRIES = 60_000_000
 
@@ -115,7 +119,7 @@ def find_fastest_schedule(
     for trees in _generate_packings(network, wishes, shares, effort):
         for parts in ladder:
             cut = trees.cut(parts)
-            is_fine = cut.pieces.share_units > min(shares.bytes)
+            is_fine = _is_too_fine(wishes, shares, cut.pieces.share_units)
             if best is not None and (is_fine or len(cut.arcs) > max_jobs):
                 break
             jobs = TreeJobs.of(network.flows, cut, shares.bytes, network.occupancy)
@@ -133,6 +137,16 @@ def find_fastest_schedule(
                 break
     assert best is not None
     return best
+
+
+def _is_too_fine(wishes: Sequence[GroupWish], shares: Shares, share_units: int) -> bool:
+    """Whether shares must not be divided into this number of units.
+
+    A unit must have at least one byte, and a group at most `_MAX_UNITS` units, so that its
+    algorithm can be verified.
+    """
+    totals = (int(wish.share_counts.sum()) * wish.find_factor(share_units) for wish in wishes)
+    return share_units > min(shares.bytes) or max(totals) > _MAX_UNITS
 
 
 def pack_trees(
@@ -310,9 +324,7 @@ def _generate_packings(
     for count in ladder:
         visits = len(shares) * count * npus * 6
         is_long = visits > effort * _MAX_VISITS
-        # A piece has at least one byte.
-        is_fine = count > min(shares.bytes)
-        if count > 1 and (is_long or is_fine):
+        if count > 1 and (is_long or _is_too_fine(wishes, shares, count)):
             return
         yield pack_trees(network.flows, wishes, shares, count)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_flows.optimal_flow import FlowDemand
+from hub_core import resolve_counts
 from hub_core.columns import (
     BoolArray,
     ColumnTable,
@@ -22,19 +23,26 @@ from hub_core.columns import (
 from hub_core.model import (
     ALL_RANKS,
     STANDARD_KINDS,
+    UNEVEN_KINDS,
     Collective,
     CollectiveKind,
+    InputError,
     ReduceOp,
+    UnitCounts,
     UsageError,
     parse_ranks,
     parse_size,
     parse_time,
     standard_kind,
+    uneven_kind,
 )
 from hub_core.schedules import Chunks
 
 _CURE = "write --groups '0-7,8-15', or '0,5,9;1,2,4' where groups are no ranges"
-_FIELDS = "NPUS[:COLLECTIVE[:SIZE[:START]]], as 0-7:all-gather:1MiB:20us"
+_FIELDS = (
+    "NPUS[:COLLECTIVE[:SIZE[:START[:COUNTS]]]], as 0-7:all-gather:1MiB:20us or "
+    "0-7:all-to-all-v:1MiB::zipf:1.2"
+)
 # Later starts than this number of ns are refused: no job waits that long.
 _MAX_START_NS = 10**15
 
@@ -44,7 +52,8 @@ class GroupWish:
     """A requested collective of `size` bytes among `npus`; its rank r runs on `npus[r]`.
 
     A rooted collective has its root on the first NPU. `start_ns`: time at which its data are ready
-    on all of its NPUs; no message of the group is sent before.
+    on all of its NPUs; no message of the group is sent before. `counts`: units of the parts of an
+    uneven collective, None for all others; `counts_text`: the text that states them, for reports.
     """
 
     npus: tuple[int, ...]
@@ -52,28 +61,32 @@ class GroupWish:
     size: int
     reduce_op: ReduceOp = ReduceOp.SUM
     start_ns: int = 0
+    counts: UnitCounts | None = None
+    counts_text: str = ""
 
     def collective(self, units: int) -> Collective:
-        """Return the collective of the group with this number of units per share, in place.
+        """Return the collective of the group, in place, with this number of units per share.
 
-        Ranks are numbered within the group. A rooted collective has root 0, the first NPU of the
-        group.
+        A share of an uneven collective has `units` units per unit of its count. Ranks are numbered
+        within the group. A rooted collective has root 0, the first NPU of the group.
         """
+        counts = None if self.counts is None else self.counts.multiplied(units)
         return Collective(
             self.kind,
             len(self.npus),
-            units * self.shares,
+            units * self.shares if counts is None else counts.total,
             root=0 if self.kind.traits.is_rooted else None,
             in_place=True,
             reduce_op=self.reduce_op,
+            counts=counts,
         )
 
     @property
     def shares(self) -> int:
         """Return the number of parts of the full buffer that are sent separately.
 
-        It is the number of parts of the collective. An all-reduce has one per rank, because a
-        single vector would load a single root.
+        It is the number of parts of the collective, which must have no counts. An all-reduce has
+        one per rank, because a single vector would load a single root.
         """
         # An all-reduce has a share per rank, because a single vector would load a single root.
         if self.kind is CollectiveKind.ALL_REDUCE:
@@ -81,18 +94,49 @@ class GroupWish:
         return self.kind.traits.parts(len(self.npus))
 
     @property
-    def share_bytes(self) -> float:
-        """Size of a share in bytes, which need not be an integer."""
-        return self.size / self.shares
+    def share_counts(self) -> Int64Array:
+        """Units of every share, int64 in the order of `create_share_chunks`.
+
+        They are the counts of an uneven collective without zeros, row by row; otherwise 1 for every
+        share. An all-to-all has a share for every pair of ranks.
+        """
+        if self.counts is not None:
+            units = self.counts.table.ravel()
+            return units[units > 0]
+        traits = self.kind.traits
+        is_for_pairs = traits.split_by_source and traits.split_by_target
+        return np.ones(self.shares**2 if is_for_pairs else self.shares, np.int64)
+
+    @property
+    def share_bytes(self) -> Float64Array:
+        """Size of every share in bytes, float64 in the order of `share_counts`.
+
+        It need not be an integer.
+        """
+        total = self.shares if self.counts is None else self.counts.total
+        unit_bytes: Float64Array = self.share_counts * (self.size / total)
+        return unit_bytes
+
+    def find_factor(self, share_units: int) -> int:
+        """Return the least number by which units must be divided to divide shares.
+
+        Every share is to have at least `share_units` units. For a collective with equal parts it is
+        `share_units`, for counts of at least `share_units` it is 1.
+        """
+        return -(-share_units // int(self.share_counts.min()))
 
 
 @dataclass(frozen=True, slots=True)
 class CommonWish:
-    """Default collective and size of groups; None if there is no default."""
+    """Default collective, size and counts of groups; None if there is no default.
+
+    The counts are those of groups with an uneven collective.
+    """
 
     kind: str | None = None
     size: str | None = None
     reduce_op: ReduceOp = ReduceOp.SUM
+    counts: str | None = None
 
 
 def parse_groups(
@@ -100,14 +144,19 @@ def parse_groups(
 ) -> tuple[GroupWish, ...]:
     """Parse the groups of `--groups` and of every `--group`, in this order.
 
-    Raises `UsageError` for invalid texts, groups of one NPU, a missing collective or size, and if
-    there is no group (`no-groups`).
+    Raises `UsageError` for invalid texts, groups of one NPU, a missing collective, size or counts,
+    counts that no group uses, and if there is no group (`no-groups`). Raises `InputError` for
+    invalid counts.
     """
     texts = [] if together is None else _split_groups(together)
     # A list of NPUs has no colon, so both forms have the same parser.
     wishes = tuple(_parse_group(text, common) for text in (*texts, *single))
     if not wishes:
         raise UsageError("no group is named", cure=_CURE, code="no-groups")
+    if common.counts is not None and not any(wish.counts for wish in wishes):
+        kinds = ", ".join(UNEVEN_KINDS)
+        message = "--counts has no meaning: no group has an uneven collective"
+        raise UsageError(message, cure=f"leave it out, or name one of {kinds}")
     return wishes
 
 
@@ -136,12 +185,10 @@ def _split_groups(text: str) -> list[str]:
 
 
 def _parse_group(text: str, common: CommonWish) -> GroupWish:
-    fields = text.split(":")
-    if len(fields) > 4:
-        message = f"{text[:80]!r} is not a group"
-        raise UsageError(message, cure=f"write {_FIELDS}", code="invalid-group")
+    # The text of counts, such as `zipf:1.2`, may contain colons.
+    fields = text.split(":", 4)
     # Empty fields have the default values.
-    values = [*fields, "", "", ""]
+    values = [*fields, "", "", "", ""]
     kind, size = values[1] or common.kind, values[2] or common.size
     if not kind or not size:
         missing = "size" if kind else "collective"
@@ -156,13 +203,23 @@ def _parse_group(text: str, common: CommonWish) -> GroupWish:
         message = f"group {text[:80]!r} starts too late"
         raise UsageError(message, cure="give a start of at most 1e6 s", code="invalid-group")
     parsed = _parse_kind(kind, text)
-    return GroupWish(npus, parsed, parse_size(size), common.reduce_op, start_ns)
+    counts_text = values[4] or (common.counts if parsed.traits.is_uneven else None)
+    try:
+        counts = resolve_counts(counts_text, parsed, len(npus))
+    except (InputError, UsageError) as error:
+        found = error.diagnostics[0]
+        message = f"group {text[:80]!r}: {found.message}"
+        raise type(error)(message, cure=found.cure, code=found.code) from None
+    size_bytes = parse_size(size)
+    return GroupWish(
+        npus, parsed, size_bytes, common.reduce_op, start_ns, counts, counts_text or ""
+    )
 
 
 def _parse_kind(name: str, text: str) -> CollectiveKind:
-    kind = standard_kind(name)
+    kind = standard_kind(name) or uneven_kind(name)
     if kind is None:
-        known = [str(kind) for kind in STANDARD_KINDS]
+        known = [str(kind) for kind in (*STANDARD_KINDS, *UNEVEN_KINDS)]
         message = f"group {text[:80]!r}: there is no collective {name[:40]!r}"
         raise UsageError(message, cure=f"use one of {', '.join(known)}", code="unknown-collective")
     return kind
@@ -235,17 +292,19 @@ def _create_columns(
     # Shares that stay at their rank are not transferred.
     row = np.flatnonzero(summed | wide | (root != target))
     same = np.full(len(row), number, np.int64)
-    size = np.full(len(row), wish.share_bytes)
+    size = wish.share_bytes[row]
     spreads = wide | ~summed
     return same, row, root[row], target[row], summed[row], spreads[row], size
 
 
 def create_share_chunks(wish: GroupWish, units: int) -> Chunks:
-    """Return one chunk of `units` units for every share of a group.
+    """Return one chunk of `units` units, per unit of its count, for every share of a group.
 
-    Shares that are not sent are included.
+    Shares that are not sent are included, but no empty ones.
     """
     collective = wish.collective(units)
+    if wish.counts is not None:
+        return Chunks.of_blocks(collective)
     # More than one if an unsplit vector has a share per rank.
     pieces = collective.units_per_rank // units
     return Chunks.cut(collective, [units] * pieces)
