@@ -114,8 +114,7 @@ class GroupWish:
         It need not be an integer.
         """
         total = self.shares if self.counts is None else self.counts.total
-        unit_bytes: Float64Array = self.share_counts * (self.size / total)
-        return unit_bytes
+        return np.asarray(self.share_counts * (self.size / total), np.float64)
 
     def find_factor(self, share_units: int) -> int:
         """Return the least number by which units must be divided to divide shares.
