@@ -211,7 +211,12 @@ HAZARDS = Check(
 
 @hookimpl
 def collhub_checks() -> Sequence[Check | RuleSet]:
-    """Return the checks of the binary, of jobs and of the kernels, and the rules of the readers."""
+    """Return the checks of this plugin and the rules of its findings.
+
+    They are `BINARY` (of the ASTRA-sim binary), `HAZARDS` (of jobs), `KERNELS` (compiled in
+    advance), and the rules of the readers of folders and networks. The plugin system calls this
+    function.
+    """
     rules = "collhub_astra_sim.rules:list_rules"
     return [
         BINARY,

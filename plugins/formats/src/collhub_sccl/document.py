@@ -384,7 +384,8 @@ class _AddressTracing:
     def _get_memory_range(self, row: int, side: str) -> slice:
         """Return the range of memory units that a step reads (`side` = `src`) or writes (`dst`).
 
-        It is empty if the step has no such operand.
+        It is in the memory of all ranks, numbered as in the layout. It is empty (0 to 0) if the
+        step has no such operand: a send has no `dst`, a receive no `src`.
         """
         buffer = int(getattr(self._steps, f"{side}_buffer")[row])
         # A receive reads no local memory, a send writes none.

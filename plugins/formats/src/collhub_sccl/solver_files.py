@@ -232,7 +232,7 @@ def _iterate_matrix_pairs(root: Value, gpus: int, units: _Units) -> Iterator[_Pa
 def _read_matrix(value: Value, gpus: int) -> list[list[Value]]:
     """Return the rows of a matrix as values whose types are not checked.
 
-    Raises `InputError` unless it is a list of `gpus` lists of `gpus` values.
+    Raises `InputError` with the position unless it is a list of `gpus` lists of `gpus` values.
     """
     rows = [list(row.items()) for row in value.items()]
     sizes = {len(rows), *(len(row) for row in rows)}

@@ -260,7 +260,7 @@ def insert_true_dependencies(
 def list_claimed_modes(collective: Collective) -> list[bool]:
     """List the modes that the collective supports, as values of `in_place`.
 
-    True (in place) comes first, then False (out of place).
+    True (in place) comes first, then False (out of place). [] if it supports neither.
     """
     modes = []
     if collective.in_place:

@@ -192,7 +192,7 @@ class _Expansion:
         """Return (names, kinds) of all vertices, instance by instance and copy by copy.
 
         A name is `instance.number.component.number`, with a further pair per level of nested
-        devices.
+        devices. Numbers start at 0. The vertices of a copy are in the order of its device.
         """
         names: list[str] = []
         kinds: list[str] = []

@@ -162,7 +162,7 @@ def _find_idle_switches(topology: Topology) -> Iterator[Diagnostic]:
 def _describe_cut(topology: Topology, closed: Int64Array) -> str:
     """Describe a set of nodes as a text: its NPUs, and its switches if it has any.
 
-    The set must have at least one NPU.
+    Both are described by `_describe_nodes`. The set must have at least one NPU.
     """
     npus = closed[closed < topology.num_npus]
     switches = closed[closed >= topology.num_npus]

@@ -291,9 +291,11 @@ def _compute_averages_by_unit(
 
 
 def divide_values(values: Array, divisor: int | Int64Array) -> Array:
-    """Return the values divided by one number or by an array of divisors, with the same dtype.
+    """Return the values divided by one number or by an array of divisors, as a new array of the
+    same dtype.
 
-    Integers are rounded towards zero, as in NCCL.
+    Integers are rounded towards zero, as in NCCL. Floating-point values are divided by the divisor
+    in their own dtype. Divisors must be positive.
     """
     if not is_floating(values.dtype):
         # numpy's // rounds towards minus infinity.

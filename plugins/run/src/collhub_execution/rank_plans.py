@@ -231,7 +231,7 @@ class RankTask:
 
 
 def rank_task(request: LevelledRequest, plan: RankPlan) -> RankTask:
-    """Return the task of a rank: its plan, its input and the settings of the request.
+    """Return the task of a rank: its plan, its input (not copied) and the settings of the request.
 
     The root is 0 for a collective without one.
     """

@@ -90,7 +90,7 @@ def _has_equal_ends(program: LevelledProgram, send: Int64Array, receive: Int64Ar
 def _is_in_order(program: LevelledProgram) -> bool:
     """Return whether records are sorted by rank, level, messages before local ones, and message.
 
-    Local records of a level may have any order.
+    Local records of a level may have any order. An empty program is in order.
     """
     position = np.arange(len(program))
     # Local records of a level may have any order, but follow its messages.

@@ -42,7 +42,8 @@ _NOT_BY_RECORD = frozenset({"rank_indptr", "layout"})
 def select_records(program: LevelledProgram, is_kept: BoolArray) -> LevelledProgram:
     """Return a copy of the program with only the records for which `is_kept` is True.
 
-    They keep their order. The memory layout is unchanged.
+    They keep their order, levels and message numbers; `rank_indptr` is recomputed. The memory
+    layout is unchanged and shared.
     """
     # All arrays are columns except `rank_indptr`, which is recomputed, and `layout`, which is
     # unchanged.

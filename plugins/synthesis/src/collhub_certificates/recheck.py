@@ -418,7 +418,8 @@ def _count_bytes_per_crossing(claim: Claim, inside: int, outside: int) -> Fracti
 def _check_equal(name: str, claimed_text: str, computed: Fraction | None) -> None:
     """Raise `FlawError` unless a claimed fraction (as text) has the computed value.
 
-    None as computed value means that it was not recomputed, and passes.
+    None as computed value means that it was not recomputed, and passes. `name` is in the message
+    and the code of the error. A text that is no fraction raises `ValueError`.
     """
     claimed = Fraction(claimed_text)
     if computed is None or computed == claimed:

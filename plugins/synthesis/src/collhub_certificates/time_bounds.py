@@ -222,7 +222,8 @@ def _add_distances(
 def _find_distances(start: int, neighbours: Neighbours) -> dict[int, int]:
     """Compute the shortest distance from a node to every reachable node (Dijkstra).
 
-    `neighbours`: (head, length) of the links of every node; unreachable nodes are missing.
+    `neighbours`: (head, length) of the links of every node, with lengths of at least 0. The result
+    includes `start` with 0. Unreachable nodes are missing. It is in ascending order of distance.
     """
     done: dict[int, int] = {}
     queue = [(0, start)]
@@ -358,7 +359,8 @@ def _read_latencies(document: Mapping[str, Any], topology: Topology | None) -> L
 def _check_count(cut: _TimeCut) -> int:
     """Check that fewer messages can cross a cut in time than must; return how many can.
 
-    Otherwise the cut proves nothing, and `FlawError` (`bound`) is raised.
+    Otherwise, also if both numbers are equal, the cut proves nothing, and `FlawError` (`bound`) is
+    raised.
     """
     possible, required = cut.count_possible(), cut.count_required()
     if possible < required:

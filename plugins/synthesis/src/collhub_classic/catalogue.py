@@ -213,7 +213,11 @@ _MAX_CHUNKS = 64
 
 
 def _plan_knomial(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan a broadcast on a k-nomial tree; k is the option `radix`, and is reported as a detail."""
+    """Plan a broadcast on a k-nomial tree, with its cost.
+
+    In each round, each rank with the data sends it to up to k - 1 others. k is the option `radix`
+    (at least 2), and the only detail of the result.
+    """
     radix = cast("RadixOptions", task.options).radix
     plan = exchanges.plan_knomial_broadcast(task.num_ranks, radix)
     return PlannedAlgorithm(

@@ -141,7 +141,7 @@ def plan_direct_all_to_all(num_ranks: int) -> MessagePlan:
 def plan_direct_broadcast(num_ranks: int) -> MessagePlan:
     """Plan a broadcast in one round: rank 0 sends the vector, a single block, to all other ranks.
 
-    For one rank, the round is empty.
+    Messages are in the order of the receivers. For one rank, the round is empty.
     """
     receivers = np.arange(1, num_ranks)
     builder = PlanBuilder(num_ranks, 1)
@@ -153,7 +153,8 @@ def plan_direct_broadcast(num_ranks: int) -> MessagePlan:
 def plan_direct_scatter(num_ranks: int) -> MessagePlan:
     """Plan a scatter in one round: rank 0 sends block r to rank r, for every other rank r.
 
-    Rank 0 keeps block 0.
+    Rank 0 keeps block 0. Messages are in the order of the receivers. For one rank, the round is
+    empty.
     """
     receivers = np.arange(1, num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks)

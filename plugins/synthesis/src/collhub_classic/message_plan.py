@@ -129,7 +129,8 @@ class MessagePlan(ColumnTable):
     def _select_rows(self, rows: Int64Array) -> MessagePlan:
         """Return a plan of the messages in `rows`, in the given order, with their blocks.
 
-        Rows may repeat; the numbers of ranks and blocks remain.
+        Rows are numbers of messages and may repeat. Rounds keep their numbers, and are not sorted.
+        The numbers of ranks and blocks remain.
         """
         counts = self.counts[rows]
         return replace(

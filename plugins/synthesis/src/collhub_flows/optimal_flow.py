@@ -168,9 +168,10 @@ class FlowNetwork:
         return group_of_entry(self.routes.indptr)
 
     def _remove_indirect(self) -> FlowNetwork:
-        """Return the network without arcs whose route passes another NPU, in the same order.
+        """Return a network with only the arcs whose route enters no NPU but its destination, in
+        their order.
 
-        The removed arcs are combinations of the remaining ones.
+        The removed arcs are combinations of the remaining ones. The topology is shared.
         """
         heads = self.topology.destination[self.routes.links]
         at_npu = heads < self.topology.num_npus

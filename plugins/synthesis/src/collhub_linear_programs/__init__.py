@@ -130,7 +130,8 @@ class GrowingProgram:
 def _create_solver(method: str) -> _Highs:
     """Create a HiGHS solver that uses one thread and prints nothing.
 
-    `method`: its option `solver`, the algorithm for linear programs.
+    `method`: its option `solver`, the algorithm for linear programs. It is not checked: HiGHS
+    ignores an unknown one.
     """
     # Imported here: only commands that solve a program need the library. The public class `Highs`
     # of release 1.16 prints its version on standard output.

@@ -372,7 +372,8 @@ def _compute_arriving(links: DuplexLinks, order: list[int], total: int, scale: i
 def _compute_touching(links: DuplexLinks, scale: int) -> Int64Array:
     """Return the total capacity of all links that have a node as one of their ends: int64[nodes].
 
-    It is multiplied by `scale`.
+    Each link counts once at both ends. The capacities are multiplied by `scale`. Raises
+    `InputError` (of `scaled`) if their sum becomes too large.
     """
     capacity = scaled(links.capacity, scale)
     total = np.zeros(links.num_nodes, np.int64)

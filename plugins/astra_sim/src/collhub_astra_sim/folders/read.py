@@ -286,7 +286,8 @@ def _read_network_text(files: FolderFiles) -> str | None:
 
 
 def script_backend(files: FolderFiles) -> str | None:
-    """Return the backend whose binary is named in the folder's run.sh; congestion-aware first.
+    """Return the backend whose binary is named anywhere in the folder's run.sh; congestion-aware
+    first.
 
     None without run.sh, or if it names neither binary.
     """

@@ -177,7 +177,9 @@ class _Levels:
     def _compute_oversubscription(self, number: int, speed_gbps: int, ports_above: int) -> int:
         """Return the oversubscription of a tier: bandwidth below its switches / bandwidth above.
 
-        Raises `_NoFatTreeError` unless it is an integer of at least 1.
+        `speed_gbps`: of the cables below. `ports_above`: of a switch. Raises `_NoFatTreeError`
+        unless it is an integer of at least 1. `_get_speed` and `_count_ports` may raise the same
+        error.
         """
         faster, _ = self._get_speed(number + 1)
         ports_below = self._count_ports(self._below, number + 1)

@@ -305,9 +305,10 @@ def find_astra_network(
 
 
 def make_full_mesh(npus: int, bandwidth_bytes_per_s: float, latency_s: float) -> AstraNetwork:
-    """Return a FullyConnected network with a link of these values per ordered pair of NPUs.
+    """Return a FullyConnected network of one dimension: a link per ordered pair of NPUs.
 
-    Raises `UsageError` for fewer than two NPUs.
+    All links have the given bandwidth and latency, which are not checked. Raises `UsageError`
+    (`too-few-npus`) for fewer than two NPUs.
     """
     if npus < 2:
         message = "ASTRA-sim needs at least two NPUs"

@@ -479,7 +479,8 @@ def _record_transmission(
 def _release_link(index: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Mark link `index` as idle, and send the oldest message of its queue at `now` (ns), if any.
 
-    This occurs only with congestion.
+    That message leaves the queue, and the link becomes busy again. This occurs only with
+    congestion.
     """
     link = world.link[index]
     link["is_busy"] = False

@@ -308,9 +308,10 @@ def _record_transfer(
 
 @outlined
 def update_link(link_index: Integer, now: Integer, machine: Machine) -> None:
-    """Release a link, and send the message that has waited longest for it at `now` (ns), if any.
+    """Release a link at `now` (ns), and send the message that has waited longest for it, if any.
 
-    Only links that messages share (`machine.is_shared`) are released.
+    That message leaves the queue, and the link becomes busy again. Only links that messages share
+    (`machine.is_shared`) are released.
     """
     link = machine.link[link_index]
     link["is_busy"] = False

@@ -248,9 +248,10 @@ class _Keys:
         return names_by_collective
 
     def custom(self) -> dict[JobCollective, str]:
-        """Return the prefix of every collective's custom algorithm, for the keys that exist.
+        """Return the prefix of the file names of each collective's custom algorithm.
 
-        Raises `InputError` unless a key has exactly one prefix.
+        The keys end in "-implementation-custom"; collectives without such a key are missing. The
+        order is that of `NATIVE_TYPES`. Raises `InputError` unless the value is a list of one text.
         """
         prefixes = {}
         for collective in NATIVE_TYPES:

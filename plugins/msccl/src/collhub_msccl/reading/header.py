@@ -107,10 +107,10 @@ class _AttributeReader:
             self._warn("unknown-attribute", message)
 
     def read_number(self, name: str, minimum: int) -> int:
-        """Return a required number from the attribute `name`.
+        """Return a required number from the attribute `name`, which must be at least `minimum`.
 
-        If it is missing, not a number, or below `minimum`, an error is recorded and `minimum`
-        returned.
+        Otherwise an error is recorded and `minimum` returned. Codes: `missing-attribute`,
+        `not-a-number`, and `attribute-range` for numbers below `minimum` or outside of 32 bits.
         """
         if name not in self._algo:
             self._add_error("missing-attribute", f"<algo> has no attribute {name!r}")
@@ -147,9 +147,10 @@ class _AttributeReader:
         return in_place, out_of_place or not in_place
 
     def read_collective(self) -> CollectiveKind:
-        """Return the kind in `coll`; CUSTOM if it is missing (a warning) or unknown (an error).
+        """Return the kind in `coll`; CUSTOM if it is missing or unknown.
 
-        The comparison is exact. TACCL's broadcasts have no `coll`.
+        A missing one is the warning `missing-attribute` (TACCL's broadcasts have none). An unknown
+        one is the error `unknown-collective`. The comparison is exact.
         """
         name = self._algo.get("coll")
         if name is None:

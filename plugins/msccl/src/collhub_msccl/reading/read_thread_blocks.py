@@ -124,9 +124,10 @@ def _check_present(
     document: ScannedXml,
     findings: FileFindings,
 ) -> None:
-    """Record an error "missing-attribute" for rows of a tag without an attribute.
+    """Record errors "missing-attribute" for rows of a tag without an attribute, each at its line.
 
-    All attributes are required, even for `nop`: the runtimes' parsers read them all.
+    Only the first 5 rows get an error; the last of them has the number of the others. All
+    attributes are required, even for `nop`: the runtimes' parsers read them all.
     """
     table = document.table(tag)
     findings.add_errors_at(

@@ -207,7 +207,8 @@ class WaitHistory:
     def add(self, ordinal: int, clock: Clock) -> None:
         """Record the clock that holds from step `ordinal` on.
 
-        `ordinal` must not be before the last recorded one; if it is equal, the clock is replaced.
+        The clock is stored, not copied. If `ordinal` is the last recorded one, the clock replaces
+        that one's. Earlier ordinals are not allowed, which is not checked.
         """
         if self.ordinals and self.ordinals[-1] == ordinal:
             self.clocks[-1] = clock

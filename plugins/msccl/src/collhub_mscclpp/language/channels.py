@@ -116,9 +116,9 @@ class _Channel:
             current_program().record(block, replace(moved, part=part, reduce_op=reduce_op))
 
     def _check_local(self, chunk: Chunk) -> Chunk:
-        """Return the chunk if it belongs to the local rank of the channel.
+        """Return the chunk if its rank is the one whose program uses the channel (`src_rank`).
 
-        Raises `RuntimeError` otherwise.
+        Raises `RuntimeError` otherwise. Its buffer and size are not checked.
         """
         if chunk.rank != self.src_rank:
             raise RuntimeError(
@@ -127,9 +127,9 @@ class _Channel:
         return chunk
 
     def _to_remote(self, chunk: Chunk) -> RemoteRange:
-        """Return the chunk as a remote range if it belongs to the remote rank of the channel.
+        """Return the range of a chunk if its rank is the other end of the channel (`dst_rank`).
 
-        Raises `RuntimeError` otherwise.
+        Raises `RuntimeError` otherwise. Its buffer and size are not checked.
         """
         if chunk.rank != self.dst_rank:
             raise RuntimeError(

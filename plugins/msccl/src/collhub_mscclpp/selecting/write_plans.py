@@ -93,9 +93,10 @@ def register_text(registration: Registration) -> str:
 def parse_register_text(content: bytes) -> Registration:
     """Read the plans that a program registers from its text, without executing it.
 
-    Raises `InputError` (`changed-program`) if the text is not exactly what `register_text` returns
-    for the values of RANKS, RANKS_PER_NODE and PLANS in it. This includes missing values, wrong
-    types, and text that is not Python.
+    Read are the assignments of literals to RANKS, RANKS_PER_NODE and PLANS. Raises `InputError`
+    (`changed-program`) unless `register_text` returns exactly this text for their values. So
+    missing values, wrong types, a divisor below 1, and text that is not Python or UTF-8 are
+    refused.
     """
     try:
         text = content.decode()

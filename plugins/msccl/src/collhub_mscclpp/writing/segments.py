@@ -99,9 +99,11 @@ def choose_channel_types(work: PlanWork, domain: Int64Array) -> list[str]:
 
 
 def memory_layouts(work: PlanWork) -> Iterator[MemoryLayout]:
-    """Yield the memory layout in chunks for each mode that the collective supports.
+    """Yield the memory layout for each mode that the collective supports: in place, then out of
+    place.
 
-    In place comes before out of place.
+    Bases and sizes are in chunks. They are divisible by the unit of `work`, which is not checked:
+    remainders are dropped.
     """
     collective, unit = work.algorithm.collective, work.unit
     for in_place in (True, False):

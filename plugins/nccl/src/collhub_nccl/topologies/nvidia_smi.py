@@ -458,9 +458,9 @@ class _Row:
         return cell in _SHARED or cell in _BETWEEN_SOCKETS or _NVLINKS.match(cell) is not None
 
     def _refuse_cell(self, column: int, cell: str) -> NoReturn:
-        """Raise `InputError` for an invalid cell, at the line of the row.
+        """Raise `InputError` (`invalid-nvidia-smi`) for an invalid cell, at the line of the row.
 
-        The message has both devices, the text of the cell, and the valid relations.
+        The message has both devices, the first 40 characters of the cell, and the valid relations.
         """
         known = ", ".join((*_SHARED, *_BETWEEN_SOCKETS))
         _fail(

@@ -297,8 +297,8 @@ class _StatedLinks:
     def _nvlink_rate(self, element: Element) -> float:
         """Return the GB/s of one NVLink of the GPU in `element`.
 
-        Its compute capability (`sm`) determines it, else the profile. Raises `InputError` if there
-        is neither.
+        Its compute capability (`sm`) determines it, else the profile of the machine. Raises
+        `InputError` if there is neither, and for an `sm` that is no integer.
         """
         capability = element.whole("sm")
         profile = self._draft.rates.profile

@@ -463,9 +463,10 @@ def _find_free(covered: Iterable[Range], sizes: Sequence[Range]) -> list[Range]:
 
 
 def _take(free: list[Range], sizes: Range) -> list[Range]:
-    """Remove `sizes` from `free`, in place; return the parts that were removed.
+    """Remove `sizes` from `free`, in place; return the parts of `free` that were removed.
 
-    `free` has ascending, disjoint ranges. All ranges include both ends.
+    `free` has ascending, disjoint ranges; so has the result, which is [] if none is in `sizes`. All
+    ranges include both ends.
     """
     begin = bisect_left(free, sizes[0], key=lambda row: row[1])
     end = bisect_right(free, sizes[1], key=lambda row: row[0])

@@ -382,9 +382,10 @@ def _count_leaving(
 
 
 def _find_distances(topology: Topology, length: Float64Array) -> Float64Array:
-    """Compute the shortest paths from all NPUs to all nodes, float64[NPUs, nodes].
+    """Compute the length of the shortest path from every NPU to every node, float64[NPUs, nodes].
 
-    `length`: per link, at least 0. Unreachable nodes are infinite.
+    `length`: per link, at least 0. The distance of an NPU to itself is 0. Unreachable nodes are
+    infinite.
     """
     # Imported here: numba takes a second.
     from collhub_flows.kernels import find_distances

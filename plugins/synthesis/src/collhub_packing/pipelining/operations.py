@@ -43,9 +43,10 @@ class Operations(ColumnTable):
 
     @classmethod
     def joined(cls, parts: Sequence[Operations]) -> Operations:
-        """Concatenate the operations of several parts in order, with renumbered dependencies.
+        """Concatenate the operations of several parts in order.
 
-        There are no dependencies between parts. At least one part is needed.
+        The operations are renumbered from 0, also in the dependencies. There are no dependencies
+        between parts. An empty sequence raises `ValueError`.
         """
         firsts = first_positions([len(part) for part in parts]).tolist()
         shifted = [part.shifted(first) for part, first in zip(parts, firsts, strict=True)]
