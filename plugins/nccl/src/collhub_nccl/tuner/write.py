@@ -328,10 +328,15 @@ def _build_nccl_lines(communicator: Communicator, tuned: Sequence[TunerRule]) ->
 def _build_default_lines(ll_below: int) -> Iterator[str]:
     """Yield lines that cover all sizes of all collectives, for every communicator.
 
-    They leave the number of channels to NCCL, but must name an algorithm. It follows NCCL's cost
-    model: rings, except for all-reduce, where they are trees for smaller sizes on several nodes and
-    NVLS for larger sizes on one node. NCCL skips a line that it does not allow, such as NVLS on
-    machines without it, and uses the next one.
+    Of the lines that NCCL allows, the first that fits decides, so NVLS is skipped on machines
+    without it. The lines leave the number of channels to NCCL, but must name an algorithm and a
+    protocol. Both follow NCCL's cost model:
+    - protocol: LL below `ll_below` bytes, else Simple
+    - algorithm of all-reduce on one node: NVLS from `_NVLS_FROM` (and `ll_below`) bytes, else a
+      ring
+    - algorithm of all-reduce on several nodes: rings from `_RINGS_FROM` (and `ll_below`) bytes,
+      else trees
+    - algorithm of other collectives: a ring
     """
     reduce, one_node = CollectiveKind.ALL_REDUCE, (1, 1)
     nvls_from, rings_from = max(_NVLS_FROM, ll_below), max(_RINGS_FROM, ll_below)
