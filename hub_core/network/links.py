@@ -106,7 +106,8 @@ class Links:
         """Build a topology with these links in their present order.
 
         Links without planes are on plane 0. By default there are no dimensions, names and groups.
-        Raises what `Topology` raises for invalid values.
+        The columns are shared with the topology and become read-only. Raises `InputError`
+        (`invalid-topology`) for values that a topology cannot have, such as unknown nodes.
         """
         return Topology(
             name,
