@@ -51,6 +51,13 @@ _PASSES = 6
 
 _MAX_FAILURES = 2
 
+# Factors of the pseudo-random orders that break ties: Knuth's multiplicative hash and primes of
+# xxHash.
+_TIE_MULTIPLIERS = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
+
+NUM_TIE_ORDERS = len(_TIE_MULTIPLIERS)
+"""Number of pseudo-random orders that break ties between jobs."""
+
 # The progress of a path is compared in this fraction of its pieces.
 _PROGRESS_SCALE = 1 << 20
 
@@ -82,6 +89,7 @@ class FlowPaths:
         cost: Float64Array,
         *,
         is_fine: bool = False,
+        is_approximate: bool = False,
     ) -> FlowPaths:
         """Divide the flow of every share into paths with integer numbers of units, widest first.
 
@@ -89,9 +97,10 @@ class FlowPaths:
 
         - A share has at most `_MAX_PATHS` paths. Paths of less than `_MIN_FRACTION` of the share
           are omitted, and paths that get no unit after rounding.
-        - If shares have different sizes and there are no switches, more and narrower paths are
-          considered. Up to `_MAX_BALANCED` paths are then divided anew for the minimum load of the
-          busiest link. `cost` is the time of one share on every link.
+        - If shares have different sizes, and there are no switches or the flow `is_approximate`,
+          more and narrower paths are considered. Up to `_MAX_BALANCED` paths are then divided anew
+          for the minimum load of the busiest link. `cost` is the time of one share on every link.
+        - With `is_fine`, shares of equal sizes are divided as if they had different sizes.
         - The units of a share add up to `share_units` times the parts of the share.
         - A common divisor of all counts and `share_units` is removed, but only if each path can
           still be divided into `max_pieces` equal pieces.
@@ -103,9 +112,10 @@ class FlowPaths:
         indptr, arcs = csr(network.destination, all_arcs, network.topology.num_npus)
         parts_of_shares = demand.parts_of_shares
         is_uneven = is_fine or bool(np.ptp(parts_of_shares))
-        # Messages contend at switches, which more balanced loads do not reduce.
+        # Messages contend at switches, which more balanced loads do not reduce, except for the
+        # loads of an approximate flow, which may exceed the optimum by several percent.
         has_switches = network.topology.num_nodes > network.topology.num_npus
-        is_balanced = is_uneven and not has_switches
+        is_balanced = is_uneven and (is_approximate or not has_switches)
         share, part, path_indptr, path_arcs = strip_paths(
             demand.sources,
             demand.wants,
@@ -212,6 +222,13 @@ class FlowJobs:
         around = _spread_jobs(piece, len(units))
         columns = piece, link, is_forwarded, busy, arrival, indptr, number, units, path, around
         return cls(*columns, num_links)
+
+    def with_tie_order(self, number: int) -> FlowJobs:
+        """Return the jobs with another pseudo-random order that breaks ties.
+
+        `number`: 0 to `NUM_TIE_ORDERS` - 1; 0 is the order of `of`.
+        """
+        return replace(self, around=_spread_jobs(self.piece, len(self.units), number))
 
     def order_by_pieces(self) -> Int64Array:
         """Return the start of every job, int64 ps.
@@ -503,14 +520,14 @@ def _round_units(share: Int64Array, part: Float64Array, share_units: Int64Array)
     return units
 
 
-def _spread_jobs(piece: Int64Array, num_pieces: int) -> Int64Array:
+def _spread_jobs(piece: Int64Array, num_pieces: int, number: int = 0) -> Int64Array:
     """Return an order of the jobs in which the pieces are in a fixed pseudo-random order.
 
-    It prevents that all sources send to NPU 0 first. `piece`: of each job. The jobs of a piece are
-    adjacent and keep their order.
+    It prevents that all sources send to NPU 0 first. `piece`: of each job. `number`: which of the
+    `NUM_TIE_ORDERS` orders. The jobs of a piece are adjacent and keep their order.
     """
     # Otherwise all sources would send to NPU 0 first.
-    spread = (piece * 2654435761) % max(num_pieces, 1)
+    spread = (piece * _TIE_MULTIPLIERS[number]) % max(num_pieces, 1)
     return np.lexsort((piece, spread))
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from collhub_flows.jobs import FlowJobs, FlowPaths, FlowSchedule, build_schedule
+from collhub_flows.jobs import NUM_TIE_ORDERS, FlowJobs, FlowPaths, FlowSchedule, build_schedule
 from collhub_flows.optimal_flow import (
     Flow,
     FlowDemand,
@@ -35,25 +35,34 @@ from hub_core.plugin_api import SynthesisRequest, SynthesisResult
 from hub_core.schedules import algorithm_of, fastest_of
 
 _NAME = "collhub-flows"
+# Method of a flow by a linear program.
+_EXACT = "exact flow"
 _LADDER = (1, 2, 4, 8)
 # Means, of paths with different sizes.
 _UNEVEN_LADDER = (1, 2, 4, 8, 16, 32)
-# Further means, for at most this number of jobs.
-_FINE_UNEVEN_LADDER = (64, 128)
+# Further means, for at most this number of jobs; the last one only far from the bound.
+_FINE_UNEVEN_LADDER = (64, 128, 256)
 _MAX_FINE_JOBS = 150_000
-# Further means for equal shares, tried if the best time exceeds this ratio to the bound of the
-# flow. A schedule of them must be faster by this fraction to justify its messages.
+# Ratio to a bound above which a time is far from it, so that a longer search is justified.
+_FAR_RATIO = 1.03
+# Further means for equal shares, tried far from the bound of the flow. A schedule of them must be
+# faster by this fraction to justify its messages.
 _FINE_LADDER = (16, 32, 64)
-_FINE_FROM_RATIO = 1.03
 _MIN_FINE_GAIN = 0.01
-# Units per share for these means: rounding adds at most a thousandth to the load of a link.
+# Minimum gain in the load of the busiest link for which paths through switches are balanced.
+_MIN_BALANCE_GAIN = 0.02
+# Units per share for these means, and for uneven shares: rounding adds at most a thousandth to the
+# load of a link.
 _FINE_SHARE_UNITS = 960
+# Units of all shares up to which verification examines every unit.
+_MAX_FINE_UNITS = 1 << 20
 # Divisible by every count of the ladder; a unit is less than half a percent of a share.
 _SHARE_UNITS = 240
 # The next power of two: sizes of messages are mostly multiples of powers of two.
 _MAX_SHARE_UNITS = 256
-# Number of variables up to which the linear program takes seconds.
-_MAX_EXACT = 40_000
+# Number of variables up to which the linear program takes seconds. For uneven shares, whose
+# approximate paths miss the optimum by more, it may take up to 15 CPU s.
+_MAX_EXACT, _MAX_EXACT_UNEVEN = 40_000, 45_000
 # Above these limits the approximate flow takes minutes; they allow about 512 NPUs on a torus.
 _MAX_VARIABLES = 4_000_000
 _MAX_SHARES = 300_000
@@ -61,6 +70,8 @@ _MAX_SHARES = 300_000
 # which the simulator does.
 _MAX_JOBS = 400_000
 _MAX_SIMULATED = 1 << 20
+# Number of jobs up to which uneven shares on switches are scheduled with other tie orders.
+_MAX_TIE_JOBS = 100_000
 # Number of jobs up to which improved orders are computed for all counts of pieces.
 _FEW_JOBS = 50_000
 # Ratio to the fastest planned time above which a schedule is not simulated.
@@ -175,14 +186,24 @@ class _Problem:
             return self.fluid_cost_s + self.request.topology.latency_s
         return self.fluid_cost_s
 
+    @property
+    def fine_share_units(self) -> int:
+        """Units per mean share for many pieces: `_FINE_SHARE_UNITS`, fewer for many shares.
+
+        All shares together have at most `_MAX_FINE_UNITS` units, unless this is less than
+        `_SHARE_UNITS` per share.
+        """
+        most = _MAX_FINE_UNITS // len(self.demand.pairs[0])
+        return min(_FINE_SHARE_UNITS, max(_SHARE_UNITS, most))
+
     def share_units(self) -> int:
         """Return the number of units per part of the data (a share, or one unit of uneven counts).
 
-        It is `_SHARE_UNITS` per mean share, rounded up per part, but at most one per byte of a part
-        (rounded down). If the request limits the units, it is the largest allowed number up to
-        `_MAX_SHARE_UNITS` and to one per byte, or else the smallest allowed one. Raises
-        `UsageError` (`size-too-small`) for parts below one byte, and the error of the limits if no
-        number is allowed.
+        It is `_SHARE_UNITS` per mean share (uneven shares: `fine_share_units`), rounded up per
+        part, but at most one per byte of a part (rounded down). If the request limits the units, it
+        is the largest allowed number up to `_MAX_SHARE_UNITS` and to one per byte, or else the
+        smallest allowed one. Raises `UsageError` (`size-too-small`) for parts below one byte, and
+        the error of the limits if no number is allowed.
         """
         part_bytes = self.request.collective_bytes / self.demand.parts
         if part_bytes < 1:
@@ -194,7 +215,9 @@ class _Problem:
             )
         units = self.request.units
         if units is None:
-            return min(math.ceil(_SHARE_UNITS / self.demand.scale), int(part_bytes))
+            is_uneven = bool(np.ptp(self.demand.parts_of_shares))
+            share_units = self.fine_share_units if is_uneven else _SHARE_UNITS
+            return min(math.ceil(share_units / self.demand.scale), int(part_bytes))
         count = units.choose_count(self.demand.parts, min(_MAX_SHARE_UNITS, int(part_bytes)))
         if count is None:
             raise units.build_error(self.demand.parts)
@@ -237,6 +260,8 @@ def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisRes
         options.pieces or _LADDER[-1],
         problem.cost_s,
     )
+    if paths.is_uneven and method != _EXACT:
+        paths = _balance_if_lighter(problem, paths, flow)
     certificate = certify_flow(problem.network, problem.demand, flow, request)
     best = fastest_of(
         _generate_all(problem, paths, flow, certificate.bound_ns, options),
@@ -298,7 +323,8 @@ def _compute_flow_at(
     """Return the flow for these link costs, and a text that describes the method; cached.
 
     `cost`: float64 by link as bytes, in any unit. The flow is exact with the method `exact`, and
-    with `auto` for at most `_MAX_EXACT` variables (sources times arcs). Otherwise, or if the exact
+    with `auto` for at most `_MAX_EXACT` variables (sources times arcs; uneven shares:
+    `_MAX_EXACT_UNEVEN`). Otherwise, or if the exact
     solver fails, it is approximate, with the phases of the options, or else 60 to 400, fewer on
     large networks.
     """
@@ -309,14 +335,40 @@ def _compute_flow_at(
     variables = len(demand.sources) * network.num_arcs
     is_exact = options.method == "exact"
     if options.method == "auto":
-        is_exact = variables <= _MAX_EXACT
+        is_uneven = bool(np.ptp(demand.parts_of_shares))
+        is_exact = variables <= (_MAX_EXACT_UNEVEN if is_uneven else _MAX_EXACT)
     exact = solve_exact_flow(network, demand, costs) if is_exact else None
     if exact is not None:
-        return exact, "exact flow"
+        return exact, _EXACT
     # On large networks fewer phases suffice for a gap of one percent.
     phases = options.phases or int(np.clip(4e8 / variables / 15, 60, 400))
     flow = approximate_flow(network, demand, costs, phases)
     return flow, f"approximate flow, {phases} phases"
+
+
+def _balance_if_lighter(problem: _Problem, paths: FlowPaths, flow: Flow) -> FlowPaths:
+    """Return balanced paths of an approximate flow of uneven shares, or else `paths`.
+
+    Balanced paths are returned if they reduce the load of the busiest link by `_MIN_BALANCE_GAIN`.
+    """
+    balanced = FlowPaths.of(
+        problem.network,
+        problem.demand,
+        flow,
+        problem.share_units(),
+        _LADDER[-1],
+        problem.cost_s,
+        is_approximate=True,
+    )
+    request = problem.request
+    part_bytes = request.collective_bytes / problem.demand.parts
+    before_ps, after_ps = (
+        FlowJobs.of(
+            problem.network, one, 1, part_bytes / one.share_units, request.occupancy
+        ).bound_ps()
+        for one in (paths, balanced)
+    )
+    return balanced if after_ps <= (1 - _MIN_BALANCE_GAIN) * before_ps else paths
 
 
 def _generate_all(
@@ -326,9 +378,9 @@ def _generate_all(
 
     A path's data are sent in equal pieces, one after the other. Many pieces are tried only if all
     of these hold: shares have equal sizes, neither the option `pieces` nor the request limits them,
-    the best time exceeds `_FINE_FROM_RATIO` times `bound_ns`, the bound of the flow, and there are
-    at most `_MAX_FINE_JOBS` jobs. A schedule of them is yielded only if it is faster than the best
-    of the few pieces by `_MIN_FINE_GAIN`.
+    the best time exceeds `_FAR_RATIO` times `bound_ns`, the bound of the flow, and there are at
+    most `_MAX_FINE_JOBS` jobs. A schedule of them is yielded only if it is faster than the best of
+    the few pieces by `_MIN_FINE_GAIN`.
     """
     ladder: tuple[int, ...] = (options.pieces,) if options.pieces else _LADDER
     if paths.is_uneven and not options.pieces:
@@ -339,14 +391,14 @@ def _generate_all(
         yield candidate
     assert best_ns is not None
     is_limited = options.pieces or problem.request.units is not None or paths.is_uneven
-    if is_limited or best_ns <= _FINE_FROM_RATIO * bound_ns:
+    if is_limited or best_ns <= _FAR_RATIO * bound_ns:
         return
     part_bytes = int(problem.request.collective_bytes / problem.demand.parts)
     fine_paths = FlowPaths.of(
         problem.network,
         problem.demand,
         flow,
-        min(_FINE_SHARE_UNITS, part_bytes),
+        min(problem.fine_share_units, part_bytes),
         _FINE_LADDER[-1],
         problem.cost_s,
         is_fine=True,
@@ -386,13 +438,14 @@ def _generate_by_pieces(
     """Yield a simulated schedule per number of pieces, then schedules with improved orders.
 
     The numbers of pieces are those of `ladder`. It ends when the fastest time is within
-    `_GOOD_RATIO` of the bound or there are too many jobs; the first number is always used. Uneven
+    `_GOOD_RATIO` of the bound (`_FAR_RATIO` before the finest number of uneven shares) or there are
+    too many jobs; the first number is always used. Uneven
     shares start with the order by the progress of their paths.
 
     Orders are improved for all numbers with at most `_FEW_JOBS` jobs; up to `_MAX_JOBS` jobs only
     for the fastest and the last number. An improved schedule is skipped if it equals the first one
-    of its number, or if its planned time exceeds `_MAX_SLOWDOWN` times the best. Progress is
-    reported.
+    of its number, or if its planned time exceeds `_MAX_SLOWDOWN` times the best. Uneven shares on
+    switches may get further ones (`_generate_with_tie_orders`). Progress is reported.
     """
     topology = problem.request.topology
     has_switches, is_uneven = topology.num_nodes > topology.num_npus, paths.is_uneven
@@ -408,7 +461,8 @@ def _generate_by_pieces(
             break
         # Finer pieces gain nothing if latencies or loads determine the time.
         fastest_ns = min((trial.candidate.time_ns for trial in trials), default=0)
-        if fastest_ns and 1000 * fastest_ns <= _GOOD_RATIO * jobs.bound_ps():
+        good_ratio = _FAR_RATIO if pieces == _FINE_UNEVEN_LADDER[-1] else _GOOD_RATIO
+        if fastest_ns and 1000 * fastest_ns <= good_ratio * jobs.bound_ps():
             break
         start = jobs.order_by_progress(has_switches) if is_uneven else jobs.order_by_pieces()
         candidate = _simulate_candidate(
@@ -418,6 +472,7 @@ def _generate_by_pieces(
         yield candidate
     # Yield the best improved order of each count of pieces, if its computation is fast enough.
     best_ps = min(trial.candidate.schedule.time_ps for trial in trials)
+    best_ns = min(trial.candidate.time_ns for trial in trials)
     fastest = min(trials, key=lambda trial: trial.candidate.time_ns)
     for trial in trials:
         count = len(trial.jobs.link)
@@ -439,7 +494,40 @@ def _generate_by_pieces(
             if is_fast and not np.array_equal(start, trial.start):
                 if is_uneven and has_switches:
                     schedule = schedule.order_as_planned()
-                yield _simulate_candidate(problem, schedule, trial.candidate.pieces)
+                candidate = _simulate_candidate(problem, schedule, trial.candidate.pieces)
+                best_ns = min(best_ns, candidate.time_ns)
+                yield candidate
+    if is_uneven and has_switches:
+        yield from _generate_with_tie_orders(problem, paths, trials, best_ns)
+
+
+def _generate_with_tie_orders(
+    problem: _Problem, paths: FlowPaths, trials: Sequence[_Trial], best_ns: int
+) -> Iterator[_Candidate]:
+    """Yield improved schedules with other pseudo-random orders of equal jobs.
+
+    Which message a switch forwards first depends on details of a schedule, so the simulated times
+    of equally good orders differ by several percent. All orders are tried for the finest number of
+    pieces with at most `_MAX_TIE_JOBS` jobs, as long as the best time exceeds `_FAR_RATIO`
+    times the bound of all orders. `best_ns`: best time so far.
+    """
+    small = [trial for trial in trials if len(trial.jobs.link) <= _MAX_TIE_JOBS]
+    if not small:
+        return
+    trial = small[-1]
+    for number in range(1, NUM_TIE_ORDERS):
+        jobs = trial.jobs.with_tie_order(number)
+        by_progress = jobs.order_by_progress(has_switches=True)
+        for initial in (None, by_progress):
+            if 1000 * best_ns <= _FAR_RATIO * jobs.bound_ps():
+                return
+            start = min(jobs.improve_orders(initial), key=jobs.time_ps)
+            schedule = _schedule_jobs(problem, paths, jobs, start)
+            if initial is None:
+                schedule = schedule.order_as_planned()
+            candidate = _simulate_candidate(problem, schedule, trial.candidate.pieces)
+            best_ns = min(best_ns, candidate.time_ns)
+            yield candidate
 
 
 def _schedule_jobs(
