@@ -104,7 +104,9 @@ def test_a_file_named_twice_and_one_that_is_not_there(collhub, files: list[Path]
     assert "is named more than once" in collhub("profile", files[0], files[0]).err
     missing = collhub("profile", files[0].with_name("none.json"))
     assert missing.code == 1
-    assert missing.error_lines[0].endswith("none.json: No such file or directory")
+    assert missing.error_lines[0].endswith(
+        "none.json: No such file or directory [unreadable-input]"
+    )
 
 
 def test_inspect_of_all_files_says_what_waits(collhub, files: list[Path]) -> None:
