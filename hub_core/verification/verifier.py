@@ -41,6 +41,9 @@ from hub_core.verification.unit_blocks import (
 _MAX_ADDRESSES = 2.0**61
 # Units of memory and messages of a block of units that is checked by itself: 256 MB of values.
 _CELLS_OF_BLOCK = 1 << 24
+# Units of memory and messages from which algorithms with independent units are checked by ranges
+# first: in programs of thousands of ranks, the search for races by units may take minutes.
+_MIN_CELLS_OF_RANGES = 1 << 22
 _Outcome = tuple[Findings, ContentsComparison]
 
 
@@ -121,7 +124,8 @@ class _Task:
     is_race_free: bool = False
     # The units that are checked, None for all.
     block: UnitBlock | None = None
-    # Blocks of units that fit the limits of contents; 0: the units are checked at once.
+    # Blocks of units that fit the limits of contents; 0: the units are checked at once, 1: also,
+    # but by ranges first.
     blocks: float = 0.0
 
     @property
@@ -253,10 +257,11 @@ def _judge_ranges(task: _Task, in_place: bool, findings: Findings) -> ContentsCo
     """Add findings on races and contents of an algorithm whose units are independent.
 
     A check by ranges of units that all steps treat alike proves most correct algorithms. If it
-    does not, the units are checked in blocks, one after another until one has a defect. If these
-    are too many, only the block for which the proof failed is checked, and `InputError` (code
-    `too-large`) is raised if it has no defect. A note states how the units were checked; findings
-    about units in blocks count them in their block.
+    does not, all units are checked at once if they fit the limits of contents; otherwise they are
+    checked in blocks, one after another until one has a defect. If these are too many, only the
+    block for which the proof failed is checked, and `InputError` (code `too-large`) is raised if it
+    has no defect. A note states how the units were checked, unless it was at once; findings about
+    units in blocks count them in their block.
     """
     verification_input, algorithm = task.given, task.given.algorithm
     layout = task.collective.memory_layout(in_place, task.scratch_units)
@@ -271,6 +276,8 @@ def _judge_ranges(task: _Task, in_place: bool, findings: Findings) -> ContentsCo
             "treat alike",
         )
         return result.comparison
+    if task.blocks <= 1:
+        return _judge_regions(task, layout, regions, findings)
     del regions
     blocks = checked = find_block_starts(algorithm, task.unit, task.blocks)
     if len(blocks) > MAX_BLOCKS:
@@ -340,10 +347,13 @@ def _count_blocks(task: _Task) -> float:
     moved = float(steps.count[steps.sends].sum(dtype=np.float64)) / task.unit
     work = float(steps.count.sum(dtype=np.float64)) / task.unit
     cells = task.memory_units + moved
-    if task.is_expectation_given or (cells <= MAX_CELLS and work <= MAX_WORK):
+    is_small = cells <= min(_MIN_CELLS_OF_RANGES, MAX_CELLS) and work <= MAX_WORK
+    if task.is_expectation_given or is_small:
         return 0.0
     if not given.relation.order.is_complete or not is_divisible(given.algorithm, given.messages):
         return 0.0
+    if cells <= MAX_CELLS and work <= MAX_WORK:
+        return 1.0
     return max(cells / _CELLS_OF_BLOCK, work / MAX_WORK)
 
 

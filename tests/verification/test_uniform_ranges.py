@@ -87,6 +87,26 @@ def test_a_correct_algorithm_is_proven_by_ranges(build: Callable[[], Algorithm])
     assert {note.code for note in report.diagnostics} == {"checked-by-ranges"}
 
 
+def test_many_units_within_the_limits_are_first_checked_by_ranges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verifier, "_MIN_CELLS_OF_RANGES", 1)
+    report = verify(halving_all_reduce(8))
+    assert report.ok
+    assert {note.code for note in report.diagnostics} == {"checked-by-ranges"}
+
+
+def test_units_within_the_limits_without_a_proof_are_checked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The overwritten sums have no order by edges or data, so that the race is found by units."""
+    algorithm = without_edges(halving_all_reduce(8), lambda *_: True)
+    expected = verify(algorithm)
+    assert not expected.ok
+    monkeypatch.setattr(verifier, "_MIN_CELLS_OF_RANGES", 1)
+    assert verify(algorithm).diagnostics == expected.diagnostics
+
+
 def test_an_order_by_data_is_proven_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank overwrites the parts that it sent with the sums, which depend on these parts."""
     monkeypatch.setattr(verifier, "MAX_CELLS", 1)
