@@ -38,6 +38,7 @@ from collhub_classic.nested_shapes import (
     choose_shape,
     find_forwarding_group,
     find_rings,
+    list_shapes,
 )
 from collhub_classic.nested_steps import build_nested_steps
 from collhub_classic.plugin import NestedOptions
@@ -77,11 +78,12 @@ def synthesize(request: SynthesisRequest, options: NestedOptions) -> SynthesisRe
     """Synthesize a collective of all NPUs that works on one level of the network after another.
 
     The levels are those of the network, or the option `sizes`. Supports all-gather, reduce-scatter,
-    all-reduce, broadcast (on trees), and on tori all-to-all, with a single candidate. Candidates
-    with more and more chunks are simulated until one is not faster than the best before; the best
-    is returned with its time in ns, a lower bound, and statistics (sizes of the levels, closest
-    first, chunks, cost). Without a simulated time (None or 0) an estimate is used. Ctrl-C ends the
-    search with the best so far, or is passed on if there is none.
+    all-reduce, broadcast (on trees), and on tori all-to-all, with a single candidate. For each
+    shape of `list_shapes`, candidates with more and more chunks are simulated until one is not
+    faster than the one before; the fastest of all is returned with its time in ns, a lower bound,
+    and statistics (sizes of the levels, closest first, chunks, cost). Without a simulated time
+    (None or 0) an estimate is used. Ctrl-C ends the search with the best so far, or is passed on if
+    there is none.
 
     Raises `InputError` for other collectives (`collective-unsupported`), unless the ranks are all
     NPUs in order (`subset-unsupported`), and for an all-to-all on other networks (`not-a-torus`) or
@@ -106,30 +108,36 @@ def synthesize(request: SynthesisRequest, options: NestedOptions) -> SynthesisRe
     best: tuple[int, Algorithm, dict[str, JsonValue]] | None = None
     trees = _find_trees(request, options)
     if kind is CollectiveKind.ALL_TO_ALL:
-        candidates = iter([_build_exchange(request, options)])
+        series = [iter([_build_exchange(request, options)])]
     elif trees is None:
-        candidates = _generate_nested(request, options)
+        size = request.collective_bytes
+        shapes = list_shapes(request.topology, kind, options.sizes, size)
+        series = [_generate_nested(request, options, shape) for shape in shapes]
     else:
-        candidates = _generate_broadcasts(request, options, trees)
+        series = [_generate_broadcasts(request, options, trees)]
     try:
-        for collective, steps, scratch_units, statistics in candidates:
-            algorithm = Algorithm(
-                collective,
-                steps,
-                np.full(ranks, scratch_units),
-                Provenance(
-                    _NAME,
-                    installed_version("collhub-synthesis") or "",
-                    request.topology.name,
-                    "",
-                    {name: str(value) for name, value in asdict(options).items()},
-                ),
-                request.collective_bytes,
-            )
-            time_ns = request.simulate(algorithm) or _estimate_ns(request, options, trees)
-            if best is not None and time_ns >= best[0]:
-                break
-            best = time_ns, algorithm, statistics
+        for candidates in series:
+            least_ns: int | None = None
+            for collective, steps, scratch_units, statistics in candidates:
+                algorithm = Algorithm(
+                    collective,
+                    steps,
+                    np.full(ranks, scratch_units),
+                    Provenance(
+                        _NAME,
+                        installed_version("collhub-synthesis") or "",
+                        request.topology.name,
+                        "",
+                        {name: str(value) for name, value in asdict(options).items()},
+                    ),
+                    request.collective_bytes,
+                )
+                time_ns = request.simulate(algorithm) or _estimate_ns(request, options, trees)
+                if least_ns is not None and time_ns >= least_ns:
+                    break
+                least_ns = time_ns
+                if best is None or time_ns < best[0]:
+                    best = time_ns, algorithm, statistics
     except KeyboardInterrupt:
         # The best candidate so far is the result.
         if best is None:
@@ -150,7 +158,9 @@ NESTED_KINDS = (
 _Candidate = tuple[Collective, StepTable, int, dict[str, JsonValue]]
 
 
-def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Iterator[_Candidate]:
+def _generate_nested(
+    request: SynthesisRequest, options: NestedOptions, shape: NestedShape
+) -> Iterator[_Candidate]:
     """Yield candidates of an all-gather, reduce-scatter or all-reduce, which differ in the chunks.
 
     A candidate is (collective with its number of units, steps, SCRATCH units of a rank,
@@ -159,11 +169,10 @@ def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Itera
     `MIN_UNIT_BYTES`; 1 is always there. The limit of steps is `_MAX_STEPS`, or `MAX_STEPS_OF_PARTS`
     if ranges are forwarded separately. Only the largest number is yielded if one chunk has more
     than `_MAX_TRIED_STEPS` steps. Raises `UsageError` (`size-too-small`) if units have less than a
-    byte, and those of `choose_shape`.
+    byte.
     """
     ranks, kind = request.collective.num_ranks, request.collective.kind
     phases = 2 if kind is CollectiveKind.ALL_REDUCE else 1
-    shape = choose_shape(request.topology, kind, options.sizes, request.collective_bytes)
     chunk_counts = [options.chunks or 1]
     if not options.chunks:
         max_steps = MAX_STEPS_OF_PARTS if shape.is_forwarded else _MAX_STEPS
@@ -198,6 +207,8 @@ def _generate_nested(request: SynthesisRequest, options: NestedOptions) -> Itera
             "cost": f"{phases * rounds} alpha + {bytes_text}, "
             f"{'one port' if ports == 1 else 'many ports'}",
         }
+        if shape.is_forwarded:
+            statistics["forwarded"] = True
         yield collective, build_nested_steps(candidate, kind), scratch_units, statistics
 
 

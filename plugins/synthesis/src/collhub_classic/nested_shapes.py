@@ -15,14 +15,16 @@ from hub_core.network import DimensionKind, Topology
 # Larger levels are divided: messages per rank are the sum of the sizes, latencies their number.
 _MAX_LEVEL = 32
 # Ranges of the second level that the closest level forwards separately: the last one is not
-# overlapped.
-_MAX_RANGES = 16
+# overlapped. Fewer ranks have room for the messages of more ranges.
+_MAX_RANGES, _MAX_RANGES_OF_FEW = 16, 32
 # Steps of several parts, which use the links of all dimensions of a torus at the same time.
 MAX_STEPS_OF_PARTS = 8_200_000
 MIN_UNIT_BYTES = 64
 # From so many ranks on, ranges of levels are forwarded, and broadcasts may have
 # `MAX_STEPS_OF_PARTS` steps.
 MANY_RANKS = 4096
+# From so many ranks on, forwarded ranges are an alternative, which is slow for small sizes.
+_MIN_FORWARDING_RANKS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
         has_ranges = kind is CollectiveKind.ALL_REDUCE or shape.is_moved
         # Groups that are divided have several levels, whose chunks overlap.
         if has_ranges and find_forwarding_group(topology, text, MANY_RANKS) == levels[0] > 1:
-            return _choose_forwarded(shape, kind)
+            return _choose_forwarded(shape, kind, _MAX_RANGES)
         return shape
     count = len(rings)
     orders = [tuple((first + axis) % count for axis in range(count)) for first in range(count)]
@@ -148,6 +150,24 @@ def choose_shape(topology: Topology, kind: CollectiveKind, text: str, size: int)
     return shapes[-1]
 
 
+def list_shapes(
+    topology: Topology, kind: CollectiveKind, text: str, size: int
+) -> list[NestedShape]:
+    """List the shapes to compare: that of `choose_shape`, and a second one if ranges may help.
+
+    The second one forwards ranges. It exists for an all-reduce of at least `_MIN_FORWARDING_RANKS`
+    and less than `MANY_RANKS` ranks whose closest level has links of its own.
+    """
+    shape = choose_shape(topology, kind, text, size)
+    if shape.is_forwarded or kind is not CollectiveKind.ALL_REDUCE:
+        return [shape]
+    group = find_forwarding_group(topology, text, _MIN_FORWARDING_RANKS)
+    if group == 1 or group != shape.sizes[0]:
+        return [shape]
+    forwarded = _choose_forwarded(shape, kind, _MAX_RANGES_OF_FEW)
+    return [shape, forwarded] if forwarded.is_forwarded else [shape]
+
+
 def find_forwarding_group(topology: Topology, sizes_text: str, min_ranks: int) -> int:
     """Return the size of groups whose ranks have links of their own to other groups; 1 if there are
     none.
@@ -167,7 +187,7 @@ def find_forwarding_group(topology: Topology, sizes_text: str, min_ranks: int) -
     return 1 if np.intersect1d(near, far).size else inside
 
 
-def _choose_forwarded(shape: NestedShape, kind: CollectiveKind) -> NestedShape:
+def _choose_forwarded(shape: NestedShape, kind: CollectiveKind, max_ranges: int) -> NestedShape:
     """Divide the levels outside of the closest one, so that the exchange of the closest overlaps
     with theirs.
 
@@ -177,7 +197,7 @@ def _choose_forwarded(shape: NestedShape, kind: CollectiveKind) -> NestedShape:
     unchanged if no division has at most `MAX_STEPS_OF_PARTS` steps.
     """
     inside, outside = shape.sizes[0], prod(shape.sizes[1:])
-    for ranges in range(min(_MAX_RANGES, outside), 1, -1):
+    for ranges in range(min(max_ranges, outside), 1, -1):
         if outside % ranges:
             continue
         levels = [inside, ranges, *_divide_level(outside // ranges)]

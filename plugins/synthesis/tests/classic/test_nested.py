@@ -22,6 +22,7 @@ from collhub_classic.nested_shapes import (
     choose_shape,
     find_forwarding_group,
     find_rings,
+    list_shapes,
 )
 from collhub_classic.nested_steps import build_nested_steps
 
@@ -382,6 +383,33 @@ def test_unsuitable_options_are_one_line(
 def test_sizes_of_a_broadcast_are_checked_on_every_network(text: str) -> None:
     with pytest.raises(UsageError, match="option sizes: 3x3 is not 8 ranks"):
         make(text, kind=CollectiveKind.BROADCAST, sizes="3x3")
+
+
+@pytest.mark.parametrize(("text", "sizes"), [("rail:64x8", (8, 32, 2)), ("rail:128x8", (8, 32, 4))])
+def test_hundreds_of_gpus_may_forward_ranges(text: str, sizes: tuple[int, ...]) -> None:
+    plain, forwarded = list_shapes(hub_core.parse_topology(text), _ALL_REDUCE, "auto", 1 << 26)
+    assert not plain.is_forwarded
+    assert forwarded.is_forwarded
+    assert forwarded.sizes == sizes
+
+
+@pytest.mark.parametrize("text", ["rail:16x8", "switch:512", "torus:32x16", "rail:1280x8"])
+def test_other_networks_have_one_shape(text: str) -> None:
+    """The last one has so many GPUs that ranges are always forwarded."""
+    assert len(list_shapes(hub_core.parse_topology(text), _ALL_REDUCE, "auto", 1 << 26)) == 1
+
+
+@pytest.mark.parametrize(("size", "is_forwarded"), [(1 << 18, False), (1 << 26, True)])
+def test_ranges_are_forwarded_if_that_is_faster(
+    size: int, is_forwarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that wait for each other only delay a small collective."""
+    if not hub_core.discover().all(Simulator):
+        pytest.skip("no simulator is installed")
+    monkeypatch.setattr("collhub_classic.nested_shapes._MIN_FORWARDING_RANKS", 64)
+    result = make("rail:16x4", size)
+    assert result.statistics.get("forwarded", False) is is_forwarded
+    assert verify(result.algorithm).ok
 
 
 def test_other_collectives_are_refused() -> None:
