@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from collhub_coconet.program.building import ProgramBuilder, Value
     from collhub_coconet.program.functions import (
         all_gather,
+        all_gather_v,
         all_reduce,
         all_to_all,
+        all_to_all_v,
         arg_max,
         batch_matmul,
         broadcast,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         permute,
         reduce,
         reduce_scatter,
+        reduce_scatter_v,
         reshape,
         row_reduce,
         scatter,
@@ -103,8 +106,10 @@ __all__ = [
     "TensorType",
     "Value",
     "all_gather",
+    "all_gather_v",
     "all_reduce",
     "all_to_all",
+    "all_to_all_v",
     "arg_max",
     "as_slice",
     "at_root",
@@ -138,6 +143,7 @@ __all__ = [
     "program_to_json",
     "reduce",
     "reduce_scatter",
+    "reduce_scatter_v",
     "remove_dead",
     "reorder",
     "reshape",
@@ -168,10 +174,10 @@ __getattr__ = names_from(
         "collhub_coconet.execution.comparison": "Comparison compare",
         "collhub_coconet.program.building": "ProgramBuilder Value",
         "collhub_coconet.program.functions": (
-            "all_gather all_reduce all_to_all arg_max batch_matmul "
+            "all_gather all_gather_v all_reduce all_to_all all_to_all_v arg_max batch_matmul "
             "broadcast cast concat conv dropout equal erf exp gather index_of largest log matmul "
-            "norm part permute reduce reduce_scatter reshape row_reduce scatter select send "
-            "slice_of sqrt tanh top_k total transpose update"
+            "norm part permute reduce reduce_scatter reduce_scatter_v reshape row_reduce scatter "
+            "select send slice_of sqrt tanh top_k total transpose update"
         ),
         "collhub_coconet.program.program": "Chain Program Stage",
         "collhub_coconet.program.operations": (

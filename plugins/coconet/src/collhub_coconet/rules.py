@@ -177,6 +177,13 @@ _PROGRAMS = (
         "the 9 largest of 8 elements",
     ),
     (
+        "counts",
+        "The counts of an uneven collective do not fit its operand or the ranks.",
+        "The table is for another number of ranks, or a rank sends more rows than the tensor has.",
+        "State one count per rank, or per pair of ranks, whose sums fit the first dimension.",
+        "counts of 4 ranks on 8 ranks",
+    ),
+    (
         "rate",
         "The rate of a dropout is not from 0 to below 1.",
         "It was given in per cent.",
@@ -314,6 +321,11 @@ _REQUESTS = (
         "torch-module",
         "The program cannot be written as a module of PyTorch.",
         "blocks of unequal length",
+    ),
+    (
+        "uneven-unsupported",
+        "An uneven collective is not divided into messages of chunks.",
+        "a flat graph of an AllToAllV",
     ),
     ("run", "The written modules failed or ran too long.", "`--run` without PyTorch"),
 )

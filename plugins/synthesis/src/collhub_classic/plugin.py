@@ -231,6 +231,11 @@ _REQUESTS: _Rows = (
     ),
     ("invalid-group", "The text is no process group.", "`collhub groups --group x`"),
     ("group-of-one", "A process group has one NPU.", "`--group 3,all-reduce,1MiB`"),
+    (
+        "nothing-sent",
+        "No rank of a process group sends data to another one.",
+        "a table of counts with a diagonal only",
+    ),
     ("sizes-unlike", "The sizes of the groups have no common unit.", "1 MiB and 1048577 bytes"),
     ("no-groups", "No process group is named.", "`collhub groups` without `--group`"),
     ("no-time", "The simulator states no time.", "a simulator whose ranks never finish"),

@@ -316,7 +316,7 @@ def _create_operation(fields: Fields) -> Operation:
         attributes["element"] = ElementType(attributes["element"])
     if "rule" in attributes:
         attributes["rule"] = Rule(attributes["rule"])
-    for name in {"shape", "axes", "order"} & attributes.keys():
+    for name in {"shape", "axes", "order", "counts"} & attributes.keys():
         attributes[name] = tuple(attributes[name])
     return Operation(fields["name"], Kind(fields["kind"]), tuple(fields["operands"]), **attributes)
 

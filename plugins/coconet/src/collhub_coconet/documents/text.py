@@ -113,8 +113,8 @@ class _ExpressionWriter:
         Arithmetic is infix, with parentheses around an operand that binds less, a right operand
         that binds equally, and an equally binding left operand of a power. All other kinds are
         calls: the reduction (`+` for a sum), the operands, then dimension, root, element type,
-        rate, start, count, shape, axes, order of dimensions, seed, and signed offset. Attributes
-        that are None are omitted.
+        rate, start, count, shape, counts, axes, order of dimensions, seed, and signed offset.
+        Attributes that are None are omitted.
         """
         if operation.kind in _OPERATORS:
             sign, binding = _OPERATORS[operation.kind]
@@ -134,6 +134,8 @@ class _ExpressionWriter:
         parts += [] if operation.count is None else [str(operation.count)]
         if operation.shape is not None:
             parts.append(f"[{', '.join(map(str, operation.shape))}]")
+        if operation.counts is not None:
+            parts.append(f"({', '.join(map(str, operation.counts))})")
         parts += list(operation.axes or ())
         parts += [str(dimension) for dimension in operation.order or ()]
         parts += [] if operation.seed is None else [str(operation.seed)]

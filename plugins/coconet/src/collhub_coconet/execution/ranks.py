@@ -37,6 +37,7 @@ from collhub_coconet.program.operations import (
     has_dimension,
 )
 from collhub_coconet.program.program import Program, check_binding, find_axis_positions
+from collhub_coconet.program.uneven_rows import read_counts
 
 Replacement = Callable[[Operation, OnRanks, OnRanks], OnRanks]
 """Callback (operation, its first operand, its value) -> value with which the run continues."""
@@ -233,6 +234,57 @@ def _compute_all_to_all(run: SimulatedRun, operation: Operation) -> OnRanks:
     return result
 
 
+def _compute_all_to_all_v(run: SimulatedRun, operation: Operation) -> OnRanks:
+    """Return the rows that every rank receives by its counts, then rows of zeros."""
+    values = run.values[operation.reads[0]]
+    result = list(values)
+    counts = read_counts(operation)
+    table, (first, _) = counts.table, counts.first_units()
+    for ranks in run.subgroups(operation):
+        for receiver, rank in enumerate(ranks):
+            parts = []
+            for sender, source in enumerate(ranks):
+                begin = first[sender, receiver]
+                parts.append(values[source][begin : begin + table[sender, receiver]])
+            result[rank] = _fill_rows(run, operation, np.concatenate(parts))
+    return result
+
+
+def _compute_all_gather_v(run: SimulatedRun, operation: Operation) -> OnRanks:
+    """Return the rows of all ranks in their order; ranks that communicate share one array."""
+    values = run.values[operation.reads[0]]
+    result = list(values)
+    counts = read_counts(operation).table.tolist()
+    for ranks in run.subgroups(operation):
+        rows = zip(ranks, counts, strict=True)
+        joined = np.concatenate([values[rank][:count] for rank, count in rows])
+        for rank in ranks:
+            result[rank] = joined
+    return result
+
+
+def _compute_reduce_scatter_v(run: SimulatedRun, operation: Operation) -> OnRanks:
+    """Return for every rank its rows of the reduction by its counts, then rows of zeros."""
+    reduced = _compute_all_reduce(run, operation)
+    result = list(reduced)
+    counts = read_counts(operation)
+    table, (first, _) = counts.table, counts.first_units()
+    for ranks in run.subgroups(operation):
+        for position, rank in enumerate(ranks):
+            begin = first[position]
+            part = reduced[rank][begin : begin + table[position]]
+            result[rank] = _fill_rows(run, operation, part)
+    return result
+
+
+def _fill_rows(run: SimulatedRun, operation: Operation, rows: Array) -> Array:
+    """Return an array of the shape of the operation: the given rows, then rows of zeros."""
+    shape = run.binding.shape(run.program.types[operation.name].shape)
+    filled = np.zeros(shape, rows.dtype)
+    filled[: len(rows)] = rows
+    return filled
+
+
 def _compute_broadcast(run: SimulatedRun, operation: Operation) -> OnRanks:
     values = run.values[operation.reads[0]]
     result = list(values)
@@ -351,6 +403,9 @@ _FUNCTIONS_OF_ALL_RANKS: dict[Kind, Callable[[SimulatedRun, Operation], OnRanks]
     Kind.REDUCE_SCATTER: _compute_reduce_scatter,
     Kind.ALL_GATHER: _compute_all_gather,
     Kind.ALL_TO_ALL: _compute_all_to_all,
+    Kind.ALL_TO_ALL_V: _compute_all_to_all_v,
+    Kind.ALL_GATHER_V: _compute_all_gather_v,
+    Kind.REDUCE_SCATTER_V: _compute_reduce_scatter_v,
     Kind.BROADCAST: _compute_broadcast,
     Kind.REDUCE: _compute_reduce,
     Kind.SEND: _compute_send,

@@ -13,8 +13,9 @@ from math import prod
 import numpy as np
 from collhub_templates import Template, template_of
 
-from collhub_coconet.program.operations import Binding, Kind, Operation
+from collhub_coconet.program.operations import UNEVEN_COLLECTIVES, Binding, Kind, Operation
 from collhub_coconet.program.program import Program, find_axis_positions
+from collhub_coconet.program.uneven_rows import COLLECTIVE_KINDS, find_uneven_call
 from hub_core import HubError, Registry, Topology, parse_topology, read, synthesize, verify
 from hub_core.columns import Int64Array, expanded_ranges, positions_in, topological_levels
 from hub_core.model import (
@@ -27,6 +28,7 @@ from hub_core.model import (
     InputError,
     NodeKind,
     StepKind,
+    UnitCounts,
 )
 
 KINDS = {
@@ -36,6 +38,7 @@ KINDS = {
     Kind.BROADCAST: CollectiveKind.BROADCAST,
     Kind.REDUCE: CollectiveKind.REDUCE,
     Kind.ALL_TO_ALL: CollectiveKind.ALL_TO_ALL,
+    **COLLECTIVE_KINDS,
 }
 # Algorithms for the collectives that rings and halving do not implement.
 _FALLBACK_ALGORITHMS = {
@@ -114,13 +117,15 @@ def select_fallbacks(program: Program, chunks: int = 1) -> dict[str, Choice]:
 class Call:
     """Collective of the ranks `members` with a full buffer of `size_bytes` bytes.
 
-    `root`: index of the root in `members`, or None.
+    `root`: index of the root in `members`, or None. `counts`: bytes of the parts of an uneven
+    collective, with the sum `size_bytes`; None for all others.
     """
 
     kind: Kind
     members: Sequence[int]
     root: int | None
     size_bytes: int
+    counts: UnitCounts | None = None
 
     @property
     def collective(self) -> Collective:
@@ -128,9 +133,13 @@ class Call:
 
         Units are the equal parts into which an algorithm divides the data. There is one unit in
         total, or, if the data are divided among ranks, one per rank (for an all-to-all, one per
-        pair of source and destination). Ranks are numbered from 0 within the members.
+        pair of source and destination). Counts are divided by their greatest common divisor. Ranks
+        are numbered from 0 within the members.
         """
         kind, ranks = KINDS[self.kind], len(self.members)
+        if self.counts is not None:
+            units = self.counts.in_blocks(self.counts.common_divisor)
+            return Collective(kind, ranks, units.total, in_place=True, counts=units)
         return Collective(kind, ranks, kind.traits.parts(ranks), root=self.root, in_place=True)
 
 
@@ -219,6 +228,8 @@ def count_buffer_bytes(program: Program, binding: Binding, operation: Operation)
     ranks = prod(binding.axis_sizes[axis] for axis in axes)
     if not operation.is_communication:
         return binding.bytes_of_rank(kind)
+    if operation.kind in UNEVEN_COLLECTIVES:
+        return find_uneven_call(program, binding, operation).counts.total
     # All blocks count as the longest one.
     if operation.kind is Kind.REDUCE_SCATTER:
         return binding.bytes_of_rank(kind) * ranks

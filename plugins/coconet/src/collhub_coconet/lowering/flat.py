@@ -57,7 +57,13 @@ from collhub_coconet.lowering.nodes import (
     number_chunks,
     order_chunks,
 )
-from collhub_coconet.program.operations import CONTRACTIONS, Binding, Kind, Operation
+from collhub_coconet.program.operations import (
+    CONTRACTIONS,
+    UNEVEN_COLLECTIVES,
+    Binding,
+    Kind,
+    Operation,
+)
 from collhub_coconet.program.program import (
     Program,
     Stage,
@@ -67,7 +73,15 @@ from collhub_coconet.program.program import (
 )
 from hub_core import Registry, Topology, installed_version, run_registry
 from hub_core.columns import Int64Array
-from hub_core.model import NodeColumns, NodeKind, ProcessGroup, Provenance, Workload
+from hub_core.model import (
+    InputError,
+    Location,
+    NodeColumns,
+    NodeKind,
+    ProcessGroup,
+    Provenance,
+    Workload,
+)
 
 
 def flatten(
@@ -92,9 +106,15 @@ def flatten(
 
     On a mesh of several axes collectives work on complete values, among the ranks of their axes.
     Raises `HubError` for algorithms that do not fit or are incorrect, and `InputError` for layouts
-    that do not fit the ranks.
+    that do not fit the ranks, and for uneven collectives (`uneven-unsupported`).
     """
     check_binding(program, binding)
+    for line, operation in enumerate(program.operations, 1):
+        if operation.kind in UNEVEN_COLLECTIVES:
+            message = f"{operation.name}: {operation.kind} is not divided into messages of chunks"
+            cure = "write a workload with one node per collective, which 'simulate' expands"
+            location = Location(program.name, line)
+            raise InputError(message, location=location, cure=cure, code="uneven-unsupported")
     algorithms = algorithms or Algorithms(topology, registry or run_registry())
     choices = choices if choices is not None else select_fallbacks(program)
     builder = _FlatBuilder(program, binding, choices, algorithms, has_launches)

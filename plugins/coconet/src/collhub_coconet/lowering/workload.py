@@ -17,6 +17,7 @@ from collhub_coconet.documents.from_workload import LoweredStatements, Statement
 from collhub_coconet.documents.json_document import BoundProgram, History, bound_from_json
 from collhub_coconet.plugin import ProgramOptions
 from collhub_coconet.program.operations import (
+    UNEVEN_COLLECTIVES,
     Binding,
     Kind,
     Operation,
@@ -29,6 +30,7 @@ from collhub_coconet.program.program import (
     find_axis_positions,
     reduces_scalar,
 )
+from collhub_coconet.program.uneven_rows import find_uneven_call
 from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
 from hub_core import installed_version
 from hub_core.model import (
@@ -40,6 +42,7 @@ from hub_core.model import (
     NodeKind,
     ProcessGroup,
     Provenance,
+    UnitCounts,
     Workload,
 )
 from hub_core.plugin_api import Source
@@ -49,13 +52,16 @@ _COLLECTIVES = {
     Kind.REDUCE_SCATTER: JobCollective.REDUCE_SCATTER,
     Kind.ALL_GATHER: JobCollective.ALL_GATHER,
     Kind.ALL_TO_ALL: JobCollective.ALL_TO_ALL,
+    Kind.ALL_TO_ALL_V: JobCollective.ALL_TO_ALL,
+    Kind.ALL_GATHER_V: JobCollective.ALL_GATHER,
+    Kind.REDUCE_SCATTER_V: JobCollective.REDUCE_SCATTER,
     Kind.BROADCAST: JobCollective.BROADCAST,
     Kind.REDUCE: JobCollective.REDUCE,
 }
 # Columns of nodes, apart from rank and peer, with their defaults.
 _DEFAULTS = {
     **dict.fromkeys(("kind", "name", "operations", "bytes", "collective"), -1),
-    **{"root": -1, "group": -1, "extra": -1, "tag": 0},
+    **{"root": -1, "group": -1, "extra": -1, "counts": -1, "tag": 0},
 }
 
 
@@ -84,7 +90,7 @@ class _WorkloadBuilder:
     `rows`: nodes of several ranks at once, as columns that are equal on all and the rank and peer
     of each. `producer`: rows that produce a value, one per rank of its group, -1 for none.
     `edges`: such rows, and rows that wait for them. `groups`: process groups as ranks of the job;
-    those of the row come first.
+    those of the row come first. `counts`: bytes of uneven collectives, each table once.
     """
 
     program: Program
@@ -96,6 +102,7 @@ class _WorkloadBuilder:
     edges: list[tuple[Sequence[int], Sequence[int]]] = field(default_factory=list)
     producer: dict[str, Sequence[int]] = field(default_factory=dict)
     groups: list[tuple[int, ...]] = field(init=False)
+    counts: dict[UnitCounts, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         row = range(self.program.num_groups)
@@ -159,7 +166,8 @@ class _WorkloadBuilder:
         )
         texts, bound = self.statements.extras(), self.statements.bound
         extras = LoweredStatements.create(texts, bound, nodes)
-        return Workload(nodes, tuple(self.names), groups, extras=extras)
+        counts = tuple(self.counts)
+        return Workload(nodes, tuple(self.names), groups, extras=extras, counts=counts)
 
     def _add_computation(self, operations: list[Operation]) -> None:
         """Add one COMPUTE node per rank of the group for operations without communication between.
@@ -197,9 +205,9 @@ class _WorkloadBuilder:
         """Add one COLLECTIVE node per rank of the group, which waits for its operands.
 
         `operations`: the members of a bucket, or a single operation. The bytes of a node are those
-        of the inputs of a rank; its root is a rank of the job, -1 for none. A reduction to a scalar
-        waits for its partial results. Along axes of one rank no node is added, and the results have
-        the producers of the operands.
+        of the inputs of a rank, of an uneven collective the sum of its counts in bytes; its root is
+        a rank of the job, -1 for none. A reduction to a scalar waits for its partial results. Along
+        axes of one rank no node is added, and the results have the producers of the operands.
         """
         operation = operations[0]
         # A reduction of slices to a scalar is all-reduced after the computation.
@@ -218,6 +226,10 @@ class _WorkloadBuilder:
         row: dict[str, int] = {"kind": int(NodeKind.COLLECTIVE), "collective": int(kind)}
         row["name"] = self._add_name("+".join(one.name for one in operations))
         row["bytes"] = sum(map(self.binding.bytes_of_rank, operands))
+        if operation.kind in UNEVEN_COLLECTIVES:
+            table = find_uneven_call(self.program, self.binding, operation).counts
+            row["counts"] = self.counts.setdefault(table, len(self.counts))
+            row["bytes"] = table.total
         row["extra"] = self.statements.add(operations)
         members = self.binding.ranks_of(operands[0].group)
         numbers = [-1] * len(members)

@@ -74,6 +74,43 @@ def all_to_all(x: Value, dimension: int, axes: Axes = None) -> Value:
     return x.builder.apply(Kind.ALL_TO_ALL, (x,), dimension=dimension, axes=_name_axes(axes))
 
 
+def all_to_all_v(x: Value, counts: Sequence[Sequence[int]], axes: Axes = None) -> Value:
+    """Exchange rows of a local tensor by counts: row i, column j of the table is from i to j.
+
+    A row is a position of the first dimension. Rank i sends its first rows to rank 0, the following
+    ones to rank 1, and so on, and receives rows in the order of their senders. The result is local;
+    it has as many rows as the rank that receives the most, and zeros behind those that a rank
+    receives. Raises `InputError` for invalid counts, a tensor of another layout, and one with fewer
+    rows than a rank sends.
+    """
+    flat = tuple(count for row in counts for count in row)
+    return x.builder.apply(Kind.ALL_TO_ALL_V, (x,), counts=flat, axes=_name_axes(axes))
+
+
+def all_gather_v(x: Value, counts: Sequence[int], axes: Axes = None) -> Value:
+    """Collect the first `counts[i]` rows of every rank i; the result is replicated.
+
+    A row is a position of the first dimension. Raises `InputError` for invalid counts, a tensor
+    that is not local, and one with fewer rows than a rank sends.
+    """
+    attributes = {"counts": tuple(counts), "axes": _name_axes(axes)}
+    return x.builder.apply(Kind.ALL_GATHER_V, (x,), **attributes)
+
+
+def reduce_scatter_v(
+    x: Value, counts: Sequence[int], reduction: str = "sum", axes: Axes = None
+) -> Value:
+    """Reduce a local or partial tensor; rank i receives the next `counts[i]` rows of the result.
+
+    A row is a position of the first dimension, whose size must be the sum of the counts. The result
+    is local; it has as many rows as the largest count, and zeros behind those that a rank receives.
+    Raises `InputError` for invalid counts, a tensor of another layout or size, and bool elements,
+    and `ValueError` for an unknown reduction.
+    """
+    attributes = {"counts": tuple(counts), "reduction": Reduction(reduction)}
+    return x.builder.apply(Kind.REDUCE_SCATTER_V, (x,), **attributes, axes=_name_axes(axes))
+
+
 def _name_axes(axes: Axes) -> tuple[str, ...] | None:
     """Return names of axes as a tuple, the attribute of an operation; None for None.
 

@@ -34,6 +34,9 @@ AllReduce      L -> R               P(op) -> R
 ReduceScatter  L -> S(to)           P(op) -> S(to)
 AllGather      S(any) -> R
 AllToAll       S(any) -> S(to)
+AllToAllV      L -> L
+AllGatherV     L -> R
+ReduceScatterV L -> L               P(op) -> L
 Slice          R -> S(to)
 Broadcast      L -> R               R -> R               @ -> R
 Reduce         L -> @               R -> @               P(op) -> @

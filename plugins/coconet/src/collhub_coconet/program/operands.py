@@ -39,6 +39,7 @@ _EXPECTED = {
     ("L", "P(op)"): "a local",
     ("L", "R", "@"): "a local or replicated",
     ("L", "R", "P(op)"): "a local or replicated",
+    ("L",): "a local",
     ("S(any)",): "a sliced",
     ("R",): "a replicated",
 }
@@ -49,6 +50,9 @@ _OVER_AXES = frozenset(
         Kind.REDUCE_SCATTER,
         Kind.ALL_GATHER,
         Kind.ALL_TO_ALL,
+        Kind.ALL_TO_ALL_V,
+        Kind.ALL_GATHER_V,
+        Kind.REDUCE_SCATTER_V,
         Kind.SLICE,
         Kind.BROADCAST,
         Kind.REDUCE,

@@ -45,6 +45,7 @@ __all__ = [
     "REPLICATED",
     "TRAITS",
     "UNARY",
+    "UNEVEN_COLLECTIVES",
     "VIEWS",
     "Argument",
     "Binding",
@@ -83,6 +84,9 @@ class Kind(StrEnum):
     REDUCE = "Reduce"
     SEND = "Send"
     ALL_TO_ALL = "AllToAll"
+    ALL_TO_ALL_V = "AllToAllV"
+    ALL_GATHER_V = "AllGatherV"
+    REDUCE_SCATTER_V = "ReduceScatterV"
     SLICE = "Slice"
     ADD = "Add"
     SUBTRACT = "Subtract"
@@ -161,6 +165,9 @@ TRAITS = {
     Kind.REDUCE: Traits(1, ("reduction", "root"), ("axes",)),
     Kind.SEND: Traits(1, ("offset",)),
     Kind.ALL_TO_ALL: Traits(1, ("dimension",), ("axes",)),
+    Kind.ALL_TO_ALL_V: Traits(1, ("counts",), ("axes",)),
+    Kind.ALL_GATHER_V: Traits(1, ("counts",), ("axes",)),
+    Kind.REDUCE_SCATTER_V: Traits(1, ("reduction", "counts"), ("axes",)),
     Kind.SLICE: Traits(1, ("dimension",), ("axes",)),
     Kind.ADD: Traits(2),
     Kind.SUBTRACT: Traits(2),
@@ -204,10 +211,11 @@ TRAITS = {
 
 ATTRIBUTES = (
     *("reduction", "dimension", "root", "offset", "element", "rate", "seed"),
-    *("call", "shape", "rule", "work", "traffic", "count", "axes", "order", "start"),
+    *("call", "shape", "rule", "work", "traffic", "count", "axes", "order", "start", "counts"),
 )
 
-COLLECTIVES = frozenset(
+UNEVEN_COLLECTIVES = frozenset({Kind.ALL_TO_ALL_V, Kind.ALL_GATHER_V, Kind.REDUCE_SCATTER_V})
+COLLECTIVES = UNEVEN_COLLECTIVES | frozenset(
     {
         Kind.ALL_REDUCE,
         Kind.REDUCE_SCATTER,
@@ -259,7 +267,8 @@ class Operation:
     opaque view: on which it changes the layout; None: all axes. `order`: dimensions of the operand
     that become the dimensions of the result. Of opaque operations: `call` names the
     operator and its other parameters as JSON, `work` the arithmetic operations and `traffic` the
-    bytes of memory for the complete result.
+    bytes of memory for the complete result. `counts`: rows of an uneven collective, by rank, or by
+    pair of ranks with one row of the table after the other.
     """
 
     name: str
@@ -281,6 +290,7 @@ class Operation:
     axes: tuple[str, ...] | None = None
     order: tuple[int, ...] | None = None
     start: int | None = None
+    counts: tuple[int, ...] | None = None
     reads: tuple[str, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:

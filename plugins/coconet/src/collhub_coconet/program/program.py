@@ -12,6 +12,7 @@ from types import MappingProxyType
 from collhub_coconet.program.checking import Bounds, type_program
 from collhub_coconet.program.operations import (
     REDUCTIONS_TO_SCALARS,
+    UNEVEN_COLLECTIVES,
     Argument,
     Binding,
     ElementType,
@@ -20,6 +21,7 @@ from collhub_coconet.program.operations import (
     Reduction,
     TensorType,
 )
+from collhub_coconet.program.uneven_rows import read_counts
 from hub_core.model import InputError, Location
 
 Readers = Mapping[str, tuple[Operation, ...]]
@@ -364,9 +366,9 @@ def check_binding(program: Program, binding: Binding) -> None:
     """Check that the layouts of a program fit the ranks of a mesh.
 
     Raises `InputError` if the binding has another number of axes than the program (`mesh`), for a
-    root that is no rank of its axis (`root`), for more elements or positions than a dimension has
-    (`count`), and for a Reshape that divides or joins a sliced dimension whose size, before or
-    after, is no multiple of the ranks (`placement`).
+    root that is no rank of its axis (`root`), for counts of another number of ranks (`counts`), for
+    more elements or positions than a dimension has (`count`), and for a Reshape that divides or
+    joins a sliced dimension whose size, before or after, is no multiple of the ranks (`placement`).
     """
     location = Location(program.name)
     if len(binding.axis_sizes) != max(1, len(program.mesh)):
@@ -391,6 +393,16 @@ def check_binding(program: Program, binding: Binding) -> None:
                     message += f" of {length} elements"
                 cure = "state a larger size, or a smaller count"
                 raise InputError(message, location=location, cure=cure, code="count")
+        if operation.kind in UNEVEN_COLLECTIVES:
+            ranks = prod(
+                binding.axis_sizes[axis] for axis in find_axis_positions(program, operation)
+            )
+            counts = read_counts(operation)
+            if counts.num_ranks != ranks:
+                location = Location(program.name, line)
+                message = f"{operation.name}: counts of {counts.num_ranks} ranks, not of {ranks}"
+                cure = f"choose {counts.num_ranks} ranks, or state counts of {ranks}"
+                raise InputError(message, location=location, cure=cure, code="counts")
         if operation.root is not None:
             axes = [program.mesh.index(name) for name in operation.axes or program.mesh[:1]]
             ranks = prod(binding.axis_sizes[axis] for axis in axes or [0])

@@ -17,6 +17,7 @@ from collhub_coconet.program.operations import (
     LOCAL,
     REDUCTIONS_TO_SCALARS,
     REPLICATED,
+    UNEVEN_COLLECTIVES,
     ElementType,
     Kind,
     Layout,
@@ -30,6 +31,8 @@ from collhub_coconet.program.operations import (
     sliced,
 )
 from collhub_coconet.program.shape_rules import SHAPE_RULES
+from collhub_coconet.program.uneven_rows import count_rows, read_counts
+from hub_core.model import InputError
 
 TypingRule = Callable[[Operands], TensorType]
 
@@ -58,6 +61,37 @@ def type_moving_communication(operands: Operands) -> TensorType:
         cure = "name another dimension, or leave it out"
         raise TypingMistakeError("dimension", f"{message} already", cure)
     return result
+
+
+def type_uneven_communication(operands: Operands) -> TensorType:
+    """Return the type of an AllToAllV, AllGatherV or ReduceScatterV, which move rows by counts.
+
+    A row is a position of the first dimension, whose size must be a number. The result has as many
+    rows as the rank that receives the most; an AllGatherV has the rows of all ranks. Raises
+    `TypingMistakeError` for invalid counts (`counts`), an operand with fewer rows than a rank sends
+    (a ReduceScatterV: with other rows than the sum of its counts), bool elements of a reduction,
+    and a layout without a rule; permitted are local, and partial for a ReduceScatterV.
+    """
+    operation, operand = operands.operation, operands.tensor(0)
+    try:
+        counts = read_counts(operation)
+    except InputError as error:
+        found = error.diagnostics[0]
+        raise TypingMistakeError("counts", found.message, found.cure) from None
+    if operation.kind is Kind.REDUCE_SCATTER_V:
+        operands.check_not_bool(0)
+    rows = operand.shape[0] if operand.shape else 0
+    name = operands.name(0)
+    if not isinstance(rows, int):
+        message = f"the first dimension of {name} is {rows}, counts need a number of rows"
+        raise TypingMistakeError("counts", message, "state the size of the dimension as a number")
+    sent, received = count_rows(operation, counts)
+    if rows < sent or (operation.kind is Kind.REDUCE_SCATTER_V and rows != sent):
+        message = f"{name} has {rows} rows, the counts need {sent}"
+        cure = "state other counts, or another first dimension"
+        raise TypingMistakeError("counts", message, cure)
+    result = operands.type_like()
+    return replace(result, shape=(received, *operand.shape[1:]))
 
 
 def type_send(operands: Operands) -> TensorType:
@@ -286,6 +320,7 @@ TYPING_RULES: dict[Kind, TypingRule] = {
     Kind.ALL_GATHER: type_moving_communication,
     Kind.BROADCAST: type_moving_communication,
     Kind.ALL_TO_ALL: type_moving_communication,
+    **dict.fromkeys(UNEVEN_COLLECTIVES, type_uneven_communication),
     Kind.SLICE: type_moving_communication,
     Kind.SEND: type_send,
     **dict.fromkeys(ARITHMETIC, type_arithmetic),

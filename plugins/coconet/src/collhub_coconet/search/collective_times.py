@@ -15,10 +15,11 @@ from math import ceil, log2
 from typing import Protocol as TypingProtocol
 
 from collhub_coconet.lowering.algorithms import count_buffer_bytes
-from collhub_coconet.program.operations import Binding, Kind, Operation
+from collhub_coconet.program.operations import UNEVEN_COLLECTIVES, Binding, Kind, Operation
 from collhub_coconet.program.program import Program, find_axis_positions, reduces_scalar
+from collhub_coconet.program.uneven_rows import find_uneven_call
 from hub_core import Topology
-from hub_core.model import InputError
+from hub_core.model import InputError, UnitCounts
 from hub_core.network import DimensionKind
 
 
@@ -112,12 +113,14 @@ class Demand:
 
     Equal demands have equal algorithms and times. A Send has the bytes of its message. Of several
     subgroups of a mesh, `members` are those of the first. `root` is an index in `members`.
+    `counts`: bytes of the parts of an uneven collective.
     """
 
     kind: Kind
     size_bytes: int
     members: tuple[int, ...]
     root: int | None = None
+    counts: UnitCounts | None = None
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.size_bytes} bytes"
@@ -143,6 +146,9 @@ def find_demand(program: Program, binding: Binding, operation: Operation) -> Dem
     members = tuple(ranks[position] for position in subgroups[0])
     if len(members) == 1:
         return None
+    if operation.kind in UNEVEN_COLLECTIVES:
+        counts = find_uneven_call(program, binding, operation).counts
+        return Demand(operation.kind, counts.total, members, None, counts)
     bucket = program.buckets.get(operation.name, (operation,))
     if operation is not bucket[0]:
         return None
@@ -173,9 +179,21 @@ class FormulaTimes:
 
         The means is the fastest combination of algorithm, protocol and number of chunks. For an
         all-to-all, `demand.size_bytes` is the buffer of one rank, and the formula is evaluated for
-        the buffers of all ranks together.
+        the buffers of all ranks together. An uneven collective has the time of the even one whose
+        parts are all as long as the longest; of an all-to-all, in which all ranks send and receive
+        as much as the rank that does so most.
         """
         size, num_ranks = demand.size_bytes, len(demand.members)
+        if demand.counts is not None:
+            table = demand.counts.table
+            if demand.counts.is_per_pair:
+                largest = int(max(table.sum(axis=0).max(), table.sum(axis=1).max()))
+                return find_fastest_means(
+                    Kind.ALL_TO_ALL, largest * num_ranks, num_ranks, self.rates
+                )
+            is_gather = demand.kind is Kind.ALL_GATHER_V
+            even = Kind.ALL_GATHER if is_gather else Kind.REDUCE_SCATTER
+            return find_fastest_means(even, int(table.max()) * num_ranks, num_ranks, self.rates)
         if demand.kind is Kind.ALL_TO_ALL:
             # The formula takes the complete tensor; the buffer is that of a rank.
             size *= num_ranks

@@ -9,12 +9,11 @@ as omitted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from collhub_coconet.lowering.algorithms import Algorithms, Call
-from collhub_coconet.program.operations import Kind
 from collhub_coconet.search.collective_times import (
     PROTOCOLS,
     Demand,
@@ -114,9 +113,7 @@ class HubAlgorithms:
     contents: Algorithms = field(init=False)
     _offered: dict[Demand, tuple[OfferedAlgorithm, ...]] = field(default_factory=dict)
     _fastest: dict[Demand, tuple[float, Means]] = field(default_factory=dict)
-    _patterns: dict[tuple[str, Kind, tuple[int, ...], int | None], Algorithm] = field(
-        default_factory=dict
-    )
+    _patterns: dict[Hashable, Algorithm] = field(default_factory=dict)
     _networks: dict[tuple[int, ...], dict[str, Topology]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -203,7 +200,8 @@ class HubAlgorithms:
         stored in `self.omissions` with the reason. An algorithm without a time in any protocol is
         skipped without a record.
         """
-        call = Call(demand.kind, range(len(demand.members)), demand.root, demand.size_bytes)
+        members = range(len(demand.members))
+        call = Call(demand.kind, members, demand.root, demand.size_bytes, demand.counts)
         bounds = {
             protocol.name: self._prove_bound_s(call, demand, protocol) for protocol in PROTOCOLS
         }
@@ -283,7 +281,7 @@ class HubAlgorithms:
         """
         known = {provided.name: provided.offer for provided in self.registry.all(Synthesizer)}
         is_size_dependent = name in known and known[name].adapts
-        key = name, demand.kind, demand.members, demand.root
+        key = name, demand.kind, demand.members, demand.root, demand.counts
         if key in self._patterns:
             return self._patterns[key]
         if name in known:

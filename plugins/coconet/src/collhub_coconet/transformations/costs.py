@@ -10,6 +10,7 @@ from collhub_coconet.program.operations import (
     CONTRACTIONS,
     POINTWISE,
     REDUCTIONS_TO_SCALARS,
+    UNEVEN_COLLECTIVES,
     VIEWS,
     Binding,
     Kind,
@@ -17,6 +18,7 @@ from collhub_coconet.program.operations import (
 )
 from collhub_coconet.program.program import Program, find_axis_positions
 from collhub_coconet.program.shape_rules import find_axes
+from collhub_coconet.program.uneven_rows import find_uneven_call
 
 _REDUCING_ROWS = frozenset(
     {Kind.ROW_REDUCE, Kind.ARG_MAX, Kind.TOP_VALUES, Kind.TOP_INDICES, Kind.SCATTER}
@@ -80,12 +82,16 @@ def _count_sent_bytes(program: Program, operation: Operation, binding: Binding) 
     - n (p - 1) / p for a collective, rounded down;
     - twice that for an AllReduce, and for a reduction of a sliced operand to a scalar;
     - 1 / p of that for an AllToAll;
+    - for an uneven collective the bytes of the rank that sends the most, with p - 1 times the
+      largest part for an AllGatherV and a ReduceScatterV;
     - the bytes of its part for a Send;
     - 0 for a computation.
 
     On a mesh of several axes `_count_mesh_bytes` applies instead.
     """
     tensor = program.types[operation.name]
+    if operation.kind in UNEVEN_COLLECTIVES:
+        return find_uneven_call(program, binding, operation).max_sent_bytes
     if tensor.layout.axes:
         return _count_mesh_bytes(program, operation, binding)
     tensor_bytes = binding.elements(tensor.shape) * tensor.element.element_bytes

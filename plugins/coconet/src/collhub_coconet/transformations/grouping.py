@@ -9,6 +9,7 @@ from collhub_coconet.program.operations import (
     CONTRACTIONS,
     REARRANGING,
     REDUCTIONS_TO_SCALARS,
+    UNEVEN_COLLECTIVES,
     Kind,
     Operation,
 )
@@ -211,9 +212,13 @@ def _find_emitted_dimensions(program: Program, part: Part, name: str) -> set[int
 def _find_exchanged_dimensions(program: Program, operation: Operation) -> set[int]:
     """Find the sliced dimensions of result and operand of an AllToAll, counted from the end.
 
-    A chunk cannot be cut along them, since the AllToAll moves data between them. Empty for other
-    kinds.
+    A chunk cannot be cut along them, since the AllToAll moves data between them. An uneven
+    collective is not cut along any dimension. Empty for other kinds.
     """
+    if operation.kind in UNEVEN_COLLECTIVES:
+        return _find_dimensions(program, operation.name) | _find_dimensions(
+            program, operation.reads[0]
+        )
     if operation.kind is not Kind.ALL_TO_ALL:
         return set()
     tensors = [program.types[name] for name in (operation.name, operation.reads[0])]

@@ -1,0 +1,86 @@
+"""Counts of uneven collectives: the rows that each rank sends and receives.
+
+A row is a position of the first dimension of a tensor. Rank i sends its first rows to rank 0, the
+following ones to rank 1, and so on; received rows are in the order of their senders. Rows of an
+operand behind those that a rank sends are ignored, rows of a result behind those that it receives
+are zero, so that tensors have the same shape on all ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt
+from typing import TYPE_CHECKING
+
+from collhub_coconet.program.operations import UNEVEN_COLLECTIVES, Binding, Kind, Operation
+from hub_core.model import CollectiveKind, InputError
+
+if TYPE_CHECKING:
+    from collhub_coconet.program.program import Program
+    from hub_core.model import UnitCounts
+
+COLLECTIVE_KINDS = {
+    Kind.ALL_TO_ALL_V: CollectiveKind.ALL_TO_ALL_V,
+    Kind.ALL_GATHER_V: CollectiveKind.ALL_GATHER_V,
+    Kind.REDUCE_SCATTER_V: CollectiveKind.REDUCE_SCATTER_V,
+}
+"""Kinds of the collectives of algorithms, by those of programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnevenCall:
+    """Uneven collective of a program with its counts in bytes. `kind`: that of the operation."""
+
+    kind: Kind
+    counts: UnitCounts
+
+    @property
+    def max_sent_bytes(self) -> int:
+        """Bytes that the rank sends that sends the most, without those that stay on their rank.
+
+        In an AllGatherV and a ReduceScatterV by a ring, a rank sends p - 1 parts; all count as the
+        longest one.
+        """
+        table = self.counts.table
+        if self.counts.is_per_pair:
+            return int((table.sum(axis=1) - table.diagonal()).max())
+        return (self.counts.num_ranks - 1) * int(table.max())
+
+
+def find_uneven_call(program: Program, binding: Binding, operation: Operation) -> UnevenCall:
+    """Return an uneven collective with its counts in bytes: rows times the bytes of a row."""
+    operand = program.types[operation.reads[0]]
+    row_bytes = binding.elements(operand.shape[1:]) * operand.element.element_bytes
+    return UnevenCall(operation.kind, read_counts(operation).multiplied(row_bytes))
+
+
+def read_counts(operation: Operation) -> UnitCounts:
+    """Return the counts of an uneven collective in rows.
+
+    Raises `InputError` (`invalid-counts`) for negative or missing counts, for a sum of 0, and for a
+    number of counts per pair that is no square.
+    """
+    assert operation.kind in UNEVEN_COLLECTIVES
+    kind, values = COLLECTIVE_KINDS[operation.kind], operation.counts or ()
+    ranks = isqrt(len(values)) if kind.traits.has_counts_per_pair else len(values)
+    if not ranks:
+        message = f"{operation.kind} has no counts"
+        raise InputError(message, cure="state one per rank or pair of ranks", code="invalid-counts")
+    # Imported here: programs without counts need no numpy.
+    from hub_core.model import UnitCounts
+
+    return UnitCounts.from_flat(values, kind, ranks)
+
+
+def count_rows(operation: Operation, counts: UnitCounts) -> tuple[int, int]:
+    """Return the rows that an operand needs and that a result has, as the maximum over ranks.
+
+    An AllGatherV has the rows of all ranks as result, a ReduceScatterV needs them as operand.
+    """
+    table = counts.table
+    match operation.kind:
+        case Kind.ALL_TO_ALL_V:
+            return int(table.sum(axis=1).max()), int(table.sum(axis=0).max())
+        case Kind.ALL_GATHER_V:
+            return int(table.max()), counts.total
+    return counts.total, int(table.max())
