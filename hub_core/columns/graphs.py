@@ -18,7 +18,7 @@ from hub_core.columns.groups import (
     rows_of,
     stable_order,
 )
-from hub_core.columns.orders import BoolArray, Float64Array, Int64Array, distinct
+from hub_core.columns.orders import BoolArray, Float64Array, Int64Array
 
 # Below this mean width of a level, a numpy call is slower than a loop over its nodes.
 _MIN_MEAN_WIDTH = 24
