@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from collhub_classic.catalogue import ALGORITHMS
 from collhub_classic.plugin import collhub_producers
@@ -245,3 +246,22 @@ def test_a_single_order_is_not_simulated_if_the_request_needs_no_time() -> None:
     assert verify(result.algorithm).ok
     # The time would be wrong in a written file.
     assert "time_ns" not in result.algorithm.extensions["collhub-classic"]  # type: ignore[operator]
+
+
+def test_ranks_without_a_path_are_refused_if_no_simulator_can_time_the_links() -> None:
+    """Found by `fuzz.py`: a latency of 10^6 s does not fit into 64 bits of picoseconds."""
+    network = hub_core.parse_topology("leaf-spine:5,2,2?latency=1000000s")
+    kept = np.flatnonzero(network.source != 4)
+    broken = replace(
+        network,
+        name="broken",
+        source=network.source[kept],
+        destination=network.destination[kept],
+        bandwidth_bytes_per_s=network.bandwidth_bytes_per_s[kept],
+        latency_s=network.latency_s[kept],
+        plane=network.plane[kept],
+        dimensions=(),
+    )
+    collective = Collective(CollectiveKind.REDUCE_SCATTER, 10, 10)
+    with pytest.raises(HubError, match="has ranks that cannot reach each other"):
+        hub_core.synthesize(collective, broken, 64, name="bruck")
