@@ -112,7 +112,7 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
       and the only matching reader has a format without suffixes; then that reader is chosen.
     - Otherwise readers with a matching signature are compared: those with the suffix or, if there
       are none, all. If exactly one reader of algorithms is left, it is chosen, unless a reader of
-      workloads claims the content.
+      workloads claims the content. If a single reader is left, of workloads, it is chosen.
     - Without a match, the only reader of algorithms with the suffix is chosen; readers without a
       signature take precedence over readers whose signature does not match.
     """
