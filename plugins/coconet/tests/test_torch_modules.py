@@ -19,6 +19,7 @@ from collhub_coconet import (
     ProgramBuilder,
     Value,
     all_gather,
+    all_gather_v,
     all_reduce,
     as_slice,
     dropout,
@@ -217,6 +218,13 @@ def test_program_without_a_form_in_one_group_is_refused() -> None:
     x = build.argument("x", "float32", 8)
     with pytest.raises(InputError, match="y: Dropout is not written for PyTorch"):
         write_module(build.program(dropout(x, 0.5, 1).named("y")))
+
+
+def test_uneven_collectives_are_refused() -> None:
+    build = ProgramBuilder("uneven")
+    rows = all_gather_v(build.argument("x", "float32", 8, layout=LOCAL), [2] * RANKS).named("y")
+    with pytest.raises(InputError, match="y: AllGatherV has no form in PyTorch modules"):
+        write_module(build.program(rows))
 
 
 def test_name_that_python_reserves_is_refused() -> None:

@@ -24,6 +24,7 @@ from collhub_coconet.program.operations import (
     POINTWISE,
     REDUCTIONS_TO_SCALARS,
     REPLICATED,
+    UNEVEN_COLLECTIVES,
     Kind,
     Operand,
     Operation,
@@ -572,7 +573,8 @@ class _ModuleWriter:
         """Return the expression that starts a collective, whose result is pending.
 
         Raises `InputError` for an all-to-all whose dimensions are not multiples of its ranks, for
-        communications between groups, and for reductions that PyTorch lacks.
+        communications between groups, for uneven collectives, and for reductions that PyTorch
+        lacks.
         """
         x, group = operation.reads[0], self._format_group(operation.axes)
         kind, operand = operation.kind, self.program.types[x]
@@ -598,8 +600,9 @@ class _ModuleWriter:
         if kind is Kind.REDUCE:
             reduction = self._format_reduction(operation)
             return f"_reduce({x}, {operation.root}, {reduction!r}, {group})"
+        where = "PyTorch modules" if kind in UNEVEN_COLLECTIVES else "one group"
         raise self._refuse(
-            f"{operation.name}: {kind} has no form in one group", "write tensor-program"
+            f"{operation.name}: {kind} has no form in {where}", "write tensor-program"
         )
 
     def _find_gathered(self, operation: Operation) -> tuple[int, int]:
