@@ -70,6 +70,9 @@ _FEW_RANKS = 512
 _MAX_GROUP = 32
 # Chunks of a broadcast on a large torus per hop: the first chunk takes 3 % of the time.
 _MAX_CHUNKS_PER_HOP = 32
+# Steps of a broadcast on a torus of thousands of ranks: small messages shorten the time until the
+# first data have reached all ranks.
+_MAX_TORUS_STEPS = 16_400_000
 # Chunks of equal messages of a broadcast per tree: more of them are hardly faster.
 _MAX_TREE_CHUNKS = 256
 
@@ -310,7 +313,8 @@ def _choose_broadcast_chunks(
     - On tori of at least `_FEW_RANKS` ranks, without a target runtime, a second candidate has as
       many chunks as depth and bytes allow, if that is more. Its messages to distant ranks contain
       several chunks (`choose_grains`). It replaces the first candidate if that has more than
-      `_MAX_TRIED_STEPS` steps.
+      `_MAX_TRIED_STEPS` steps. It has at most `_MAX_STEPS` steps, or `_MAX_TORUS_STEPS` from
+      `MANY_RANKS` ranks on.
     """
     if options.chunks:
         return [(options.chunks, None)]
@@ -339,6 +343,7 @@ def _choose_broadcast_chunks(
     if not trees.rings or ranks < _FEW_RANKS or many <= equal:
         return [(equal, None)]
     levels = compute_torus_levels(trees.rings, request.collective.root or 0)
+    max_steps = _MAX_STEPS if ranks < MANY_RANKS else _MAX_TORUS_STEPS
     grains = choose_grains(trees.rings, levels, many, max_steps // 2)
     return [(many, grains)] if is_large else [(equal, None), (many, grains)]
 
