@@ -274,11 +274,12 @@ class SelectionFolders:
     def formats_of(self, name: str, content: bytes, *, may_be_input: bool = False) -> list[str]:
         """Return the names of the formats that a single tuner file may have.
 
-        Among the formats with the suffix of `name` (its case is ignored), those whose signature is
-        in the first 64 KiB are returned or, if there are none, all of them. If no format has the
-        suffix, all formats with a matching signature are returned. `may_be_input`: the file may
-        also be an algorithm or a job, so that a suffix that one of their readers has too, such as
-        `.json`, does not count without the signature.
+        - If formats have the suffix of `name` (its case is ignored): those of them whose signature
+          is in the first 64 KiB or, if there are none, all of them.
+        - Otherwise: all formats whose signature is in the first 64 KiB; [] if there are none.
+
+        `may_be_input`: the file may also be an algorithm or a job. Then formats without their
+        signature are left out if the suffix, such as `.json`, is also that of a reader of these.
         """
         formats = [provided.offer.format for provided in self.registry.all(SelectionWriter)]
         by_suffix = [form for form in formats if name.lower().endswith(form.suffixes)]

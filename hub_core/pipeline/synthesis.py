@@ -192,18 +192,20 @@ def run_synthesizer(
 
     - Limits of the budget that ended parts of the search are listed in the result.
     - If the request has a target, the result is converted to an algorithm that its runtime
-      executes (`fit_result`). This is omitted for a partial result, which has only the steps of
-      some ranks, and if the caller fits it later.
+      executes (`fit_to_runtime`). This is omitted if the result has been fitted already, if the
+      caller does it later (`target.is_fitted_later`), and for a partial result, which has only
+      the steps of some ranks.
     - If the time is below a bound, the algorithm is simulated in ps and the time rounded up,
-      because simulators truncate to ns. This is omitted if `request.backend` is "" or the
-      result is partial.
-    - A bound that still exceeds the time is removed with a warning in the result; a bound for
-      messages of one size is removed without a warning.
+      because simulators truncate to ns. Then bounds that still exceed the time are removed,
+      each with a warning in the result, except bounds for messages of one size.
+
+    The last step is omitted if `request.backend` is "", if the result is partial, or if the
+    simulation gives no time; then all bounds remain.
 
     Raises `UsageError` for a size below 1 and for wrong NPUs. Raises `InputError` for a
-    collective that the synthesizer does not support, and (`limit-reached`) if a limit ended the
-    search without a result. Raises `HubError` for an unknown synthesizer or option, and if it
-    fails.
+    collective that the synthesizer does not support, (`limit-reached`) if a limit ended the
+    search without a result, and if no result fits the target. Raises `HubError` for an unknown
+    synthesizer or option, and if it fails.
     """
     check_size(request.collective_bytes)
     _check_npus(request)

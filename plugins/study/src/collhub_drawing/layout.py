@@ -117,8 +117,10 @@ def _compute_oblique_steps(sizes: list[int], across: float) -> list[Float64Array
 def _compute_flat_steps(sizes: list[int], across: float) -> list[Float64Array]:
     """Return the offset (x, y) between neighbours of every dimension, alternately right and down.
 
-    Each offset exceeds the extent of all previous dimensions of its direction by the spacing:
-    `across` to the right, `_SPACING` down, and from the third dimension on also `_GAP`.
+    Offsets in pixels: (length, 0) for dimensions 0, 2, ..., (0, length) for 1, 3, ...; y grows
+    downwards. The length exceeds the extent of all previous dimensions of the same direction
+    by the spacing: `across` to the right, `_SPACING` down, and from the third dimension on
+    also `_GAP`.
     """
     # Extent of all dimensions so far, to the right and down.
     extent = [0.0, 0.0]

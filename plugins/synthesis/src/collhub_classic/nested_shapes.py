@@ -169,13 +169,16 @@ def list_shapes(
 
 
 def find_forwarding_group(topology: Topology, sizes_text: str, min_ranks: int) -> int:
-    """Return the size of groups whose ranks have links of their own to other groups; 1 if there are
-    none.
+    """Return the size of groups whose ranks have links of their own to other groups, else 1.
 
-    The groups are the closest level of the network (`_find_levels`). They count if the network has
-    at least `min_ranks` NPUs and is no torus, the option `sizes` (`sizes_text`) is `auto`, there
-    are several levels, and the route from NPU 0 to NPU 1 shares no link with that to the first NPU
-    of the next group, as on rails. Only these two routes are tested.
+    The groups are the closest level of the network (`_find_levels`), which are consecutive
+    NPUs from 0. The result is 1 unless all of these hold:
+
+    - The network has at least `min_ranks` NPUs, is no torus (`find_rings`), and has several
+      levels.
+    - The option `sizes` (`sizes_text`) is `auto`.
+    - The routes from NPU 0 to NPU 1, and to the first NPU of the next group, share no link, as
+      on rails. Only these two routes are tested.
     """
     if topology.num_npus < min_ranks or sizes_text != "auto" or find_rings(topology):
         return 1

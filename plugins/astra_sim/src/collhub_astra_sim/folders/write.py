@@ -61,10 +61,13 @@ class NamedAlgorithm:
 
 
 def write(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
-    """Write an algorithm as a folder for ASTRA-sim (format `astra-sim`).
+    """Write an algorithm as a folder for ASTRA-sim (format `astra-sim`); return its artifacts.
 
-    Without a size in the options or the algorithm, the default size is used and reported in a note.
-    Raises `UsageError` and `InputError` for algorithms that ASTRA-sim cannot run.
+    The size is that of the options, otherwise that of the algorithm. Without both, a default
+    size is used; the result then has a note, and names `collective_bytes` as restated. The
+    network is that of `options.topology`, without one the default. Raises `HubError` for an
+    invalid topology, and `UsageError` and `InputError` for algorithms that ASTRA-sim cannot
+    run.
     """
     topology = parse_topology(options.topology) if options.topology else None
     folder = build_folder(algorithm, topology, options)

@@ -199,8 +199,8 @@ def _evaluate_extras(workload: Workload, is_true: Callable[[StatedFields], bool]
 def _find_foreign_ends(workload: Workload) -> BoolArray:
     """Return which messages declare another rank than their own as their local end: bool[nodes].
 
-    The local end is the attribute `comm_src` of a SEND and `comm_dst` of a RECV. False for messages
-    without this attribute, and for all other nodes.
+    The local end is the attribute `comm_src` of a SEND and `comm_dst` of a RECV. False for
+    messages without this attribute or with a negative value of it, and for all other nodes.
     """
     nodes = workload.nodes
     mask = np.zeros(len(nodes), np.bool_)

@@ -392,11 +392,12 @@ def collect_versions(contents: Contents) -> dict[tuple[int, int], int]:
 
 
 def collect_results(contents: Contents) -> dict[int, list[tuple[int, int]]]:
-    """Map each node that completes units of the result to these units, as (unit, address) pairs.
+    """Map each node to the units of the result that it completes, as (unit, address) pairs.
 
-    A unit is a part of the full buffer of the collective; its address is its cell in the memory of
-    all ranks. A node completes a unit if it is the last one that writes it. Units that no node
-    writes are left out.
+    The results of the collective are (rank, unit) pairs: every rank has its own copy of a unit
+    that it gets, at an own address. `unit` is the number of the part of the full buffer, and
+    `address` the cell in the memory of all ranks together. A node completes a copy if it is
+    the last one that writes it. Copies that no node writes are left out.
     """
     results: dict[int, list[tuple[int, int]]] = {}
     columns = (contents.give_node, contents.give_unit, contents.give_address)

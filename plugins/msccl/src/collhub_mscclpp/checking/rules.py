@@ -73,12 +73,14 @@ def check_header(
 
 
 def _check_group_lists(plan: Plan, findings: PlanFindings) -> None:
-    """Report pairs of ranks that list their common switch groups differently or in another order.
+    """Report pairs of ranks that list the switch groups with both of them differently.
 
-    The executor sets up one channel after another and waits for all members of each
-    (`setupConnections` of `executor.cc`), so different lists never finish. Groups are equal if
-    buffer and members are equal, in any order of members. There is one refusal `switch-order` per
-    pair, at the lower rank, or at the only rank that lists the group.
+    For two ranks, the groups that contain both must be the same in both lists and in the same
+    order; groups are equal if buffer and members are equal, in any order of members. The
+    executor sets up one channel after another and waits for all members of each
+    (`setupConnections` of `executor.cc`), so different lists never finish. There is one refusal
+    `switch-order` per pair, at the lower rank; if only one of the two lists a group with the
+    other, it is at that one. A refusal marks the plan as not loadable.
     """
     listed = [
         [(group.buffer, tuple(sorted(group.ranks))) for group in gpu.groups] for gpu in plan.gpus

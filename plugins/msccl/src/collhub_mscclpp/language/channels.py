@@ -158,11 +158,12 @@ class MemoryChannel(_Channel):
         local_dst_chunk: Chunk | None = None,
         reduce_op: ReduceOperationType = ReduceOperationType.sum,
     ) -> None:
-        """Record the sum of a local chunk and chunks of the remote rank.
+        """Record the reduction (`reduce_op`) of a local chunk and chunks of the remote rank.
 
-        The sum is written to `local_dst_chunk`; by default it replaces the local chunk. Raises
-        `RuntimeError` if a chunk belongs to another rank, if sizes differ, or if neither `tb` nor
-        `tb_group` is given.
+        The result is written to `local_dst_chunk`; by default it replaces the local chunk. Thread
+        block `tb` executes it or, without `tb`, each block of `tb_group` a part. Raises
+        `RuntimeError` if a chunk belongs to another rank, if sizes differ, if neither `tb` nor
+        `tb_group` is given, or outside of the `with` block of a program.
         """
         target = local_dst_chunk or local_src_chunk
         src = [self._check_local(local_src_chunk), *map(self._to_remote, remote_src_chunks)]

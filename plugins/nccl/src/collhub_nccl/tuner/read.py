@@ -346,10 +346,11 @@ def _find_defects(line: str, fields: Sequence[str], dialect: Dialect) -> Iterato
 def _find_number_defects(fields: Sequence[str]) -> Iterator[Defect]:
     """Yield the faults of nodes, ranks and the optional conditions of a line; all `out-of-range`.
 
-    - Nodes and ranks are -1 (any) or from 1 to 2^31 - 1. After an invalid one, nothing else is
-      checked.
-    - There are no fewer ranks than nodes.
-    - numPipeOps is -1 or a number of up to 9 digits. regBuff is -1, 0 or 1.
+    - Nodes, then ranks: -1 (any) or from 1 to 2^31 - 1. The first invalid one is the only
+      fault; nothing after it is checked.
+    - If both are given, there are no fewer ranks than nodes.
+    - numPipeOps is -1 or a number of up to 9 digits. regBuff is -1, 0 or 1. Each is checked
+      if the line has its field, and each gives a fault of its own.
     """
     numbers = [-1, -1]
     for position, field in enumerate(fields[6:8]):

@@ -329,9 +329,10 @@ def _compute_dropped_ps(setting: Setting, algorithm: Algorithm) -> int:
 def is_simulator_decisive(setting: Setting, request: SynthesisRequest) -> bool:
     """Return whether candidates are compared by simulated instead of planned times.
 
-    They are if the order of events within one instant matters, that is, if links become free before
-    messages arrive, or messages share switches. They are not if the algorithm is for another
-    network than that of the request.
+    They are if the link model is any but ALPHA_BETA, that is, if links become free before
+    messages arrive, or if the network is a `PathNetwork`, whose messages share switches. Then
+    the order of events within one instant matters. They are not if the network of the setting
+    has another name than the topology of the request.
     """
     is_pipelined = setting.occupancy is not Occupancy.ALPHA_BETA
     meets_at_switches = isinstance(setting.network, PathNetwork)

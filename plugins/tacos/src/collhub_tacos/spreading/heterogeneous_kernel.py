@@ -162,9 +162,12 @@ def _record_arrival(
 ) -> int:
     """Log that `link` delivered a chunk to a node at `now` (ps), and update the supply.
 
-    `link` is -1 for the origin of the chunk. Idle links to neighbours that lack the chunk get a
-    message that starts at `now` or when they are free. Returns the number of links in the heap,
-    which was `waiting` before. `state` is modified.
+    `link` is -1 for the origin of the chunk. `supply[node, chunk]` is the total rate of the
+    links that could bring the chunk; it becomes infinite for `node`, which has the chunk now.
+    For each neighbour it grows by the rate of the link to it, whether or not that link is idle.
+    An idle link to a neighbour that lacks the chunk becomes busy: its next message starts at
+    `now`, or later if the link is busy until then, and the link is pushed to the heap. Returns
+    the number of links in the heap, which was `waiting` before. `state` is modified.
     """
     position = state.filled[node]
     state.log[node, position] = chunk
