@@ -387,3 +387,23 @@ def test_bandwidths_whose_trees_need_too_many_units_are_rounded() -> None:
     codes = {one.code for one in hub_core.verify(result.algorithm).diagnostics}
     assert codes <= {"checked-by-ranges", "checked-in-blocks", "too-large"}
     assert 0 < float(str(result.statistics["bandwidths rounded by up to"])) < 0.01
+
+
+def test_routes_that_carry_less_than_the_trees_are_reported() -> None:
+    """Two machines of two NPUs; each NPU has a NIC switch, on core switch 8 (100 GB/s) or 9 (50).
+
+    Simulators choose one route per pair of NPUs, and the trees of 60 GB/s run at 52.5 GB/s on
+    these.
+    """
+    npu_links = [(0, 1, 28), (2, 3, 28), *((npu, npu + 4, 32) for npu in range(4))]
+    core_links = [(4, 8, 100), (6, 8, 100), (5, 9, 50), (7, 9, 50), (8, 9, 50)]
+    one_way = [*npu_links, *core_links]
+    both_ways = sorted([*one_way, *((end, start, rate) for start, end, rate in one_way)])
+    source, destination, rate = (np.asarray(column) for column in zip(*both_ways, strict=True))
+    latency_s = np.full(len(source), 500e-9)
+    network = Links(source, destination, rate * 1e9, latency_s).topology("two NICs", 4, 10)
+    collective = Collective(CollectiveKind.BROADCAST, 4, 1, 0)
+    statistics = hub_core.synthesize(collective, network, 64 * MIB, name="blink").statistics
+    assert statistics["rate GB/s"] == pytest.approx(60)
+    assert statistics["rate on routes GB/s"] == pytest.approx(52.5)
+    assert "rate on routes GB/s" not in synthesized("broadcast", "switch:4").statistics

@@ -14,11 +14,14 @@ from collhub_blink.packing.placing import PlacedTree
 from collhub_blink.packing.task import PackingTask
 from collhub_blink.scheduling.dividing import Division
 from collhub_blink.scheduling.planes import Share
-from collhub_blink.scheduling.schedules import TimedSchedule
+from collhub_blink.scheduling.schedules import TimedSchedule, bandwidth_time_ns
 from hub_core.model import JsonValue
 from hub_core.schedules import CERTIFICATE_SCHEMA, network_object
 
 Statistics = dict[str, JsonValue]
+
+# Fraction of the rate of the trees below which the rate on the routes of messages is reported.
+_MIN_ROUTED_FRACTION = 0.99
 
 
 def summarize_packing(
@@ -30,7 +33,9 @@ def summarize_packing(
 
     `packings`: all candidates; "trees x depth" lists those that are not built as shallow. Rates are
     in GB/s. "fewest trees" is a number if the packing is proved to have the fewest trees, otherwise
-    the text "at least N". It is noted if the search was interrupted.
+    the text "at least N". "rate on routes GB/s" is present only if it is less than
+    `_MIN_ROUTED_FRACTION` of the rate of the trees: trees are packed on the links, but simulators
+    choose one route through switches per pair of NPUs. It is noted if the search was interrupted.
     """
     packing = best.packing
     is_proved = packing.status == "optimal"
@@ -45,6 +50,10 @@ def summarize_packing(
         "best rate GB/s": _to_gb_per_s(packing.bound.rate),
         "trees x depth": ", ".join(trees_and_depths),
     }
+    # Bytes per nanosecond are GB/s.
+    routed_rate = task.collective_bytes / bandwidth_time_ns(task, packing)
+    if routed_rate < _MIN_ROUTED_FRACTION * _to_gb_per_s(packing.rate):
+        statistics["rate on routes GB/s"] = round(routed_rate, 3)
     return _add_interrupt(statistics, best.is_interrupted or task.budget.is_interrupted)
 
 
