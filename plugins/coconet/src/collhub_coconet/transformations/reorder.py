@@ -340,10 +340,14 @@ class _Move:
             self._emit_gather(name, name)
 
     def _emit_update(self, operation: Operation) -> None:
-        """Emit an Update of a state, after the AllGather of its value unless that exists already.
+        """Emit an Update of a state: with its complete value, or its slice if the state is sliced.
 
-        A sliced state is updated with the slice, without an AllGather. An unnamed value is renamed:
-        its new name is formed from that of the Update.
+        The complete value is read from its AllGather, which is emitted before, unless an earlier
+        one of the value exists. If it is emitted and the value has a generated name (it begins
+        with `_`), the slice of the value is renamed, also in operations emitted before; its new
+        name is the name of the Update with the layout. A sliced state is updated with the slice,
+        as in `_emit_on_slices`. The slice and the complete value of the Update are stored for
+        later operations.
         """
         state, value = operation.reads
         if self._layout(state).is_sliced:
