@@ -148,11 +148,11 @@ def stable_order(keys: IntArray) -> Int64Array:
         low = int(keys.min())
         key_bits = (int(keys.max()) - low).bit_length()
         if key_bits <= _MAX_DIGITS * _DIGIT_BITS:
-            return _sort_by_digits(keys.astype(np.int64) - low, is_long=key_bits > _DIGIT_BITS)
+            return _sort_by_digits(_subtract(keys, low), is_long=key_bits > _DIGIT_BITS)
         if len(keys) >= _MIN_KEYS_OF_SECOND_SORT:
             position_bits = (len(keys) - 1).bit_length()
             if key_bits + position_bits <= _MAX_KEY_BITS:
-                return _sort_joined(keys.astype(np.int64) - low, position_bits)
+                return _sort_joined(_subtract(keys, low), position_bits)
             return _sort_twice(keys)
     return np.argsort(keys, kind="stable")
 
@@ -170,6 +170,14 @@ def stable_order_by(first: Int64Array, second: Int64Array) -> Int64Array:
     if not fits:
         return np.lexsort((second, first))
     return stable_order(first * span + second)
+
+
+def _subtract(keys: IntArray, low: int) -> Int64Array:
+    """Return a new array of `keys` minus their minimum `low`; the range must fit into int64."""
+    if keys.dtype == np.uint64:
+        # The keys may exceed int64, but not their differences.
+        return (keys - np.uint64(low)).astype(np.int64)
+    return keys.astype(np.int64) - low
 
 
 def _sort_by_digits(keys: Int64Array, *, is_long: bool) -> Int64Array:

@@ -32,6 +32,13 @@ def test_long_keys_keep_their_order_with_and_without_room_for_positions(bits: in
     assert np.array_equal(stable_order(keys), np.argsort(keys, kind="stable"))
 
 
+@pytest.mark.parametrize("bits", [16, 32, 40])
+def test_keys_above_int64_are_sorted_by_their_differences(bits: int) -> None:
+    offsets = np.random.default_rng(bits).integers(0, 1 << bits, 1 << 18).astype(np.uint64)
+    keys = offsets + np.uint64(1 << 63)
+    assert np.array_equal(stable_order(keys), np.argsort(keys, kind="stable"))
+
+
 # Ranges below and above the limit up to which values are marked instead of sorted.
 @pytest.mark.parametrize("values_range", [3, 1 << 14, 1 << 40])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
