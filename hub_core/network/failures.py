@@ -40,9 +40,11 @@ class LinkChanges:
     def apply(self, topology: Topology) -> Topology:
         """Return the network with the slow links slowed down, and then the failed links removed.
 
-        The name is kept. Without changes, the network itself is returned. Raises `UsageError` for a
-        text that names no link, for a fraction not above 0 or above 1, and for a network that is no
-        longer connected (`not-connected`).
+        The bandwidths of slow links, and of all links parallel to them, are multiplied by the
+        fraction. Parallel links also fail together. The name is kept, but the result has no
+        dimensions, and planes without links disappear. Without changes, the network itself is
+        returned. Raises `UsageError` for a text that names no link, for a fraction not above 0 or
+        above 1, and for failures that separate NPUs (`not-connected`).
         """
         changed = degrade_links(topology, self.slow) if self.slow else topology
         return remove_links(changed, self.failed) if self.failed else changed

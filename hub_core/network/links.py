@@ -137,10 +137,13 @@ def link_times_ns(
     """Compute the times of messages on links in whole nanoseconds: (busy, arrival), int64.
 
     `sizes` are bytes; the three arrays are broadcast against each other. As in ASTRA-sim's
-    analytical network, each time is truncated once: arrival = trunc(latency + size / B), with B in
-    bytes per ns. A link is busy for trunc(size / B) with `Occupancy.SERIALIZATION`, and for the
-    arrival time with `Occupancy.ALPHA_BETA`. Raises `InputError` (`too-long`) for a time of 2^62 ns
-    or more.
+    analytical network, each time is truncated once, with B in bytes per ns:
+
+    - arrival: trunc(latency + size / B)
+    - busy: trunc(size / B) with `Occupancy.SERIALIZATION`, the arrival time with
+      `Occupancy.ALPHA_BETA`
+
+    Raises `InputError` (`too-long`) for an arrival time of 2^62 ns or more.
     """
     # Bytes per nanosecond first: the same order of operations as the simulator, bit by bit.
     serialization = sizes / (bandwidth_bytes_per_s / 1e9)

@@ -591,11 +591,12 @@ class _Lowering:
         return name
 
     def _find(self, value: str, region: _Region) -> str | None:
-        """Return the name of the instruction that defines a value in a region; None if it does not.
+        """Return the name by which a region knows a value; None if it does not know it.
 
-        A part of a result with several values (`%x#1`; no index means part 0) gets a
-        `get-tuple-element` instruction when it is first used, which is added to the region. Raises
-        `ValueError` for a part that the result does not have.
+        It is the name of an instruction or argument of the region, or of a value of an enclosing
+        region that was captured before. A part of a result with several values (`%x#1`; no index
+        means part 0) gets a `get-tuple-element` instruction when it is first used, which is added
+        to the region. Raises `ValueError` for a part that the result does not have.
         """
         if (name := region.values.get(value)) is not None:
             return name

@@ -198,8 +198,9 @@ def _elements_per_output(instruction: Instruction, operands: list[Shape]) -> int
 def _attention_operations(instruction: Instruction, operands: list[Shape]) -> int:
     """Estimate the operations of an attention call: 4 x query elements x sequence length.
 
-    The gradient has 2.5 times as many. The sequence length is the larger one of dimensions 1 and 2
-    of the second operand. 0 for other custom calls.
+    The gradient has 2.5 times as many. The query is the first operand. The sequence length is
+    the larger one of the second and third dimension of the second operand. 0 for other custom
+    calls, and for calls without these operands or dimensions.
     """
     target = _target(instruction)
     if not target.startswith(_ATTENTION_TARGETS) or len(operands) < 2:

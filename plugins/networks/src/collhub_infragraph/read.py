@@ -146,9 +146,11 @@ _OLD_KEYS = ("connections", "inventory")
 def read(source: Source, options: InfragraphReadOptions) -> Topology:
     """Read the network of an InfraGraph document (reader of the format `infragraph`).
 
-    Findings, such as warnings, are reported to the source. Raises `InputError` with the path of the
-    faulty value, also for missing bandwidths. Raises `UsageError` for options that name unknown
-    links.
+    Findings, such as warnings and values supplied by options, are reported to the source after
+    success. Raises `InputError` for invalid content, with the path of the value; and, with the
+    file, without NPUs, for NPUs that are not connected, and for links without a bandwidth that
+    no option (`bandwidth`, `missing=unlimited`) supplies. Raises `UsageError` for options that
+    name unknown links.
     """
     findings = NetworkFindings()
     graph = parse_graph(document_of(source, CODE), findings)

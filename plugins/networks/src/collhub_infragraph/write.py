@@ -181,9 +181,11 @@ class _Strand:
 def _build_strands(topology: Topology) -> list[_Strand]:
     """Return the undirected edges that represent all links, in the order of their first links.
 
-    Two links become one edge (strand) if each is the reverse of the other, with equal bandwidth,
-    latency and plane. A link without such a partner becomes its own edge, with `reverse_row` None.
-    `is_parallel` is True if several edges connect the same two nodes.
+    Two links become one edge (strand) if each is the reverse of the other, with equal
+    bandwidth, latency and plane. Equal parallel links are paired by index, but only if both
+    directions have equally many, otherwise none of them is paired. A link without a partner
+    becomes its own edge, with `reverse_row` None. `is_parallel` is True if several edges
+    connect the same two nodes.
     """
     # An undirected edge represents two links only if they are equal.
     reverse_links = find_reverse_links(topology).tolist()

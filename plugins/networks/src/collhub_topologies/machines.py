@@ -136,10 +136,13 @@ def build_dgx2(text: TopologyText) -> Topology:
 def build_dgx_a100(text: TopologyText) -> Topology:
     """Build `dgx-a100:N`: N machines of eight A100 with one NVSwitch each, and a NIC per GPU.
 
-    A single machine (`dgx-a100`) has no NICs. With several, the NICs of even GPUs are linked to one
-    network switch, and the NICs of odd GPUs to another one. Switch ids: NVSwitches, NICs, network.
-    Classes of links: GPU to NVSwitch (default 300 GB/s); GPU to NIC and NIC to network (25 GB/s).
-    With several machines, each one is a group.
+    A single machine (`dgx-a100`) equals `switch:8`: it has no NICs and no groups, and only the
+    class of links GPU to NVSwitch (default 300 GB/s). With several, the NICs of even GPUs are
+    linked to one network switch, and the NICs of odd GPUs to another one. Switch ids:
+    NVSwitches, NICs, network. Second class of links: GPU to NIC and NIC to network (25 GB/s).
+    Each machine is then a group. Raises `UsageError` for a number of machines that is not
+    positive or too large, and if the text states neither one bandwidth (or latency) nor one per
+    class.
     """
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     if machines == 1:

@@ -34,10 +34,12 @@ _BOUND = "bound"
 def read_report(path: Path) -> PageSubject | None:
     """Read a JSON report of the hub for a page; return None for any other file.
 
-    A file is a report if its first `_SEARCHED_BYTES` bytes contain the mark of a schema of the hub.
-    None also for a file that cannot be read. A diagnosis becomes a graph of waiting ranks, a
-    comparison a document. Raises `InputError` for invalid JSON and for a report that violates its
-    schema, and `UsageError` (`unknown-report`) for a report that a page cannot show.
+    A file is a report if its first `_SEARCHED_BYTES` bytes contain the mark of a schema of the
+    hub. None also for a file that cannot be read. A diagnosis becomes a graph of waiting ranks,
+    a comparison a document. Raises `InputError` for invalid JSON and for a report that violates
+    its schema, and `UsageError` (`unknown-report`) for a report that a page cannot show. At
+    most `_MAX_REPORT_BYTES` bytes after the first ones are read: a longer report is invalid
+    JSON.
     """
     try:
         with path.open("rb") as file:

@@ -125,11 +125,14 @@ def _try_compute(compute: Callable[[], Fraction], findings: list[Diagnostic]) ->
 def check_packing(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check the certificate of an algorithm by recomputing all its claims.
 
-    Uses the topology of the request, if there is one. Flaws become diagnostics and are not raised.
-    An algorithm without a certificate gives a report with `ok` and `is_applicable` False.
+    Uses the topology of the request, if there is one. Flaws become diagnostics and are not
+    raised. `ok` is True if none is an error; a certificate without trees only gets a warning.
+    An algorithm without a certificate gives a report with `ok` and `is_applicable` False, and
+    without facts.
 
-    The facts are `is_optimal`, `rate` and `bound` (exact fractions as text), and `not_proved`: the
-    sorted names of claims that were not proved. The details give the same for people.
+    The facts are `is_optimal`, `rate` and `bound` (exact fractions as text, None if they could
+    not be recomputed), and `not_proved`: the sorted names of claims that were not proved. The
+    details give rate, bound and the unproved claims for people.
     """
     assert request.algorithm is not None
     certificate = find_certificate(request.algorithm)

@@ -176,9 +176,10 @@ class _Listener(event.Listener):
         self._depth = 0
 
     def on_start(self, event: Any) -> None:
-        """Count the start of a compilation; call `on_change` if it is that of a kernel.
+        """Count the start of a compilation; call `on_change()` if no other one is running.
 
-        Compilations of functions that a kernel calls are nested in it.
+        Compilations are nested: those of functions that a kernel calls start within that of the
+        kernel. So only the outermost one, that of a kernel, causes a call. `event` is not used.
         """
         self._depth += 1
         if self._depth == 1:

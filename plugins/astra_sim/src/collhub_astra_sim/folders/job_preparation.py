@@ -278,8 +278,9 @@ def collect_custom_sets(workload: Workload) -> CustomSets:
 def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None:
     """Raise `InputError` (`algorithm`) for the first node whose algorithm does not fit it.
 
-    An algorithm must have the number of ranks of the node's group, and its collective, apart from a
-    suffix "-v". `rows`: nodes with an algorithm; `ranks`: number of ranks of each. All nodes are
+    An algorithm must have the number of ranks of the node's group, and its collective, apart
+    from a suffix "-v". Nodes of collectives that are not in `COMM_TYPES`, such as a broadcast,
+    never fit. `rows`: nodes with an algorithm; `ranks`: number of ranks of each. All nodes are
     checked for their numbers of ranks first, then for their collectives.
     """
     nodes = workload.nodes

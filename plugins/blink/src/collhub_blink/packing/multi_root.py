@@ -298,9 +298,11 @@ def compute_directed_bound(network: RankNetwork, packing: TwoWayPacking | None =
 
 
 def _collect_bandwidths(network: RankNetwork) -> LinkCapacities:
-    """Return the bandwidth of every link of the network in bytes/s, as exact fractions.
+    """Return the bandwidth of every connected pair of nodes in bytes/s, as exact fractions.
 
-    The keys are (source, destination) as node numbers of the topology, not of the graph.
+    The keys are (source, destination) as node numbers of the topology, not of the graph. A
+    value is the capacity of the graph's arc: links of several planes add up, and of parallel
+    links in one plane only the first counts.
     """
     graph = network.graph
     sources = network.nodes[graph.source].tolist()

@@ -391,8 +391,9 @@ class _ModuleWriter:
         """Write the statements of one operation, after waits for its pending operands.
 
         The result of a communication is then pending, that is, in flight until a statement waits
-        for it. A product and its all-reduce that overlap in chunks are written by `_write_chunks`.
-        Raises `InputError` for an operation without a form in PyTorch.
+        for it. A product and its all-reduce that overlap in chunks are an exception: the call with
+        the product writes nothing, and the call with the all-reduce writes both, with a result that
+        is complete. Raises `InputError` for an operation without a form in PyTorch.
         """
         chain = self._chunked.get(operation.name)
         if chain is not None:

@@ -181,13 +181,15 @@ def _explain_evidence(context: CommandContext, request: _Request) -> int:
     """Compare logs and files of measured times with the model, and print the result.
 
     A file is read as measured times if it is no tuning log and some reader of measurements
-    recognizes it. All other files are read as tuning logs. The machine is that of `--machine` or
-    `--topology`. Without either, it is inferred from each log. `--ranks` replaces the ranks of a
-    log, and then `--nodes` its nodes; `--nodes` alone changes nothing.
+    recognizes it. All other files are read as tuning logs. The machine is that of `--machine`
+    or `--topology`. Without either, it is inferred from each log; measured times need one of
+    them. `--ranks` replaces the ranks of a log, and then `--nodes` its nodes; `--nodes` alone
+    changes nothing.
 
-    With `--json`, one report is printed. Otherwise one table per log is printed, then one of all
-    measured calls. Returns `ExitCode.DONE` even if findings disagree. Raises `UsageError` if
-    `--collective`, `--size` or `--tuner` is given.
+    With `--json`, one report is printed. Otherwise one table per log is printed, then one of
+    all measured calls. Returns `ExitCode.DONE` even if findings disagree. Raises `UsageError`
+    if `--collective`, `--size` or `--tuner` is given, and for measured times without a machine.
+    Raises `InputError` (`unknown-machine`) for a log that does not identify one.
     """
     from collhub_machine_profiles.nccl_constants import parse_version
 

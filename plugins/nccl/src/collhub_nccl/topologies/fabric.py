@@ -256,8 +256,10 @@ class _Copies:
     def numbers(self) -> Int64Array:
         """Return the number in the topology of every node of every machine: int64[machines, nodes].
 
-        The GPUs of all machines come first, machine by machine. All other nodes follow in the same
-        way. The reason is that a topology numbers its NPUs first.
+        Columns are node numbers of the machine, in which GPUs need not come first. A topology
+        numbers its NPUs first: the GPUs of all machines, machine by machine, within a machine in
+        the order given to the constructor. All other nodes follow in the same way, in ascending
+        order.
         """
         # A topology numbers its NPUs first, so the GPUs of all machines precede all other nodes.
         machines = self._fabric.machines

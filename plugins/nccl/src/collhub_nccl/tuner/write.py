@@ -67,12 +67,17 @@ class _TunedRules:
 def write(selection: Selection, options: TunerOptions) -> WriteResult:
     """Write the file of NCCL's example tuner, with losses and notes.
 
-    - On a known machine (network of the selection), NCCL's cost model decides the protocols. Lines
-      that repeat NCCL's own choice follow for the sizes that are not tuned.
+    A machine is known if the network of the selection identifies it, with the number of nodes
+    of the selection.
+
+    - Protocols of the tuned lines follow NCCL's cost model on a known machine. Otherwise they
+      are LL below the option `ll_below` and Simple from there on.
     - Channels are those of the option, else 0 (NCCL's own number) on a known machine, else
       `_DEFAULT_CHANNELS`.
-    - Lines for all other calls end the file, because the tuner leaves calls without a line a single
-      channel.
+    - On a known machine, lines that repeat NCCL's own choice follow for the sizes that are not
+      tuned.
+    - Lines for all other calls end the file, because the tuner leaves calls without a line a
+      single channel.
 
     See `_tune_rules` for losses.
     """

@@ -276,10 +276,11 @@ def _build_collect(
     """Build the candidates for a reduce-scatter or reduce with `pieces` chunks per part of a rank.
 
     All have the form "reversed": a spreading (schedule that brings chunks to all NPUs) on the
-    transposed network, reversed in time. First come the candidates of the planned one, unless
-    `prospects` (times of earlier candidates) rule it out. Then come those of the free spreadings,
-    which have no fixed order on links. The index of a variant is the number of the spreading. The
-    list may be empty.
+    transposed network, reversed in time. Each spreading gives one candidate per window rule
+    (limit of messages in flight). The planned spreading, with a fixed order on links, comes
+    first and has number 0; it is left out if `prospects` (times of earlier candidates) rule it
+    out. The free ones, without such an order, follow with the numbers 1, 2, ..., also if 0 is
+    missing. The number is the index of a candidate's variant. The list may be empty.
     """
     parts = setting.cut(pieces)
     unit_count, target = parts[0].unit_count, setting.members[parts[1].target]
