@@ -16,9 +16,8 @@ from hub_core.columns.groups import (
     positions_in,
     row_pointer,
     rows_of,
-    stable_order,
 )
-from hub_core.columns.orders import BoolArray, Float64Array, Int64Array
+from hub_core.columns.orders import BoolArray, Float64Array, Int64Array, stable_order
 
 # Below this mean width of a level, a numpy call is slower than a loop over its nodes.
 _MIN_MEAN_WIDTH = 24

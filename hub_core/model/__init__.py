@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         describe,
         match_messages,
         matched_messages,
+        matched_order,
         pair_in_order,
         region,
     )
@@ -103,9 +104,9 @@ __all__ = [
     "StepTableBuilder", "TokenRouting", "UnitCounts", "UsageError", "Workload", "action",
     "apply_policy", "collective_of_call", "connection_keys", "describe", "format_bandwidth",
     "format_bytes", "format_ranks", "format_time", "full_buffer_bytes", "has_equal_counts",
-    "match_messages", "matched_messages", "message_bytes", "pair_in_order", "parse_bandwidth",
-    "parse_ranks", "parse_size", "parse_time", "parse_whole", "placed", "placement_of", "region",
-    "standard_kind", "uneven_kind",
+    "match_messages", "matched_messages", "matched_order", "message_bytes", "pair_in_order",
+    "parse_bandwidth", "parse_ranks", "parse_size", "parse_time", "parse_whole", "placed",
+    "placement_of", "region", "standard_kind", "uneven_kind",
 ]  # fmt: skip
 
 _HOMES = {
@@ -126,8 +127,8 @@ _HOMES = {
         "ReduceOp STANDARD_KINDS StepKind UNEVEN_KINDS WRITING standard_kind uneven_kind"
     ),
     "hub_core.model.messages": (
-        "Messages action connection_keys describe match_messages matched_messages pair_in_order "
-        "region"
+        "Messages action connection_keys describe match_messages matched_messages matched_order "
+        "pair_in_order region"
     ),
     "hub_core.model.quantities": (
         "format_bandwidth format_bytes format_ranks format_time parse_bandwidth parse_ranks "

@@ -12,7 +12,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from hub_core.columns import BoolArray, Int64Array, IntArray, is_sorted, labels, sorted_ordinals
+from hub_core.columns import (
+    BoolArray,
+    Int64Array,
+    IntArray,
+    Order,
+    is_sorted,
+    labels,
+    sorted_ordinals,
+    topological_levels,
+)
 from hub_core.model.diagnostics import CAP, Findings
 from hub_core.model.kinds import Buffer, StepKind
 from hub_core.model.steps import StepTable
@@ -140,6 +149,26 @@ def matched_messages(steps: StepTable) -> Messages:
     for column in (messages.send, messages.receive, *lonely):
         column.flags.writeable = False
     return messages
+
+
+@lru_cache(maxsize=1)
+def matched_order(steps: StepTable) -> Order:
+    """Return the levels of the steps by their dependencies and `matched_messages`.
+
+    The columns are read-only. Steps in or after a cycle have no position. The result of the last
+    table is cached, because verification and timing both need it.
+    """
+    parents, children = steps.edges()
+    messages = matched_messages(steps)
+    order = topological_levels(
+        len(steps),
+        np.concatenate([parents, messages.send]),
+        np.concatenate([children, messages.receive]),
+    )
+    # All callers share the cached columns.
+    for column in (order.nodes, order.level_indptr, order.position):
+        column.flags.writeable = False
+    return order
 
 
 def _sorted_by_key(rows: Int64Array, keys: Int64Array) -> tuple[Int64Array, Int64Array]:

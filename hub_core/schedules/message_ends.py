@@ -22,7 +22,6 @@ from hub_core.columns import (
     run_starts,
     stable_order,
     stable_order_by,
-    topological_levels,
 )
 from hub_core.model import (
     ALL_RANKS,
@@ -31,6 +30,7 @@ from hub_core.model import (
     Messages,
     StepTable,
     matched_messages,
+    matched_order,
 )
 from hub_core.schedules.transfers import NO_RANK, Chunks, Transfers
 
@@ -375,12 +375,7 @@ def _number_phases(steps: StepTable, messages: Messages) -> Int64Array:
     the order of steps and messages (the length of the longest path to them) are one phase. Phases
     ascend with the level, without gaps; a receive has the phase of its send.
     """
-    parents, children = steps.edges()
-    order = topological_levels(
-        len(steps),
-        np.concatenate([parents, messages.send]),
-        np.concatenate([children, messages.receive]),
-    )
+    order = matched_order(steps)
     level = np.zeros(len(steps), np.int64)
     level[order.nodes] = group_of_entry(order.level_indptr)
     send, receive = messages.send, messages.receive

@@ -25,7 +25,7 @@ from hub_core.columns import (
     values_of_single_keys,
 )
 from hub_core.model.diagnostics import CAP, Findings
-from hub_core.model.messages import Messages, action, describe
+from hub_core.model.messages import Messages, action, describe, matched_order
 from hub_core.model.steps import StepTable
 
 _NAMED_STEPS = 8
@@ -52,13 +52,14 @@ def happens_before(steps: StepTable, messages: Messages) -> HappensBefore:
     Its edges are first the data and control dependencies, then one per message, from the send to
     the receive. Unmatched messages give no edge; the matching reports them. Steps in a cycle, and
     those that wait for them, get no position.
+    `messages`: those of `match_messages` for these steps. The order is the cached one of
+    `matched_order`.
     """
     parents, children = steps.edges()
     num_dependencies = len(parents)
     parents = np.concatenate([parents, messages.send])
     children = np.concatenate([children, messages.receive])
-    order = topological_levels(len(steps), parents, children)
-    return HappensBefore(parents, children, num_dependencies, order)
+    return HappensBefore(parents, children, num_dependencies, matched_order(steps))
 
 
 def sequential_positions(relation: HappensBefore) -> Int64Array:
