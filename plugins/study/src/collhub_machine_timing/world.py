@@ -301,38 +301,22 @@ def _connect_rounds(
     successor = successor.ravel()
     has_successor = successor >= 0
     receives, sends = _slot_edges(order, count, rounds, slots)
-    waiting = np.full(total, -1, np.int64)
-    waiting[receives] = sends
-    is_waited_for = waiting >= 0
     dependent = np.tile(order.dependents, rounds)
-    children = dependent + has_successor + is_waited_for
+    children = dependent + has_successor
+    children[receives] += 1
     first_child = np.cumsum(children) - children
     child = np.empty(int(children.sum()), np.int64)
     child[expanded_ranges(first_child, dependent)] = (order.children + shift).ravel()
     place = first_child + dependent
     child[place[has_successor]] = successor[has_successor]
-    place += has_successor
-    child[place[is_waited_for]] = waiting[is_waited_for]
+    child[place[receives] + has_successor[receives]] = sends
     unmet = np.tile(order.conditions, rounds)
     unmet[successor[has_successor]] += 1
     unmet[sends] += 1
-    receivers = np.tile(order.receivers, rounds)
-    send_rows = np.maximum(instructions.send, 0)
-    links = np.where(instructions.send >= 0, np.diff(paths.indptr)[send_rows], 0)
-    time_class = _classify_times(steps, instructions, paths).time_class
-    instruction = np.empty(total, INSTRUCTION)
-    _write_columns(
-        instruction,
-        {
-            "times": np.tile(time_class, rounds),
-            "first_child": first_child,
-            "children": children,
-            "first_receiver": np.cumsum(receivers) - receivers,
-            "receivers": receivers,
-            "first_link": np.tile(paths.indptr[send_rows], rounds),
-            "links": np.tile(links, rounds),
-        },
-    )
+    instruction = np.concatenate([_build_round_records(steps, instructions, paths)] * rounds)
+    later_receivers = len(order.receiver) * np.arange(rounds)
+    instruction["first_receiver"] += np.repeat(later_receivers, count).astype(np.int32)
+    _write_columns(instruction, {"first_child": first_child, "children": children})
     progress = np.zeros(total, PROGRESS)
     progress["begin"] = progress["end"] = -1
     progress["unmet"] = unmet
@@ -346,6 +330,31 @@ def _connect_rounds(
 
 
 _connect_few, _connect_many = lru_cache(8)(_connect_rounds), lru_cache(3)(_connect_rounds)
+
+
+@lru_cache(maxsize=8)
+def _build_round_records(
+    steps: StepTable, instructions: Instructions, paths: MessagePaths
+) -> Records:
+    """Return the records of `INSTRUCTION` of the first round, whose children are not set.
+
+    The last eight results are cached.
+    """
+    order = _find_round_order(instructions)
+    send_rows = np.maximum(instructions.send, 0)
+    links = np.where(instructions.send >= 0, np.diff(paths.indptr)[send_rows], 0)
+    record = np.zeros(len(instructions), INSTRUCTION)
+    _write_columns(
+        record,
+        {
+            "times": _classify_times(steps, instructions, paths).time_class,
+            "first_receiver": np.cumsum(order.receivers) - order.receivers,
+            "receivers": order.receivers,
+            "first_link": paths.indptr[send_rows],
+            "links": links,
+        },
+    )
+    return record
 
 
 def _write_columns(record: Records, columns: Mapping[str, Int64Array]) -> None:
