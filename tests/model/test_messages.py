@@ -17,6 +17,7 @@ from hub_core.model import (
     connection_keys,
     match_messages,
     matched_messages,
+    matched_order,
     message_bytes,
     pair_in_order,
 )
@@ -78,6 +79,21 @@ def test_shared_columns_of_matched_messages_are_read_only() -> None:
     }
     messages = matched_messages(StepTable.from_columns(2, columns))
     shared = messages.send, messages.receive, messages.lonely_sends, messages.lonely_receives
+    assert not any(column.flags.writeable for column in shared)
+
+
+def test_the_order_of_a_table_follows_dependencies_and_messages() -> None:
+    columns = {
+        "rank": [0, 1, 1],
+        "kind": [StepKind.SEND, StepKind.RECV, StepKind.SEND],
+        "peer": [1, 0, 2],
+        "count": [1, 1, 1],
+    }
+    order = matched_order(StepTable.from_columns(3, columns, data=([1], [2])))
+    # The send of rank 1 waits for its receive, and that for the send of rank 0.
+    assert order.nodes.tolist() == [0, 1, 2]
+    assert order.level_indptr.tolist() == [0, 1, 2, 3]
+    shared = order.nodes, order.level_indptr, order.position
     assert not any(column.flags.writeable for column in shared)
 
 

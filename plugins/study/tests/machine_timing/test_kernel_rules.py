@@ -74,6 +74,17 @@ def test_a_ring_of_simple_takes_the_closed_form(h100: MachineProfile, size: int)
     assert time_us(result) == pytest.approx(expected_us, rel=0.01)
 
 
+def test_a_time_does_not_depend_on_sizes_and_protocols_that_were_timed_before() -> None:
+    # Connected instructions are shared by all sizes and protocols of an algorithm.
+    shared = ring()
+    for size, protocol in ((4096, "ll"), (64 * MIB, "simple"), (64 * MIB, "ll"), (4096, "ll")):
+        fresh = replace(shared, steps=replace(shared.steps))
+        result = simulated(shared, size, protocol=protocol)
+        expected = simulated(fresh, size, protocol=protocol)
+        assert np.array_equal(result.step_start_ns, expected.step_start_ns)
+        assert np.array_equal(result.step_end_ns, expected.step_end_ns)
+
+
 def test_rounds_of_large_messages_repeat(h100: MachineProfile) -> None:
     start_us = constants(h100)["bS"]
     times_us = [
