@@ -70,11 +70,11 @@ def lower_bounds_ps(
       divided by the bandwidth of all links
     - the minimum latency between two ranks of which one depends on the other
 
-    A link counts only during the time in which data from a rank can have arrived at it and can
-    still reach a rank. Switches multicast and reduce if the topology declares it. The bound holds
-    if messages share links, and for exact times: a simulator that truncates message times to whole
-    ns, such as ASTRA-sim, may be faster by 1 ns per message and link. Takes about 20 passes over
-    the links.
+    A link counts only during the time in which data from a rank (the root, if only it has data) can
+    have arrived at it and can still reach a rank (the root, if only it needs data). Switches
+    multicast and reduce if the topology declares it. The bound holds if messages share links, and
+    for exact times: a simulator that truncates message times to whole ns, such as ASTRA-sim, may be
+    faster by 1 ns per message and link. Takes about 20 passes over the links.
     """
     n = collective.num_ranks
     if n > topology.num_npus:
@@ -188,29 +188,28 @@ class _Links:
     @cached_property
     def _orders(self) -> list[Int64Array]:
         # Switches without a position are last.
-        candidates = (
-            np.where(position >= 0, position, position.max() + 1)
-            for position in orders(self.topology)
-        )
+        found = orders(self.topology)
+        candidates = (np.where(each >= 0, each, each.max() + 1) for each in found)
         return [position for position in candidates if position.max() > 0]
 
-    @cached_property
-    def _is_member(self) -> BoolArray:
-        is_member = np.zeros(self.topology.num_nodes, np.bool_)
-        is_member[self.members] = True
-        return is_member
+    def _mark(self, ranks: slice) -> BoolArray:
+        """Return the mask of the nodes on which some ranks run, bool[nodes]."""
+        return np.isin(np.arange(self.topology.num_nodes), self.members[ranks])
 
     @cached_property
     def _delay_ns(self) -> Float64Array:
-        """Minimum latency of a path from a rank over each link to a rank, float64[links].
+        """Minimum latency of a path from data over each link to their target, float64[links].
 
-        Infinite if no such path exists.
+        Infinite without a path. Only the root has data before a broadcast or scatter, and only the
+        root needs the result of a reduce or gather.
         """
         topology, latency = self.topology, self.topology.latency_ns
-        before = topology.arcs().lengths_from(self._is_member, latency)[topology.source]
-        arcs = topology.arcs(backwards=True)
-        remaining = arcs.lengths_from(self._is_member, latency)[topology.destination]
-        return before + latency + remaining
+        traits, root = self.collective.kind.traits, self.collective.root or 0
+        sources = self._mark(slice(root, root + 1) if traits.from_root else slice(None))
+        targets = self._mark(slice(root, root + 1) if traits.to_root else slice(None))
+        before = topology.arcs().lengths_from(sources, latency)[topology.source]
+        remaining = topology.arcs(backwards=True).lengths_from(targets, latency)
+        return before + latency + remaining[topology.destination]
 
     def partition_ns(self, label: Int64Array, traffic: Traffic) -> Iterator[float]:
         """Yield bounds in ns for a partition: of its slowest blocks, and of all blocks together.

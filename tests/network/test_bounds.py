@@ -101,8 +101,17 @@ def test_broadcast_along_a_line_takes_the_latency_of_all_links():
 
 def test_reduction_to_a_root_goes_against_the_links():
     one_way = graph(3, 3, (1, 0, 1.0, 10.0), (2, 1, 1.0, 20.0), (0, 2, 1.0, 5.0))
-    assert bound(CollectiveKind.REDUCE, one_way, 1) == 10 + 20
-    assert bound(CollectiveKind.BROADCAST, one_way, 1) == 5 + 20
+    # One byte takes 1 ns on the last link into, or the first one out of, the farthest rank.
+    assert bound(CollectiveKind.REDUCE, one_way, 1) == 10 + 20 + 1
+    assert bound(CollectiveKind.BROADCAST, one_way, 1) == 5 + 20 + 1
+
+
+@pytest.mark.parametrize("kind", [CollectiveKind.BROADCAST, CollectiveKind.REDUCE])
+def test_the_last_byte_of_a_broadcast_or_reduce_travels_the_longest_distance(kind):
+    """1 MiB over the six links of the root, and 2 + 2 + 2 hops of 500 ns to the opposite rank."""
+    topology = parse_topology("torus:4x4x4")
+    (found,) = lower_bounds_ps(collective(kind, 64), topology, (1 << 20,))
+    assert found == pytest.approx((1 << 20) / 6 / 50 * 1000 + 6 * 500_000, abs=1)
 
 
 def test_slow_link_that_starts_late_is_left_out_where_others_are_done_before():
@@ -325,7 +334,7 @@ def test_a_narrow_link_between_two_cliques_bounds_collectives_without_any_names(
 def test_ranks_on_other_npus_are_bound_where_they_are():
     topology = parse_topology("line:8")
     wanted = collective(CollectiveKind.BROADCAST, 2)
-    assert lower_bounds_ps(wanted, topology, (1,), (0, 7)) == (7 * 500_000,)
+    assert lower_bounds_ps(wanted, topology, (1,), (0, 7)) == (7 * 500_000 + 20,)
     assert lower_bounds_ps(wanted, topology, (1,), (3, 4)) == (500_000 + 20,)
 
 
@@ -341,8 +350,9 @@ def test_bounds_count_the_bytes_of_shares_that_do_not_divide(kind, size):
         CollectiveKind.ALL_GATHER: size - least,
         CollectiveKind.REDUCE_SCATTER: size - least,
         CollectiveKind.ALL_TO_ALL: 2 * most,
-        CollectiveKind.BROADCAST: size,
-        CollectiveKind.REDUCE: size,
+        # The root sends or receives twice: forwarding takes two more latencies.
+        CollectiveKind.BROADCAST: 2 * size,
+        CollectiveKind.REDUCE: 2 * size,
         CollectiveKind.GATHER: size - shares[0],
         CollectiveKind.SCATTER: size - shares[0],
     }[kind]
