@@ -178,8 +178,8 @@ def read_counts(content: bytes, name: str, kind: CollectiveKind, num_ranks: int)
 
     JSON is a list of n integers or, for counts per pair, n lists of n integers by sender. CSV has
     the same as lines of integers; n counts per rank may also be in one column. Empty lines are
-    ignored. Raises `InputError` (`invalid-counts`) for other contents, with row and column, and for
-    another number of ranks than `num_ranks`.
+    ignored. Raises `InputError` (`invalid-counts`) for other contents, with row and column, for
+    integers of thousands of digits, and for another number of ranks than `num_ranks`.
     """
     is_per_pair = kind.traits.has_counts_per_pair
     try:
@@ -190,6 +190,13 @@ def read_counts(content: bytes, name: str, kind: CollectiveKind, num_ranks: int)
         raise InputError(
             f"{name}: neither a JSON list nor CSV lines of integers: {error}",
             cure="write one line of integers per sender, separated by commas",
+            code="invalid-counts",
+        ) from None
+    except ValueError:
+        # The only remaining cause is an integer with more digits than Python converts.
+        raise InputError(
+            f"{name}: an integer has too many digits, expected units of 0..2^62",
+            cure="give counts in larger units",
             code="invalid-counts",
         ) from None
     if isinstance(table, list) and not is_per_pair and not starts_list:
@@ -219,9 +226,12 @@ def _parse_csv(text: str, name: str) -> list[list[object]]:
             try:
                 row.append(int(cell))
             except ValueError:
+                # Python converts no integer of thousands of digits.
+                is_long = cell.strip().lstrip("+-").isdecimal()
+                defect = "has too many digits" if is_long else "is no integer"
                 raise InputError(
-                    f"{name}:{line}: column {column}: {cell[:40]!r} is no integer, expected units"
-                    " of 0 or more",
+                    f"{name}:{line}: column {column}: {cell[:40]!r} {defect}, expected units of 0"
+                    " or more",
                     cure="write integers only, without a line of titles",
                     code="invalid-counts",
                 ) from None

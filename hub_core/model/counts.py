@@ -13,6 +13,8 @@ from hub_core.model.kinds import CollectiveKind
 
 # The sum of all counts is a number of units of the model.
 MAX_TOTAL_UNITS = 1 << 62
+# Longer integers are shown as powers of 2 in messages.
+_MAX_SHOWN_BITS = 128
 _DTYPE = np.dtype("<i8")
 
 
@@ -60,13 +62,13 @@ class UnitCounts:
                     )
                 if value < 0:
                     raise _error(
-                        f"{at}: {value} is negative, expected units of 0 or more",
+                        f"{at}: {_format_integer(value)} is negative, expected units of 0 or more",
                         "give 0 for a message that is not sent",
                     )
                 total += value
         if not 1 <= total <= MAX_TOTAL_UNITS:
             raise _error(
-                f"{name}: the counts sum to {total} units, expected 1..2^62",
+                f"{name}: the counts sum to {_format_integer(total)} units, expected 1..2^62",
                 "give at least one positive count, in larger units if the sum is too large",
             )
         num_ranks = len(rows) if is_per_pair else len(rows[0])
@@ -180,6 +182,18 @@ def _to_rows(table: object, is_per_pair: bool, name: str) -> list[list[object]]:
             raise _error(f"{name}: the table has rows, expected {shape}", cure)
         rows.append(list(entries))
     return rows
+
+
+def _format_integer(value: int) -> str:
+    """Return the digits of an integer; beyond 128 bits a power of 2, as `about 2^200`.
+
+    The power is the largest one that the magnitude reaches. Python does not convert integers of
+    thousands of digits to text.
+    """
+    bits = value.bit_length()
+    if bits <= _MAX_SHOWN_BITS:
+        return str(value)
+    return f"about {'-' if value < 0 else ''}2^{bits - 1}"
 
 
 def _error(message: str, cure: str) -> InputError:

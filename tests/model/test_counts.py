@@ -24,7 +24,7 @@ from hub_core.model import (
     UnitCounts,
     UsageError,
 )
-from hub_core.model.count_sources import parse_counts
+from hub_core.model.count_sources import parse_counts, read_counts
 from hub_core.network import lower_bound_ns
 from hub_core.plugin_api import NoOptions, Source
 from hub_core.verification import verify
@@ -61,6 +61,8 @@ def exchange(table: list[list[int]]) -> Algorithm:
         ([[True, 1], [3, 4]], True, "rank 0 to rank 0: 'True' is no integer"),
         ([[0, 0], [0, 0]], True, "the counts sum to 0 units, expected 1..2^62"),
         ([2**62, 1], False, "expected 1..2^62"),
+        ([1 << 20_000, 1], False, "the counts sum to about 2^20000 units, expected 1..2^62"),
+        ([-1 << 20_000, 1], False, "t.csv: rank 0: about -2^20000 is negative"),
         ([], True, "the table is no list or empty, expected a list of n rows of n integers"),
         ([1, 2], True, "the row of rank 0 is no list"),
         ([[1, 2], [3, 4]], False, "the table has rows, expected a list of n integers"),
@@ -91,6 +93,23 @@ def test_counts_that_contradict_the_collective_are_refused(kind, table, units, t
     with pytest.raises(InputError) as error:
         Collective(CollectiveKind(kind), 3, units if kind != "all-to-all" else 12, counts=counts)
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"[[0, 1], [9, 0]]", "t: an integer has too many digits, expected units of 0..2^62"),
+        (b"0,1\n9,0\n", f"t:2: column 1: '{'9' * 40}' has too many digits"),
+    ],
+)
+def test_a_file_with_an_integer_of_thousands_of_digits_is_refused_in_one_line(content, text):
+    """Python converts integers of at most 4 300 digits."""
+    content = content.replace(b"9", b"9" * 5000)
+    with pytest.raises(InputError) as error:
+        read_counts(content, "t", CollectiveKind.ALL_TO_ALL_V, 2)
+    finding = error.value.diagnostics[0]
+    assert (finding.code, text in finding.message) == ("invalid-counts", True), finding.message
+    assert len(finding.message) < 120
 
 
 def test_equal_tables_are_equal_and_hash_equally_and_cannot_be_changed():
