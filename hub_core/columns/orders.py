@@ -34,8 +34,10 @@ _MAX_DIGITS = 2
 # Minimum numbers of keys for which digits, and a second sort, are faster.
 _MIN_KEYS_OF_DIGITS, _MIN_KEYS_OF_SECOND_SORT = 1 << 9, 1 << 12
 
-# Range of integers, per integer, up to which marking them is faster than sorting them.
+# Range of integers, per integer, up to which marking them is faster than sorting them: for their
+# distinct values, and for the number of each value, which takes a sum over the range.
 _MAX_RANGE_PER_VALUE = 16
+_MAX_RANGE_PER_NUMBER = 2
 
 _MAX_INT64 = np.iinfo(np.int64).max
 _MAX_KEY_BITS = 63
@@ -83,7 +85,7 @@ def distinct(values: npt.NDArray[AnyNumber]) -> npt.NDArray[AnyNumber]:
         ordered = values
     else:
         if values.dtype.kind == "i" and len(values) >= _MIN_KEYS_OF_DIGITS:
-            occurs = _mark_values(values)
+            occurs = _mark_values(values, _MAX_RANGE_PER_VALUE)
             if occurs is not None:
                 numbers = np.flatnonzero(occurs) + int(values.min())
                 return numbers.astype(values.dtype)
@@ -109,30 +111,33 @@ def labels(*columns: IntArray) -> Int64Array:
 def _number_values(values: IntArray) -> Int64Array:
     """Number the distinct values 0, 1, ... in ascending order; return the numbers of all values.
 
-    Takes linear time for values in a range of `_MAX_RANGE_PER_VALUE` times their number, else a
-    sort.
+    Takes linear time for values in a range of up to `_MAX_RANGE_PER_NUMBER` times their number,
+    else a sort.
     """
     if len(values) >= _MIN_KEYS_OF_DIGITS:
-        occurs = _mark_values(values)
+        occurs = _mark_values(values, _MAX_RANGE_PER_NUMBER)
         if occurs is not None:
-            return (np.cumsum(occurs) - 1)[values - int(values.min())]
+            number_of = np.cumsum(occurs)
+            number_of -= 1
+            return number_of[_subtract(values, int(values.min()))]
     order = stable_order(values)
     numbers = np.empty(len(order), np.int64)
     numbers[order] = np.cumsum(run_mask(values[order])) - 1
     return numbers
 
 
-def _mark_values(values: npt.NDArray[Any]) -> BoolArray | None:
+def _mark_values(values: npt.NDArray[Any], max_range_per_value: int) -> BoolArray | None:
     """Return which integers from the smallest to the largest value occur: bool[range].
 
-    `values`: integers, not empty. None if the range exceeds `_MAX_RANGE_PER_VALUE` per value.
+    `values`: integers, not empty. None if the range exceeds `max_range_per_value` times their
+    number.
     """
     low = int(values.min())
     extent = int(values.max()) - low + 1
-    if extent > _MAX_RANGE_PER_VALUE * len(values):
+    if extent > max_range_per_value * len(values):
         return None
     occurs = np.zeros(extent, np.bool_)
-    occurs[values.astype(np.int64) - low] = True
+    occurs[_subtract(values, low)] = True
     return occurs
 
 

@@ -52,6 +52,18 @@ def test_distinct_values_and_their_numbers_are_those_of_numpy(values_range, dtyp
     assert np.array_equal(labels(values), numbers)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.uint8, np.uint64])
+def test_numbers_of_values_at_the_ends_of_their_type(dtype) -> None:
+    ends = np.iinfo(dtype)
+    span = min(ends.max - ends.min, 1500)
+    offsets = np.random.default_rng(1).integers(0, span, 1000).astype(np.uint64)
+    for low in (ends.min, ends.max - span):
+        values = np.array([low + offset for offset in offsets.tolist()], dtype)
+        expected, numbers = np.unique(values, return_inverse=True)
+        assert np.array_equal(labels(values), numbers)
+        assert np.array_equal(distinct(values), expected)
+
+
 def test_rows_of_several_columns_are_numbered_in_their_order() -> None:
     columns = np.random.default_rng(1).integers(0, 20, (3, 2000))
     columns[1] *= 1 << 40
