@@ -28,6 +28,8 @@ from hub_core.network import Topology
 _MAX_CELLS = 1 << 25
 # Those up to which each class has units of its own, which are divided exactly.
 _MAX_CELLS_BY_PART = 1 << 22
+# Largest class of displacements, relative to the mean, with which dimensions work together.
+_MAX_CLASS = 1.1
 # Buffers of a phase: units in the order of its messages, units that others sent and that have to
 # be forwarded, and units that have arrived.
 _TO_SEND, _TO_FORWARD, _ARRIVED, _BUFFERS = range(4)
@@ -56,8 +58,8 @@ def build_torus_exchange(sizes: Sequence[int]) -> TorusExchange:
 
     If D divides the sizes k_a, or the network is large, the class of a rank's data for displacement
     d (distance to the receiver along each dimension) is sum(floor(D d_a / k_a)) mod D, and a pair
-    of ranks has one unit. Otherwise a pair has a unit in every class. A pair has twice as many
-    units if a ring's most distant data of a class could not be halved otherwise. Raises
+    of ranks has one unit. Otherwise, and if these classes are uneven, a pair has a unit in every
+    class. `_choose_units` has the rules, also for twice as many units. Raises
     `InputError` (`too-large`) if buffers and messages have more than `_MAX_CELLS` units.
     """
     ranks, count = prod(sizes), len(sizes)
@@ -76,7 +78,7 @@ def build_torus_exchange(sizes: Sequence[int]) -> TorusExchange:
     part = np.tile(np.arange(units), ranks)
     class_of = part % count
     if not is_by_part:
-        class_of = (displacement * count // np.asarray(sizes)).sum(axis=1) % count
+        class_of = _classify(displacement, sizes)
     classes = []
     base = 0
     for first in range(count):
@@ -121,9 +123,13 @@ def estimate_torus_exchange_s(topology: Topology, sizes: Sequence[int], size: in
 def _choose_units(sizes: Sequence[int]) -> tuple[int, bool]:
     """Return the units of every pair of ranks, and whether each belongs to another class.
 
-    If they do not, the displacement decides on the class. The rules are those of
-    `build_torus_exchange`; a network is large if its units in buffers and messages exceed
-    `_MAX_CELLS_BY_PART`.
+    If they do not, the displacement decides on the class. Units in buffers and messages:
+
+    - If D divides all sizes, the displacement decides. Otherwise each class has its own units, if
+      they are at most `_MAX_CELLS_BY_PART`, or if displacements divide the data unevenly.
+    - A pair has twice as many units if the most distant data of a class on a ring could not be
+      halved otherwise. In a network that then exceeds `_MAX_CELLS`, it has not; some links carry
+      a unit more than others.
     """
     ranks, count = prod(sizes), len(sizes)
     is_divisible = all(size % count == 0 for size in sizes)
@@ -132,8 +138,24 @@ def _choose_units(sizes: Sequence[int]) -> tuple[int, bool]:
     units = count * halves
     if not is_divisible and _count_cells(sizes, units) <= _MAX_CELLS_BY_PART:
         return units, True
+    if not is_divisible and ranks <= _MAX_CELLS_BY_PART and not _is_even(sizes):
+        return (units if _count_cells(sizes, units) <= _MAX_CELLS else count), True
     halves = 2 if is_divisible and any(number // count % 2 for number in farthest) else 1
-    return halves, False
+    return (halves if _count_cells(sizes, halves) <= _MAX_CELLS else 1), False
+
+
+def _is_even(sizes: Sequence[int]) -> bool:
+    """Return whether the largest class by displacement has at most `_MAX_CLASS` times the mean."""
+    table = np.indices(tuple(reversed(sizes))).reshape(len(sizes), -1)[::-1].T
+    lengths = np.bincount(_classify(table, sizes), minlength=len(sizes))
+    return bool(lengths.max() <= _MAX_CLASS * lengths.mean())
+
+
+def _classify(displacement: Int64Array, sizes: Sequence[int]) -> Int64Array:
+    """Return the class of each displacement, int64[n, D], by the rule of `build_torus_exchange`."""
+    count = len(sizes)
+    classes: Int64Array = (displacement * count // np.asarray(sizes)).sum(axis=1) % count
+    return classes
 
 
 def _count_cells(sizes: Sequence[int], units: int) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from collhub_classic.nested import estimate
 from collhub_classic.plugin import NestedOptions
-from collhub_classic.torus_exchange import build_torus_exchange
+from collhub_classic.torus_exchange import _choose_units, build_torus_exchange
 
 import hub_core
 from hub_core import Algorithm, Collective, CollectiveKind, HubError, verify
@@ -47,6 +47,17 @@ def test_data_reach_their_ranks(sizes: tuple[int, ...]) -> None:
     )
     scratch = np.full(ranks, exchange.scratch_units)
     assert verify(Algorithm(collective, exchange.steps, scratch, Provenance("test"))).ok
+
+
+def test_uneven_classes_of_displacements_get_units_of_their_own() -> None:
+    """By displacement, 2 of the 8 classes of a hypercube would have all data."""
+    assert _choose_units((2,) * 8) == (8, True)
+
+
+def test_pairs_keep_one_unit_where_halves_are_too_many() -> None:
+    """900 ranks have 37 million units in buffers and messages with halves, 18.6 without."""
+    assert _choose_units((30, 30)) == (1, False)
+    assert _choose_units((10, 10)) == (2, False)
 
 
 def test_a_rank_sends_a_message_per_round_direction_and_class() -> None:
