@@ -74,6 +74,7 @@ def test_json_of_no_format_is_reported_with_the_nearest_format(
     assert "may be" not in message
 
 
+@pytest.mark.needs_plugins
 def test_a_folder_without_a_format_is_called_a_folder(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(hub_core.InputError) as caught:

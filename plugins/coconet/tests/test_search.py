@@ -160,7 +160,7 @@ def test_exchanges_are_simulated_too(collhub: Callable[..., Any], tmp_path: Path
     report = collhub("transform", path, *sizes, "--search", "--topology", "ring:4", "--json")
     lines = [one["change"] for one in report.report()["changes"]]
     assert lines[-1].startswith("times are simulated")
-    assert "dispatched: direct" in lines[2]
+    assert "dispatched: nested" in lines[2]
 
 
 @pytest.mark.once

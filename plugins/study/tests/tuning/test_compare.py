@@ -155,7 +155,7 @@ def test_unknown_names_are_answered_with_the_closest_one(collhub) -> None:
     [
         (("--size", "2KiB..1KiB"), "ends below its start"),
         (("--size", "1MiB", "--timeout", "0s"), "is not a time above 0"),
-        (("--size", "1MiB..", "--jobs", "2"), "is not a number with a unit"),
+        (("--size", "1MiB..", "--jobs", "2"), "no last size"),
         (("--size", ""), "is not a number with a unit"),
         (("--size", "1MiB", "--root", "1"), "--root has no meaning for all-reduce"),
     ],
