@@ -123,7 +123,11 @@ def encode_attributes(number: int, attributes: Attributes) -> bytes:
 def encode_value(kind: str, value: Value) -> bytes:
     """Encode the value of an attribute as the protobuf field of its kind (a key of `KINDS`).
 
-    A list is packed; a single text may also be of kind `string_list`.
+    The field has the number `KINDS[kind]`. Numbers of the kinds `double`, `fixed32`, `fixed64`
+    and `sfixed64` have 4 or 8 bytes, little-endian; all others are varints, zigzag-coded if the
+    kind starts with `sint`. A text is encoded as UTF-8. A list of integers becomes a message
+    whose field 1 has all numbers packed as varints (an empty list: an empty message), also
+    zigzag-coded for `sint64_list`. A text of kind `string_list` becomes a list of this text only.
     """
     number = KINDS[kind]
     if isinstance(value, list):
@@ -595,7 +599,12 @@ def all_reduce() -> Set:
 
 
 def valid_cases() -> Iterator[tuple[str, str, dict[str, bytes]]]:
-    """Yield (name, description, files) of all valid cases."""
+    """Yield (name, description, files) of every case that a validator must accept.
+
+    `files`: encoded content by file name, one file `trace.RANK.et` per rank. The cases of the
+    collectives are first, then those of single properties. Names are unique; files are built
+    when the case is reached.
+    """
     for collective in KINDS_OF_COLLECTIVES:
         text = f"direct {collective} of 3 ranks, 2 units per part"
         yield f"{collective}-direct", text, encode_set(direct(collective, 3, 2, 0))

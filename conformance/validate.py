@@ -461,11 +461,17 @@ class RankFile:
         return any(region and region[2] != self.nodes[half].count for region in regions)
 
     def _check_steps(self, parents: list[list[tuple[int, bool]]]) -> None:
-        """Check the number of steps (P-36), the node of an idle rank (P-37), and cycles (P-23).
+        """Check number of steps (P-36), node of an idle rank (P-37), and cycles (P-23) of a file.
 
-        `parents`: result of `_resolve`. The nodes are stored in program order, and the file is
-        marked as complete, unless the node of an idle rank waits or there is a cycle. A step is a
-        node, or a receiving half with its reduction.
+        A step is a node, or a receiving half together with the reduction after it. `parents`:
+        result of `_resolve`, parents of every node. Errors are recorded with `add`:
+
+        - P-37 if `step_count` is 0, the only node is a computation, and it has a dependency
+        - P-36 if `step_count` is given and differs from the number of steps
+        - P-23 at the first step that is in a cycle or depends on one
+
+        After P-37 or P-23 the check ends. Otherwise, also after P-36, `nodes_in_order` gets the
+        first node of every step, parents first, and the file is marked as complete.
         """
         step_of_node, steps = [], 0
         for index in range(len(self.nodes)):
@@ -759,7 +765,9 @@ def decode_value(kind: int, wire: int, value: int | bytes) -> object:
 def unpack(content: bytes, scalar: int) -> list[int | bytes]:
     """Split a packed list into its numbers: varints as integers, fixed-size numbers as bytes.
 
-    `scalar`: kind of the numbers. Raises `MalformedError` if the list ends inside a number.
+    `scalar`: number of the field of one value of this kind. Kinds 19 and 23 have 4 bytes per
+    number, 21 and 25 have 8; all others are varints (modulo 2^64). Raises `MalformedError` if
+    the list ends inside a number, and for a varint of more than 10 bytes.
     """
     size = {19: 4, 21: 8, 23: 4, 25: 8}.get(scalar)
     if size:

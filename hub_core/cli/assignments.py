@@ -240,9 +240,10 @@ def _degrade_option(function: Function) -> Function:
 def _add_link_changes(
     text: str | None, failed_links: Sequence[str], slow_links: Sequence[str]
 ) -> str:
-    """Return the topology text with the failed and the slow links of the command line.
+    """Append the failed and the slow links of the command line to the topology text.
 
-    Raises `UsageError` without a text.
+    They become `without=` and `degrade=` after `?`, or after `&` if the text has a `?`. Without
+    links, the text is returned unchanged. Raises `UsageError` if `text` is None.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.failures import LinkChanges

@@ -263,10 +263,12 @@ def _build_at(
 
 
 def _read_nodes(file: str, root: JsonObject) -> _Nodes:
-    """Read NPUs and switches, which are counts or lists of names; NPUs are numbered first.
+    """Read NPUs and switches of a topology document; NPUs are numbered first, from 0.
 
-    If only one of both has names, the nodes of the other get default names: their number, or
-    `switch K`. Raises `InputError` for more than `MAX_NODES` NPUs.
+    `npus` and `switches` are counts or lists of names; missing switches are 0. If only one of
+    both has names, the nodes of the other get default names: the number of an NPU, or `switch K`
+    with K from 0. If neither has names, the names are empty. Of equal names, the last node
+    counts. Raises `InputError` for more than `MAX_NODES` (2^20) NPUs.
     """
     npus, switches = root["npus"], root.get("switches", 0)
     npu_count = len(npus) if isinstance(npus, list) else npus

@@ -333,7 +333,7 @@ class _Links:
         return float(latencies.max())
 
     def _uneven_latency_ns(self) -> float:
-        """Return `_latency_ns` for an uneven collective: ranks without data depend on no rank."""
+        """Return the longest minimum latency (ns) from the first 64 senders to their receivers."""
         sends = dependent_pairs(self.collective)
         arcs, nodes = self.topology.arcs(), np.arange(self.topology.num_nodes)
         farthest = 0.0

@@ -108,14 +108,16 @@ def beginnings_rate(
 def _node_labels(topology: Topology) -> Iterator[Int64Array]:
     """Yield divisions of the nodes into blocks: a label per node, int64, equal within a block.
 
-    The labels are arbitrary numbers, `NO_BLOCK` for none, and blocks may have no NPU. In this
-    order:
+    The labels are arbitrary numbers, `NO_BLOCK` for nodes in no block; blocks may have no NPU.
+    The divisions are, in this order:
 
-    - the groups of the topology, with every other NPU as its own block (only if there are groups)
-    - the components of the links faster than each of up to `_MAX_THRESHOLDS` bandwidths
-    - with switches: the components of the lower levels of switches, and the NPUs at each first
-      switch
-    - the coordinates of every dimension
+    - if there are groups: the groups, with every other NPU as its own block; switches are in none
+    - for up to `_MAX_THRESHOLDS` (12) bandwidths, evenly chosen from the distinct ones in
+      ascending order (first and last included): the components of the links that are faster
+    - if there are switches: for every level but the highest, the components of the nodes up to
+      this level (0 for NPUs, otherwise the number of links to the nearest NPU); then the NPUs at
+      each first switch
+    - for every dimension: the coordinates
     """
     if topology.groups:
         label = np.arange(topology.num_nodes) + len(topology.groups)

@@ -171,9 +171,10 @@ def select_links(topology: Topology, text: str, key: str = WITHOUT) -> BoolArray
 def _parse_link(topology: Topology, link: str, key: str) -> list[tuple[int, int]]:
     """Parse a link such as `0-1` or `0->1` into pairs (source node, destination node).
 
-    `A-B` gives both directions, `A->B` one. Nodes are given by name or number. A name may contain
-    `-` if only one division gives two nodes. The links need not exist. Raises `UsageError` for any
-    other text; `key` (`without` or `degrade`) selects the flag in the message.
+    `A-B` gives both directions, `A->B` one. Nodes are given by name or number; a number has
+    precedence over an equal name. A name may contain `-` if only one division of the text gives
+    two nodes. The links need not exist. Raises `UsageError` for any other text; `key` (`without`
+    or `degrade`) selects the flag in the message.
     """
     numbers = {topology.node_name(node): node for node in range(topology.num_nodes)}
     numbers |= {str(node): node for node in range(topology.num_nodes)}
@@ -204,9 +205,11 @@ class Separation:
     links_to_restore: tuple[tuple[int, int], ...]
 
     def message(self, topology: Topology) -> str:
-        """Return a sentence about one unreachable pair of NPUs and the NPUs of the smaller part.
+        """Return a sentence such as `0 does not reach 3 (separated NPU 3)` about separated NPUs.
 
-        The two parts are `npus` and all other NPUs. If they are equally large, `npus` is named.
+        The pair is NPU 0 and the first NPU of `npus`, in the opposite order if `is_backwards`. In
+        brackets are the NPUs of the smaller part: `npus` or all other NPUs; `npus` if both are
+        equally large.
         """
         names = [topology.node_name(0), topology.node_name(self.npus[0])]
         source, destination = reversed(names) if self.is_backwards else names
@@ -288,10 +291,11 @@ class LinkFailure:
 
 
 def list_failures(topology: Topology) -> list[LinkFailure]:
-    """List the failures of single links of a network: one per pair of nodes, in link order.
+    """List the failures of single links of a network: one per pair of linked nodes, in link order.
 
-    A failure takes all links between the two nodes, in both directions and on all planes. Its name
-    is `A-B`, or `A->B` if all of them have the same direction.
+    A failure takes all links between the two nodes, in both directions and on all planes, as a
+    mask over the links. Its name is `A-B`, or `A->B` if all of them have the same direction; A is
+    the source of the first of these links.
     """
     low = np.minimum(topology.source, topology.destination)
     high = np.maximum(topology.source, topology.destination)

@@ -238,9 +238,10 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
 def regular(text: TopologyText) -> Topology:
     """Build a topology such as `ring:8` or `torus:4x4`, whose dimensions are all of one kind.
 
-    Bandwidth and latency of each dimension come from the text, or are defaults. Raises `UsageError`
-    for more than `MAX_DIMENSIONS` sizes, and for more than one size with a name other than `mesh`
-    and `torus`.
+    Bandwidth and latency come from the text or are defaults; one value applies to all
+    dimensions. Raises `UsageError` for sizes that are no numbers from 1 on, for more than
+    `MAX_DIMENSIONS` (32) sizes, for more than one size with a name other than `mesh` and `torus`,
+    for another number of bandwidths or latencies, and for a network that is too large.
     """
     sizes = text.sizes()
     kind = _PRODUCTS.get(text.name) or DIMENSIONS[text.name]

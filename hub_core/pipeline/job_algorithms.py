@@ -73,14 +73,15 @@ def with_algorithms(
 ) -> Workload:
     """Assign to each collective of a job the algorithm of the last rule that matches it.
 
-    A synthesizer is called with the bytes and the NPUs of the group, once for equal collectives on
-    equal networks. `read`: reads and verifies the algorithm in a file. `admit`: verifies an
+    A synthesizer is called with the bytes and the NPUs of the group, once for equal collectives
+    on equal networks. `read`: reads and verifies the algorithm in a file. `admit`: verifies an
     algorithm, with its name for messages. `selected`: bool[nodes], the nodes that may be changed;
     None for all.
 
     Collectives on the host, of a single rank, without a matching rule, and of rules with the
-    algorithm `native` are not changed. Raises `UsageError` (`no-match`) for a rule that is the last
-    matching one for no collective, and `HubError` for an algorithm that does not fit.
+    algorithm `native` are not changed. Raises `UsageError` (`no-match`) for the first rule that
+    is the last matching one for none of the selected collectives (those on the host do not count,
+    unchanged ones otherwise do), and `HubError` for an algorithm that does not fit.
     """
     nodes = workload.nodes
     maker = _AlgorithmCache(topology, registry, read, admit, list(workload.algorithms))

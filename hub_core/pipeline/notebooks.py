@@ -242,9 +242,11 @@ def _draw_bytes(algorithm: Algorithm) -> str:
 
 
 def _draw_matrix(units: npt.NDArray[np.int64]) -> str:
-    """Return an SVG with a square per pair of ranks, darker for more units, with a tooltip each.
+    """Return an SVG of the units that each rank sends to each other: one square per pair.
 
-    `units`: int64[sender, receiver]; the darkest square has the maximum.
+    `units`: int64[sender, receiver], at least one rank. Rows are senders, columns receivers; a
+    cell's side is 4 to 24 pixels. The opacity is units / maximum, at least 0.06. A tooltip per
+    square has the two ranks and the units.
     """
     count, most = len(units), max(1, int(units.max(initial=0)))
     cell = max(4, min(24, 320 // count))

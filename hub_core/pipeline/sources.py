@@ -109,7 +109,8 @@ def are_rank_files(paths: Sequence[str], formats: Sequence[Format]) -> bool:
 
     True if one format of rank files has the signature of all files, each in its first 4096 bytes,
     decompressed if necessary. False if a file is repeated or missing, or if the name of a file
-    belongs to a set. Raises `InputError` for an empty or unreadable file.
+    belongs to a set. Raises `InputError` for a file that is empty, unreadable or begins with 4096
+    zero bytes, and for a name that belongs to several sets.
     """
     places = [Path(path) for path in paths]
     if len(set(places)) < len(places) or not all(file.is_file() for file in places):

@@ -183,11 +183,11 @@ def _insert_relays(
     paths: dict[_Connection, tuple[int, ...]],
     num_planes: int,
 ) -> Algorithm:
-    """Return the algorithm with the messages of `sends` and `receives` on the new paths.
+    """Return the algorithm with the messages of `sends` and `receives` (rows) on the new `paths`.
 
-    Each path has one new channel for all of its hops, of the same plane, so that its messages
-    match in order. Rows of relays are inserted in an order in which the program of every rank can
-    run row by row, if the original can; lanes that group steps get one new lane per path.
+    All hops of a path use one channel of its plane, free of other messages. A relay receives into
+    new SCRATCH units and sends on, in a new lane per path if its rank has lanes. Every rank can run
+    row by row, if it could before. Of the extensions, only the placement is kept.
     """
     steps = algorithm.steps
     columns = {name: getattr(steps, name).tolist() for name in COLUMN_DTYPES}

@@ -86,7 +86,8 @@ def selected(
         """Return the windows of sizes of the fastest algorithms among `names` (None for all).
 
         Returns () for no names. Of equally fast algorithms, the first is used. Neighbouring sizes
-        with the same fastest algorithm form a window.
+        with the same fastest algorithm form a window. The first window begins at 0 bytes; a window
+        ends one byte before the first size of the next one, and the last has no end (None).
         """
         candidates = [name for name in times_ns if names is None or name in names]
         if not candidates:

@@ -84,10 +84,12 @@ def find_json_line(content: bytes, path: str) -> int:
 
 
 def _find_member(text: str, at: int, part: str | int) -> int | None:
-    """Return the position of a member of the object, or of an element of the list, at `at`.
+    """Return the position in `text` of the value of a member (or element) of a JSON value.
 
-    `part`: name of the member, or index of the element. Returns None if the value at `at` is of the
-    other kind or has no such part, and if the JSON before the part is invalid.
+    The object or list begins at `at`. `part`: name of the member of an object, or index of the
+    element of a list. Of equal names, the first counts. Returns None if the value at `at` is of
+    the other kind or has no such part, and if the JSON before the part is invalid. The JSON
+    after it is not read.
     """
     is_object = isinstance(part, str)
     if text[at : at + 1] != ("{" if is_object else "["):

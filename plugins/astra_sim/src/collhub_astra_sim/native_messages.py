@@ -137,11 +137,14 @@ def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
 def direct(task: NativeTask) -> NativePlan:
     """Build ASTRA-sim's direct algorithm: every rank sends to all others.
 
-    Rank r sends to r + 1 first, then to r + 2, and so on. At most `width` messages of a rank are in
-    flight (0: one per peer). A reduction begins when all parts have arrived, and adds the part of
-    rank r - 1 first. An all-reduce is a reduce-scatter and an all-gather. The full buffer has one
-    unit per rank. All-reduce and reduce-scatter need SCRATCH of one unit per rank. An all-to-all is
-    not valid in place.
+    Rank r sends to r + 1 first, then to r + 2, and so on, after the delay of the endpoint. At
+    most `width` messages of a rank are in flight (0: one per peer). Each received message is
+    followed by that delay, and if it will be reduced by the time of the reduction. When all parts
+    have arrived they are added, that of rank r - 1 first. An all-reduce is a reduce-scatter and
+    an all-gather (in a small group with the times of reductions, too).
+
+    The full buffer has one unit per rank. All-reduce and reduce-scatter need SCRATCH of one unit
+    per rank. An all-to-all is not valid in place.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)

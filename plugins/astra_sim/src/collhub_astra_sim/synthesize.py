@@ -212,10 +212,12 @@ def double_binary_tree(task: NativeTask) -> NativePlan:
     """Build the plan of an all-reduce on one of ASTRA-sim's two trees; messages are entire vectors.
 
     The root is rank 0 with `task.is_lowest`, else the last rank; it has one child. Leaves send
-    their data up, inner ranks add the data of both children and send the sum on; then the sum is
-    sent down. A leaf waits for the delay of the endpoint before it sends; every received message is
-    followed by it, at the other ranks with the time of a reduction. The buffer is one unit, SCRATCH
-    has two. Raises `InputError` (`no-implementation`) unless the number of ranks is a power of two.
+    their data up after the endpoint's delay. Inner ranks add the data of both children and send
+    the sum up; then the result of the root is sent down. After each received message a leaf waits
+    for the delay, any other rank for the delay and the time of a reduction (also on the way down).
+
+    The buffer is one unit, SCRATCH has two. Raises `InputError` (`no-implementation`) unless the
+    number of ranks is a power of two.
     """
     ranks = task.num_ranks
     if ranks & (ranks - 1):

@@ -156,19 +156,16 @@ def _choose_algorithms(
     system: NativeSystem,
     splits: int | None,
 ) -> _Chosen:
-    """Choose the algorithm of every collective; equal requests share a template.
+    """Choose an algorithm for every collective of a job; equal requests share a template.
 
-    The first that applies:
-
-    - The rule that `choose_rule` finds.
-    - The algorithm that the workload names for the call, in one piece.
-    - `DEFAULT_RULE`.
+    The rule that `choose_rule` finds has precedence. Without one, it is the algorithm that the
+    workload names for the call, then in one piece; without that, `DEFAULT_RULE`.
 
     `splits`: number of pieces per collective; None for that of the system, or 1. If the maker
     divides a collective into streams of phases by dimension, the order of the streams gives the
-    dependencies, otherwise only the number of concurrent pieces is limited. Calls of all ranks use
-    two trees alternately, counted per kind of collective and piece. Raises `InputError`
-    (`no-algorithm`) for a collective without data or of unknown kind.
+    dependencies of the pieces. Otherwise only the number of concurrent pieces is limited. Pieces
+    of calls of all ranks use two trees alternately, counted per kind of collective. Raises
+    `InputError` (`no-algorithm`) for a collective without data or of unknown kind.
     """
     chosen, turns = _Chosen(), Counter[int]()
     known: dict[tuple[int, ...], int] = {}

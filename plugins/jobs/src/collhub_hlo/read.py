@@ -50,10 +50,12 @@ def read(source: Source, options: HloOptions) -> Workload:
 
 
 def read_mlir(source: Source, options: HloOptions) -> Workload:
-    """Read a StableHLO module as a workload.
+    """Read a StableHLO module (MLIR as text, may be compressed) as a workload.
 
-    Assumptions and losses are reported through `source.report`. Raises the errors of `read`, and
-    `InputError` (`bytecode`) for MLIR bytecode, with the commands that write text.
+    The workload has replicas x partitions ranks. Assumptions and losses are reported through
+    `source.report`. Raises `InputError` for several files (`several-files`); for MLIR bytecode
+    (`bytecode`), with the commands that write text; and, with the line, for damaged text, invalid
+    groups, loops of unknown length, and too many nodes.
     """
     part = _only_part(source)
     with decompressed(part.stream(), part.name) as stream:

@@ -231,7 +231,11 @@ class _Document:
             self._fail(path, "an entry is below 0, or above 64 bits")
 
     def _refuse_name(self, path: str, values: object, codes: Mapping[str, int]) -> NoReturn:
-        """Raise `InputError` at the first value that is no key of `codes`, or no list."""
+        """Raise `InputError` at the first value that is no key of `codes`, or no list.
+
+        `values`: content of the document at `path`; if it is a list, it must contain such a value.
+        The message lists the names of `codes`.
+        """
         if not isinstance(values, list):
             self._fail(path, f"a list was expected, got {values!r:.40}")
         row, value = next(

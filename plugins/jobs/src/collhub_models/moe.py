@@ -153,10 +153,13 @@ def _check(options: MoeOptions) -> None:
 def _add_layer(
     job: _Job, options: MoeOptions, layer: int, previous: list[list[int]]
 ) -> list[list[int]]:
-    """Add a layer; return for each rank the rows for which the next layer waits.
+    """Add a layer to the job; return for each rank the rows for which the next layer waits.
 
-    `previous`: the same rows of the previous layer. The tokens are divided into `options.parts`
-    nearly equal parts; the exchange of a part overlaps with the experts of the previous part.
+    On each rank, attention waits for `previous` (such rows of the previous layer). The tokens are
+    divided into `options.parts` nearly equal parts. For each part, tokens are sent to the ranks
+    of their experts, the experts compute, and the results are sent back. The experts compute one
+    part after the other, and the exchange of a part overlaps with the experts of the previous
+    part. The result has, for all parts, the computation and the receives of the results.
     """
     ranks = range(options.ranks)
     routing = TokenRouting(

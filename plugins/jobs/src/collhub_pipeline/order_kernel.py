@@ -212,13 +212,16 @@ def improve_orders(
 ) -> tuple[Int64Array, int]:
     """Improve orders by random moves of single passes; return the best orders and their value.
 
-    - `orders`: [devices, passes of a device], numbered as in `build_list_schedule`; shorter rows
-      end with -1. They must fit the memory and not deadlock, otherwise the value is -1.
+    - `orders`: [devices, positions], passes as numbers (kind x stages + stage) x `units` + unit,
+      with kind 0 forward, 1 input gradient, 2 weight gradient; shorter rows end with -1. They
+      must fit the memory and not deadlock, otherwise the value is -1. They are not changed.
+    - `device_of`: [stages]; `durations`: [kinds, stages, slices]; `transfer`: time between devices
+    - `is_blocking`: the sender waits for the end of a transfer
     - `kept`, `restored`: [stages], memory of an activation from the forward pass on, and additional
-      memory from the input gradient on
+      memory from the input gradient on; `limits`: [devices]
     - `is_span`: the value is the longest span of a device instead of the makespan
     - `worsening`: accepted increase of the value at the beginning; it decreases linearly to 0
-    - `moves`: number of moves; `goal`: value at which the search ends
+    - `moves`: number of moves; `goal`: value at or below which the search ends
 
     Each quarter of the moves starts from the best orders. The random numbers are always the same.
     """

@@ -341,8 +341,10 @@ def format_limits(shape: Shape) -> str:
 def find_defect(schedule: Schedule, micros: int) -> str:
     """Return why a schedule does not run every pass of every unit exactly once; '' if it does.
 
-    Each stage must be on its device of the placement, and have for every unit a forward pass and
-    either a full backward pass or both gradients. Dependencies are not checked here; `timed` does.
+    A unit is a slice of a microbatch; each direction has `micros` x slices / directions of them.
+    Checked in this order: no pass runs twice or on another device than that of its stage; each
+    stage has for every unit a forward pass and either a full backward pass or both gradients; no
+    unit is beyond the number of units. Dependencies are not checked here; `timed` does.
     """
     seen: set[Operation] = set()
     for device, order in enumerate(schedule.orders):

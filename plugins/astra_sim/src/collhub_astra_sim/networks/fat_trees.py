@@ -292,10 +292,11 @@ class _File:
         return replace(topology, latency_s=topology.latency_s + latency_of_node[topology.source])
 
     def _build_tier(self, number: int, is_top: bool) -> Tier:
-        """Build a tier from its keys; `Radix_Up` of the top tier is ignored.
+        """Build the tier `number` from the keys that were read for it.
 
-        Missing optional keys have the defaults of `Tier`. Raises `InputError` for missing required
-        keys.
+        `Radix_Up` is required below the top tier, and ignored for the top tier. Missing optional
+        keys have the defaults of `Tier` (switch latency 0 ns, not oversubscribed, one cable per
+        bundle). Raises `InputError` that lists the missing required keys.
         """
         values_by_key = self._tiers[number]
         needed = _REQUIRED if is_top else _REQUIRED | _UP

@@ -213,12 +213,14 @@ class _StoppedJob:
         return _Reason(text, _ORDER_CURE)
 
     def _describe_uneven_numbers(self, prefix: str, rows: Int64Array) -> _Reason:
-        """Describe which members ran more parts of collectives than others before one of all ranks.
+        """Describe why a collective of all ranks never ends: ranks number its messages differently.
 
-        ASTRA-sim numbers the messages of such a collective by all earlier parts (streams) of the
-        rank, including those of groups, so messages do not match. If the numbers are equal, the
-        text says only that all members have started it. `prefix`: beginning of the sentence;
-        `rows`: nodes of the collective.
+        ASTRA-sim numbers the messages of such a collective by all parts (streams) of collectives
+        that the rank has finished, also in groups. So messages match only if all numbers are equal.
+        If the members' numbers differ, the text lists the ranks with more and with the fewest
+        parts, and an example of an earlier collective, if possible of a group and on a rank with
+        more. If they are equal, the text says only that all members have begun it. `prefix`:
+        beginning of the sentence; `rows`: nodes of the collective.
         """
         nodes, ranks = self._workload.nodes, self._workload.num_ranks
         is_past = (self._end >= 0) & (self._choice != NO_CHOICE)

@@ -204,10 +204,13 @@ def _build_tree(root: int, parent: Int64Array) -> SpanningTree:
 def _mix_packings(
     task: PackingTask, peer_trees: PlacedPacking, direct_trees: PlacedPacking
 ) -> PlacedPacking:
-    """Combine the trees of two packings to one whose rate is nearly the maximum.
+    """Combine the trees of two packings to one packing whose rate is nearly the maximum.
 
-    All trees of a packing get the same weight, and one of the two weights is 1. Of the weights
-    whose rate is within `_RATE_TOLERANCE` of the best, those with the smallest sum are chosen.
+    All trees of a packing get the same weight, and one of the two weights is 1, the other at most
+    64. Of the weights whose rate is within `_RATE_TOLERANCE` (1/5000) of the best, those with the
+    smallest sum are chosen, of equal sums the larger weight of peer trees. The result has the
+    peer trees first, then the direct ones, and the unit (bytes/s per weight) that fits on all
+    links. The given packings are not changed.
     """
     units = _compute_units_by_weights(task, peer_trees, direct_trees)
     best_rate = max(unit * sum(weights) for weights, unit in units.items())

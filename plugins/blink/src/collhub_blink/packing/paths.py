@@ -151,7 +151,9 @@ def _generate_paths(graph: CapacityGraph, flow: _Flow, root: int) -> Iterator[tu
 def _find_shortest_path(graph: CapacityGraph, left: Int64Array, root: int, rank: int) -> list[int]:
     """Return the arcs of a shortest path from the root to `rank` over arcs with `left` > 0.
 
-    The length is the number of arcs. A path must exist.
+    The arcs are row numbers of the graph, in the order of the path; [] if `rank` is the root. The
+    length is the number of arcs. Of several arcs into a node, the first one is used. A path must
+    exist, otherwise the search does not end.
     """
     # Breadth-first search: the last arc of a shortest path to every node that is reached.
     arc_to = np.full(graph.num_nodes, -1, np.int64)

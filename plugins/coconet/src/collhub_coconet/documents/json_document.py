@@ -273,11 +273,12 @@ def argument_fields(argument: Argument, mesh: Sequence[str] = ()) -> dict[str, o
 
 
 def _create_argument(fields: Fields, mesh: tuple[str, ...]) -> Argument:
-    """Create an argument from the fields of a row.
+    """Create an argument of a program from the fields of a row of the document.
 
-    A placement given as text applies to all axes of the mesh; otherwise axes that are not named are
-    replicated. Raises `InputError` for an axis that the mesh lacks. Missing `group` is 0, missing
-    `state` and `whole_after` are false.
+    A placement given as text applies to all axes of the mesh. A placement given by axis name
+    leaves the other axes replicated. Missing `group` is 0, missing `state` and `whole_after` are
+    false. Raises `InputError` (`axis`) for an axis that the mesh lacks, and `ValueError` for an
+    unknown placement or element type.
     """
     given = fields["layout"]
     if isinstance(given, str):
@@ -455,10 +456,11 @@ def _bind_mesh(program: Program, num_ranks: int | None, mesh: dict[str, int]) ->
 def canonical_hash(program: Program) -> str:
     """Hash a program independently of the names and the order of its operations (SHA-256, hex).
 
-    An operation is identified by the hash of its kind, attributes and operands; an argument by that
-    of its JSON fields, its name included. Stages are compared as sets of operations, chains and
-    outputs as lists. Equal hashes mean equal programs, except for collisions of SHA-256. The cost
-    is linear in the number of operations, except for sorting.
+    An operation is identified by the hash of its kind, attributes and operands; an argument by
+    that of its JSON fields, its name included. Stages are compared as sets of operations (not by
+    family), chains and outputs as lists. The name and the sizes of the program, and arguments
+    that nothing reads, do not count. So hashes compare rewrites of one program. The cost is
+    linear in the number of operations, except for sorting.
     """
     hashes = {
         argument.name: _hash_lines([str(argument_fields(argument, program.mesh))])

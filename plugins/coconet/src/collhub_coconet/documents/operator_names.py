@@ -111,7 +111,8 @@ def _check_equal_ranks(workload: Workload) -> None:
     """Raise `InputError` unless all ranks have the same nodes as rank 0.
 
     Number, kind, name, collective and bytes of the nodes are compared, in the order of rows. The
-    error is located at the first node of the first rank that differs.
+    error names the first rank that differs. It is located at the first node of this rank, not at
+    the node that differs.
     """
     nodes = workload.nodes
     sizes = np.diff(nodes.rank_indptr)

@@ -264,7 +264,11 @@ def _compute_all_gather_v(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_reduce_scatter_v(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Return for every rank its rows of the reduction by its counts, then rows of zeros."""
+    """Compute an uneven reduce-scatter: return for every rank its rows of the reduced operand.
+
+    In each subgroup, the n-th rank gets the rows of the n-th count, after those of all previous
+    ranks. An array of the operation's shape has these rows first, then rows of zeros.
+    """
     reduced = _compute_all_reduce(run, operation)
     result = list(reduced)
     counts = read_counts(operation)

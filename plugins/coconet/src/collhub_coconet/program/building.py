@@ -146,8 +146,10 @@ class ProgramBuilder:
     ) -> TensorType:
         """Create the type of an argument named `name`; shape and group are not checked here.
 
-        Raises `InputError` for a layout that is no `Layout`, for an axis that the mesh does not
-        have, and for an unknown name of an element type.
+        A `layout` by axis name leaves the missing axes replicated. A single layout applies to all
+        axes if the mesh has several. Raises `InputError` for a layout that is no `Layout`
+        (`layout`), an unknown name of an element type (`element`), and an axis that the mesh lacks
+        (`axis`), in this order.
         """
         layouts = layout.values() if isinstance(layout, Mapping) else (layout,)
         for entry in layouts:

@@ -386,10 +386,12 @@ def _compute_batch_shape(left: TensorType, right: TensorType) -> Shape:
 
 
 def _compute_conv_shape(x: TensorType, w: TensorType) -> Shape:
-    """Return the shape of a convolution of [B, C, positions] with [O, C, window].
+    """Return the shape of a convolution of x [B, C, positions] with w [O, C, window].
 
-    Raises `TypingMistakeError` for other shapes, even windows, and an x that is sliced along
-    positions.
+    It is [B, O, positions], with the positions of x unchanged. There may be several dimensions of
+    positions, as many as of the window. Raises `TypingMistakeError` for shapes that do not fit,
+    window sizes that are even or no numbers (`shape`), and an x that is sliced along positions
+    (`layout`).
     """
     window = w.shape[2:]
     is_fit = len(x.shape) == len(w.shape) >= 3 and x.shape[1] == w.shape[1]

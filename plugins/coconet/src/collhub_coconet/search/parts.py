@@ -91,10 +91,11 @@ def divide(program: Program) -> list[PartClass]:
 def _classify(program: Program, members: list[list[str]], shared: set[str]) -> list[PartClass]:
     """Divide large sets of operations further, and find the classes of equal sets.
 
-    `members`: the sets, as lists of names. A set of more than `_LARGE` operations is divided at its
-    collectives, unless it contains a scalar of `shared` (scalars that are computed from several
-    sets). Two sets are equal if a renaming maps one to the other. A class has the program of its
-    first set and one copy per set. A single set gives one class with the entire program.
+    `members`: the sets, as lists of names. If a set has more than `_LARGE` (40) operations and
+    no scalar of `shared` (scalars that are computed from several sets), the sets are divided at
+    collectives. Two sets are equal if a renaming maps one to the other. A class has the program
+    of its first set and one copy per set, with the names in that set. Classes are in the order of
+    their first sets. A single set gives one class with the entire program.
     """
     if any(len(group) > _LARGE and shared.isdisjoint(group) for group in members):
         members = _divide_at_collectives(program, members, shared)
@@ -497,8 +498,8 @@ def _order(program: Program, members: list[list[str]]) -> tuple[list[list[str]],
 def _trim(waits: Mapping[int, set[int]], followers: Mapping[int, set[int]]) -> set[int]:
     """Return the nodes that are in a cycle, or wait directly or indirectly for one.
 
-    `waits`: nodes that a node waits for; `followers`: the reverse. Takes linear time, unlike
-    `_find_blocked`.
+    `waits`: nodes that a node waits for; `followers`: the reverse. Both have all nodes as keys,
+    and are not changed. Takes linear time, unlike `_find_blocked`.
     """
     missing = {node: len(sources) for node, sources in waits.items()}
     ready = [node for node, count in missing.items() if not count]

@@ -189,7 +189,10 @@ def _check_count(graph: CapturedGraph, number: int) -> None:
 def _find_axes(graph: CapturedGraph, sizes: Mapping[str, int], name: str) -> tuple[int, ...]:
     """Return the positions of the mesh axes along which the ranks of a group differ.
 
-    The fewest axes are tried first. Raises `InputError` (`groups`) if no axes fit.
+    `sizes`: ranks by axis name; `name`: a key of `graph.groups`. Ranks are taken relative to the
+    copy of the mesh that contains the lowest one, and must be those of one subgroup, in ascending
+    order. The fewest axes are tried first, then earlier axes. Raises `InputError` (`groups`) if
+    no axes fit.
     """
     ranks = graph.groups[name]
     binding = Binding.of_mesh(tuple(sizes.values()), {})

@@ -305,11 +305,17 @@ def find_members(program: Program, names: Sequence[str], conditions: Conditions)
 
 
 def _find_family(operations: list[Operation], conditions: Conditions) -> str:
-    """Return the family of a stage, which its communications determine.
+    """Return the family of a stage (operations of one kernel), which its communications determine.
 
-    The operations are in program order. Permitted are no communication, one AllReduce, one
-    ReduceScatter with any number of later AllGathers, and one Send; all must have the same mesh
-    axes. The condition is recorded. Raises `RefusedMoveError` for any other combination.
+    Permitted are:
+
+    - no communication: `pointwise`
+    - one AllReduce, one ReduceScatter or one Send: the name of its kind
+    - one ReduceScatter and any number of AllGathers, in any order: `RS-C-AG`
+
+    All communications must have the same mesh axes. The condition is recorded in `conditions`.
+    Raises `RefusedMoveError` for any other combination, also for AllGathers only. `operations`
+    has at least one entry.
     """
     communications = [operation for operation in operations if operation.is_communication]
     kinds: list[Kind] = [
