@@ -380,11 +380,11 @@ def _decode_matching(
 
 
 def _read_numbers(records: Bytes, slot: Slot) -> Int64Array:
-    """Return the numbers of one slot, int64, converted as protobuf converts this kind.
+    """Return the numbers in one slot of all records: int64, converted as protobuf does it.
 
-    Varints are assembled from 7 bits per byte, fixed numbers from 8, the lowest first. Kinds of 32
-    bits are truncated, booleans are 0 or 1, zigzag kinds are decoded; uint64 above 2^63 - 1 becomes
-    negative.
+    `slot`: first byte, number of bytes, and kind. Varints are assembled from 7 bits per byte, fixed
+    numbers from 8, lowest first. Kinds of 32 bits are truncated, booleans are 0 or 1, zigzag kinds
+    are decoded. Numbers above 2^63 - 1 of the kind uint64 become negative.
     """
     bits, digit = (8, 255) if slot.kind in _WIRE_OF_FIXED else (7, 127)
     value = np.zeros(len(records), np.uint64)

@@ -43,7 +43,8 @@ def read(source: Source, options: NoOptions) -> Topology:
 
     Raises `InputError` with the line for invalid JSON. Raises `InputError` (`invalid-topology`)
     with the JSON path for another schema, for all violations of the schema outside the list of
-    links, and for the first invalid link.
+    links, for the first invalid link, for a document with neither links nor dimensions, and for
+    dimensions that do not give the nodes and links.
     """
     del options
     root = parse_json_object(source.content(), source.name)

@@ -68,10 +68,11 @@ def create_target(
     """Create the target of a synthesis: the limits of runtimes, and the function that fits results.
 
     `chosen`: at least one runtime. `sizes`: sizes in bytes that the algorithm must serve; the time
-    counts for the first one. The chunks suit all runtimes; other limits are those of the first
-    runtime that executes the algorithm. `variants`: lists forms of an algorithm with their times.
-    Raises `InputError` (`size-not-served`) for a size that is not a multiple of the smallest part
-    that all runtimes can address.
+    counts for the first one. `variants`: lists forms of an algorithm with their times. The chunks
+    suit all runtimes; an algorithm is fitted to the first runtime that executes it. Only a single
+    runtime sets `limits` and `replace_limits` of the target. Raises `InputError`
+    (`size-not-served`) for a size that is not a multiple of the smallest part that all runtimes can
+    address.
     """
     names = " and ".join(one.runtime.name for one in chosen)
     unit_bytes = lcm(*(one.runtime.limits.unit_bytes or 1 for one in chosen))

@@ -147,10 +147,11 @@ def _content(
 
 
 def _reuse_heads(workload: Workload) -> list[bytes]:
-    """Return the metadata records with which the traces were read, one per rank.
+    """Return the metadata records (bytes) with which the traces of a job were read, one per rank.
 
-    Empty if the job is from another format, or if its groups differ from those that the nodes alone
-    define.
+    A single record in the extension counts for all ranks; entries of a list that are no text are
+    left out. Empty if the job is from another format, or if its groups differ from those that the
+    nodes alone define.
     """
     extension = workload.extensions.get(EXTENSION)
     heads = extension.get("metadata") if isinstance(extension, dict) else None

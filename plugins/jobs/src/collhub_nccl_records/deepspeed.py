@@ -103,12 +103,13 @@ def read_deepspeed_lines(
 def _parse(
     lines: Iterable[tuple[int, bytes | None]],
 ) -> tuple[list[_Entry], list[_Entry], list[SkippedLine]]:
-    """Return the logged calls, the rows of the last summary, and the skipped lines.
+    """Return the logged calls, the rows of the last summary, and the skipped lines of a log.
 
-    A summary begins with its heading, which discards the previous summary. It ends at the first
-    other line that is neither an operation, a row, a logged call, nor too long. Rows belong to the
-    operation before them. Lines that are no records are ignored. Too long lines (None), and records
-    with invalid values, are skipped lines.
+    `lines`: (line number, content), None for a line that is too long. A summary begins with its
+    heading, which discards the rows of the previous summary. It ends at the first other line that
+    is neither an operation, a row, a logged call, nor too long. Rows belong to the operation before
+    them. Lines that are no records are ignored. Too long lines, records of an unknown operation,
+    without calls or with invalid values are skipped lines.
     """
     calls: list[_Entry] = []
     table: list[_Entry] = []

@@ -377,8 +377,10 @@ def _check_progress(
 ) -> None:
     """Run all actions in order, to find deadlocks.
 
-    A pass waits for the neighbour stage, or for its send if there are messages; all other actions
-    wait for nothing. Raises `InputError` that names the actions that wait for each other.
+    `rows`: actions of each rank; `device_of`: rank of each stage. A forward or backward pass waits
+    for that of the neighbour stage, or with `has_messages` for the send of another rank. Passes at
+    the ends of the pipeline and all other actions wait for nothing. Raises `InputError`, at the
+    first row that cannot continue, that names all actions that wait.
     """
     position = [0] * len(rows)
     done: set[str] = set()

@@ -37,11 +37,12 @@ def join_ranks(
 ) -> Workload:
     """Join the nodes of all ranks to a workload.
 
-    `extension`: further members of the plugin's extension. The extension also has `files`,
-    `has_device` and `idle` by rank (idle times are null without a device and for assumed ranks),
-    `assumed_ranks`, `memory_names` and `communication_names`. Raises `InputError` for ranks with
-    two files or without a file, and for a rank that communicates in a group of which it is no
-    member.
+    With `ranks_missing=assume-same`, missing rank r copies the file at position r modulo the number
+    of files. `extension`: further members of the plugin's extension. The extension also has
+    `files`, `has_device` and `idle` by rank (idle times are null without a device and for assumed
+    ranks), `assumed_ranks`, `memory_names` and `communication_names`. Raises `InputError` for ranks
+    with two files or, without that option, without a file, for more than 2^26 copied nodes, and for
+    a rank that communicates in a group of which it is no member.
     """
     _check_unique(parts)
     sources = _select_sources(parts, options)

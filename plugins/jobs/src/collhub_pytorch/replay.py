@@ -136,12 +136,13 @@ def _replace_transfers(
     transfer: Int64Array,
     keeps_shorter: bool,
 ) -> None:
-    """Replace measured transfer times of collectives by those of `time_of`; modifies `transfer`.
+    """Replace measured transfer times (ns) of collectives by those of `time_of`.
 
     `time_of(kind, bytes, ranks)` returns the time in ns. The measured time remains if it returns
-    None, and with `keeps_shorter` if it is shorter. The bytes are the largest number of any rank,
-    for an all-to-all with a table of counts those of the rank that sends most. Messages, and
-    collectives of unknown size on their first rank, are skipped.
+    None, and with `keeps_shorter` on each rank where it is shorter. The bytes are the largest
+    number of any rank, for an all-to-all with a table of counts those of the rank that sends most.
+    Messages, and collectives of unknown size on their first rank, are skipped. Only `transfer`, the
+    times of all nodes, is modified.
     """
     nodes = workload.nodes
     for meeting in range(len(meetings)):

@@ -396,9 +396,11 @@ def _cuts_before(later: Sequence[int], split_factor: int, mesh: Mesh, text: str)
 
 
 def _dimension(kind: str, argument: str, rank: int, text: str) -> int:
-    """Return the dimension in the argument of `Shard(d)`; negative numbers count from the end.
+    """Return the dimension in the argument of `Shard(d)`, from 0 to `rank` - 1.
 
-    Raises `InputError` for other text, and for a dimension outside of `rank`.
+    `rank`: number of dimensions of the tensor. Negative numbers count from the end, and `dim=` may
+    precede the number. `kind` (such as `Shard`) and `text` are for the message. Raises `InputError`
+    for other text, and for a number outside of -`rank` to `rank` - 1.
     """
     digits = re.sub(r"dim\s*=\s*", "", argument).strip()
     number = parse_whole(digits.removeprefix("-"), rank)

@@ -305,9 +305,10 @@ def _groups(text: WorkloadText, gpus: int, file: str) -> dict[str, Int64Array]:
 
 
 def _number_groups(workload: Workload) -> Workload:
-    """Renumber the groups from 1 in the order of their first use; unused ones are dropped.
+    """Renumber the groups of a job in the order of their first use; unused ones are dropped.
 
-    The group of all ranks becomes -1 and is not listed.
+    The numbers in the nodes begin at 0, the names of the groups are "1", "2", ... The group of all
+    ranks becomes -1 and is not listed. The given job is not changed.
     """
     nodes, every = workload.nodes, tuple(range(workload.num_ranks))
     is_every = np.array([*(group.ranks == every for group in workload.groups), False])

@@ -266,9 +266,11 @@ class Matching:
         return dump.is_overwritten and not self._has_first_message(rank, group)
 
     def _has_first_message(self, rank: int, group: int) -> bool:
-        """Check whether the messages of a group on a rank are recorded from the first one on.
+        """Return whether the messages of a group on a rank are recorded from the first one on.
 
-        The result is cached.
+        True if the rank's dump has a message of the group, the first of them has the sequence
+        number 1, and it is not the first record of the dump (before it nothing is lost). False
+        without messages. The result is cached. Raises `KeyError` for a rank without a dump.
         """
         if (rank, group) not in self._has_first:
             columns = self.records.dumps[rank].columns

@@ -234,10 +234,11 @@ def _plan_streamed(
     """Plan streams on a topology, with the number of chunks that is fastest in the simulation.
 
     If the user requested a number of chunks, only that is used; without `simulate` it is
-    `MAX_CHUNKS`. Otherwise the numbers of `_STREAM_CHUNKS` are simulated for which the mean message
-    has at least `_MIN_MESSAGE_BYTES` bytes, only 1 if there is none. Of equally fast ones, the
-    smallest is used. At the time limit, the best number so far is used, and the cut is recorded in
-    the budget. If there is nothing to send, the plan has no chunks.
+    `MAX_CHUNKS` (64). Otherwise the numbers of `_STREAM_CHUNKS` (1, 4, 16, 64, 256) are simulated
+    for which the mean message has at least 4096 bytes, only 1 if there is none. Of equally fast
+    ones, the smallest is used. At the time limit, the best number so far is used, and the cut is
+    recorded in the budget; the first number is always tried. If there is nothing to send, the plan
+    has no chunks and is not simulated.
     """
     streams = plan_streams(topology, units)
     empty_schedule = HostSchedule(

@@ -245,8 +245,9 @@ def report_unwritable_folder(folder: str, error: OSError) -> UsageError:
 def describe_full_folders(shared_bytes: int) -> str:
     """Describe the file systems with less free space than ranks may need; "" if all have enough.
 
-    The temporary folder needs `_TEMPORARY_BYTES`, shared memory `shared_bytes` (0: not checked).
-    Folders that do not exist are skipped. Descriptions are joined by `and`.
+    The temporary folder needs `_TEMPORARY_BYTES` (1 MiB), shared memory `shared_bytes` (0: not
+    checked). Folders that do not exist are skipped. Each description has the folder, its free and
+    total space and the requirement; several are joined by `and`.
     """
     required = {Path(tempfile.gettempdir()): _TEMPORARY_BYTES, SHARED_MEMORY: shared_bytes}
     descriptions = []

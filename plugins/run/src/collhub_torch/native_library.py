@@ -38,11 +38,12 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the description of a folder of the format `nccl`.
+    """Read the description of a folder of the format `nccl`, a program as native libraries.
 
     The result has the paths of the libraries by device (cuda, cpu); whether they exist is not
-    checked. `root` is optional. Raises `InputError` with the file and the field for other formats
-    and versions, a number of ranks outside of 1.._MOST_RANKS, and missing or invalid fields.
+    checked. Only `root` is optional. Raises `InputError` with the file and the field for a file
+    that cannot be read, other formats and versions, a number of ranks outside of 1 to `_MOST_RANKS`
+    (2^20), and missing or invalid fields.
     """
     path = folder / _FILE
     document = _Fields(path, _read_document(path))
@@ -69,7 +70,7 @@ def _read_document(path: Path) -> Mapping[str, object]:
     """Read a file that must contain a JSON object.
 
     Raises `InputError` with the path if the file cannot be opened, has more than `_MOST_BYTES`
-    bytes, is no JSON, or contains another value.
+    (65536) bytes, is no JSON, or contains another value.
     """
     location = Location(str(path))
     try:

@@ -627,12 +627,14 @@ def _estimate_floor_us(case: Case, collective_bytes: int, timing: KernelTiming) 
 def _promising_variants(
     case: Case, collective_bytes: int, protocols: tuple[str, ...]
 ) -> list[Variant]:
-    """Return for each protocol the variant with the lowest estimated time.
+    """Return for each protocol the variant (protocol, instances) with the lowest estimated time.
 
-    Of equal estimates, the one with the fewest instances is taken. Protocols with an estimate above
-    `_MAX_ESTIMATE_RATIO` times the lowest one are left out. Two kernels need no estimate: exchange
-    has NCCL's number of channels per peer as instances; nvls has the first protocol and the largest
-    possible number of instances.
+    Possible numbers of instances are powers of two. Of equal estimates, the smallest number is
+    taken. Protocols whose estimated time is above `_MAX_ESTIMATE_RATIO` (1.5) times the lowest one
+    are left out. The order is that of `protocols`.
+
+    Two kernels need no estimate: `exchange` gives all protocols, with NCCL's number of channels per
+    peer as instances; `nvls` gives only the first protocol, with the largest possible number.
     """
     if case.kernel == "exchange":
         # NCCL's own number of channels of each peer.

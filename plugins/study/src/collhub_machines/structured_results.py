@@ -361,9 +361,10 @@ def read_inspector(facts: MeasurementRequest, options: InspectorOptions) -> Meas
 def read_own_points(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read points in the hub's own format, schema `measured-collectives/1`.
 
-    Points with an unknown collective and invalid points give a note with `points[i]`. A missing
-    `nodes` is 1, missing texts are empty. The licence data of each source is kept; source names are
-    cut to 80 characters. Raises `InputError` if no point remains.
+    Points with an unknown collective and invalid points are skipped, with a note that has
+    `points[i]`. A missing `nodes` is 1, missing texts are empty. Of each source the members repo,
+    url, commit and licence are kept; source names are cut to 80 characters. Raises `InputError` if
+    no point remains.
     """
     file = facts.source.name
     collector = _Collector(file)

@@ -369,8 +369,15 @@ def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> 
     Until there is a candidate, the limit of work does not end the search; the limit of time does.
 
     On large networks the search also ends if the best time is within 1 % of the lower bound. On
-    still larger ones, after the first candidate, synthesizers with a long search or without an
-    estimate are skipped; the long searches also if the request is too large for a fixed pattern.
+    still larger ones, after the first candidate, synthesizers are skipped that
+
+    - adapt to the links, unless they have no option `within`, the best time is above 1.25 times the
+      bound, and the network has no switches and is not too large even for this,
+    - follow a fixed pattern without an estimate, unless the best time is above twice the bound and
+      the network is not too large even for this.
+
+    Without a candidate, those that adapt are skipped on the largest networks once another one found
+    the request too large.
     """
     kind = request.collective.kind
     supporting = []

@@ -129,8 +129,10 @@ def parse_seeds(text: str) -> list[int]:
 def seeded_text(option: str, text: str | None, seed: int) -> str:
     """Return the name of a job, or a text of counts, for one seed.
 
-    `{seed}` is replaced by the seed. Counts of a generator without a seed get it appended. Raises
-    `UsageError` (`seeds`) for another text. `option`: name of the option for the message.
+    Every `{seed}` in the text is replaced by the seed. With `--counts`, a text of the generators
+    `zipf` and `experts` without `,seed=` gets `,seed=` and the seed appended. Raises `UsageError`
+    (`seeds`) for any other text, and for None. `option`: the option of the text, such as
+    `--counts`.
     """
     if text is not None and PLACEHOLDER in text:
         return text.replace(PLACEHOLDER, str(seed))

@@ -159,10 +159,12 @@ def _read_pieces(column: npt.NDArray[np.generic], is_delta: bool) -> Iterator[In
 
 
 def _choose_type(column: npt.NDArray[np.generic], is_delta: bool) -> tuple[str, int]:
-    """Return the type of a column and the number of bytes per value.
+    """Return (type, bytes per value) for storing a column; `is_delta`: differences are stored.
 
-    The types are `uint`; `int`, with the sign in the lowest bit (2v, or -2v - 1 if negative); and
-    `f64` for floats and for integers beyond `_MAX_WIDTH` bytes.
+    The differences are those from the previous value, for the first one from 0. The types are
+    `uint` if no stored value is negative; `int`, with the sign in the lowest bit (2v, or -2v - 1 if
+    negative); and `f64`, with 8 bytes, for floats and for integers that need more than `_MAX_WIDTH`
+    (6) bytes. Integers get the fewest bytes that hold all values, at least 1.
     """
     if column.dtype.kind == "f":
         return "f64", 8
@@ -178,9 +180,9 @@ def _choose_type(column: npt.NDArray[np.generic], is_delta: bool) -> tuple[str, 
 def _find_table(column: npt.NDArray[np.generic]) -> npt.NDArray[np.generic] | None:
     """Return the sorted distinct values of an integer column if a table of them is useful.
 
-    It is if there are at most `_TABLE_SIZE` values, at most half as many as entries, and they are
-    not all in 0..`_TABLE_SIZE` - 1. Otherwise returns None. Byte planes would hide that the bytes
-    of such a value depend on each other.
+    It is if there are at most `_TABLE_SIZE` (256) values, at most half as many as entries, and they
+    are not all in 0 to 255. Otherwise, and for an empty column or floats, returns None. Byte planes
+    would hide that the bytes of such a value depend on each other.
     """
     if column.dtype.kind == "f" or not len(column):
         return None

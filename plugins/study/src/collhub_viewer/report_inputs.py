@@ -99,8 +99,9 @@ def _read_tuned_report(path: Path) -> list[PageSubject]:
     """Return the report of a tuned folder as one comparison per collective.
 
     They have the selected algorithms. Titles have the mode if there are several collectives. The
-    list is empty for a report of another schema. Raises `InputError` for a report that violates the
-    schema, and `OSError` for an unreadable file.
+    list is empty for a JSON object of another schema. Raises `InputError` for a file that is no
+    JSON object, has more than `_MAX_REPORT_BYTES` (100 MB), or violates the schema, and `OSError`
+    for an unreadable file.
     """
     with path.open("rb") as file:
         document: Any = parse_json_object(file.read(_MAX_REPORT_BYTES), str(path))

@@ -249,8 +249,10 @@ class _CutRows:
     def list_limiting(self, row_prices: Float64Array) -> tuple[_NodeSets, _NodeSets]:
         """List the sets of nodes whose cuts limit the rate, on the way up, then down.
 
-        These are the sets S whose row has a price above `_TOLERANCE`, each as a tuple of node
-        numbers.
+        `row_prices`: prices (dual values) of all rows of the program, of which those of the cuts
+        are the last. A set limits the rate if its row has a price above `_TOLERANCE` (1e-6). Each
+        set is a tuple of ascending node numbers; the sets are in the order in which they were
+        added.
         """
         sets: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])
         prices = row_prices[len(row_prices) - len(self._known) :]

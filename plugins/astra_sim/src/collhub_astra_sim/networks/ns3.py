@@ -171,10 +171,11 @@ class _Words:
         return self._parse_number(next(self._words, ""), description, above)
 
     def _parse_number(self, word: str, description: str, above: int = MAX_LINKS + 1) -> int:
-        """Parse an integer of decimal ASCII digits, from 0 to `above` - 1.
+        """Parse an integer of decimal ASCII digits, from 0 to `above` - 1 (by default `MAX_LINKS`).
 
-        Raises `InputError` for any other word; "" means the end of the file. `description` names
-        the number in the error.
+        Raises `InputError` for any other word, and for one with more digits than `above`, such as
+        many leading zeros. The word "" means the end of the file. `description` names the number in
+        the error.
         """
         is_number = word.isascii() and word.isdecimal() and len(word) <= len(str(above))
         if not is_number or int(word) >= above:

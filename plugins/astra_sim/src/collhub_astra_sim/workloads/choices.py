@@ -112,10 +112,10 @@ class _Chooser:
         """Add a custom algorithm (traces) that a group runs; return its choice, -2 minus its index.
 
         `prefix`: that of its traces; equal prefixes share an index in `custom`. The pairs of ranks
-        that communicate are added to `pairs`. Raises `InputError` if the algorithm is missing or
-        has another number of ranks than the group (`no-algorithm`), if the ranks of the group do
-        not ascend (`group`), and if the system divides collectives into several splits
-        (`invalid-system`).
+        that communicate are added to `pairs`. Raises `InputError`, in this order, if the algorithm
+        is missing (`no-algorithm`), if the system divides collectives into several splits
+        (`invalid-system`), if the group has another number of ranks (`no-algorithm`), and if its
+        ranks do not ascend (`group`).
         """
         if prefix not in self.available:
             cure = "provide the traces that the system JSON names"

@@ -253,11 +253,12 @@ class LaunchList:
     ) -> None:
         """Add one COMPUTE node for the launch of each communication kernel on each of its ranks.
 
-        A launch waits for the operands of its kernel, unless it is early, and for the previous
-        launch on its rank. The order on a rank is by level of the kernel, then by number of the
-        kernel. Nodes of a kernel that depend on no other node of it wait for its launch. The
-        dependencies are control dependencies. `add_name`: adds the name of a node and returns its
-        number. Appends a `Launch` to `parts` per kernel.
+        `nodes` gets the nodes and their dependencies, all of them control dependencies, and `parts`
+        one `Launch` per kernel. A launch waits for the operands of its kernel, unless it is early,
+        and for the previous launch on its rank. The order on a rank is by level of the kernel, then
+        by number of the kernel. Nodes of a kernel that depend on no other node of it wait for its
+        launch. `add_name`: adds the name of a node and returns its number. Without kernels nothing
+        is added.
         """
         if not self.kernels:
             return

@@ -210,7 +210,11 @@ class Operands:
 
         The layout is looked up separately on each axis. For a communication these are the axes of
         the operation, and on the other axes the first operand keeps its layout. Raises
-        `TypingMistakeError` for an unknown axis, a root on several axes, or layouts without a rule.
+        `TypingMistakeError` for
+
+        - an unknown axis, a root on several axes, and layouts without a rule
+        - a communication whose axes slice different dimensions, or one that a later axis slices too
+        - pointwise operands that do not contain the block of the result
         """
         count = len(self.mesh)
         by_axis = [

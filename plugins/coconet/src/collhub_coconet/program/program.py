@@ -343,8 +343,9 @@ class Program:
     def _check_bucket(self, stage: Stage) -> None:
         """Raise `InputError` unless one collective can replace all members of a bucket.
 
-        All members must be collectives of the same class (`classify_for_bucket`), and no member may
-        depend on another one.
+        All members must be AllReduces, ReduceScatters or AllGathers that are equal in kind,
+        reduction, mesh axes, and element type and group of the result. No member may depend on
+        another one, also indirectly. `stage`: the bucket.
         """
         operations = [self.by_name[name] for name in stage.members]
         classes = [self.classify_for_bucket(operation) for operation in operations]

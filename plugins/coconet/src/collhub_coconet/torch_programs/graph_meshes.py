@@ -69,9 +69,13 @@ def find_mesh(
 
     The user may give `num_ranks`, `sizes` (ranks by axis name, the slowest axis first) and `groups`
     (axis names by the name of a process group); None uses the facts of the graph. Without sizes, a
-    graph with at most one distinct group has one axis without a name; for several groups, axes are
-    derived from their ranks. Raises `InputError` for several groups whose ranks are unknown, for a
-    group that does not extend along axes of the mesh, and for numbers that the graph contradicts.
+    graph with at most one distinct group has one axis without a name (no names in the result), and
+    a default number of ranks if none is known; for several groups, axes are derived from their
+    ranks. Only groups that collectives use are in the result.
+
+    Raises `InputError` for several groups whose ranks are unknown, for a group that does not extend
+    along axes of the mesh, for numbers that the graph contradicts, and for fewer than 2 or more
+    than `MAX_RANKS` (65536) ranks.
     """
     used = {
         str(node.arguments["group_name"]): node

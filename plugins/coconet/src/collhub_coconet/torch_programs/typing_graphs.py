@@ -340,10 +340,13 @@ class _GraphTyper:
         return matched
 
     def _expand(self, node: GraphNode, expansion: Expansion, operands: Mapping[str, str]) -> bool:
-        """Add the operations of one expansion; return whether the results fit the graph.
+        """Add the operations of one expansion of a graph node; return whether the results fit.
 
-        Each result must have the element type of the graph, and its part on a rank the shape. If
-        one does not fit, or an operation is ill-typed, all operations are removed again.
+        `operands`: name of the value of each operand. A result fits if it has the element type of
+        the graph, and its part on a rank the shape. If all fit, the values are recorded under the
+        names of the results. If one does not fit, or an operation is ill-typed, all operations are
+        removed again. For an operator of lists (`_foreach_`), the expansion is called once per
+        result.
         """
         before = self._save()
         names: Sequence[str | None]

@@ -186,9 +186,10 @@ class RankEvents:
         return self.distributed_number("world_size")
 
     def distributed_number(self, key: str) -> int | None:
-        """Return a number in `distributedInfo`; None if it is missing, or negative (uninitialized).
+        """Return the number of `key` in `distributedInfo`; None if it is missing, null or negative.
 
-        Raises `InputError` (`profile-record`) for other values.
+        A text with a whole number counts as a number, and a fraction is truncated. Raises
+        `InputError` (`profile-record`) for any other value.
         """
         value = self.distributed().get(key)
         if value is None:

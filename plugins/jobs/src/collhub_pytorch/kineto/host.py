@@ -231,9 +231,11 @@ class _Operators:
         return issuers
 
     def _encloses_kind(self, operator: int, kind: object) -> bool:
-        """Check whether an operator encloses, at any depth, an issuing operator of this kind.
+        """Return whether an operator encloses, at any depth, an issuing operator of this kind.
 
-        Only operators of the namespaces in `ISSUER_NAMESPACES` issue.
+        `operator`: index in the order of starts; `kind`: as `kind_of` returns it for a name. Only
+        operators whose names start with one of `ISSUER_NAMESPACES` issue. The operator itself does
+        not count.
         """
         inner = operator + 1
         while (

@@ -114,9 +114,9 @@ class CallGraph:
 
         Without recorded durations, all times are NONE. With them, a call ends on all its ranks at
         the earliest time at which each can have executed it after its previous call; on each rank
-        it starts its own duration earlier. If a rank of the communicator has no record of a
-        collective, it gets a copy with the shortest recorded duration, and the number of copies is
-        added to the notes.
+        it starts its own duration earlier. A rank that has records of the communicator, but not of
+        this collective, gets a copy with the shortest recorded duration. The calls are added to the
+        calls of the ranks; the number of copies, if any, is added to the notes.
         """
         calls, members = self._calls, self._members_with_records()
         added = 0

@@ -91,11 +91,11 @@ def parse_settings(assignments: Sequence[str]) -> NcclSettings:
 
     - NCCL_ALGO and NCCL_PROTO: `excluded` has the algorithms and protocols that a list excludes, by
       collective and word, with the assignment. A list overrides only the collectives it names.
-    - NCCL_NVLS_ENABLE: see `_parse_nvls`.
+    - NCCL_NVLS_ENABLE: 0 excludes nvls and nvls_tree for all collectives; 1 and 2 revoke this.
     - Counts of channels: a whole number from 1 to 64. It becomes the maximum or the minimum.
 
-    Raises `UsageError` for another variable, a text without `=`, a count outside 1 to 64, and a
-    word that NCCL does not know. NCCL before 2.24 ignores such words silently.
+    Raises `UsageError` for another variable, a text without `=`, any other value of the last two,
+    and a word that NCCL does not know. NCCL before 2.24 ignores such words silently.
     """
     settings = NO_SETTINGS
     for text in assignments:

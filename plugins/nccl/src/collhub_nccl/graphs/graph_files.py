@@ -69,10 +69,10 @@ def write(algorithm: Algorithm, options: NcclRingOptions) -> WriteResult:
 
     Raises `InputError` if the algorithm
 
-    - has more than `MAX_GPUS` ranks (`too-many-ranks`),
+    - has more than `MAX_GPUS` (256) ranks (`too-many-ranks`),
     - is not correct,
     - does not consist of rings over all ranks (`not-rings`),
-    - needs more than `MAX_CHANNELS` equal channels (`too-many-channels`).
+    - needs more than `MAX_CHANNELS` (32) equal channels (`too-many-channels`).
     """
     if algorithm.num_ranks > MAX_GPUS:
         raise InputError(

@@ -44,13 +44,14 @@ def read(source: Source, options: LogReadOptions) -> Algorithm:
 
     Each ring or tree becomes one channel. The communicator is that of `options`, else the one with
     the most ranks. Connections, NCCL's choices and calls are reported as notes. A channel that is
-    no ring or tree over all ranks is left out, with a warning. The root is 0 unless given.
+    no ring or tree over all ranks is left out, with a warning. The root of a rooted collective is 0
+    unless given. With trees, a given root is ignored.
 
     Raises `InputError` if the log has no rings or trees, or no valid channel, and `UsageError` for
 
     - a communicator that is not in the log,
     - trees of another collective than all-reduce,
-    - a root out of range, or one of a collective without root.
+    - rings with a root out of range, or with one for a collective without root.
     """
     log, skipped = NcclLog(), 0
     for part in source.parts:

@@ -101,9 +101,9 @@ def _network_devices(
     `nics` is one of:
 
     - all;
-    - auto: the cards with a relation in `_NEAR_RELATIONS` to a GPU, or all cards if none has one. A
-      note `storage-nics` in `findings` names those left out;
-    - a list for `_named_cards`.
+    - auto: the cards with the relation PIX or PXB to a GPU, or all cards if none has one. If cards
+      are left out, a note `storage-nics` in `findings` names them;
+    - a list for `_named_cards` (names, driver names, numbers and ranges, separated by commas).
 
     The cells of each device are reduced to the columns of the returned devices. Raises `InputError`
     (`unknown-nic`) for an unknown card in the list.

@@ -100,8 +100,9 @@ class Element:
 def parse(content: bytes, file: str) -> Element:
     """Return the root element of an XML file.
 
-    Raises `InputError` with the line for malformed XML or an unknown encoding (`not-xml`), for a
-    file above `MAX_BYTES` (`too-large`), and for too many or too deeply nested elements.
+    `file`: name for messages. Raises `InputError` with the line for malformed XML, also an empty
+    file, or an unknown encoding (`not-xml`); for content above `MAX_BYTES` (16 MiB) (`too-large`);
+    and for more than 100 000 elements or 64 levels.
     """
     if len(content) > MAX_BYTES:
         raise InputError(

@@ -291,12 +291,14 @@ def _has_numbers(line: str, fields: Sequence[str]) -> bool:
 
 
 def _find_defects(line: str, fields: Sequence[str], dialect: Dialect) -> Iterator[Defect]:
-    """Yield the faults of a line, each as (code, message, cure).
+    """Yield the faults of a line of a tuner file, each as (code, message, cure).
 
-    A line that is too long, has too few fields, or has an empty field gets one fault, `not-a-rule`.
-    For other lines, checked are words, sizes (numbers, in ascending order), channels, and nodes,
-    ranks and optional conditions. If all words are known, `refused-choice` follows for a choice
-    that the runtime does not execute. RCCL also refuses algorithms starting with nvls.
+    A line of more than 255 characters, with fewer than 8 fields, or with an empty field, gets one
+    fault, `not-a-rule`, and is not checked further. In other lines, faults are reported in this
+    order: unknown words, sizes that are no numbers or not in ascending order, channels, then nodes,
+    ranks and optional conditions. If all words are known, `refused-choice` follows for an algorithm
+    and protocol that the runtime does not execute for the collective; RCCL also refuses all
+    algorithms whose names start with nvls.
     """
     if len(line) > _LONGEST_LINE:
         message = (

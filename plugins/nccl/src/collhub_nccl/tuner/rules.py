@@ -261,9 +261,10 @@ def _find_unreached_rules(
     """Yield a warning `never-reached` for each rule whose calls all go to earlier rules.
 
     Earlier rules count if they have the same collective, share sizes, apply to all communicators of
-    the rule, and decide before it (`_decides_before`). Several together may cover its sizes. The
-    message names up to `_MAX_LISTED` lines that take a part of them. It is placed at the rule that
-    is not reached.
+    the rule, and decide before it. They do that if the runtime does not skip refused rules, if
+    every machine allows their choice, or if both have the same algorithm and protocol. Several
+    together may cover its sizes. The message names up to `_MAX_LISTED` (8) lines that take a part
+    of them. The warning is placed at the line of the rule that is not reached.
     """
     earlier_of: dict[CollectiveKind, list[TunerRule]] = {}
     for rule in rules:

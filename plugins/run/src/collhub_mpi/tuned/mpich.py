@@ -113,11 +113,12 @@ _Tree = dict[str, object]
 def write(selection: Selection, options: MpichOptions) -> WriteResult:
     """Write MPICH's selection file: the file of its release with the tuned collectives inserted.
 
-    `options.defaults` is the file of the release. Without it nothing is written, and all
-    collectives are losses. Of several selections of one kind only the first is written, the others
-    are losses; so are windows of sizes whose algorithm MPICH lacks. Raises `InputError`
-    (`not-a-selection`) if the file cannot be read, is no JSON object, or lacks the tree of a
-    collective that can be tuned. `FILE` is the only file. It is returned, not written to disk.
+    `options.defaults` is the path of the file of the release. Without it nothing is written, and
+    all collectives are losses. Of several selections of one kind only the first is written, the
+    others are losses; so are windows of sizes whose algorithm MPICH lacks. The result has one file,
+    `coll_selection.json`, which is not yet on the disk, and notes on its use. Raises `InputError`
+    (`not-a-selection`) if the file of the release cannot be read, is no JSON object, or lacks the
+    tree of a collective that can be tuned.
     """
     chosen, losses = first_of_kinds(selection)
     if options.defaults is None:

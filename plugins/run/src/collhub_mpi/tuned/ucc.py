@@ -107,10 +107,12 @@ def _format_tokens(
 
 
 def _read_calls(part: SourcePart) -> list[ServedCalls]:
-    """Return the calls of a file with one line `VARIABLE = ...`, one per token separated by `#`.
+    """Return the calls of a file with one line `UCC_TL_UCP_TUNE = ...`, one per token.
 
-    Blank lines and lines that start with `#` are ignored. A file without such a line has no calls.
-    Raises `InputError` (`not-a-rule`) for another variable, several lines, and an invalid token.
+    Tokens are separated by `#`; sizes are those of the full buffer in bytes. Blank lines and lines
+    that start with `#` are ignored. A file without other lines has no calls. Raises `InputError`
+    (`not-a-rule`) for any other line, several lines with the variable, and an invalid or empty
+    token.
     """
     lines = part.load().decode("latin-1").splitlines()
     values = [line.partition("=") for line in lines if line.strip() and not line.startswith("#")]

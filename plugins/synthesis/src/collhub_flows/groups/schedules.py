@@ -288,8 +288,9 @@ def _list_targets(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the NPUs that each tree must reach, as row pointers and concatenated entries.
 
-    These are all members of the group, or the single target of a share that is not summed; the root
-    is left out. `of_tree`: share of every tree.
+    These are all members of the group. They are only the target of the tree's share if it has one
+    and the members' data are not summed on the way to the root (`gathers`). The root is left out.
+    `of_tree`: share of every tree; at least one tree.
     """
     rows = []
     for share in of_tree.tolist():

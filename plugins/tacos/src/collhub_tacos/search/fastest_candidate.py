@@ -292,7 +292,9 @@ def _search_chunk_counts(
 ) -> Iterator[SynthesisCandidate]:
     """Yield candidates by increasing chunk count.
 
-    Redundant counts are skipped. The search stops at the first of these conditions:
+    `best`: the caller adds the yielded candidates to it before the next one. Of two neighbouring
+    counts, only the kind (multiple of the other NPUs or power of two) is tried that was faster in
+    an earlier such pair. The search stops at the first of these conditions:
 
     - a count gives no candidates
     - candidates are compared by simulation, and the best one is within 0.1 % of the lower bound

@@ -321,11 +321,13 @@ class _SymmetricGather:
         return min(without_waiting, with_waiting, key=self.time_ps)
 
     def _compute_part(self, urgency: Float64Array, hold: Int64Array) -> Part:
-        """Return the fastest (start, in-link) of all chunks over several rounds.
+        """Return the fastest (start, in-link) of all chunks over at most 30 rounds.
 
-        The allowed latest arrival decreases from round to round. Each round moves the last chunks
-        of slow links to faster ones, as long as all chunks arrive. `hold`: int64, ps per in-link
-        between two starts. Raises `InputError` if a chunk can never arrive.
+        Starts are in ps; both are int64[chunks]. Each round moves the last chunks of slow links to
+        faster ones: the allowed latest arrival is 1 ps before the end of the round before. The
+        rounds stop when not all chunks arrive. Of equally fast results, the first is returned.
+        `urgency`: of the chunks; `hold`: int64, ps per in-link between two starts. Raises
+        `InputError` if a chunk cannot arrive even without a limit.
         """
         shift, arrival = self._shift, self._arrival
         best, latest = None, NEVER
