@@ -354,10 +354,10 @@ def _ports(machines: Topology, between: Int64Array) -> tuple[Int64Array, Int64Ar
 
 
 def _check_network(name: str, network: Topology, ports: int) -> None:
-    """Raise `UsageError` unless `network` can connect `ports` ports.
+    """Raise `UsageError` unless the network of switches `network` can connect `ports` NICs.
 
-    It must have one plane, links between NPUs and switches only, at most one link from every NPU,
-    and at least `ports` NPUs. `name`: the topology in messages.
+    It must have one plane, no link between two NPUs, at most one outgoing link of every NPU, and at
+    least `ports` NPUs, which are the places of the NICs. `name`: the topology in messages.
     """
     degree = np.bincount(network.source, minlength=network.num_nodes)[: network.num_npus]
     joins_npus = (network.source < network.num_npus) & (network.destination < network.num_npus)

@@ -171,10 +171,10 @@ def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
 def _find_set(path: Path, formats: Sequence[Format]) -> list[_Member]:
     """Find the set of rank files that a path names, ordered by rank; [] if it names none.
 
-    A file names the set of all files in its folder with the same prefix and suffix. Any other path
-    is first a prefix in its folder; if no file has it, a folder names the set in it. Only suffixes
-    of formats of rank files count. Raises `InputError` if several sets have that prefix or are in
-    that folder.
+    A set has all files in a folder with a rank between the same prefix and suffix; only suffixes of
+    formats of rank files count. A file names the set that contains it. Any other path is first a
+    prefix in its folder; if no file has it, a folder names the set in it. Raises `InputError` if
+    several sets have that prefix or are in that folder.
     """
     sets = [format for format in formats if format.layout is Layout.PREFIX]
     suffixes = sorted({suffix for format in sets for suffix in format.suffixes})

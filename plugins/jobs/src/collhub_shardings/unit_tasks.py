@@ -317,13 +317,14 @@ def _tiles(side: Side, shape: Sequence[int]) -> _Tiles:
 
 
 def _tasks_of(move: Move, number: int, width: int) -> dict[str, Int64Array]:
-    """Build the columns of the unit tasks of one move.
+    """Build the columns of the unit tasks of one move, by name.
 
-    `number`: index of the move; `width`: dimensions to which boxes are padded with [0, 1). Tasks
-    are ordered by destination tile, source tile and summand. `start` and `stop` (exclusive) are in
-    elements; `bytes` is the size of the box, `source_bytes` that of the entire source tile. Senders
-    and receivers have counts instead of row pointers. Raises `InputError` (`too-many-tasks`) for
-    more than 2^22 tasks.
+    A unit task sends the box that one source tile and one destination tile have in common, of one
+    summand of a partial source. `number`: index of the move; `width`: dimensions to which boxes are
+    padded with [0, 1). Tasks are ordered by destination tile, source tile and summand. `start` and
+    `stop` (exclusive) are in elements; `bytes` is the size of the box, `source_bytes` that of the
+    entire source tile. Senders and receivers have counts instead of row pointers. Raises
+    `InputError` (`too-many-tasks`) for more than 2^22 tasks.
     """
     shape = move.tensor.shape
     source, destination = _tiles(move.source, shape), _tiles(move.destination, shape)

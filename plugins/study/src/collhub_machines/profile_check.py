@@ -234,9 +234,11 @@ def report_check(
     """Compare every point with the predictions of a profile, and print the result.
 
     Returns the exit code. `like`: GPU of points without a machine. `picture`: file for a picture,
-    or None. `max_median`: if the median error of the model (without a model, of the table) exceeds
-    it, the exit code is `ExitCode.INVALID`. Raises `UsageError` if `like` is not the GPU of the
-    profile, and `InputError` if no point is of its machine.
+    or None. `as_json`: print the report instead of tables. `max_median`: largest accepted median
+    error, as a fraction, None for any. If the median error of the model (without predictions of the
+    model, of the table; 0 without both) exceeds it, the exit code is `ExitCode.INVALID`. Raises
+    `UsageError` if `like` is not the GPU of the profile, and `InputError` if no point is of its
+    machine.
     """
     if like is not None and profile.gpu and like.name != profile.gpu:
         message = f"the profile is of {profile.gpu}, not of {like.name}"

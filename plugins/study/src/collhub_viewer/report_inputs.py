@@ -258,9 +258,10 @@ def _index_job_comparison(report: ReportDocument) -> dict[str, object]:
 def _index_comparison(report: ReportDocument) -> dict[str, object]:
     """Return the page's data of a comparison: curves of time in ns over size, and winners.
 
-    First the curves of the algorithms, in the order of the results, with None for a size without a
-    time. Then the lower bound, the measured curves and the library's choice, each only if the
-    report has it. Winners are listed by range of sizes.
+    First are the curves of the algorithms, in the order of the results, with None for a size
+    without a time. Then follow the lower bound, the measured curves and the library's choice, each
+    only if the report has it, with an entry in `algorithms`. Sizes are in bytes. Winners are listed
+    by range of sizes. Also contains title, collective, network, ranks and the timing.
     """
     document: Mapping[str, Any] = report.document
     sizes: list[int] = document["sizes"]

@@ -299,11 +299,13 @@ def _build_junction(
     graph: CapacityGraph,
     demand: Int64Array,
 ) -> tuple[Junction, Int64Array]:
-    """Build the kernel's view of a switch, without flows; also return the capacity of every wire.
+    """Build the arrays of a switch for the compiled functions; also the capacity of every wire.
 
-    `senders`, `receivers`: neighbours with a link to and from the switch. Every compute node is a
-    sink, and a common source feeds each by its `demand`. The links that may be created, from each
-    sender to each other receiver, get wires without capacity unless they exist.
+    Wires are directed links of the flow network, in which every compute node is a sink, and a
+    common source feeds each by its `demand`. `links`: capacities by pair of nodes. `senders`,
+    `receivers`: neighbours with a link to and from the switch. The links that may be created, from
+    each sender to each other receiver, get wires with capacity 0 unless they exist. The flows of
+    the result are not initialized.
     """
     from collhub_packing import kernels
 

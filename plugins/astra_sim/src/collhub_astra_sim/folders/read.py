@@ -323,10 +323,11 @@ def claims(source: Source) -> bool:
 def _has_other_work(part: SourcePart, uses: AlgorithmUses) -> bool | None:
     """Return whether a rank's workload is more than collectives with custom algorithms.
 
-    Such a folder is read as a job, not as an algorithm. `part`: trace of the rank. True for nodes
-    of other types, for a collective without a custom algorithm, and if two collectives use the same
-    algorithm. None for an idle rank, whose only node is a computation without a duration. Otherwise
-    False. Raises the errors of the decoder for an invalid trace.
+    Such a folder is read as a job, not as an algorithm. `part`: trace of the rank; `uses`: custom
+    algorithms by node and by collective. True for nodes of other types, for a collective without a
+    custom algorithm, and if two collectives use the same algorithm. None for an idle rank, whose
+    only node is a computation without a duration. Otherwise False. Raises the errors of the decoder
+    for an invalid trace.
     """
     file, _ = open_rank_file(part.name, part.rank or 0, part.load())
     nodes = decode_nodes(Batch([file]), ShapeBook(["comm_type"], ()))

@@ -91,9 +91,11 @@ def _find_trees(
 ) -> tuple[tuple[SpanningTree, ...] | None, bool]:
     """Search for spanning trees whose weights are one of the given vectors.
 
-    Returns (trees of the first vector for which a solution is found, True). Without a solution it
-    returns None and whether it is proved that no vector has one; if the `budget` is used up,
-    nothing is proved. `total`: sum of the weights.
+    `vectors`: weights of the trees; `total`: sum of the weights of each. The searches for all
+    vectors run in turn. Returns (trees of the vector that is solved first, True). Without a
+    solution it returns None and whether it is proved that no vector has one. Nothing is proved if
+    the `budget` is used up, for more vectors than `run_searches` accepts, and if a search would be
+    too large.
     """
     problems = tuple(_generate_problems(graph, np.arange(len(links.low)), total))
 

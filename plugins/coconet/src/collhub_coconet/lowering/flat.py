@@ -301,12 +301,13 @@ class _FlatBuilder:
     def _add_computation(self, operations: list[Operation], *, is_partial: bool = False) -> None:
         """Add one COMPUTE node per tile and rank for operations of equal cut and group.
 
-        Tiles are those of the last operation that is no view; costs are those of all operations.
-        Nodes wait for the chunks that they read (for the complete value if it is cut differently),
-        and run one after the other on each rank. Views need no node: they are available when the
-        value that they view is; nothing is added for views only. `is_partial`: the last operation
-        reduces to a scalar that an all-reduce completes, so that its partial value is recorded
-        under another name.
+        A cut is the division of a value into chunks; a tile is a set of chunks that a node
+        computes. Tiles are those of the last operation that is no view; costs are those of all
+        operations. Nodes wait for the chunks that they read (for the complete value if it is cut
+        differently), and run one after the other on each rank. Views need no node: they are
+        available when their source is; nothing is added for views only. `is_partial`: the last
+        operation reduces to a scalar that an all-reduce completes, so that its partial value is
+        recorded under another name.
         """
         for operation in operations:
             source = find_viewed_value(self.program, operation)

@@ -336,9 +336,13 @@ class Operands:
     def _explain(self, layouts: Sequence[Layout], where: str) -> TypingMistakeError:
         """Return (do not raise) the error for operand layouts without a rule on one axis.
 
-        Its code and cure name the first cause of: an operand on a root (`root`), a partial operand
-        outside of communications (`partial`), then the kind of the operation (`layout`). `where`
-        precedes the message.
+        Its code and cure name the first cause of:
+
+        - an operand on a root (`root`)
+        - a partial operand outside of communications, or in one with another reduction (`partial`)
+        - any other layouts (`layout`), with a cure for the kind of the operation
+
+        `where` precedes the message, except for pointwise operands with different slices.
         """
         kind = self.operation.kind
         for position, layout in enumerate(layouts):

@@ -98,11 +98,11 @@ class _BoundCalculation:
     # --- time ---
 
     def compute_seconds(self) -> float:
-        """Return a lower bound of the time in s for all reachable programs.
+        """Return a lower bound of the time in s for all programs that the search can reach.
 
         It is the time of the busiest resource, plus the all-reduces of scalars. Resources are the
         network (all Sends), the links of each group (collectives, and the AllGathers that cannot be
-        avoided) and the processors of each group (contractions only).
+        avoided) and the processors of each group (contractions only). 0 without operations.
         """
         busy: dict[str, float] = {}
         for operation in self.program.operations:

@@ -306,11 +306,12 @@ def _separate_collectives(program: Program, candidate: Candidate) -> list[Rewrit
 
 
 def _list_equal_computations(classes: Sequence[PartClass], program: Program) -> list[list[str]]:
-    """List the operations of equal parts that one kernel can compute, one list per kernel.
+    """List the operations of equal parts that one kernel can compute, one list of names per kernel.
 
-    A list has one fusible operation, or the stage that contains it, of every copy. Parts without
-    further copies, views outside of stages, and computations that are in one stage already are left
-    out.
+    `classes`: parts of the program that are equal except for names. Each list has one fusible
+    operation, or the stage that contains it, of every copy of the part. Left out are parts with a
+    single copy, views outside of stages, computations that are in one stage already, and
+    repetitions of a list. The order is by class, then by operation of its first part.
     """
     stage_of = {member: stage for stage in program.stages for member in stage.members}
     lists = []

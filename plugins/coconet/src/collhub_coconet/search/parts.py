@@ -91,9 +91,9 @@ def divide(program: Program) -> list[PartClass]:
 def _classify(program: Program, members: list[list[str]], shared: set[str]) -> list[PartClass]:
     """Divide large sets of operations further, and find the classes of equal sets.
 
-    `members`: the sets, as lists of names. If a set has more than `_LARGE` (40) operations and
-    no scalar of `shared` (scalars that are computed from several sets), the sets are divided at
-    collectives. Two sets are equal if a renaming maps one to the other. A class has the program
+    `members`: the sets, as lists of names. Sets of more than `_LARGE` (40) operations are divided
+    at their collectives, unless they contain a scalar of `shared` (scalars that are computed from
+    several sets). Two sets are equal if a renaming maps one to the other. A class has the program
     of its first set and one copy per set, with the names in that set. Classes are in the order of
     their first sets. A single set gives one class with the entire program.
     """

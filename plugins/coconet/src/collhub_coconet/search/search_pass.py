@@ -344,7 +344,10 @@ def _lower_fastest(
     known: dict[int, Costs] = {}
 
     def find_costs(program: Program) -> Costs:
-        """Return the costs of a program; cached by program object."""
+        """Return the costs of a program at the problem size of the search.
+
+        They are cached by the identity of the program object, so the object must remain alive.
+        """
         if id(program) not in known:
             known[id(program)] = costs(program, bound.binding)
         return known[id(program)]

@@ -177,8 +177,9 @@ def _all_gather_bucket(
 ) -> list[_Share]:
     """Start one all-gather of blocks of several tensors of one element type.
 
-    Returns one pending result per tensor: all blocks along its entry of `dimensions`. `sizes`:
-    elements of the complete dimensions, from which padding is removed.
+    `tensors`: the blocks of this rank, which are padded with zeros to equal lengths during the
+    transfer. Returns one pending result per tensor: all blocks along its entry of `dimensions`, in
+    the order of ranks. `sizes`: elements of the complete dimensions, to which the results are cut.
     """
     ranks = dist.get_world_size(group)
     blocks, parts = [], []

@@ -61,17 +61,17 @@ def timeline(
     compute_ends: ComputeEnds,
     lane: Int64Array | None = None,
 ) -> Timeline:
-    """Compute the start and end of each node; a node starts when all of its parents have ended.
+    """Compute start and end (ns) of each node; a node starts when all of its parents have ended.
 
     - `meeting`: number of the communication of each node, -1 without one
     - `sizes`: number of nodes of each communication
     - `compute_ends(rows, starts)`: returns the ends in ns of the nodes of a communication; it is
-      called when all of them can start
+      called when all of them can start. Starts may differ.
     - `lane`: lane of each node, -1 for none. Nodes of one lane without communication run one at a
       time, in the order in which they can start, then by row. None: no lanes, all run at once.
 
     Raises `InputError` for a node with neither a duration nor a communication (`no-times`), and if
-    nodes wait for each other.
+    nodes wait for each other. Markers take no time.
     """
     _check_durations(workload, meeting)
     nodes = workload.nodes

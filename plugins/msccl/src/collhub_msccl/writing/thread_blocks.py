@@ -228,12 +228,13 @@ def _assign_local_lanes(
     is_tight: bool,
     is_merging: bool,
 ) -> Int64Array:
-    """Return `lane` with lanes filled in for the local rows, which have -1.
+    """Return the lane of every row, with lanes filled in for the local rows, which have -1.
 
-    A local row gets the first available of these lanes: the lane of its latest predecessor, the
-    lane of its first successor that already has one, or a spare lane of the rank. With `is_tight`,
-    the lane of the first message of the rank replaces the spare lane. With `is_merging`, later
-    reductions of a chain get the lane of the first.
+    Local rows are steps that are no messages. Each gets the first available of these lanes: the
+    lane of its latest predecessor that has one, the lane of its first successor that already has
+    one, or a spare lane of the rank. With `is_tight`, the lane of the first message of the rank
+    replaces the spare lane, if there is one. With `is_merging`, later reductions of a chain get the
+    lane of the first. `lane` is not changed; it is returned if no row is local.
     """
     local = np.flatnonzero(lane < 0).tolist()
     if not local:

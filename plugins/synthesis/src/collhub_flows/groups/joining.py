@@ -153,10 +153,11 @@ def _build_steps(
     bases: Int64Array,
     turns: Turns,
 ) -> StepTable:
-    """Build the joint step table: all steps in the order of `turns`, with shifted offsets.
+    """Build the joint step table of several algorithms of equal ranks, with shifted offsets.
 
-    `factors`: common units per unit of each algorithm. `bases`: first unit of each algorithm in
-    every buffer, by rank. Channels of an algorithm come after those of the previous ones.
+    The steps have the order of `turns`. `factors`: common units per unit of each algorithm, by
+    which counts and offsets are multiplied. `bases`: first unit of each algorithm in every buffer,
+    by rank, which is added. Channels of an algorithm come after those of the previous ones.
     Dependencies within an algorithm are kept; `turns` adds control dependencies between algorithms.
     """
     columns: dict[str, list[np.ndarray]] = {}

@@ -114,9 +114,10 @@ def spread_by_events(
     """Send chunks over links by events in time, up to `deadline` (ps); return whether all arrive.
 
     At every event (an arrival, or a link that becomes free), the affected nodes choose chunks over
-    their free incoming links, in random order. A link whose message would arrive after the deadline
-    is no longer used. Stops as soon as no chunk is missing or no event remains. `state` is modified
-    and holds the messages.
+    their free incoming links, in random order. Equal random states give equal results. A link whose
+    message would arrive after the deadline is no longer used. Stops as soon as no chunk is missing
+    or no event remains. `is_needed`: which chunks which nodes need. `state` is modified and holds
+    the messages, with starts in ps.
     """
     sent, arrived, clock, missing = 0, 1, 2, 3
     counter = state.counter
