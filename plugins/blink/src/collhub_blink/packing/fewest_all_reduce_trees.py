@@ -94,7 +94,7 @@ def _find_trees(
     `vectors`: weights of the trees; `total`: sum of the weights of each. The searches for all
     vectors run in turn. Returns (trees of the vector that is solved first, True). Without a
     solution it returns None and whether it is proved that no vector has one. Nothing is proved if
-    the `budget` is used up, for more vectors than `run_searches` accepts, and if a search would be
+    the `budget` is used up, for more than 4096 vectors, and if a search would be
     too large.
     """
     problems = tuple(_generate_problems(graph, np.arange(len(links.low)), total))
