@@ -44,11 +44,11 @@ class Routes:
 
 
 def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64Array) -> Routes:
-    """Find a shortest route for every pair on a topology with one plane.
+    """Find a route with the fewest links for every pair of nodes on a topology with one plane.
 
-    A pair with a direct link gets the first such link in link order. A pair with equal ends gets an
-    empty route. Raises `InputError` for a pair without a path. The routes are those of
-    `Topology.routes`.
+    The routes are in the order of the pairs. Ties are decided as by `Topology.routes`; a pair with
+    a direct link gets the first such link in link order. A pair with equal ends gets an empty
+    route. Raises `InputError` for a pair without a path.
     """
     # The first link in link order from each source to its destination, or -1.
     nodes = topology.num_nodes

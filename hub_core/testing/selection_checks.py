@@ -166,9 +166,9 @@ def measurement_readers_refuse_bad_input(subject: CheckedPlugin) -> Iterator[str
 def _check_writer(writer: SelectionWriter) -> Iterator[str]:
     """Write a sample selection twice, read it back, and yield all problems.
 
-    Problems are wrong types, differences between the two outputs, invalid file names, errors that
-    the reader reports, sizes that are served twice and, if no loss is declared, sizes that are not
-    served.
+    Problems are wrong types of results (which end the check), differences between the two outputs,
+    invalid file names, errors that the reader reports, sizes that are served twice and, if no loss
+    is declared, sizes that are not served.
     """
     selection = sample_selection()
     result, repetition = call(writer, selection), call(writer, selection)

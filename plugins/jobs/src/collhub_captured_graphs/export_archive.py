@@ -228,9 +228,11 @@ class _GraphReader:
     def _read_argument(self, form: str, content: Any, node: str) -> ArgumentValue:
         """Convert an argument of a node by its form (`as_tensor`, `as_ints`, ...).
 
-        Tensors become references, lists become tuples, element types become `ElementName`, and
-        symbolic numbers their values. `node`: name of the node, for messages. Raises `InputError`
-        (`argument`) for an unknown form, and `data-dependent` for a symbol without a value.
+        Tensors become references, lists become tuples (also nested), element types become
+        `ElementName`, floats are converted, symbolic numbers become their values, and `as_none`
+        becomes None. Integers, booleans and texts are returned unchanged. `node`: name of the node,
+        for messages. Raises `InputError` (`argument`) for an unknown form, and `data-dependent` for
+        a symbol without a value.
         """
         result: int | bool | str
         match form:

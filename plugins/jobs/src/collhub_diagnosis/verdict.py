@@ -634,8 +634,8 @@ _NO_FINDING = Finding("none", "all operations are complete and agree")
 def format_ranks(ranks: Sequence[int]) -> str:
     """Format ascending ranks as `rank 3`, `ranks 0-3, 7` or `no ranks`.
 
-    Two consecutive ranks are written as `0, 1`. At most ten ranges are listed, followed by the
-    number of the others.
+    Two consecutive ranks are written as `0, 1`. At most ten ranges (of one rank or more) are
+    listed; then follows ` and N more ranges`, also for a single one.
     """
     if len(ranks) == 1:
         return f"rank {ranks[0]}"

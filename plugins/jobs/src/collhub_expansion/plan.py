@@ -344,11 +344,12 @@ class _Parts:
 def plan_blocks(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catalogue) -> Plan:
     """Plan the blocks of nodes that replace the nodes of a job: entry, piece and dependencies.
 
-    A block is a copy of a catalogue entry: a node that stays, or a piece of a collective on one
-    rank. If the pieces of a call have many starts (or ends), a MARKER block is added before (or
-    after) them, to reduce the number of dependencies; the last template in `entries` is this
-    MARKER. Blocks are ordered by rank, then by the id of the old node, because the smallest ready
-    id is issued first; then the marker before, pieces, and the marker after.
+    A block is a copy of a catalogue entry: a node that stays (piece -1), or a piece of a collective
+    on one rank. If the pieces of a call have more than `_MAX_ENDS` (16) first (or last) nodes, a
+    MARKER block is added before (or after) them, to reduce the number of dependencies; the last
+    template in `entries` is this MARKER. Blocks are ordered by rank, then by the id of the old
+    node, because the smallest ready id is issued first; for one node the marker before, the pieces,
+    and the marker after.
     """
     called = np.zeros(len(nodes), np.bool_)
     called[calls.row] = True

@@ -451,8 +451,11 @@ class _GraphBuilder:
     ) -> Value:
         """Add an operator that computes each element separately, and return its value.
 
-        The value is a number if all operands are numbers. None if the instruction is no such
-        operator, or if no aten operator expresses it.
+        The value is the name of a tensor. It is a number, and nothing is added, for an add,
+        subtract, multiply, maximum or minimum of two numbers (below 2^63) and for a conversion of a
+        number; a conversion of a broadcast is a broadcast. None if the instruction is no such
+        operator, or if no aten operator expresses it (such as a clamp with limits that are no
+        numbers).
         """
         opcode = instruction.opcode
         if opcode == "convert":
@@ -773,8 +776,9 @@ class _GraphBuilder:
     def _reduce(self, name: str, operands: Sequence[Value], instruction: Instruction) -> str | None:
         """Add a reduction, and return the name of its result.
 
-        None if it has several operands, an unsupported reducer, or an initial value other than the
-        neutral element of the reducer.
+        `name`: the tensor; `operands`: the tensor and its initial value. If all dimensions are
+        reduced, the operator has no dimensions. None if several tensors are reduced, for an
+        unsupported reducer, and for an initial value other than the neutral element of the reducer.
         """
         reducer = self._module.find_reducer(instruction)
         if len(operands) != 2 or reducer not in _REDUCERS or operands[1] != _NEUTRAL[reducer]:

@@ -70,10 +70,10 @@ class Bridged(NamedTuple):
 def bridge_markers(workload: Workload) -> Bridged:
     """Remove all markers of a job, and connect the nodes before and after them.
 
-    Nodes that were connected through markers only, in any kind of dependency, get a control
-    dependency; direct dependencies remain. Preserved records of changed nodes are dropped. The
-    result also has the old row of every remaining node, in order. Without markers the job is
-    returned unchanged.
+    Nodes that were connected through markers, in any kind of dependency, get a control dependency;
+    direct dependencies remain. Preserved records of changed nodes (those whose dependencies
+    changed) are dropped. The result also has the old row of every remaining node, in order. Without
+    markers the job is returned unchanged, with all rows.
     """
     nodes = workload.nodes
     is_marker = nodes.is_kind(NodeKind.MARKER)

@@ -427,9 +427,10 @@ def describe_ring_defect(facts: CommunicatorFacts, channel: int) -> str:
 def describe_tree_defect(tree: Mapping[int, TreeNode], size: int) -> str:
     """Return the first reason why the nodes are no tree over `size` ranks; "" if they are one.
 
-    Checked in this order: a missing rank, a rank that is not below `size`, a number of roots other
-    than one, parents and children that do not name each other, ranks that the root does not reach
-    (a cycle). The lowest rank with a defect is named.
+    Checked in this order: a missing rank, a rank that is not below `size`, a number of roots (nodes
+    without a parent) other than one, parents and children that do not name each other, ranks that
+    the root does not reach (a cycle). The lowest rank with a defect is named; for the roots, their
+    number.
     """
     if missing := sorted(set(range(size)) - set(tree)):
         return f"the line of rank {missing[0]} is missing"

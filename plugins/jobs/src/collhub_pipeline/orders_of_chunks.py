@@ -218,7 +218,9 @@ def _order_zbv(device: int, devices: int, micros: int) -> list[Operation]:
 def dualpipe_v(devices: int, micros: int) -> Schedule:
     """Build DualPipeV, in which forward and backward passes of two chunks per device overlap.
 
-    Raises `UsageError` (`micro-batches`) for fewer than 2 x `devices` microbatches.
+    There are 2 x `devices` stages: device d has the stages d and 2 x `devices` - 1 - d. `micros`:
+    number of microbatches. Overlapping passes are in `overlapped` of the schedule. Raises
+    `UsageError` (`micro-batches`) for fewer than 2 x `devices` microbatches.
     """
     if micros < 2 * devices:
         message = f"dualpipe-v needs at least {2 * devices} micro-batches, not {micros}"

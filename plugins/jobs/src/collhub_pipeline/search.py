@@ -258,7 +258,9 @@ def _search_space(space: Space, shape: Shape, best: _Best, bound: Time) -> bool:
 def _refuse_memory(shape: Shape, spaces: list[Space]) -> UsageError:
     """Create (not raise) the error for a memory limit that no placement fits.
 
-    It names the device with the largest excess, in the placement where this excess is smallest.
+    It names the device with the largest excess over its limit, in the placement where this excess
+    is smallest, and the minimum that it needs. Of equal ones, the lowest device and the first
+    placement are named. The remedy mentions recomputation if the shape does not use it.
     """
     limits = shape.limits or (0,) * shape.devices
     gaps = []

@@ -260,8 +260,10 @@ def format_pass(operation: Operation) -> str:
 def _find_cycle(schedule: Schedule, run: Run, reached: Sequence[int]) -> str:
     """Describe passes that wait for each other; `reached`: passes that each device has run.
 
-    The chain starts at the first device that cannot continue. It ends at a device that is already
-    in the chain, or at a pass that is in no remaining order.
+    The chain starts at the first device that cannot continue, and leads to the device of the pass
+    that is waited for. It ends at a device that is already in the chain: then the text has the
+    passes of the cycle, separated by commas. If it ends at a device without further passes, the
+    text has the entire chain, followed by "(which never runs)".
     """
     device = next(at for at, order in enumerate(schedule.orders) if reached[at] < len(order))
     chain: list[tuple[int, str]] = []

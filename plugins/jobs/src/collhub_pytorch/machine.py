@@ -397,8 +397,9 @@ def _saving_line(saving: MachineSaving, machine: str) -> str:
 def simulate(request: WorkloadRequest, options: JobMachineOptions) -> WorkloadTimes:
     """Simulate a job whose collectives have the times of a measured machine, without contention.
 
-    Computations have their durations; measured times of collectives are replaced. The ranks per
-    node are those of the option, else the recorded ones, else one rank on each GPU. Times are in
+    Computations have their durations; measured times of collectives are replaced. Messages without
+    a duration take the time of a broadcast. The ranks per node are those of the option, else the
+    recorded ones, else one rank on each GPU; such assumptions are notes of the result. Times are in
     ns; the exposed time of a rank is its end minus its computation. Changes of the job are tried
     only with the option `changes`. Raises `UsageError` without a machine and for collectives
     without a size, and `InputError` for computations without a duration and for calls that the

@@ -121,9 +121,11 @@ def compare_message(source: int, destination: int, send: Call, receive: Call) ->
 def find_contradiction(calls: Sequence[Call], group_size: int | None) -> tuple[str, str] | None:
     """Return (kind, text) of the first contradiction between input and output of a call.
 
-    None without one. The kind is `size` or `dtype`. Only all-reduces, all-gathers and
-    reduce-scatters with recorded, even sizes are checked; the latter two only if `group_size` is
-    known.
+    The kind is `size` if the output of an all-reduce has another number of elements than the input,
+    that of an all-gather another than `group_size` times as many, or that of a reduce-scatter
+    another than 1 / `group_size` as many. It is `dtype` if all types are recorded and those of
+    input and output differ; sizes are checked first. Other collectives, uneven or unknown sizes
+    and, for the latter two, an unknown group size are not checked. None without a contradiction.
     """
     for call in calls:
         name = _normalize(call.operation)

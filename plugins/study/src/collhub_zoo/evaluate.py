@@ -395,7 +395,9 @@ def _create_group(place: _Place, results: Sequence[ResultItem]) -> GroupItem:
     """Rank the correct results at every size, and add the bounds and the measured times.
 
     The order is by simulated time, then by entry name. Results without a time or with 0 ns are left
-    out, and a size without results is not in `best`. An unknown bound has the time None.
+    out. Each size in `best` has the fastest result and, for all others, the ratio of their time to
+    the fastest (4 decimals) with a reason. A size without results is not in `best`. An unknown
+    bound has the time None and the method "".
     """
     best = []
     for position, size in enumerate(place.request.sizes):

@@ -185,10 +185,11 @@ def _sort_switches(graph: CapacityGraph) -> list[int]:
 
 
 def _connects_widest_links(switch: int, links: _RoutedCapacities, num_compute: int) -> bool:
-    """Return whether a switch gets at least half of what each sender can send.
+    """Return whether a switch gets at least half of what each of its senders can send.
 
-    All senders must be compute nodes. What a node can send is the capacity of all its outgoing
-    links. True without senders.
+    Senders are the nodes with a link to the switch. What a node can send is the capacity of all its
+    outgoing links. False if a sender is no compute node (node number of at least `num_compute`);
+    True without senders.
     """
     sent: Counter[int] = Counter()
     for (source, _), routed in links.items():

@@ -29,8 +29,9 @@ def type_operation(
     """Return the type of the value of an operation.
 
     `types`: types of its operands, None for numbers; `mesh`: names of the axes, empty for one axis
-    without a name. Raises `TypingMistakeError` for the first of: a wrong number of operands, a
-    superfluous or missing attribute, a violated typing rule.
+    without a name. Raises `TypingMistakeError` for the first of: a wrong number of operands, an
+    attribute that the kind does not have, a missing attribute that is not optional, a violated
+    typing rule of the kind.
     """
     traits = TRAITS[operation.kind]
     if traits.operands >= 0 and len(types) != traits.operands:

@@ -512,12 +512,14 @@ class _ModuleWriter:
             self._write_call(operation, call)
 
     def _write_call(self, operation: Operation, call: Mapping[str, object]) -> None:
-        """Write the call of an operator of PyTorch.
+        """Append the call of an operator of PyTorch to the lines of the module.
 
-        If the operator has several results, they are assigned to `<name>_results`, and the selected
-        one to the name. Operators that create tensors get the device of the arguments, and views
-        become their reshaping counterparts. Raises `InputError` for an incomplete call, a forbidden
-        operator or namespace, and an argument with an invalid name or value.
+        The result is assigned to the name of the operation. If the operator has several results,
+        they are assigned to `<name>_results`, and the one with the index `output` (default 0) to
+        the name. Arguments in `keywords` are passed by name. Operators that create tensors get the
+        device of the arguments, and views become their reshaping counterparts. Raises `InputError`
+        for an incomplete call, a forbidden operator or namespace, and an argument with an invalid
+        name or value.
         """
         name, operator = operation.name, call.get("operator")
         arguments, keywords = call.get("arguments"), call.get("keywords")

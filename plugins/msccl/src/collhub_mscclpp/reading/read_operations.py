@@ -272,10 +272,10 @@ def _read_items(
 ) -> list[int]:
     """Return the semaphores or the channels of an operation, as numbers of the rank.
 
-    The order is that of the file, with repetitions. Channel ids in the file are positions in the
-    list of the thread block, which are converted. Data operations have channels only if they use
-    port channels; other operations without synchronisation have none. Raises `InputError` for ids
-    that do not exist.
+    Acquire and release have semaphores; other operations with synchronisation have channels. Data
+    operations have channels only if they use port channels, and all other operations have none. The
+    order is that of the file, with repetitions. Channel ids in the file are positions in the list
+    of the thread block, which are converted. Raises `InputError` for ids that do not exist.
     """
     if operation.role in (Role.ACQUIRE, Role.RELEASE):
         count = len(context.gpu.semaphores)
