@@ -451,7 +451,7 @@ class _GraphBuilder:
     ) -> Value:
         """Add an operator that computes each element separately, and return its value.
 
-        The value is the name of a tensor. It is a number, and nothing is added, for an add,
+        The value is the name of a tensor. It is a number, without a new node, for an add,
         subtract, multiply, maximum or minimum of two numbers (below 2^63) and for a conversion of a
         number; a conversion of a broadcast is a broadcast. None if the instruction is no such
         operator, or if no aten operator expresses it (such as a clamp with limits that are no

@@ -151,7 +151,7 @@ def _reuse_heads(workload: Workload) -> list[bytes]:
 
     A single record in the extension counts for all ranks; entries of a list that are no text are
     left out. Empty if the job is from another format, or if its groups differ from those that the
-    nodes alone define.
+    nodes define.
     """
     extension = workload.extensions.get(EXTENSION)
     heads = extension.get("metadata") if isinstance(extension, dict) else None

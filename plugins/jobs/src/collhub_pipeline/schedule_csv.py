@@ -379,7 +379,7 @@ def _check_progress(
 
     `rows`: actions of each rank; `device_of`: rank of each stage. A forward or backward pass waits
     for that of the neighbour stage, or with `has_messages` for the send of another rank. Passes at
-    the ends of the pipeline and all other actions wait for nothing. Raises `InputError`, at the
+    the ends of the pipeline and all other actions do not wait. Raises `InputError`, at the
     first row that cannot continue, that names all actions that wait.
     """
     position = [0] * len(rows)

@@ -269,7 +269,7 @@ class Matching:
         """Return whether the messages of a group on a rank are recorded from the first one on.
 
         True if the rank's dump has a message of the group, the first of them has the sequence
-        number 1, and it is not the first record of the dump (before it nothing is lost). False
+        number 1, and it is not the first record of the dump (so no earlier record is lost). False
         without messages. The result is cached. Raises `KeyError` for a rank without a dump.
         """
         if (rank, group) not in self._has_first:

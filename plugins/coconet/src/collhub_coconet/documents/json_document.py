@@ -459,7 +459,7 @@ def canonical_hash(program: Program) -> str:
     An operation is identified by the hash of its kind, attributes and operands; an argument by
     that of its JSON fields, its name included. Stages are compared as sets of operations (not by
     family), chains and outputs as lists. The name and the sizes of the program, and arguments
-    that nothing reads, do not count. So hashes compare rewrites of one program. The cost is
+    that are not read, do not count. So hashes compare rewrites of one program. The cost is
     linear in the number of operations, except for sorting.
     """
     hashes = {

@@ -305,7 +305,7 @@ class _FlatBuilder:
         computes. Tiles are those of the last operation that is no view; costs are those of all
         operations. Nodes wait for the chunks that they read (for the complete value if it is cut
         differently), and run one after the other on each rank. Views need no node: they are
-        available when their source is; nothing is added for views only. `is_partial`: the last
+        available when their source is; no node is added for views only. `is_partial`: the last
         operation reduces to a scalar that an all-reduce completes, so that its partial value is
         recorded under another name.
         """

@@ -257,7 +257,7 @@ class LaunchList:
         one `Launch` per kernel. A launch waits for the operands of its kernel, unless it is early,
         and for the previous launch on its rank. The order on a rank is by level of the kernel, then
         by number of the kernel. Nodes of a kernel that depend on no other node of it wait for its
-        launch. `add_name`: adds the name of a node and returns its number. Without kernels nothing
+        launch. `add_name`: adds the name of a node and returns its number. Without kernels no node
         is added.
         """
         if not self.kernels:

@@ -101,7 +101,7 @@ def movable(program: Program, target: str) -> list[str]:
 def _add_inner_operations(program: Program, members: Sequence[str]) -> list[str]:
     """Return the members and all unnamed pointwise operations that only members read.
 
-    Added operations count as members in turn. An operation that nothing reads is not added. The
+    Added operations count as members in turn. An operation without readers is not added. The
     names are sorted alphabetically. `members`: names; they are not changed.
     """
     names = set(members)

@@ -113,7 +113,7 @@ _Tree = dict[str, object]
 def write(selection: Selection, options: MpichOptions) -> WriteResult:
     """Write MPICH's selection file: the file of its release with the tuned collectives inserted.
 
-    `options.defaults` is the path of the file of the release. Without it nothing is written, and
+    `options.defaults` is the path of the file of the release. Without it no file is written, and
     all collectives are losses. Of several selections of one kind only the first is written, the
     others are losses; so are windows of sizes whose algorithm MPICH lacks. The result has one file,
     `coll_selection.json`, which is not yet on the disk, and notes on its use. Raises `InputError`
