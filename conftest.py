@@ -97,7 +97,13 @@ class ProgramRun:
         return [line for line in self.err.splitlines() if line.startswith("error: ")]
 
     def report(self) -> dict[str, Any]:
-        """The JSON on stdout, held against the schema that it names."""
+        """Return the JSON report on the standard output, after validation by its schema.
+
+        Its entry `schema`, such as `collhub/NAME`, names the schema file `NAME.json` of
+        `hub_core.schemas`. Raises `ValueError` if the output is no JSON, `KeyError` without a
+        `schema`, `FileNotFoundError` for an unknown one, and `jsonschema` errors for an invalid
+        report or schema.
+        """
         report: dict[str, Any] = json.loads(self.out)
         name = report["schema"].removeprefix("collhub/")
         file = importlib.resources.files("hub_core.schemas").joinpath(f"{name}.json")

@@ -239,11 +239,15 @@ def number_tags(files: Set) -> None:
 
 
 def direct(collective: str, ranks: int = 2, part: int = 1, root: int = 0, **metadata: Value) -> Set:
-    """Build the algorithm in which every rank sends its data directly to all ranks that need it.
+    """Build the files of an algorithm in which ranks send data directly to those that need it.
 
-    `part`: units of a rank's part. `root`: used for collectives with a root only. `metadata`: as in
-    `build`. Each rank first copies its own part, then sends, then receives (and reduces, if the
-    collective does).
+    `part`: units of one block; the collective has `part` units for all-reduce, broadcast and
+    reduce, and `part * ranks` for all others. `root` is used for collectives with a root only,
+    and then becomes metadata. `metadata`: as in `build`.
+
+    The steps of a rank are: a copy of its own block, only if the rank both sends and receives
+    (with a root, only the root copies); its sends, by ascending target; its receives, by
+    ascending source. A receive also reduces if the collective's name contains `reduce`.
     """
     is_split = collective not in ("all-reduce", "broadcast", "reduce")
     to_root, from_root = collective in ("reduce", "gather"), collective in ("broadcast", "scatter")

@@ -158,7 +158,13 @@ class RankFile:
     """One file: its metadata, nodes and findings."""
 
     def __init__(self, path: Path) -> None:
-        """Read and check a file by itself; rules of the whole set are in `check_set`."""
+        """Read a rank file and check it in isolation; rules of the entire set are in `check_set`.
+
+        Defects become `findings`, not exceptions. A name other than `PREFIX.<rank>.et` is the
+        finding P-1, and `rank` is then None. Metadata and nodes are checked only if all records can
+        be parsed. `nodes_in_order` remains empty if the file has a defect. Raises `OSError` if the
+        file cannot be read.
+        """
         self.name = path.name
         match = RANK_IN_NAME.match(path.name)
         self.rank = int(match[2]) if match else None
@@ -505,10 +511,15 @@ class RankFile:
 
 
 def check_set(files: Sequence[RankFile], prefix: str) -> list[Finding]:
-    """Check the files of one set together; return these findings after those of the single files.
+    """Return the findings of the single files, then those of the files as one set.
 
-    All ranks must be present, `num_ranks` must be the number of files, and the attributes in
-    `SHARED` must be equal to those of rank 0. Tags are checked only if there are no other findings.
+    - P-1: a rank of 0..n-1 has no file (n: number of files).
+    - P-10: `num_ranks` of a file is not n. A file without this attribute is not checked.
+    - P-12: an attribute in `SHARED` differs from that of rank 0; a missing one differs from a
+      present one. Not checked if one of the values has a wrong kind, which is a finding already,
+      and if the file or that of rank 0 has no metadata.
+
+    Tags of messages are checked only if there are no findings and all files are complete.
     """
     findings = [finding for file in files for finding in file.findings]
     by_rank = {file.rank: file for file in files}

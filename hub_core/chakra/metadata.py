@@ -107,11 +107,13 @@ _SIGNED = {Kind.INT32: 1 << 31, Kind.INT64: 1 << 63}
 
 
 def _decode_usual(body: bytes) -> tuple[str, _Entries] | None:
-    """Decode a metadata record whose fields are in the schema, once and in range.
+    """Decode a metadata record quickly if all of its fields are usual; return None for any other.
 
-    Returns (version, attributes in their order as name, kind and value). None for any other record,
-    for values that are not texts, integers or booleans, and for invalid UTF-8: protobuf then
-    decodes the record.
+    Returns (version, attributes in their order as name, kind and value). The version is "" if
+    the record has none. Usual is a record of at most one version and of attributes that have
+    exactly a name and then a value: bytes, text, an integer in its range, or a boolean. Doubles
+    and lists, other fields, invalid UTF-8 and damaged records give None; then the caller decodes
+    by protobuf.
     """
     version = ""
     entries: _Entries = []

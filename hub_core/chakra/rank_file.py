@@ -161,8 +161,9 @@ def convert_json(name: str, content: bytes) -> bytes:
 def _check_magic(name: str, content: bytes) -> None:
     """Raise `TraceError` for content that cannot be records; other content is not checked here.
 
-    An empty file has the code `empty-file`, a gzip header `gzip`. A text whose first 64 bytes are
-    printable and that begins with `<`, `{` or `[` after blanks has `not-a-trace`.
+    The code is `empty-file` for empty content, `gzip` for a gzip header, and `not-a-trace` for a
+    text: content of at least two bytes that begins, after blanks and line ends, with `<`, `{` or
+    `[`, and whose first 64 bytes are printable ASCII characters, tabs or line ends.
     """
     # Result of a failed download or a full disk.
     if not content:

@@ -75,8 +75,10 @@ class Batch:
     def __init__(self, files: Sequence[RankFile]) -> None:
         """Concatenate the contents of `files`, of consecutive ranks, each with at least one node.
 
-        `starts` and `stops` are the positions of all nodes in the common buffer `data`, in the
-        order of the files; `file_of_node` is the index of each node's file.
+        There must be at least one file. `data` is the common buffer (uint8), with 16 bytes 0 at its
+        end. `starts` and `stops` are the positions of all nodes in `data`, in the order of the
+        files; `file_of_node` is the index of each node's file, and `file_indptr` the first node of
+        each file.
         """
         self._names = [file.name for file in files]
         self.ranks = [file.rank for file in files]

@@ -109,9 +109,9 @@ class ShapeBook:
     def decode(self, data: Bytes, starts: Int64Array, stops: Int64Array) -> AttributeColumns:
         """Decode the attributes in `data[starts[i]:stops[i]]` of many nodes at once.
 
-        `data` must have 8 spare bytes at its end. Records of one length and shape are decoded
-        together; new shapes are remembered for later calls. Raises `WireError` for an invalid
-        record.
+        `data` must have 8 spare bytes at its end. The columns have one entry per node and attribute
+        of the book; an absent attribute is 0 without a kind. New shapes (sequences of attributes)
+        are remembered for later calls. Raises `WireError` for an invalid record.
         """
         names = {*self._scalars, *_HEADER_SCALARS.values()}
         entries = {f"{name}.{entry}" for name in self._triples for entry in range(3)}

@@ -74,11 +74,11 @@ def run_lengths(starts: IntArray, rows: int) -> Int64Array:
 
 
 def distinct(values: npt.NDArray[AnyNumber]) -> npt.NDArray[AnyNumber]:
-    """Return the distinct values in ascending order.
+    """Return the distinct values in ascending order, as a new array of the same type.
 
-    The array must have one dimension and no NaN. Integers in a range of at most
-    `_MAX_RANGE_PER_VALUE` times their number take linear time; other values are sorted, unless they
-    are in order.
+    The array must have one dimension and no NaN. Ordered values, and at least 512 signed integers
+    in a range of at most 16 (`_MAX_RANGE_PER_VALUE`) times their number, take linear time; others
+    are sorted.
     """
     # Like `np.unique`, which imports `numpy.ma` on its first call: a tenth of a short run.
     if is_sorted(values):

@@ -143,11 +143,11 @@ def _to_lists(record: object, columns: Sequence[str]) -> dict[str, JsonValue]:
 
 
 def _columns(steps: StepTable) -> Iterable[tuple[str, Sequence[object]]]:
-    """Yield (name, values) of the columns that the document contains.
+    """Yield (name, values) of the columns that the document contains, in their usual order.
 
-    These are the required columns, and columns with a value other than the default. Kinds and
-    buffers are given by name. The lists of parents follow, for the kinds of dependencies that
-    occur.
+    These are the columns `rank` and `kind`, and columns with a value other than the default. Kinds
+    and buffers are given by name. The lists of parents follow, one list per step: `data`, then
+    `control`, each only if such dependencies occur.
     """
     for name in COLUMN_DTYPES:
         column = getattr(steps, name)

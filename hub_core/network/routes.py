@@ -293,8 +293,10 @@ class Traffic:
     ) -> tuple[Float64Array, Float64Array]:
         """Return the bytes that each set of ranks sends to, and receives from, all other ranks.
 
-        Both arrays are float64[sets], and 0 unless the collective is an all-to-all-v. Set k has the
-        ranks of label k or, with `is_prefix`, those of labels 0..k, for k up to count - 2.
+        `label`: int64[ranks], 0..count-1, or -1 for a rank in no set. Set k has the ranks of label
+        k or, with `is_prefix`, those of labels 0..k; then there are count - 1 sets, otherwise
+        count. Both results are float64[sets]. Ranks in no set count as other ranks. Only an
+        all-to-all-v has these bytes; for any other collective all results are 0.
         """
         sets = count - 1 if is_prefix else count
         if self.collective.kind is not CollectiveKind.ALL_TO_ALL_V:

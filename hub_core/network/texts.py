@@ -290,9 +290,10 @@ def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) 
 def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology:
     """Build a grid from `factors`: (name, size) of each dimension, or (name,) if it has no size.
 
-    In the first dimension, NPUs with consecutive numbers are neighbours. Raises `UsageError` for
-    more than `MAX_DIMENSIONS` factors, an unknown name, and a factor without a size or with several
-    sizes.
+    In the first dimension, NPUs with consecutive numbers are neighbours. Bandwidths and latencies
+    are those of the text, one for all dimensions or one for each. Raises `UsageError` for more than
+    `MAX_DIMENSIONS` (32) factors, an unknown name, a factor with an invalid size, without a size or
+    with several sizes, and another number of bandwidths or latencies.
     """
     if len(factors) > MAX_DIMENSIONS:
         raise text.error(f"more than {MAX_DIMENSIONS} dimensions", "use fewer")

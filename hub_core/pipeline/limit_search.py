@@ -164,9 +164,12 @@ class _Trials:
 
 
 def _remove_limits(resource: str, trials: _Trials) -> dict[str, int]:
-    """Remove limits until a trial succeeds; return the use of these resources, {} without success.
+    """Remove limits of resources, one after another, until a trial without them succeeds.
 
-    `resource`: the first limit to remove. Then the one that the last failed result exceeds follows.
+    `resource`: the first limit to remove, "" for none. After each failed trial, the limit that its
+    last result exceeded is removed as well. Returns the use of the removed resources in the
+    successful result, in the order of `RESOURCES`. Returns {} if a trial fails for another reason
+    than a limit. Raises `BudgetReached` if the budget of the trials is used up.
     """
     removed: list[str] = []
     while resource and resource not in removed:

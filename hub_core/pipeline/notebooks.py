@@ -63,9 +63,9 @@ class NotebookView:
 def describe(model: object) -> str:
     """Return facts about a model as a table, and a picture of it, as HTML with escaped texts.
 
-    The picture of an algorithm shows the units between ranks, that of a workload the nodes by
-    kind, and that of a simulation result the finish times of at most `_MAX_CELLS` ranks; a rank
-    that does not finish has 0. A plugin draws topologies and comparisons; without one, they
+    The picture of an algorithm shows the units between ranks, that of a workload the nodes by kind,
+    and that of a simulation result the finish times of the first 64 (`_MAX_CELLS`) ranks; a rank
+    that does not finish has 0. Topologies and comparisons are drawn by a plugin; without one, they
     have no picture. Raises `AssertionError` for a model of another type.
     """
     if isinstance(model, Algorithm):

@@ -196,9 +196,11 @@ def _choose_variant(
 def _check_fit(chosen: ChosenRuntime, calls: _Calls, algorithm: Algorithm) -> RuntimeFit:
     """Return the resources that an algorithm needs on a runtime.
 
-    Raises `InputError` if the runtime does not execute it. The reasons are, in this order: a size
-    that it does not serve, too many operations of a rank, a refusal by the writer, an exceeded
-    limit, and a size above the largest one that does not deadlock.
+    Raises `InputError` if the runtime does not execute it. The reasons are, in this order: units
+    that do not divide every size, too many operations of a rank (by a lower bound), a refusal by
+    the writer, an exceeded limit, units of the fit that do not divide every size, and a size above
+    the largest one that does not deadlock. An exceeded limit is a `LimitError` with the resource.
+    Raises `PluginError` if the writer returns no `RuntimeFit`.
     """
     runtime, limits = chosen.runtime, chosen.runtime.limits
     _check_units(runtime.name, calls, algorithm.collective.unit_count)

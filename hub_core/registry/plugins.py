@@ -155,10 +155,11 @@ class Registry:
         raise self.unknown_name(message, name, known, everything)
 
     def clashes(self) -> list[str]:
-        """List the names that several offers of one kind have, one line each, without repetition.
+        """Return one line of text for each name that several offers of one kind have.
 
-        The order is that of the kinds of offers, then of the names. Offers of different kinds may
-        have the same name.
+        A line names the plugins and the offer. The order is that of the kinds of offers, then of
+        the names. A line that would occur for two kinds (one is a subclass of the other) occurs
+        once. Offers of different kinds may have the same name.
         """
         lines = []
         for kind in OFFER_KINDS:

@@ -195,7 +195,7 @@ def _join_parts(parts: Sequence[Algorithm]) -> Algorithm:
 def _join_edges(tables: Sequence[StepTable]) -> tuple[Int64Array, Int64Array]:
     """Return all dependencies of the tables, data and control, as (parents, children), int64.
 
-    Rows are numbered in the concatenation of the tables.
+    Rows are numbered in the concatenation of the tables, of which there must be at least one.
     """
     parents, children = [], []
     rows = first_positions([len(table) for table in tables])

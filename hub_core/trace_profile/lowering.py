@@ -222,10 +222,11 @@ class _RankEntry:
     """Recorded numbering of one rank, checked against its nodes."""
 
     def __init__(self, nodes: NodeTable, rank: str, entry: JsonValue) -> None:
-        """Select the nodes of the rank that the key `rank` of an extension names.
+        """Select the nodes of one rank, to which `entry` of an extension applies.
 
-        Raises `InputError` unless the key is the decimal number of a rank of the algorithm. An
-        entry that is not an object counts as empty.
+        `rank`: the key of the entry, the decimal number of the rank (at most 9 ASCII digits).
+        Raises `InputError` for any other key, and if the algorithm has no such rank. An entry that
+        is not an object counts as empty. `rows` are the rows of the rank's nodes in `nodes`.
         """
         is_number = rank.isascii() and rank.isdigit() and len(rank) < 10
         if not is_number or int(rank) >= nodes.num_ranks:

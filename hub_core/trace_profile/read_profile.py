@@ -118,9 +118,13 @@ def _read_peers(fields: NodeFields, last: int) -> Int64Array:
 def _check_bytes(fields: NodeFields, count: Column, sizes_of_set: StatedSizes) -> None:
     """Raise `TraceError` for a message whose `comm_size` is not the number of bytes of its units.
 
-    Messages without `comm_size` are not checked. `count`: units of each node. The codes are
-    `missing-metadata` if the metadata have no size of the collective, `attribute-range` for a count
-    of more than 2^62 bytes, and `size-mismatch` for a wrong size.
+    `count`: units of each node. Messages without `comm_size` are not checked; if no message has
+    it, nothing is. The codes, in the order of the checks:
+
+    - `attribute-range`: a `comm_size` is negative or above 2^62.
+    - `missing-metadata`: the metadata have no size of the collective.
+    - `attribute-range`: the largest count has more than 2^62 bytes.
+    - `size-mismatch`: a `comm_size` is wrong.
     """
     has_size = fields.is_message & fields.has("comm_size")
     sizes = fields.numbers("comm_size", has_size, 0, LARGEST, -1)

@@ -100,8 +100,8 @@ def _find_output_cells(
 
     The addresses are distinct and ascending. The second array has, for each row, the index of its
     unit in the first array; several rows may have the same unit. The index is -1 for a row with a
-    rank that does not exist or an offset outside OUTPUT. The first `CAP` of these rows are added to
-    `findings` (`output-too-small`).
+    rank that does not exist or an offset outside OUTPUT; the first 8 (`CAP`) of these rows are
+    added to `findings` (`output-too-small`).
     """
     layout = stage.layout
     last_rank = len(layout.size) - 1

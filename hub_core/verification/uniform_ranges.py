@@ -148,12 +148,14 @@ def _run_steps(
     memory: _Array,
     atoms: Atoms,
 ) -> tuple[int, int]:
-    """Run all steps on `memory`, uint64[atoms, 2], which is changed.
+    """Run all valid steps on the values in `memory`, uint64[atoms, 2], which is changed.
 
-    Returns (address, compared). The run ends at the first step that reads a region of several
-    values or without a value; `address` is the first block with another value than the start of
-    the region, or without one; -1 if all steps run. `compared`: number of values that were
-    compared with that of the start.
+    An atom is a block of units that no step divides. Every region that a step reads must have one
+    value in all of its atoms. The run ends at the first step for which this fails, or whose
+    region has an atom without a value. Returns (address, compared): `address` is the start of the
+    first atom of that region that has no value or another one than the region's start, or -1 if
+    all steps run. `compared`: number of atoms that were compared with the start of their region.
+    Compute steps are skipped.
     """
     steps = verification_input.algorithm.steps
     messages: Messages = verification_input.messages

@@ -58,12 +58,14 @@ class ReportFiles:
         return CheckedSource(source, ok, (*of_reader, *diagnostics))
 
     def write(self, checked: Sequence[CheckedSource], *, is_quiet: bool) -> bool:
-        """Write the files of findings; return whether every error is accepted.
+        """Write the requested files of findings; return whether every error is accepted.
 
-        An error is accepted if it is in the baseline, or in the baseline that is written now.
-        Accepted findings are left out of the SARIF and JUnit files. Unless `is_quiet`, the number
-        of accepted findings and the number of baseline entries without a finding are printed.
-        Raises `HubError` if a file cannot be written.
+        Files are the new baseline, SARIF and JUnit, each only if it has a path. A finding is
+        accepted if it is in the baseline that was read; if a new baseline is written, all findings
+        are. Accepted findings are left out of SARIF and JUnit; warnings never make the result
+        False. Unless `is_quiet`, prints the numbers of findings and accepted findings (if the
+        baseline has entries), and a note on entries that no longer occur. Raises `HubError` if a
+        file cannot be written.
         """
         from hub_core.cli.reports import check_results as results
         from hub_core.pipeline.core_rules import collect_rules

@@ -189,8 +189,9 @@ def _count_parallel_links(topology: Topology) -> Int64Array:
 def _find_remote(topology: Topology, pairs: _Pairs, gpus: int) -> RemoteConnections:
     """Describe the connections between nodes: receivers, bandwidth, latency and network cards.
 
-    A connection is a pair of NPUs in different nodes with a direct route. `gpus` is the number per
-    node. Raises `UsageError` if a condition is violated:
+    A connection is a pair of NPUs in different nodes with a direct route. `gpus`: NPUs per node;
+    there must be at least two nodes. The result has the receivers of each NPU, by number within the
+    node, which are equal for all pairs of nodes. Raises `UsageError` if a condition is violated:
 
     - Every ordered pair of nodes has the same connections, at least one.
     - All connections have one bandwidth and one latency.

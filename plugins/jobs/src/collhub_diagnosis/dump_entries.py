@@ -166,8 +166,8 @@ class _DumpParser:
 
         The ordinal numbers the groups with the same set of ranks and the same description, from 0,
         in the order of names (numbers by value, before texts). If the groups are a list, their
-        positions are their names; a missing description is `undefined`. Groups without ranks and
-        without a name are left out. Raises `InputError` for other types, and for more than 2^21
+        positions are their names; a missing description is `undefined`. A group is left out if it
+        has no ranks, or the name "". Raises `InputError` for other types, and for more than 2^21
         ranks in total.
         """
         config = self.root.get("pg_config") or {}
@@ -499,9 +499,10 @@ class _DumpParser:
     def parse_stack(self, position: int, entry: Mapping[object, object]) -> int:
         """Return the number of an entry's stack in the table of stacks; a new stack is added.
 
-        The order of the frames is kept (innermost first), and at most the first `MAX_FRAMES` are
+        The order of the frames is kept (innermost first), and only the first 32 (`MAX_FRAMES`) are
         read. Entries without frames have the number of the empty stack. Raises `InputError` if
-        `frames` is no list, and for a frame without name, filename and line.
+        `frames` is no list, and for a frame that lacks a name, a filename or a line number.
+        `position` of the entry: for the error.
         """
         frames = entry.get("frames") or []
         if not isinstance(frames, list | tuple):

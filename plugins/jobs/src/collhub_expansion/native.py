@@ -61,9 +61,10 @@ class NativeSystem:
 
 
 def read_recorded_network(workload: Workload, registry: Registry) -> Topology | None:
-    """Read the network that was stored with a job in its extension; None if there is none.
+    """Read the network that was stored with a job, as text in the extension of its folder.
 
-    Raises `HubError` for an invalid network, and if no reader of its format is installed.
+    Returns None for a job without this extension or this text. Raises `HubError` for an invalid
+    network, and if no reader of its format is installed.
     """
     stated = workload.extensions.get(EXTENSION)
     text = stated.get("network") if isinstance(stated, dict) else None

@@ -197,9 +197,11 @@ class MlirReader:
     def _join(self, text: str, line: int) -> str:
         """Append following lines to `text` until the statement is complete; return one line.
 
-        `line`: number of the first line, for errors. Raises `InputError` if the file ends within
-        the statement, if its brackets do not match, or if it has more than
-        `MAX_STATEMENT_CHARACTERS`.
+        A statement continues while brackets are open, after a sign such as a comma that requires
+        more, before a sign that begins no operation, and if its final `{` opens a dictionary of
+        attributes. The first line after it remains to be read. `line`: number of the first line,
+        for errors. Raises `InputError` if the file ends within the statement, if its brackets do
+        not match, or if it has more than 2^24 characters (`MAX_STATEMENT_CHARACTERS`).
         """
         parts, size = [text], len(text)
         depth = _count_open(text)

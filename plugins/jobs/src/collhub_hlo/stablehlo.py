@@ -411,9 +411,12 @@ class _Lowering:
     def _opcode(self, operation: Operation) -> tuple[str, str]:
         """Return the HLO opcode of an operation, and the name of its target if it is a placement.
 
-        A placement only declares where a value is; its opcode is `bitcast`, which takes no time.
-        The name is `""` for all other operations. Collectives of Shardy, and operations of other
-        dialects, are counted as losses. Raises `ValueError` for control flow of the dialects `cf`
+        The opcode is the operation's name without its dialect, with `-` for `_`, or its other name
+        in HLO. Calls, also `sdy.manual_computation`, have `call`. A placement (any other operation
+        of `sdy`, or a custom call that only declares where a value is) has `bitcast`, which takes
+        no time, and the name of the operation or the called target; for all others the name is "".
+        Collectives of Shardy, which also mark the module as sharded, and operations of other
+        dialects are counted as losses. Raises `ValueError` for control flow of the dialects `cf`
         and `scf`, and for a name without a dialect.
         """
         name = operation.name

@@ -214,8 +214,10 @@ def _mesh_groups(match: re.Match[str], count: int, text: str) -> Groups:
     """Return the groups of devices along the named axes of a mesh.
 
     A group contains the devices that differ in the named axes only, with the last named axis
-    fastest. `match`: axes with sizes, device ids, and named axes. Raises `ValueError` for unknown
-    or duplicate axes, and for a mesh with a number of devices other than `count`.
+    fastest; groups follow the order of the other axes, the last one fastest. `match`: axes with
+    sizes, device ids in the order of the mesh (0, 1, ... without them), and named axes. Raises
+    `ValueError` for unknown or duplicate axes, and for a mesh with a number of devices other than
+    `count`.
     """
     axes = {}
     for part in filter(str.strip, match[1].split(",")):
@@ -260,9 +262,10 @@ def _split_axes(axes: Mapping[str, int], named: str, text: str) -> tuple[list[in
 
     `axes`: size by name, in order; `named`: axes or sub-axes, separated by commas; `text`: for
     errors. A sub-axis `(before)size` splits an axis into before x size x rest, and names the middle
-    factor. Returns the sizes of all factors, and the positions of the named ones in the order of
-    `named`. Factors of size 1 are left out. Raises `ValueError` for unknown axes, sub-axes that do
-    not divide the axis or overlap, and a factor that is named twice.
+    factor. Returns the sizes of all factors, in the order of the axes and within them, and the
+    positions of the named ones in the order of `named`. Factors of size 1 are left out. Raises
+    `ValueError` for unknown axes, sub-axes that do not divide the axis or overlap, and a factor
+    that is named twice.
     """
     cuts: dict[str, set[int]] = {name: {1, size} for name, size in axes.items()}
     parts = []

@@ -230,10 +230,12 @@ class ModuleBuilder:
     def add(self, instruction: Instruction) -> None:
         """Append an instruction to the current computation, and add its work to the totals.
 
-        If the instruction is a fusion and the module is not read completely, the instructions of
-        the fused computation are dropped, unless it communicates; the bytes that it accesses are
-        stored instead. Raises `InputError` if the name of the instruction is used, if an operand or
-        called computation is not defined before it, and if its work cannot be computed.
+        An attribute `sharding` marks the module as sharded. If the instruction is a fusion and the
+        module is not read completely, the instructions of the fused computation are dropped, unless
+        it communicates; the bytes that it accesses are stored instead. Raises `InputError` if the
+        name of the instruction is used, if an operand or called computation is not defined before
+        it, if a parameter has no number, and if its work cannot be computed. A module and a
+        computation must be open.
         """
         assert self.module
         assert self._current
@@ -416,10 +418,12 @@ def _count_iterations(
 
 
 def _step_of(body: Computation, index: str, caller: Computation, state: Instruction) -> int | None:
-    """Return the amount that a loop body adds to element `index` of its state.
+    """Return the number that each iteration of a loop adds to element `index` of its state.
 
-    It is negative for a subtraction. None if the body does not add or subtract, or if the amount is
-    not constant during the loop.
+    The body must compute the new element as the old one plus a value, in either order, or as the
+    old one minus a value; then the result is negative. The value must be an integer that is
+    constant during the loop. Otherwise the result is None. `caller`: computation with the loop;
+    `state`: the instruction of the state before the loop.
     """
     result = _element(body, body.root, index)
     if result is None or result.opcode not in ("add", "subtract") or len(result.operands) != 2:

@@ -360,8 +360,9 @@ def to_integer(text: str) -> int:
 def parse_dimensions(inside: str) -> tuple[int, ...]:
     """Parse dimensions separated by commas; () for empty text.
 
-    The bound of a dynamic dimension (`<=8`) counts as its size. Raises `ValueError` for negative
-    sizes, too many dimensions, and too many elements.
+    The bound of a dynamic dimension (`<=8`) counts as its size. Raises `ValueError` for a size that
+    is no integer of at most 18 digits, for negative sizes, for more than 64 dimensions, and for
+    more than 2^54 elements.
     """
     if not inside.strip():
         return ()

@@ -497,8 +497,8 @@ class _RecordBuilder:
 def _mask(attribute: Attribute) -> int:
     """Convert `involved_dim`, a list of booleans, to a bit mask; bit d is dimension d.
 
-    Each value other than 0 counts as set; an empty list gives 0. Raises `ValueError` for more than
-    `_MAX_DIMENSIONS` (30) entries, and for a truncated list.
+    Each value other than 0 counts as set; an empty list, or an attribute that is no list, gives 0.
+    Raises `ValueError` for more than `_MAX_DIMENSIONS` (30) entries, and for a truncated list.
     """
     body = attribute.value if isinstance(attribute.value, bytes) else b""
     flags = [

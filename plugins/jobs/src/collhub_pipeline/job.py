@@ -156,8 +156,9 @@ def _parse_times(name: str, text: str) -> PassTimes:
 def _parse_fractions(name: str, text: str) -> tuple[Fraction, ...]:
     """Parse numbers of at least 0, separated by commas, as exact fractions.
 
-    `name`: option, for the error. Raises `UsageError` (`option-value`) for other text, and above
-    `MAX_INTEGER`.
+    A number is an integer, a decimal number such as `0.5` or `1e3`, or a fraction such as `1/3`.
+    `name`: option, for the error. Raises `UsageError` (`option-value`) for other or empty text, and
+    for a number above `MAX_INTEGER` (2^31 - 1).
     """
     try:
         numbers = tuple(Fraction(part.strip()) for part in text.split(","))

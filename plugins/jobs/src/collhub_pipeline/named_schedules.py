@@ -199,10 +199,17 @@ def build_named(name: str, shape: Shape) -> Schedule:
 
 
 def _build(name: str, shape: Shape) -> Schedule:
-    """Build the schedule with a name, without recomputation; errors as in `build_named`.
+    """Build the schedule with a name for a shape, without recomputation.
 
-    If the shape has several token slices, stages run `slices - 1` more forward passes before their
-    first backward pass.
+    Chunks per device are 2 by default for V-shaped schedules and Hanayo, otherwise 1. If the shape
+    has several token slices, stages run `slices - 1` more forward passes before their first
+    backward pass. Raises `UsageError` for
+
+    - several slices, except for GPipe, the 1F1B schedules, zb-h1 and zb-h2 (`slices`);
+    - a number of chunks that the schedule does not support (`chunks`);
+    - unequal stages with `two-directions` (`two-directions`).
+
+    Raises `KeyError` for an unknown name.
     """
     devices, micros = shape.devices, shape.micros
     has_waves = name in _V_SHAPES or name == "hanayo"

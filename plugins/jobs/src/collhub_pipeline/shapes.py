@@ -110,10 +110,13 @@ class Shape:
         return is_plain and not self.parts and self.embedding is None and self.head is None
 
     def stage_times(self, stages: int, recomputed: Collection[int] = ()) -> StageTimes:
-        """Return the times of all stages of a schedule with this number of stages.
+        """Return the times of all stages of a schedule with `stages` stages.
 
-        The work of the model is divided equally. The first stage also has the times of the
-        embedding, the last one those of the head. `recomputed`: stages that recompute.
+        The work of the model is divided equally in its order. The work is `parts` if they are
+        given, otherwise that of `devices` equal parts with the times of the shape. The first stage
+        also has the times of the embedding, the last one those of the head. `recomputed`: stages
+        that recompute their activations, noted in the result. Transfer time and blocking are those
+        of the shape.
         """
         parts = self.parts or (self.times,)
         share = Fraction(self.devices if not self.parts else len(self.parts), len(parts))

@@ -219,8 +219,9 @@ class Matching:
     def _messages(self) -> dict[tuple[int, int, int], tuple[list[_End], list[_End]]]:
         """All recorded messages in issue order: (sends, receives) by group and pair of ranks.
 
-        The key is (group, sender, receiver), with ranks of the job. Messages whose ranks are
-        unknown are left out. Computed once.
+        The key is (group, sender, receiver), with ranks of the job. Each recorded end is listed, so
+        the two lists of a pair may differ in length. Ends whose ranks are unknown are left out.
+        Computed once.
         """
         pairs: dict[tuple[int, int, int], tuple[list[_End], list[_End]]] = {}
         for row in np.flatnonzero(self.records.columns["is_p2p"]):

@@ -180,11 +180,16 @@ def find_minority(values: Mapping[int, Hashable]) -> tuple[int, ...]:
 def _compare_segments(calls: Calls, group: Sequence[int]) -> Difference | None:
     """Compare each segment that a rank sends in an all-to-all with the one its receiver expects.
 
-    None if all agree, or unless each rank has one call with one tensor per rank of the group.
-    Culprits are ranks whose segment for themselves differs from the one they expect. If these do
-    not explain all differences, the ranks that differ from most other ranks are culprits too; if
-    that is not sufficient either, all ranks with a difference. There are none if ranks without a
-    record could decide.
+    Segments are compared by their number of elements. None if all agree, or unless each rank has
+    one call with one tensor per rank of the group on both sides. The text names the first
+    difference and the number of others. Culprits are found in this order, until each difference
+    concerns one:
+
+    - ranks whose segment for themselves differs from the one they expect
+    - also the ranks that differ from more than half of the other ranks
+    - all ranks with a difference
+
+    There are no culprits if some ranks have no record, unless a rank differs from itself.
     """
     if any(
         len(rank_calls) != 1
@@ -381,7 +386,10 @@ def _agree(first: Hashable, second: Hashable) -> bool:
 
 
 def _join_ranks(ranks: Sequence[int]) -> str:
-    """Format at most 8 ranks, such as `ranks 1, 2`, followed by the number of the others."""
+    """Format ranks as `rank 1` or `ranks 1, 2`, in their order.
+
+    Of more than 8, the first 8 are followed by `and N more`.
+    """
     numbers = [str(rank) for rank in ranks]
     more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
     return f"rank{'s' * (len(numbers) > 1)} {', '.join(numbers[:8])}{more}"

@@ -106,9 +106,10 @@ def node_trees(nodes: Sequence[Sequence[int]], channels: int) -> list[Mapping[in
 
     This is NCCL's balanced tree. The chain of channel c begins at GPU c (modulo the GPUs of a
     node), which sends to the parent node. There, the first GPU of the chain receives from the child
-    with the higher number, the second GPU from the child with the lower number. The second half of
-    the channels uses the second tree between nodes, and the same chains as the first half. With one
-    node, every chain begins at GPU 0.
+    with the higher number, the second GPU (the first one if it is the only one) from the child with
+    the lower number. Of an odd number of channels, the first half is the larger one. The second
+    half uses the second tree between nodes, and the same chains as the first half. With one node,
+    every chain begins at GPU 0. The key of a tree is the rank.
     """
     count, half = len(nodes), max(1, -(-channels // 2))
     # Parents of the nodes, and the number of each node within the tree.

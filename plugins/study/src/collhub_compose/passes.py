@@ -90,10 +90,11 @@ def run_rescale(algorithm: Algorithm, options: RescaleOptions) -> PassResult:
 def run_repair(algorithm: Algorithm, options: RepairOptions) -> PassResult:
     """Reroute the messages that use failed links of a network; return the algorithm and a report.
 
-    Failed links come from changes in the text of the option `topology`, and from `without`. The
-    report has the number of rerouted messages, the new paths (at most `_MAX_PATHS`), and, if a
-    simulator is installed, the time before the failure and afterwards. The algorithm is returned
-    unchanged if there is no network, no failed link or no affected message.
+    Failed links come from changes in the text of the option `topology`, and from `without`, names
+    separated by commas. The report has the number of rerouted messages, the new paths (at most 8,
+    then the number of the others), and, if a simulator is installed, the time before the failure
+    and afterwards. The algorithm is returned unchanged if there is no network or no failed link
+    (then the report says what is missing), or if no message is affected.
 
     Raises `UsageError` if the algorithm has no size and the option `size` is missing, if the failed
     links separate NPUs, and for unknown links; `InputError` if the algorithm cannot be composed.

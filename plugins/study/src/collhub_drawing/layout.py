@@ -230,11 +230,13 @@ def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[in
 def is_crowded(topology: Topology, boxes: Collection[int] = ()) -> bool:
     """Return whether a network has too many lines or nodes to be drawn on a page.
 
-    Networks with regular dimensions are never crowded. The limits are:
+    Networks with regular dimensions are never crowded. Others are if they have more than 112
+    (`_MAX_LINES`) pairs of linked nodes, or if they exceed the limit of their layout:
 
-    - `_MAX_LINES` pairs of linked nodes
-    - in circles (links within a level): the page width
-    - in layers: `_MAX_NPU_ROWS` rows of NPUs and `_MAX_SWITCH_ROWS` rows of switches per layer
+    - in circles (two linked nodes have equal distances from the NPUs): the width of the page
+    - in layers: 3 rows of a layer of NPUs only, 3 rows of any other layer
+
+    `boxes`: NPUs that stand for a collapsed group.
     """
     if topology.dimensions:
         return False

@@ -140,9 +140,10 @@ def build_cases(
 ) -> tuple[Case, ...]:
     """Build the cases to simulate, one per kernel that suits the algorithm.
 
-    `kernel`: the only kernel; None selects `exchange` if no message waits for another, otherwise
-    `fifo`, and also `nvls` if switches add or copy messages. `npus`: NPU of each rank, by default
-    0, 1, 2, .... `machine`: see `select_profile`. The last four results are cached.
+    `kernel`: the only kernel; None selects `exchange` if no step depends on another and no receiver
+    adds, otherwise `fifo`, and also `nvls` if switches add or copy messages and the machine's GPU
+    has NVLS. `npus`: NPU of each rank, by default 0, 1, 2, .... `machine`: see `select_profile`.
+    The last four results are cached.
 
     Raises `HubError` for an unknown or unsuitable profile, and `UsageError` (`no-switch`) for
     `nvls` if no switch adds or copies a message.

@@ -113,9 +113,10 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
     """Read the file that `-J` of nccl-tests writes; a truncated file gives its complete results.
 
     Collective, ranks (of the first group of devices) and nodes come from the file, otherwise from
-    the request; nodes are 1 if unknown. Wrong or invalid halves of a result (in place, out of
-    place) give a note, missing ones do not. Environment and host names are not copied. Raises
-    `InputError` without collective or ranks, for CPU times, and if no result remains for the
+    the request; nodes are 1 if unknown. A truncated file, and each half of a result (in place, out
+    of place) that is wrong or invalid, gives a note; missing halves do not. Environment and host
+    names are not copied. Raises `InputError` without collective or ranks, for CPU times, and if no
+    result remains: with the message of the first note, or, without notes, because none is of the
     selected place.
     """
     text, file = text_of(facts.source), facts.source.name

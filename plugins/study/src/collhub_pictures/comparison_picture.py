@@ -346,8 +346,9 @@ class Curve:
 def build_curves(request: BandwidthComparison) -> list[Curve]:
     """Return the bound, then all algorithms, the fastest at the largest size first.
 
-    Series without values are omitted. Raises `UsageError` (`nothing-to-draw`) if no algorithm has a
-    value.
+    Equal ones are ordered by the next smaller size, then as in the request. Series without values,
+    or with 0 only, are omitted, also the bound. Raises `UsageError` (`nothing-to-draw`) if no
+    algorithm has a value.
     """
     ranking = [series for series in rank_series(request.series) if any(series.bandwidths)]
     if not ranking:

@@ -303,9 +303,10 @@ def create_looks_by_class(lines: DrawnLines) -> LineLooks:
 def create_looks_by_load(lines: DrawnLines, loads: Sequence[LineLoad], time_text: str) -> LineLooks:
     """Assign colours by the fraction of the time for which a line's busier direction is used.
 
-    The fractions form `len(LOAD_COLOURS)` equal classes; unused lines are one more class. The
-    legend has a row with the number of lines for each class that occurs, the busiest first.
-    `time_text`: the time that is 100 %.
+    The fractions form 4 equal classes (one per entry of `LOAD_COLOURS`), each with its upper limit;
+    0 is in the lowest one, and unused lines (None) are one more class. The legend has a row with
+    the number of lines for each class that occurs, the busiest first and unused lines last.
+    `time_text`: the time that is 100 %. Widths follow the bandwidths.
     """
     quarters = len(LOAD_COLOURS)
     classes = [_find_quarter(load.busy) for load in loads]

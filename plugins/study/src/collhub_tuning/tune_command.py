@@ -285,9 +285,10 @@ def _check_files(
 ) -> int:
     """Check tuner files, and print the result.
 
-    `format`: format of all files, by default that of each file. Prints JSON with `as_json`,
-    otherwise a table, then the findings. Returns `ExitCode.DONE` if there is no defect, otherwise
-    `INVALID`.
+    `format`: format of all files, by default that of each file. Prints a report in JSON with
+    `as_json`, otherwise a table and, for each file that runtimes read, a line with their names. The
+    findings of all files follow in both cases. Returns `ExitCode.DONE` if all files are correct,
+    otherwise `INVALID`.
     """
     from collhub_tuning.served_calls import (
         FILES_HEADER,

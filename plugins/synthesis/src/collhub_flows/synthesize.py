@@ -437,15 +437,17 @@ def _generate_by_pieces(
 ) -> Iterator[_Candidate]:
     """Yield a simulated schedule per number of pieces, then schedules with improved orders.
 
-    The numbers of pieces are those of `ladder`. It ends when the fastest time is within
-    `_GOOD_RATIO` of the bound (`_FAR_RATIO` before the finest number of uneven shares) or there are
-    too many jobs; the first number is always used. Uneven
-    shares start with the order by the progress of their paths.
+    The numbers of pieces are those of `ladder`; the first one is always used. It ends when the
+    fastest time is within 1 % (`_GOOD_RATIO`) of the bound, 3 % (`_FAR_RATIO`) before the finest
+    number of uneven shares, or when there are too many jobs. Uneven shares start with the order by
+    the progress of their paths.
 
     Orders are improved for all numbers with at most `_FEW_JOBS` jobs; up to `_MAX_JOBS` jobs only
-    for the fastest and the last number. An improved schedule is skipped if it equals the first one
-    of its number, or if its planned time exceeds `_MAX_SLOWDOWN` times the best. Uneven shares on
-    switches may get further ones (`_generate_with_tie_orders`). Progress is reported.
+    for the fastest and the last number. Uneven shares have two improved orders per number, and none
+    if the fastest time is within 1 % of the bound. An improved schedule is skipped if its order
+    equals the first one of its number, or if its planned time exceeds 1.05 (`_MAX_SLOWDOWN`) times
+    the best. Uneven shares on switches may get further ones (`_generate_with_tie_orders`). Progress
+    is reported.
     """
     topology = problem.request.topology
     has_switches, is_uneven = topology.num_nodes > topology.num_npus, paths.is_uneven

@@ -50,13 +50,15 @@ from hub_core.plugin_api import NoOptions, Source, SourcePart
 
 
 def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
-    """Read an algorithm from a folder, placed on the NPUs of its group (format `astra-sim`).
+    """Read an algorithm from a folder (format `astra-sim`), placed on the NPUs that run it.
 
     The algorithm is the one of the option `algorithm`, else the one whose traces the user named,
     else the only one. If the user names traces that no configuration uses, only the traces are
-    read. An algorithm with sizes in chunks gets the bytes of its workload node. A script for the
-    congestion-unaware backend is reported as a note. Raises `InputError` and `UsageError` for
-    missing or ambiguous parts of the folder, and if the number of traces is not the number of NPUs.
+    read, and the ranks are not placed. The NPUs are the group of the option `group`, else the group
+    of the workload's nodes that run the algorithm, else all NPUs. An algorithm with sizes in chunks
+    gets the bytes of its workload node. A script for the congestion-unaware backend is reported as
+    a note. Raises `InputError` and `UsageError` for missing or ambiguous parts of the folder, and
+    if the number of traces is not the number of NPUs.
     """
     files = FolderFiles.of(source)
     named = files.chosen_prefix

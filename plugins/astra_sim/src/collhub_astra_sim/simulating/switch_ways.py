@@ -250,13 +250,15 @@ class _Shapes:
         return hops
 
     def _find_sums(self, routes: Sequence[_Route]) -> _Sums:
-        """Find the sums that switches can form of a group, and which messages arrive together.
+        """Find the sums that switches can form of a group of messages to one receiver.
 
-        `routes`: links of each member's route. Messages are added at a switch that supports
-        reduction if their routes are equal from there to the end. Switches farther from the
-        receiver come first. The first member of a sum carries it on, and represents all of them at
-        later switches. A sum has the carrier of each part and the hop at which it enters. The
-        arrivals are a partition of the members: each tuple starts with the carrier.
+        `routes`: links of each member's route, from the sender to the receiver. Messages are added
+        at a switch that supports reduction if their routes are equal from there to the end. The
+        result has the sums, those farthest from the receiver first. A sum has its members, and
+        after how many links of its route each enters. Its first member carries it on, and
+        represents all of them in later sums. `arrivals` of the result divides the members by the
+        message in which they reach the receiver: tuples that start with the carrier, also for
+        members in no sum.
         """
         ends: dict[_Route, list[int]] = {}
         for member, route in enumerate(routes):

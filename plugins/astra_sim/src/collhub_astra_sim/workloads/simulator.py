@@ -55,9 +55,10 @@ def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
     """Simulate a job (simulator `analytical` of jobs).
 
     A job of a folder for ASTRA-sim is simulated as ASTRA-sim runs it: if ASTRA-sim aborts, no rank
-    has a time, and a finding gives the reason. In any other job markers take no time, as in the
-    folder that the writer creates from it. Raises `InputError` and `UsageError` for jobs that
-    cannot run, such as those without a network.
+    has a time, and a finding gives the reason; its network is that of the request, else that of
+    the folder. In any other job markers take no time, as in the folder that the writer creates
+    from it; its network is that of the request, else the one stored with the input. Raises
+    `InputError` and `UsageError` for jobs that cannot run, such as those without a network.
     """
     folder = request.workload.extensions.get(EXTENSION)
     if isinstance(folder, dict):
@@ -90,10 +91,13 @@ def _simulate_folder(
 ) -> WorkloadTimes:
     """Simulate a job that was read from a folder for ASTRA-sim, or report why ASTRA-sim aborts.
 
-    `folder`: configurations of the folder. The backend is that of the options, else of the folder,
-    else congestion-aware; if neither has one and the congestion-aware backend cannot run the
-    topology, it is congestion-unaware, with a warning. If a hazard or the network makes ASTRA-sim
-    abort, no node has a time, unless slots are unlimited. Raises the errors of `simulate`.
+    `folder`: configurations of the folder. The network is that of the request, else that of the
+    folder. The backend is that of the options, else of the folder, else congestion-aware. If
+    neither names a backend and the congestion-aware one cannot run the network, it is
+    congestion-unaware, with a warning; this test is omitted for a network of several dimensions
+    in the request. If a hazard of the job or the network makes ASTRA-sim abort, no node has a time
+    and the findings give the reasons, unless the option `slots` differs from ASTRA-sim's. Raises
+    the errors of `simulate`.
     """
     workload = request.workload
     system, memory = _read_system(folder, options)

@@ -113,10 +113,11 @@ def _generate_balanced_divisions(
 ) -> Iterator[Division]:
     """Yield divisions of the data such that all planes finish at about the same time.
 
-    The rate of a plane is at first that of its trees. In each of `_CORRECTION_ROUNDS` rounds it is
-    replaced by the rate at which the plane carried its last share, which is lower because of
-    latencies. A round in which a plane cannot carry its share yields nothing. Ends if fewer than
-    two planes have a share.
+    The rate of a plane is at first that of its trees. In each of 3 (`_CORRECTION_ROUNDS`) rounds it
+    is replaced by the rate at which the plane carried its last share, which is lower because of
+    latencies. A plane that cannot carry its first share is left out; a later round in which a plane
+    cannot carry its share yields nothing, and the next one continues without that plane. Ends early
+    if fewer than two planes have a share.
     """
     size = full_task.collective_bytes
     shares_bytes = balanced_shares(size, *channels)

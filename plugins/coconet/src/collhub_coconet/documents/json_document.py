@@ -430,11 +430,12 @@ def bind_sizes(
 
 
 def _bind_mesh(program: Program, num_ranks: int | None, mesh: dict[str, int]) -> tuple[int, ...]:
-    """Return the ranks along every axis of the program's mesh, in its order.
+    """Return the number of ranks along every axis of the program's mesh, in its order.
 
-    With at most one axis it is the number in `mesh`, else `num_ranks`, else `DEFAULT_RANKS`.
-    Several axes need numbers in `mesh`, and `num_ranks` is ignored. Raises `InputError` (`axis`)
-    for an unknown axis or a missing number.
+    With at most one axis (one number even without an axis) it is that in `mesh`, else `num_ranks`,
+    else `DEFAULT_RANKS` (4); `num_ranks` 0 counts as None. Several axes need a number each in
+    `mesh`, and `num_ranks` is ignored. Raises `InputError` (`axis`) for an unknown axis in `mesh`
+    or a missing number.
     """
     location = Location(program.name)
     unknown = sorted(mesh.keys() - set(program.mesh))

@@ -216,10 +216,13 @@ class _StatementInference:
     def _find_shape(self, row: int, kind: Kind) -> Shape | None:
         """Find the shape of a node's value: () for scalars, None if it is unknown.
 
-        Norms, sums and maxima are scalars; collectives have a separate rule. Otherwise the first
-        recorded output decides. Without it, the first two operands of a matrix product decide, or
-        the operand with most elements of any other operation. Raises `InputError` for a matrix
-        product without shapes.
+        The first matching rule decides:
+
+        - Norms, sums and maxima are scalars; collectives have a separate rule.
+        - A recorded output of the node has the shape.
+        - A matrix product has the dimensions of its first operand, with the last one replaced by
+          that of the second operand. Raises `InputError` unless both have recorded shapes.
+        - Any other operation has the shape of the operand with most elements, the first of equals.
         """
         if kind in (Kind.NORM, Kind.SUM, Kind.MAX):
             return ()

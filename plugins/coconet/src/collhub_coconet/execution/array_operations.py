@@ -67,10 +67,10 @@ def get_epsilon(dtype: np.dtype[Any]) -> float:
 
 
 def get_lowest(dtype: np.dtype[Any], *, is_highest: bool = False) -> Any:
-    """Return the lowest number of a type, or with `is_highest` the highest one.
+    """Return the lowest number of a type, or with `is_highest` the highest one, as that type.
 
     It is infinite if the type has infinities. float8_e4m3fn has none, so that its largest finite
-    numbers are returned.
+    numbers are returned. Integers give their limits; booleans give False and True.
     """
     if dtype.kind in "iub":
         limits = (False, True) if dtype.kind == "b" else _integer_limits(dtype)

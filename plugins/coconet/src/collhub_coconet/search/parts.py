@@ -307,10 +307,12 @@ def _divide_at_scalars(program: Program) -> tuple[list[list[str]], set[str]]:
 def _propagate(
     program: Program, scalars: set[str], groups: _Groups, *, is_forward: bool
 ) -> dict[str, str | None]:
-    """Return for each scalar the only set of operations from which it is computed.
+    """Return, for each scalar, the set of operations from which it is computed, if it is only one.
 
-    With `is_forward` false it is the only set that reads it. Both count directly or through other
-    scalars. A set is given by its representative; "" for none, None for several.
+    `scalars`: names of operations that belong to no set; `groups`: the sets of all others. With
+    `is_forward` False, the result is instead the only set that reads the scalar. Both count
+    directly or through other scalars; arguments do not count. A set is given by its representative
+    (`groups.find`); the value is "" for no set and None for several.
     """
     only: dict[str, str | None] = {}
     for operation in program.operations if is_forward else reversed(program.operations):
@@ -430,9 +432,10 @@ def _find_neighbours(program: Program, operation: Operation) -> list[str]:
 
 
 def _unite_cycles(program: Program, groups: _Groups, shared: set[str]) -> None:
-    """Unite sets until they can be ordered so that each reads only earlier ones.
+    """Unite sets of operations until they can be ordered so that each reads only earlier ones.
 
-    `shared`: scalars that are ignored. Modifies `groups`.
+    `shared`: scalars that are ignored, together with the sets that contain one. While there is no
+    order, all sets on one cycle of waits are united. Modifies `groups`.
     """
     operations = [operation for operation in program.operations if operation.name not in shared]
     while True:

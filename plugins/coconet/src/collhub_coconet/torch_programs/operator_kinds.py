@@ -514,9 +514,10 @@ def _find_dimension(build: Builder, rank: int) -> int:
 def _add_parts(build: Builder) -> tuple[str | None, ...]:
     """Add one Part for each result of a split along a dimension; return their names.
 
-    Result i has the size of entry i of `split_sizes`, or the size of the result tensor. A result
-    that nothing uses has the name None, but its size still counts for the position of the next
-    ones. Raises `TypingMistakeError` (refused) if a size is unknown.
+    The size of result i is entry i of a list of sizes, otherwise the size of the result tensor
+    or, if nothing uses the result, the single `split_size`. An unused result has the name None,
+    but its size still counts for the start of the next ones. Raises `TypingMistakeError` (refused)
+    if a size is no integer.
     """
     x = build.operand("self")
     dimension = _find_dimension(build, len(build.shape(x)))

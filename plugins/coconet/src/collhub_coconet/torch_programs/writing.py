@@ -210,9 +210,11 @@ class _ModuleWriter:
     def _describe(self) -> str:
         """Return the docstring of the module, with its quotes.
 
-        It lists the transformations in the history (`none` if there are none) and, for each record
-        with predicted times, the times after and before in ms. Backslashes and triple quotes are
-        removed from the text.
+        It has the name of the program (at most 100 characters), the number of ranks, and the
+        transformations in the history, without the capture (`none` if there are none). For each
+        record with predicted times before and after, a line has the times after and before in ms.
+        The last line tells how to call `step`. Backslashes and triple quotes are removed from the
+        text.
         """
         lines = [
             f'"""One step of {self.program.name!r:.100} on {self.bound.binding.num_ranks} ranks.'

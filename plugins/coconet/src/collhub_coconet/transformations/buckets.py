@@ -33,14 +33,15 @@ from collhub_coconet.transformations.legality import (
 def coalesce(program: Program, members: Sequence[str], name: str = BUCKET) -> Rewrite:
     """Combine the collectives `members`, names of operations or of entire buckets, into one bucket.
 
-    A number is appended to `name` if it is in use. Raises `RefusedMoveError` if a condition is
+    Returns the new program and the record of the conditions. Given buckets are replaced by the new
+    one. A number is appended to `name` if it is in use. Raises `RefusedMoveError` if a condition is
     violated:
 
-    - The program has no chain.
-    - There are at least two members, and they are AllReduces, ReduceScatters or AllGathers.
+    - All names exist, and the program has no chain.
+    - There are at least two collectives: AllReduces, ReduceScatters or AllGathers.
     - All have one kind, reduction, group, mesh axes and element type.
-    - No member is in a stage with operations that are not members.
-    - No member depends on another one, and no other stage must run between them.
+    - None is in a stage with operations that are not members, or in a stage that is no bucket.
+    - None depends on another one, and no other stage must run between them.
     """
     conditions = Conditions("coalesce", program, {"members": tuple(members), "name": name})
     buckets = {stage.name: stage.members for stage in program.stages if stage.family == BUCKET}

@@ -116,9 +116,10 @@ def _attempt_slicing_of_states(program: Program) -> Iterator[Attempt]:
 def _attempt_fusions(program: Program) -> Iterator[Attempt]:
     """Yield attempts to fuse the maximal sets around communications and pointwise operations.
 
-    Sets around communications come first. Skipped are operations without communication that are in
-    a stage or in an earlier set around a pointwise operation, sets of one member, sets that are
-    stages already, and repeated sets. The caller runs each attempt, which may be refused.
+    An attempt is a function that returns the rewritten program, or raises `RefusedMoveError`; the
+    caller runs it. Sets around communications come first, both in program order. Skipped are
+    operations without communication that are in a stage or in an earlier set around a pointwise
+    operation, sets of one member, sets that are stages already, and repeated sets.
     """
     seen = {frozenset(stage.members) for stage in program.stages}
     covered = {name for stage in program.stages for name in stage.members}
@@ -204,8 +205,10 @@ def _attempt_buckets(program: Program) -> Iterator[Attempt]:
 def _attempt_overlaps(program: Program) -> Iterator[Attempt]:
     """Yield attempts to overlap chains: one from each kernel, extended by `_find_follower`.
 
-    Views and opaque operations are not members. Skipped are chains of one kernel, and chains that
-    are the end of an earlier one, since they gain less. The caller runs each attempt.
+    An attempt is a function that returns the rewritten program, or raises `RefusedMoveError`; the
+    caller runs it. Members are stages, and operations in no stage; views and opaque operations are
+    no members. Skipped are chains of one kernel, and chains that are the end of an earlier one,
+    since they gain less.
     """
     stage_of = {name: stage.name for stage in program.stages for name in stage.members}
     # A slice is a view without a kernel; opaque operations have no chunks.

@@ -88,9 +88,12 @@ def record_fields(record: LegalityRecord, parent: Program, effect: Costs) -> dic
 
 
 def describe_record(record: LegalityRecord, effect: Costs) -> tuple[str, ...]:
-    """Describe a transformation in lines: its call, the checked conditions, notes, the effect.
+    """Describe a transformation in lines of text.
 
-    Conditions have the form `condition: operation`; the operations of one condition share a line.
+    The lines are: the call (`NAME(PARAMETER=VALUE, ...)`), one line `holds: CONDITION: OPERATIONS`
+    per checked condition, the notes of the record, and the `effect per rank`: every cost that
+    changes, with its difference and sign, or `none`. Conditions of the record have the form
+    `condition: operation`; operations of one condition share a line.
     """
     arguments = [f"{name}={format_parameter(value)}" for name, value in record.parameters.items()]
     lines = [f"{record.transformation}({', '.join(arguments)})"]

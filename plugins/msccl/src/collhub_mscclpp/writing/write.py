@@ -383,12 +383,12 @@ def _format_block(position: int, segment: Segment) -> str:
 
 
 def fit(algorithm: Algorithm, collective_bytes: int, topology: Topology) -> RuntimeFit:
-    """Return the resources of the plan of an algorithm on a network, with the writer's default
-    options.
+    """Return the resources of the plan of an algorithm on a network, with default options.
 
-    All numbers are maxima over ranks, or over thread blocks for `block_operations`.
-    `collective_bytes`: largest message size in bytes. Raises `InputError` and `UsageError` as the
-    writer does.
+    All numbers are maxima over ranks, or over thread blocks for `block_operations`. Channels are
+    those to single peers and one per switch group; units are the chunks of the larger one of INPUT
+    and OUTPUT. `collective_bytes`: largest message size in bytes, which is also the result's
+    `max_bytes`. Raises `InputError` and `UsageError` as the writer does.
     """
     draft = build_draft(algorithm, PlanWriteOptions(max_size=collective_bytes), topology)
     counts = [[one.count_operations() for one in row] for row in write_thread_blocks(draft)]

@@ -369,14 +369,13 @@ _CURE = "write lines for all sizes with -1,-1 for nNodes,nRanks, as collhub tune
 def _find_single_channels(rules: Sequence[TunerRule], file: str) -> Iterator[Diagnostic]:
     """Yield `one-channel` for sizes that no rule has, where the tuner leaves a single channel.
 
-    Checked are the first `_MAX_LISTED` communicators that rules name, then all others. A note
-    `not-searched` says if there are more.
+    Checked are the first 8 (`_MAX_LISTED`) communicators that rules name, then all others. A note
+    `not-searched` says if there are more. Rules with further conditions do not count. For each
+    communicator there are at most two findings, with the sizes of all collectives:
 
     - Sizes without a rule are an error in communicators that rules name, and in all if no rule
       names any. Otherwise they are a warning.
     - Sizes whose only rules name an algorithm or protocol that some machines lack are a warning.
-
-    Rules with further conditions do not count.
     """
     stated = find_stated_communicators(rules)
     if len(stated) > _MAX_LISTED:

@@ -147,8 +147,8 @@ _Pair = tuple[int, int]
 def can_split(tasks: HostTasks) -> bool:
     """Return whether a schedule of split tasks that reaches the fluid bound can be built.
 
-    All cards must have the same rate, and each host one card. Each task must have one receiving
-    host or all of them, and no release time.
+    All cards must have the same rate, sending and receiving, and each host one card. Each task must
+    have one receiving host, or all hosts that receive any task, and no release time.
     """
     network = tasks.network
     rates = set(network.out_rate.values()) | set(network.in_rate.values())

@@ -364,8 +364,10 @@ def _rank_by_rounds(plan: RoutePlan, grid: _Grid, root: int) -> Int64Array:
 def find_group_grids(network: LinkNetwork, times: LinkTimes) -> list[_Grid]:
     """Return grids of groups of NPUs that are near to each other, the smallest groups first.
 
-    Groups are those of the topology, or follow from the message times of NPU 0. All groups of a
-    grid have the same size and consecutive NPU numbers. At most `_MAX_LEVELS` grids are returned.
+    The groups of a grid are consecutive NPUs of one size, which must divide the number of NPUs, and
+    be above 1 and below this number. Sizes are that of the topology's groups, if they have one size
+    and contain all NPUs in ascending order, and those of the sets of first NPUs that NPU 0 reaches
+    by one message within some time. The 2 (`_MAX_LEVELS`) smallest sizes give a grid each.
     """
     npus = network.num_npus
     # The size of the topology's groups if they partition the NPUs in order.
