@@ -93,8 +93,9 @@ def _find_result_problem(
 ) -> str | None:
     """Return the first problem of a result, or None.
 
-    `repetition`: the result of an equal request. Problems: type, collective, differences between
-    both results, time, a partial result, and an algorithm that fails verification.
+    `repetition`: the result of an equal request. Problems are checked in this order: a type other
+    than `SynthesisResult` (of either), the collective, differences between both algorithms, the
+    time, a partial result, and an algorithm that fails verification.
     """
     if not isinstance(result, SynthesisResult) or not isinstance(repetition, SynthesisResult):
         return f"returned {type(result).__name__}, expected SynthesisResult"

@@ -171,10 +171,10 @@ class AllRuntimesVerdict:
         )
 
     def show(self, *, is_alone: bool) -> None:
-        """Print a table with one row per runtime and one column per range of versions.
+        """Print how many runtimes use the file, and a table: runtimes by ranges of versions.
 
-        Below it follow one line `not applicable: ...` per distinct reason of the runtimes that read
-        other formats, and, if no runtime uses the file, the first error of every runtime.
+        Then, if no runtime uses the file, the first error of every runtime (`diagnostics`); before
+        it a line `not applicable: ...` per other distinct reason of runtimes for other formats.
         """
         used = len({verdict.runtime for verdict in self.verdicts if verdict.ok})
         names = list(dict.fromkeys(verdict.runtime for verdict in self.verdicts))

@@ -66,10 +66,10 @@ class _FxReader:
     ) -> CapturedGraph:
         """Convert all nodes of the FX graph in order, and return the captured graph.
 
-        Placeholders take the descriptions in `inputs` in order. Outputs that are None or no tensors
-        are dropped; the remaining ones must be as many as `outputs`, otherwise `ValueError` is
-        raised. Raises `InputError` for calls of modules and methods, and for nodes that cannot be
-        converted.
+        Placeholders take the descriptions in `inputs` in order; there must be one for each. Outputs
+        that are None or no tensors are dropped; the remaining ones must be as many as `outputs`,
+        otherwise `ValueError` is raised. Raises `InputError` for calls of modules and methods, and
+        for nodes that cannot be converted.
         """
         import torch
 

@@ -383,7 +383,9 @@ class TypeParser:
 
         Aliases are replaced. Tuples, futures and asynchronous bundles are flattened in order; the
         shape is a tuple only if it contains a tuple. A token has the element type `token`; tokens
-        and scalars have no dimensions. Raises `ValueError` for types without a size.
+        and scalars have no dimensions. A dynamic dimension has the size of its bound. Raises
+        `ValueError` for an unknown element type, a dimension without size and bound, and invalid
+        sizes.
         """
         leaves: list[tuple[str, tuple[int, ...]]] = []
         is_tuple = False

@@ -391,7 +391,10 @@ def _operand_name(text: str) -> str:
 
 
 def _count_open(text: str) -> int:
-    """Return the number of opened minus closed brackets of a text; strings are ignored."""
+    """Return the number of opened minus closed brackets of a text: round, square and curly ones.
+
+    Brackets in double-quoted strings are ignored.
+    """
     if '"' in text:
         text = _STRING.sub("", text)
     opened = text.count("(") + text.count("{") + text.count("[")

@@ -246,8 +246,9 @@ class _RankColumns:
 def _drop_attributes(tokens: str, omitted: frozenset[str], duration_ns: int) -> str:
     """Return the tokens of a record without attributes that are named in `omitted`.
 
-    If `duration_ns` is omitted and present, the token `us` (microseconds) is added for a duration
-    of at least 1 us.
+    A token of `tokens` is a sign, the name, and possibly `:` and a value; tokens are separated by
+    blanks. If `duration_ns` is omitted and present, the token `us` (microseconds) is appended for a
+    duration of at least 1 us, unless it is there.
     """
     left = [token for token in tokens.split() if token[1:].partition(":")[0] not in omitted]
     is_lost = "duration_ns" in omitted and "@duration_ns" in tokens

@@ -71,8 +71,9 @@ def in_turns(name: str, warmups: Sequence[int], micros: int, *, delayed: bool) -
 def _order_with_warmup(stage: int, warmup: int, micros: int, *, delayed: bool) -> list[Operation]:
     """Order the passes of a stage: `warmup` forward passes, then alternating passes.
 
-    Each backward pass is followed by a forward pass while any remain. `delayed`: a backward pass is
-    an input gradient and a weight gradient.
+    `warmup`: at most `micros`. Each backward pass is followed by a forward pass while any remain.
+    `delayed`: a backward pass is an input gradient and directly after it a weight gradient,
+    otherwise one pass. Both kinds run in ascending order of microbatches.
     """
 
     def step(kind: Pass, micro: int) -> Operation:

@@ -279,9 +279,10 @@ def unit_tasks(moves: Sequence[Move]) -> UnitTasks:
 
 
 def _hosts(moves: Sequence[Move]) -> Int64Array:
-    """Return the host of every device number: int64, -1 for unused numbers.
+    """Return the host of every device: int64, by device number up to the largest one, -1 if unused.
 
-    Raises `InputError` (`host-clash`) if meshes place a device on different hosts.
+    There must be at least one move. Raises `InputError` (`host-clash`) if meshes place a device on
+    different hosts.
     """
     meshes = [side.mesh for move in moves for side in (move.source, move.destination)]
     host_of = np.full(max(max(mesh.devices) for mesh in meshes) + 1, -1, np.int64)

@@ -59,12 +59,13 @@ def compare_calls(
     """Return the first difference between the calls of the ranks in one operation, or None.
 
     `group`: ranks of the operation in order, None if unknown. The checks, in order:
+
     - Operations, sizes and dtypes must agree. Culprits are the ranks in the minority, but none if
       ranks without a record could make it the majority.
     - No call may contradict itself. Culprits are the ranks whose call does. If all ranks have such
       a call and the operation completed, this is no difference.
-    - For all-to-alls, what each rank sends must be what the others receive: compared by segment,
-      otherwise by total.
+    - If all calls are all-to-alls and `group` is known, what each rank sends must be what the
+      others receive: compared by segment, and if that finds no difference, by total.
     """
     for kind, signature in _SIGNATURES:
         minority = find_minority(

@@ -374,8 +374,9 @@ def _check_connected(
 ) -> None:
     """Raise `InputError` (`unconnected-npus`) unless the hops connect all NPUs, in any direction.
 
-    The message counts the separate parts; for the first 4 of them it names the first NPU and the
-    number of its other NPUs. Documents that the hub wrote with annotations are not checked.
+    Connections through other vertices count. The message counts the separate parts; for the first 4
+    (`_MAX_SHOWN`) of them it names the first NPU and the number of its other NPUs. Documents that
+    the hub wrote with annotations (`is_exact`) are not checked.
     """
     # The hub's own networks may have several parts, and are read back unchanged.
     if graph.annotations.is_exact:

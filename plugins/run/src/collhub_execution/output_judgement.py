@@ -275,10 +275,10 @@ class _Arithmetic:
         """Reduce arrays of one shape and dtype, in their order, to their total or average.
 
         `parts` is not changed and must not be empty. There is no bound if nothing is rounded: exact
-        data, integers (which may overflow), minima and maxima; the total then has the dtype of the
-        parts. Otherwise the total is computed in float64, for 8-byte types in extended precision,
-        with a bound of its error per element: 2 n roundings (n parts) of the sum of the absolute
-        values, of the absolute product for products; divided by n for an average.
+        data, integers (which may overflow), minima and maxima. Otherwise the result is computed in
+        float64, for 8-byte types in extended precision, with a bound of the error per element: 2 n
+        rounding units of the dtype (n parts) times the sum of the absolute values, or the absolute
+        product; divided by n for an average.
         """
         function: Callable[..., Array] = REDUCTIONS[self.plain_op]  # type: ignore[assignment]
         # A minimum or maximum is one of its operands, so it is not rounded.

@@ -252,11 +252,11 @@ def _refuse_other_gpu(request: _Request, read: MeasurementSet, like: Gpu | None)
 
 
 def _paths(out: str, machines: Sequence[CalibratedMachine]) -> list[str]:
-    """Return one output path per machine.
+    """Return one output path per machine, in their order.
 
     For one machine it is `out`. For several, a hyphen and the name of the machine are inserted
-    before the suffix; equal names get numbers from 1. Raises `UsageError` for several machines and
-    standard output (`-`).
+    before the suffix (`out-NAME.json`); machines with equal names are numbered from 1
+    (`out-NAME-1.json`). Raises `UsageError` for several machines and standard output (`-`).
     """
     if len(machines) == 1:
         return [out]

@@ -88,11 +88,12 @@ class Measuring:
     ) -> Iterator[_Done]:
         """Yield each algorithm with its measurements, or with a reason, in order of completion.
 
-        The measurements run in this process if there is no timeout, no other executor, and only one
-        job or algorithm. Otherwise they run in workers, which are created once. If the workers do
-        not share files, files are read here; an unreadable file is yielded with its failed
-        measurements at once. After the timeout the workers are stopped, and each remaining
-        algorithm is yielded with the reason of the budget.
+        The measurements run in this process, in the given order, if there is no timeout, no other
+        executor, and only one job or algorithm. Otherwise they run in workers, which are created
+        once. If the workers do not share files, files are read here; an unreadable file is yielded
+        with its failed measurements at once. The timeout is the time left of the budget and a grace
+        period; after it the workers are stopped, and each remaining algorithm is yielded with the
+        reason (text) of the budget.
         """
         arguments = (question, network, None, self._registry, self._budget)
         # Tasks are stopped after the time limit and a grace period.

@@ -262,9 +262,9 @@ def _default_notes(tuned: TunedCollective) -> list[str]:
 def _list_decisions(tuned: TunedCollective) -> list[DefaultDecision]:
     """Return one record per decided size, with the winner and the times of both sides in ns.
 
-    One side is the library's default, the other the candidate with the shortest time (`fastest`); a
-    missing side is None. The winner is None while undecided, and "default" for the library's
-    default.
+    One side is the library's default, the other the first candidate, which has the shortest time
+    (`fastest`); a missing side is None. The winner is a candidate's name, "default" for the
+    library's default, and None while undecided.
     """
     decisions = []
     for decision in tuned.decisions.values():

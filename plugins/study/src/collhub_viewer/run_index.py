@@ -68,9 +68,10 @@ class IndexedRun:
 def index_run(timeline: RunTimeline | JobTimeline, lines: ColumnLines) -> IndexedRun:
     """Describe a run for the page, and add its columns to `lines`.
 
-    If the required columns exceed the budget, the run is indexed again with fewer steps, which
-    omits later steps, as long as at least `_MIN_STEPS` are permitted. Raises `UsageError` if the
-    run has no times of steps (`no-step-times`), no step started, or the excerpt is empty.
+    If the required columns exceed the budget of `lines`, the run is indexed again with fewer steps,
+    which omits later steps, until they fit or fewer than `_MIN_STEPS` were permitted; then they
+    exceed the budget. Raises `UsageError` if the run has no times of steps (`no-step-times`), if no
+    step started (`nothing-to-show`), or if the excerpt is empty.
     """
     subject: AlgorithmSteps | JobNodes
     if isinstance(timeline, RunTimeline):

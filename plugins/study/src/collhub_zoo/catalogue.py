@@ -239,8 +239,9 @@ def _read_address(address: str, fetch: Fetch) -> Catalogue:
     """Read the catalogue at an address, with or without the name of the index file.
 
     Entries are sorted by name; their files are downloaded when they are used. Machines have their
-    topology text as title. Raises `InputError` if the list of entries is missing or has more than
-    `_MAX_ENTRIES`, and for an invalid card.
+    topology text as title; machines of the index without one are ignored. Raises `InputError` if
+    the list of entries is missing or has more than `_MAX_ENTRIES`, and for an invalid card. Raises
+    the errors of `fetch`.
     """
     base = address.removesuffix(INDEX_FILE).rstrip("/")
     url = f"{base}/{INDEX_FILE}"

@@ -35,8 +35,9 @@ def create_pages(report: ZooBuildReport) -> dict[str, str]:
 def _create_overview(report: ZooBuildReport) -> str:
     """Return the Markdown overview.
 
-    For each collective it has a table with the best entry and its ratio to the bound, by machine
-    and size. Tables of entries and machines follow, then failures and worse curves, if any.
+    For each collective, in the order of the report, it has a table with one row per machine and one
+    column per size: the best entry, its time and its ratio to the bound, or `none`. Tables of
+    entries and machines follow, then failures and worse curves, if any.
     """
     lines = [
         "# Zoo of algorithms",

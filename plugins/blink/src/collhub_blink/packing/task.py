@@ -111,10 +111,10 @@ class RankNetwork:
         return tuple(sorted(int(self.nodes[node]) for node in nodes))
 
     def check_reach(self, start: int, is_forward: bool) -> None:
-        """Raise `InputError` (`unreachable`) for the first rank that data cannot reach.
+        """Raise `InputError` (`unreachable`) for the lowest rank that data cannot reach.
 
         With `is_forward` data go from rank `start` to every rank, otherwise from every rank to
-        `start`.
+        `start`. Routes may lead over switches. Returns without an error if all ranks are reached.
         """
         # Ranks that cannot send to `start` are not reached from it over reversed links.
         graph = self.graph if is_forward else transposed(self.graph)

@@ -209,11 +209,12 @@ class _GraphTyper:
     def _add_input(self, entry: GraphInput, block_axes: Collection[int]) -> None:
         """Declare an input of the graph as an argument, with a placement on each axis of the mesh.
 
-        The placement is that of the options (by name or target), else of the document, else the
-        default: R (replicated) for constants, L (local) for inputs, the option `parameters` for
+        The placement is that of the options (by name, else by target), else of the document, else
+        the default: R (replicated) for constants, L (local) for inputs, the option `parameters` for
         others. On the axes `block_axes`, along which collectives show that the value is a block, a
-        local value becomes a block of dimension 0. Raises `InputError` (`placement`) for an invalid
-        placement, or one that does not fit the shape.
+        local value becomes a block of dimension 0. The type, the value and the input are stored
+        under their names. Raises `InputError` (`placement`) for an invalid placement, or one that
+        slices a dimension that the shape does not have.
         """
         name = entry.tensor.name
         chosen = self._choices.placements

@@ -247,9 +247,9 @@ def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Ar
 def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
     """Sort the runtime calls by start, and find the call that launched each activity.
 
-    `correlation`: number by activity. The launch is the last call with this number; -1 in
-    `of_activity` without one, and for negative numbers. Calls with equal start keep the order of
-    the file.
+    `correlation`: number by activity. The launch is the last of the sorted calls with this number,
+    given by its position in this order; -1 in `of_activity` without one, and for negative numbers.
+    Calls with equal start keep the order of the file.
     """
     calls = events.calls
     order = np.argsort(calls.column("start"), kind="stable")

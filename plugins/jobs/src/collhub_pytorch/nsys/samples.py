@@ -178,7 +178,9 @@ def parquet_exports() -> Sequence[Source]:
 def parquet_parts(content: bytes, folder: str) -> Iterator[SourcePart]:
     """Yield the tables of a SQLite export as Parquet files, as nsys writes them.
 
-    They have the format of `nsys export --type parquetdir`. Requires pyarrow.
+    `content`: the bytes of the database. The files are `FOLDER/TABLE.parquet` and have the format
+    of `nsys export --type parquetdir`. Raises `KeyError` for a column of a type other than INTEGER,
+    TEXT and BLOB. Requires pyarrow.
     """
     # Imported here: an optional library, which only this format needs.
     import pyarrow

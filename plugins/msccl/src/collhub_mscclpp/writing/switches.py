@@ -169,10 +169,11 @@ def find_switch_steps(
 
     All ranks of an operation must be linked with one switch that the topology declares to multicast
     or to reduce, and be in one memory domain. A multicast uses the switch with the most linked
-    receivers, at least 2; other receivers get single messages. A sum needs all its messages at one
-    switch, and equal source ranges on all ranks. `has_sums`: whether sums are permitted.
-    `is_sliced`: messages are sent in slices, so an operation has at most
-    `_MAX_MESSAGES_OF_PIPELINE` messages. The result is empty without such a switch.
+    receivers (the first of equals), at least 2; its other receivers get single messages. A sum
+    needs all its messages at one switch, and equal source ranges on all ranks. `has_sums`: whether
+    sums are permitted. `is_sliced`: messages are sent in slices; then an operation of more than 7
+    (`_MAX_MESSAGES_OF_PIPELINE`) messages is not formed, and all its messages are single. The
+    result is empty without such a switch or a topology.
     """
     steps, topology = algorithm.steps, network.topology
     switches = SwitchSteps.empty(len(steps))

@@ -133,7 +133,8 @@ def _order_rows(
     """Return the rows in an order that respects dependencies, and the rows in cycles.
 
     Rows of one switch operation are adjacent. The second array also has the rows that depend on a
-    cycle; if it is empty, the order is complete.
+    cycle, and those of switch operations that would wait for each other. If it is empty, the first
+    array has all rows; otherwise it is no usable order.
     """
     rows = len(switches.multicast)
     parents, children = edges

@@ -192,9 +192,10 @@ def _check_channels(
 def _report_facts(source: Source, log: NcclLog, facts: CommunicatorFacts, skipped: int) -> None:
     """Report facts of the log that an algorithm cannot express, each as a note `nccl-log`.
 
-    The notes are, in this order: transports of connections and NCCL's choices (up to `_MAX_LISTED`
-    of each), channels, number of calls, other communicators in the log, lines without a known
-    communicator, and `skipped` lines of calls. Facts that are missing or 0 have no note.
+    The notes are, in this order: transports of connections by name and NCCL's choices (the first
+    20, `_MAX_LISTED`, of each; further ones are left out), channels, number of calls, other
+    communicators in the log, lines without a known communicator, and `skipped` lines of calls.
+    Facts that are missing or 0 have no note.
     """
     lines = [
         f"{count} connections via {transport}"

@@ -341,8 +341,8 @@ def _read_matrix(name: str, content: bytes) -> list[_SmiDevice]:
     """Return the rows of the matrix in a file, each with its alias from the legend or "".
 
     `name` is the file's name for messages. Text before the matrix and escape sequences of terminals
-    are ignored. Raises `InputError` for a file above `_MAX_BYTES`, a missing matrix, an invalid or
-    missing row, and a matrix that is not symmetric.
+    are ignored. Raises `InputError` for a file above 4 MiB (`_MAX_BYTES`), a missing matrix, an
+    invalid or missing row, and a matrix that is not symmetric.
     """
     if len(content) > _MAX_BYTES:
         _fail(name, None, f"the file is larger than {_MAX_BYTES >> 20} MiB")

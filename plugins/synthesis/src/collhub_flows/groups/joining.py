@@ -197,8 +197,9 @@ def _delay_steps(steps: StepTable, group: Int64Array, starts_ns: Int64Array) -> 
     """Delay the steps of every group until the start of the group.
 
     `group`: group of every step; `starts_ns`: start of every group in ns. Each rank with steps of a
-    group whose start is above 0 gets a COMPUTE step of that duration. The steps of the group on
-    this rank that have no dependency wait for it. COMPUTE steps of a rank run concurrently.
+    group whose start is above 0 gets a COMPUTE step of that duration, before its other steps. The
+    steps of the group on this rank that have no dependency wait for it by a control dependency.
+    COMPUTE steps of a rank run concurrently.
     """
     ranks = steps.num_ranks
     key = group * ranks + steps.rank
