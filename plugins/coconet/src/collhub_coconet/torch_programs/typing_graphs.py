@@ -941,13 +941,13 @@ class _NodeBuilder:
 
 
 def _merge_statements(operations: Sequence[Operation], outputs: set[str]) -> tuple[Operation, ...]:
-    """Rename pointwise operations with a single reader, so that they join the reader's statement.
+    """Rename pointwise operations that are read exactly once, to join their reader's statement.
 
-    The new name begins with `_`, which marks an intermediate value. Transformations then move a
-    statement such as `0.9 * m + 0.1 * g` as a whole, although `0.9 * m` does not depend on g.
-    Values in `outputs` keep their names, and so does an operation that is nested more than
-    `_MAX_NESTING` levels deep. Underscores are appended to a new name that is in use. Returns the
-    operations in the same order, with renamed operands.
+    The new name begins with `_`, which marks an intermediate value; a name that begins so is kept.
+    Transformations then move a statement such as `0.9 * m + 0.1 * g` as a whole, although `0.9 * m`
+    does not depend on g. Values in `outputs` keep their names, and so does an operation in which
+    more than 8 (`_MAX_NESTING`) operations would be nested. Underscores are appended to a new name
+    that is in use. Returns the operations in the same order, with renamed operands.
     """
     counts = Counter(name for operation in operations for name in operation.reads)
     used = {operation.name for operation in operations}
