@@ -185,9 +185,13 @@ def build(collective: str, units: int, steps: Sequence[Sequence[Step]], **metada
 def build_nodes(rank: int, steps: Sequence[Step], units: int, size: Value) -> list[Node]:
     """Build the nodes for the steps of a rank, each with a control dependency on the one before it.
 
-    A receive-reduce becomes two nodes, the receiving half and the reduction. A rank without steps
-    gets the placeholder, a node `COMPUTE`. `size`: bytes of the collective; without it, messages
-    have no `comm_size`.
+    A step is (kind, peer, source region, destination region); the kind is "send", "receive",
+    "receive-reduce", "copy" or "compute". A receive-reduce becomes two nodes: the receiving
+    half and the reduction, which has a data dependency on the half instead. A rank without
+    steps gets one placeholder node `COMPUTE`. Identities are 0, 1, ...
+
+    `size`: bytes of the collective, of which a message has `comm_size` by its units, rounded
+    up to bytes. If it is no int, messages have no `comm_size`. `units`: units of the full data.
     """
     nodes: list[Node] = []
     for kind, peer, src, dst in steps or [("compute", -1, NONE, NONE)]:
@@ -279,8 +283,11 @@ def direct(collective: str, ranks: int = 2, part: int = 1, root: int = 0, **meta
 def uneven(collective: str) -> Set:
     """Build a direct uneven collective (a name that ends in `-v`) of two ranks.
 
-    The parts of rank 0 have 1 unit, those of rank 1 have 2. `counts` is stated in the file of rank
-    0.
+    Each rank copies its own part from INPUT to OUTPUT, sends the other part to the other rank,
+    and receives one into OUTPUT (with a reduction for reduce-scatter-v). Parts of rank 0 have 1
+    unit, those of rank 1 have 2. In an all-to-all-v every rank sends 1 unit to rank 0 and 2
+    units to rank 1. The attribute `counts` is only in the file of rank 0: [1, 2, 1, 2] for an
+    all-to-all-v, else [1, 2].
     """
     kind = "receive-reduce" if "reduce" in collective else "receive"
     steps: list[list[Step]] = []

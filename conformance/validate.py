@@ -142,7 +142,11 @@ class Node:
         return value if kind in NUMBER_OF_KIND and isinstance(value, int) else default
 
     def region(self, name: str) -> tuple[int, int, int] | None:
-        """Return a region as (buffer, offset, count); None if it is absent or malformed."""
+        """Return the attribute `name` as a region (buffer, offset, count).
+
+        None if the attribute is absent, is no list attribute, or does not have three values. The
+        values themselves are not checked.
+        """
         kind, value = self.attributes.get(name, (0, None))
         is_triple = kind in LIST_OF_KIND and isinstance(value, list) and len(value) == 3
         return (value[0], value[1], value[2]) if is_triple and isinstance(value, list) else None
@@ -553,11 +557,14 @@ def check_set(files: Sequence[RankFile], prefix: str) -> list[Finding]:
 
 
 def check_tags(files: Iterable[RankFile]) -> Iterator[Finding]:
-    """Yield a finding (P-38) for each message whose tag contradicts how the messages are paired.
+    """Yield a finding (P-38) per node whose tag contradicts how its message is paired.
 
-    The k-th send on a channel between two ranks is paired with the k-th receive there; between two
-    ranks, each pair must have its own tag. There is no finding if the tag of every message is its
-    channel. At most `MAX_FINDINGS_PER_FILE` are yielded.
+    The k-th send on a channel between two ranks is paired with the k-th receive there; between
+    two ranks, each message must have its own tag. A send or receive gets a finding if its tag
+    was seen before with another message of the two ranks, or its message with another tag.
+    There are no findings if the tag of every message is its channel. At most the first
+    `MAX_FINDINGS_PER_FILE` (20) are yielded for all files together. A file without a rank
+    counts as rank 0.
     """
     partner_by_tag: dict[tuple[int, int, int], tuple[int, int]] = {}
     tag_by_partner: dict[tuple[int, int, int, int], int] = {}
@@ -673,10 +680,12 @@ def walk(body: bytes) -> Iterator[tuple[int, int, int | bytes]]:
 
 
 def parse_metadata(body: bytes | None, attributes: dict[str, tuple[int, object]]) -> list[str]:
-    """Parse the record of the metadata into `attributes`; return the names that occur twice.
+    """Parse the message of the metadata, and add its attributes to `attributes`.
 
-    Of two values the last one counts. Raises `MalformedError` if there is no record or it is not
-    `GlobalMetadata`.
+    Returns a name for every attribute whose name was there before, one per repetition; the last
+    value counts. The version is only checked to be text. Raises `MalformedError` without a
+    message (None) and for fields that `GlobalMetadata` does not have. An empty message is
+    valid.
     """
     if body is None:
         raise MalformedError("the file is empty")
@@ -697,9 +706,11 @@ def parse_metadata(body: bytes | None, attributes: dict[str, tuple[int, object]]
 def parse_node(body: bytes) -> Node:
     """Parse a protobuf message `Node`.
 
-    `repeated` of the result is the name of the first attribute that occurs twice, "" if none does.
-    Attributes without a value are left out. Raises `MalformedError` for unknown fields and fields
-    of another wire type.
+    `repeated` of the result is the name of the first attribute that occurs twice, "" if none
+    does. Of two values the last one counts. Attributes without a value are left out, but count
+    as occurrences. Start time (field 6), inputs and outputs are ignored. Repeated lists of
+    dependencies are joined. Raises `MalformedError` for unknown fields and fields of another
+    wire type.
     """
     node = Node()
     names: set[str] = set()

@@ -211,10 +211,11 @@ def decode_varints(encoded: Bytes) -> tuple[UInt64Array, Int64Array]:
 
 
 def varints_at(data: Bytes, at: Int64Array, stops: Int64Array) -> tuple[UInt64Array, Int64Array]:
-    """Decode one varint at every position: (values, positions after them).
+    """Decode one varint (protobuf's integer of 1 to 10 bytes) at every position of `at`.
 
-    `stops`: end of the record of each position. Bits beyond 64 are dropped. Raises `WireError` with
-    the position of the number if a varint extends beyond its stop or is longer than 10 bytes.
+    Returns (values, positions after them), parallel to `at`. `stops`: end of the record of each
+    position, within the data. Bits beyond 64 are dropped. Raises `WireError` with the start of
+    the first number that extends beyond its stop, or is longer than 10 bytes.
     """
     values = np.zeros(len(at), np.uint64)
     position = at.copy()

@@ -365,7 +365,8 @@ def _wrap_text(text: str, width: int) -> list[str]:
     """Wrap a text into lines of at most `width` characters; [""] for an empty text.
 
     Lines are filled with as many words as fit. A word that is longer than `width` is split, at
-    hyphens, else after punctuation, else anywhere. No-break spaces become spaces.
+    hyphens, else after punctuation, else anywhere; its first piece continues the line if it
+    fits. No-break spaces do not end a word, and are written as spaces.
     """
     lines: list[str] = []
     line = ""

@@ -109,10 +109,11 @@ def labels(*columns: IntArray) -> Int64Array:
 
 
 def _number_values(values: IntArray) -> Int64Array:
-    """Number the distinct values 0, 1, ... in ascending order; return the numbers of all values.
+    """Return the rank of every value among the distinct values: int64[values], from 0.
 
-    Takes linear time for values in a range of up to `_MAX_RANGE_PER_NUMBER` times their number,
-    else a sort.
+    Equal values have equal numbers, and numbers ascend with the values. The order of the array
+    is kept. Takes linear time if the range of many values is at most `_MAX_RANGE_PER_NUMBER`
+    (2) times their number, else a sort.
     """
     if len(values) >= _MIN_KEYS_OF_DIGITS:
         occurs = _mark_values(values, _MAX_RANGE_PER_NUMBER)

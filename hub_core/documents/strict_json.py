@@ -214,10 +214,11 @@ def schema_violations(document: object, schema_file: str) -> list[SchemaViolatio
 
 
 def find_other_version(name: str) -> str | None:
-    """Return the shipped schema of which `name` is another version, such as `collhub/topology-1`.
+    """Return the title of a shipped schema of which `name` is another version.
 
-    Of several shipped versions, the first in alphabetical order is returned. None if `name` is a
-    shipped schema itself, and if no version of it is shipped.
+    Titles end with the version, such as `collhub/topology-1`. Of several shipped versions, the
+    first in alphabetical order is returned. None if `name` is a shipped schema itself, and if
+    no version of it is shipped. Reads all shipped schemas.
     """
     files = importlib.resources.files("hub_core.schemas").iterdir()
     contents = (file.read_bytes() for file in files if file.name.endswith(".json"))
@@ -243,12 +244,13 @@ def _get_sort_key(error: ValidationError) -> tuple[int, list[str]]:
 
 
 def _convert_error(error: ValidationError) -> Iterator[SchemaViolation]:
-    """Yield the violations of one error of the validator, as path, message and remedy.
+    """Yield the violations of one error of the schema validator: path, message and remedy.
 
-    An error about additional members gives one violation per unknown member, in alphabetical order.
-    Its remedy is the most similar missing member; if some missing members have the same first word
-    (up to `_`), only these are compared. If none is similar, the remedy lists all members of the
-    schema. Any other error gives one violation without a remedy.
+    An error about additional members of an object gives one violation per unknown member, in
+    alphabetical order. Its remedy suggests the most similar member that the object lacks; if
+    some of these have the same first word (up to `_`) as the unknown one, only they are
+    compared. If none is similar, the remedy lists all members of the schema. Any other error
+    gives one violation without a remedy, and so does a schema without listed members.
     """
     known = error.schema.get("properties") if isinstance(error.schema, dict) else None
     if error.validator != "additionalProperties" or not known or error.validator_value is not False:

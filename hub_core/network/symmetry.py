@@ -87,10 +87,12 @@ class ColouredNetwork:
     def _complete(self, nodes: Sequence[int], images: Sequence[int]) -> Int64Array | None:
         """Complete the mapping of `nodes[i]` to `images[i]` to an automorphism, if possible.
 
-        Returns `None` without success. Colours of both sides are refined with these nodes
-        individualized. While several nodes have the same colour, the first node of the colour with
-        the fewest nodes is mapped to a node of this colour on the other side: to itself if
-        possible, else to the first one. There is no backtracking.
+        Returns the image of every node, int64[nodes], or None. There is no backtracking, so None
+        does not prove that no automorphism exists. Colours of both sides are refined with the given
+        nodes individualized. While several nodes have the same colour, the first node of the
+        colour with the fewest nodes (the lowest such colour) is mapped to a node of this colour on
+        the other side: to itself if possible, else to the first one. The complete mapping is
+        checked.
         """
         mine, theirs = self._refine(nodes), self._refine(images)
         chosen, chosen_images = list(nodes), list(images)

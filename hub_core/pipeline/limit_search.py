@@ -182,11 +182,14 @@ def _remove_limits(resource: str, trials: _Trials) -> dict[str, int]:
 
 
 def _bisect(sufficient: dict[str, int], present: RuntimeLimits, trials: _Trials) -> dict[str, int]:
-    """Reduce sufficient limits in place; return the largest smaller number that failed, by name.
+    """Find the smallest sufficient limit of each resource by trials, one resource after another.
 
-    A resource whose present limit suffices together with the other numbers is removed from
-    `sufficient`. If the budget is used up, numbers between the returned and the sufficient one are
-    not tried.
+    `sufficient` is reduced in place, and keeps limits with which a trial succeeded. Returns by
+    name the largest smaller number that failed, at first the present limit (0 without one).
+    With several resources, the present limit of each is tried first: if it suffices with the
+    other numbers, the resource is removed from `sufficient`, but not from the result. If the
+    budget of trials is used up, numbers between the returned and the sufficient one remain
+    untried.
     """
     failed = {name: present.get_limit(name) or 0 for name in sufficient}
     is_single = len(sufficient) == 1

@@ -60,12 +60,13 @@ def list_runtimes(registry: Registry) -> list[ChosenRuntime]:
 
 
 def find_runtimes(names: str, registry: Registry) -> tuple[ChosenRuntime, ...]:
-    """Return the runtimes of texts separated by commas, each once; `ideal` gives none.
+    """Return the runtimes of texts separated by commas, in their order; `ideal` gives none.
 
     A text is a name, or a name with limits that replace those of the runtime, such as
-    `executor?blocks=16&block_operations=256`. Raises `UsageError` for an unknown name
-    (`unknown-runtime`), an unknown resource, a repeated one, and a limit that is not a positive
-    integer.
+    `executor?blocks=16&block_operations=256`. Repeated equal texts count once; one runtime with
+    different limits is returned several times. Raises `UsageError` for an unknown name
+    (`unknown-runtime`), also an empty one and `ideal` with limits, and for an unknown or
+    repeated resource and a limit that is not a positive integer.
     """
     known = {one.runtime.name: one for one in list_runtimes(registry)}
     chosen = []

@@ -158,10 +158,11 @@ class _Usage:
 
 
 def _measure_usage() -> _Usage:
-    """Return CPU time in s, memory in bytes, and number of all living descendants.
+    """Return the CPU time in s, memory in bytes, and number of this process's descendants.
 
-    CPU time of ended descendants is included. Shared memory is not counted. Processes that end
-    during the measurement are skipped.
+    CPU time includes ended descendants whose end was waited for; memory and number are those of
+    living ones. Memory is resident memory without shared pages. Processes that end during the
+    measurement are skipped. This process itself does not count.
     """
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = ended.ru_utime + ended.ru_stime
@@ -274,12 +275,13 @@ def landlock_features(version: int) -> dict[str, bool]:
 
 
 def restrict_this_process(readable: Iterable[str], writable: Iterable[str]) -> bool:
-    """Restrict this process and its later children to these files, without TCP and signals.
+    """Restrict this process and its later children to the given files, without TCP and signals.
 
-    `readable`: files, and folders with their content, that may be read and executed. `writable`:
-    files that may also be written. Paths that do not exist are ignored. Files that are already open
-    remain usable. Restrictions that the kernel's version of Landlock lacks are omitted. Returns
-    whether the restrictions are active; False without Landlock.
+    This cannot be undone. `readable`: files, and folders with their content, that may be read
+    and executed. `writable`: files that may also be written. Paths that do not exist are
+    ignored. Files that are already open remain usable. Restrictions that the kernel's version
+    of Landlock lacks, such as those of TCP and signals, are omitted. Returns whether the
+    restrictions are active: False without Landlock, and if the kernel refuses them.
     """
     version = landlock_version()
     if version == 0:

@@ -116,10 +116,11 @@ def _choose_paths(
     sizes: Int64Array,
     waiting_bytes: Float64Array,
 ) -> dict[_Connection, tuple[int, ...]]:
-    """Choose the ranks of a path for every connection of these sends, the largest bytes first.
+    """Choose the fastest path of every connection (source, destination, channel), as ranks.
 
-    `sizes`: int64[rows], bytes of sends. `waiting_bytes`: float64[links], bytes that use a link
-    before; bytes of chosen paths are added to a copy.
+    Connections with the most bytes choose first; their bytes delay later ones. A path uses only
+    plane `channel` mod planes, and no NPU without a rank. `sizes`: bytes by row; `waiting_bytes`:
+    bytes before by link, not changed. Raises `UsageError` (`not-connected`) without a path.
     """
     npus = placement_of(algorithm) or tuple(range(algorithm.num_ranks))
     rank_of_npu = {npu: rank for rank, npu in enumerate(npus)}
@@ -153,8 +154,7 @@ def _find_path(
 ) -> list[int]:
     """Return the links of a fastest path; of equally fast ones, the first links from its end.
 
-    `time_ns`: float64[links], infinite for links that must not be used. Raises `UsageError` if
-    there is none.
+    `time_ns`: float64[links], infinite for unusable links. Raises `UsageError` (`not-connected`).
     """
     reached_ns = topology.arcs().lengths_from(np.arange(topology.num_nodes) == source, time_ns)
     if not np.isfinite(reached_ns[destination]):
@@ -285,8 +285,8 @@ def _list_edges(indptr: Int64Array, indices: Int64Array) -> tuple[Int64Array, In
 def _compute_order_keys(steps: StepTable, messages: Messages) -> list[float]:
     """Return a number per row that increases along every rank's program and every message.
 
-    It is the level of the row if every rank executes its steps row by row. If that deadlocks, it is
-    the row number, which increases only within a rank.
+    It is the longest chain of steps and messages before the row, if ranks run row by row. If that
+    deadlocks, it is the row number, which increases only within a rank.
     """
     rows = np.arange(len(steps))
     is_next = steps.rank[1:] == steps.rank[:-1]

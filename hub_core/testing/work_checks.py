@@ -328,10 +328,11 @@ def _find_pass_problem(result: object) -> str | None:
 
 
 def _build_check_request(check: Check) -> CheckRequest | None:
-    """Build a request with a sample subject for a check.
+    """Build a request for a check with a sample of its subject.
 
-    None if the kit has no sample of the check's subject, which is so for certificates, workloads
-    and files for runtimes.
+    The samples are the first algorithm of the kit, the topology `TOPOLOGY`, and for an
+    installation a copy of this process's environment variables. None for other subjects
+    (certificates, workloads, files for runtimes), of which the kit has no sample.
     """
     if check.subject is Subject.ALGORITHM:
         algorithm = next(iter(all_samples(RANKS).values()))

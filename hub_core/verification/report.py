@@ -138,8 +138,9 @@ def _parse_name(text: str, words: str, collective: Collective) -> Contributions:
     """Return the postcondition of the collective that `words` name, such as `broadcast root 0`.
 
     Hyphens, blanks and underscores in the name are ignored. The numbers of ranks and units are
-    those of `collective`. `text`: the full expectation, for messages. Raises `UsageError` for other
-    words, a missing or superfluous root, and a collective that these numbers do not allow.
+    those of `collective`, its kind and root do not matter. `text`: the full expectation, for
+    messages. Raises `UsageError` for other words, a missing or superfluous root, and a
+    collective that these numbers do not allow.
     """
     # Hyphens, blanks and underscores are equivalent: allgather, all-gather, all_gather.
     match = _NAMED.fullmatch(words)

@@ -254,14 +254,17 @@ def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComp
 
 
 def _judge_ranges(task: _Task, in_place: bool, findings: Findings) -> ContentsComparison:
-    """Add findings on races and contents of an algorithm whose units are independent.
+    """Check races and contents of an algorithm whose units are independent; add the findings.
 
     A check by ranges of units that all steps treat alike proves most correct algorithms. If it
-    does not, all units are checked at once if they fit the limits of contents; otherwise they are
-    checked in blocks, one after another until one has a defect. If these are too many, only the
-    block for which the proof failed is checked, and `InputError` (code `too-large`) is raised if it
-    has no defect. A note states how the units were checked, unless it was at once; findings about
-    units in blocks count them in their block.
+    does not, all units are checked at once if they fit the limits of contents; otherwise they
+    are checked in blocks, one after another until one has a defect. With more than `MAX_BLOCKS`
+    blocks, only the block for which the proof failed is checked, and `InputError` (`too-large`)
+    is raised if it has no defect. A note states how the units were checked, unless it was at
+    once; findings about units in blocks count them in their block.
+
+    Returns how contents were compared: over all blocks "fingerprint" if any used it, with the
+    sum of the error probabilities.
     """
     verification_input, algorithm = task.given, task.given.algorithm
     layout = task.collective.memory_layout(in_place, task.scratch_units)

@@ -152,11 +152,13 @@ def _simulate_example(registry: Registry, example: _Example) -> Iterator[_Run]:
 def _write_page(
     session: Session, registry: Registry, examples: Sequence[_Example], folder: Path | None
 ) -> Path | None:
-    """Write an interactive page with simulations of the all-reduces on `MACHINE`; return its path.
+    """Write an interactive page with simulations of the all-reduces among `examples`.
 
-    The file is `PAGE` in `folder`. Without `folder` it is in a new temporary folder, which is kept,
-    because a browser opens it after the command has ended. An existing page is replaced. Returns
-    None if no installed plugin writes pages.
+    They run on `MACHINE` ("dgx1v") with the first of `SIZES` (1 MiB), by the analytical
+    simulator. The file is `PAGE` ("demo.html") in `folder`, and replaces an existing one.
+    Without `folder` it is in a new temporary folder, which is kept, because a browser opens it
+    after the command has ended. Returns the path; None, without a simulation, if no installed
+    plugin writes pages.
     """
     from hub_core.pipeline.inputs import read_topology
     from hub_core.pipeline.simulation import simulate

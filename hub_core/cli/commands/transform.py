@@ -247,10 +247,15 @@ def _plan_options(
 ) -> _Plan:
     """Assign every `-O` to the components that declare it: reader, passes, writer, workers.
 
-    A pair after a pass sets an option of that pass, if the pass declares it. Every other pair sets
-    the option of all components that declare it. Options after a pass take precedence over shared
-    ones. Raises `UsageError` for an option that no component declares. Raises it for `--size`
-    without a search if the reader has no option `sizes` that takes it.
+    A pair after a pass sets an option of that pass, if the pass declares it. Every other pair
+    sets the option of all components that declare it. Options after a pass take precedence
+    over shared ones. `--size` sets the option `sizes` of the reader, if it has one and no `-O`
+    sets it.
+
+    The plan has the options of each pass, and those of all components by name, without the ones
+    after passes. Raises `UsageError` for an option that no component declares. Raises it for
+    `--size` if the reader has no option `sizes` and no pass is a search, and for sizes of
+    symbols (`B=8`) without such a reader.
     """
     declared = [session.options_of(AlgorithmPass, step.name) for step in steps]
     taken = [step.own(options) for step, options in zip(steps, declared, strict=True)]

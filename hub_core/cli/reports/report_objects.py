@@ -228,14 +228,17 @@ def judge(
     as_json: bool,
     files: ReportFiles | None = None,
 ) -> int:
-    """Verify all inputs, print the verdicts, and return the exit code.
+    """Verify all inputs in their order, print the verdicts, and return the exit code.
 
-    The exit code is DONE if all inputs pass, else INVALID. `judged` verifies one source. With
-    `as_json`, the verdict on a single input is the entire report; several verdicts are listed under
-    `results`. With one input and no `files`, an error is raised; otherwise it becomes the verdict
-    on that input. With `files`, all findings are also written to these files, and the exit code is
-    INVALID only if an error is not accepted by their baseline. Raises `UsageError` if standard
-    input is given twice.
+    The exit code is DONE if all inputs pass (also without inputs), else INVALID. `judged`
+    verifies one source. Without `as_json`, each verdict is shown, and for other than one input
+    a line "N of M inputs pass". With `as_json`, one report is printed: the verdict on a single
+    input is the entire report, otherwise verdicts are listed under `results`.
+
+    With one input and no `files`, an error of `judged` is raised; otherwise a `HubError` becomes
+    the verdict on that input. With `files`, all findings are also written to these files, and
+    the exit code is INVALID only if an error is not accepted by their baseline. Raises
+    `UsageError` if standard input is given twice.
     """
     if sources.count(_STDIN) > 1:
         raise UsageError("standard input can be read only once", cure="give - once")

@@ -446,8 +446,9 @@ def _parse_send(send: ScclValue, ranks: int) -> tuple[int, int, int, float, bool
     """Parse [address, source, destination, time, link, reduction]; the last three are optional.
 
     Returns address, source, destination, time (0.0 if omitted), and whether the receive reduces
-    (only if the reduction is given and not null). The link is ignored. Raises `InputError` for
-    another number of fields, ranks out of range, equal ranks, or an unknown reduction.
+    (only if the reduction is given and not null). The link is ignored. `ranks`: number of
+    ranks. Raises `InputError` for fewer than 3 or more than 6 fields, fields of another type,
+    ranks out of range, equal ranks, or an unknown reduction.
     """
     fields = list(send.iterate_elements())
     if not 3 <= len(fields) <= _MAX_SEND_FIELDS:

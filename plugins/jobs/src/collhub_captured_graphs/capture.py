@@ -253,9 +253,10 @@ class _Step:
     def _reduce(self, name_of_parameter: str, gradient: torch.Tensor) -> torch.Tensor:
         """Average the gradient of a parameter over the data-parallel ranks by an all-reduce.
 
-        The gradient is returned unchanged without a mesh, for a parameter in `self.local`, and
-        without `data_parallel` if the mesh has several dimensions or any parameter of the module is
-        a DTensor. The gradient is divided by the number of ranks before the sum.
+        These are the ranks along the mesh dimension `self.data_parallel`, or all ranks of a mesh of
+        one dimension. The gradient is divided by the number of ranks before the sum. It is returned
+        unchanged without a mesh, for a parameter in `self.local`, and without `data_parallel` if
+        the mesh has several dimensions or any parameter of the module is a DTensor.
         """
         from torch.distributed import _functional_collectives as functional
         from torch.distributed.tensor import DTensor
@@ -417,9 +418,10 @@ State = Mapping[str, Any]
 def _find_states(optimizer: torch.optim.Optimizer | None) -> tuple[str, ...]:
     """Return the names of the tensors that an optimizer stores for each parameter.
 
-    Empty for no optimizer, and for SGD without momentum. Raises `UsageError` for an optimizer that
-    is not SGD, Adam or AdamW, and for the options `amsgrad`, `nesterov`, `maximize` and
-    `dampening`.
+    SGD with momentum in any group has `momentum_buffer`; Adam and AdamW have `exp_avg` and
+    `exp_avg_sq`. Empty for no optimizer, and for SGD without momentum. Raises `UsageError` for
+    other optimizers (by the name of the class), and if a group sets one of the options
+    `amsgrad`, `nesterov`, `maximize` and `dampening`.
     """
     if optimizer is None:
         return ()

@@ -208,8 +208,9 @@ class CapturedGraph:
     def _define(self, tensors: dict[str, Tensor], tensor: Tensor) -> None:
         """Add a tensor to the dict by its name.
 
-        Raises `InputError` if the name is in use (`name`), or if the tensor has more than
-        `MAX_DIMENSIONS` dimensions, a negative size, or more than `MAX_SIZE` elements (`size`).
+        Raises `InputError` if the name is in use (`name`), or (`size`) if the tensor has more than
+        `MAX_DIMENSIONS` (64) dimensions, a negative size, or more than `MAX_SIZE` (2^48) elements
+        or entries in one dimension.
         """
         location = Location(self.file or None)
         if tensor.name in tensors:

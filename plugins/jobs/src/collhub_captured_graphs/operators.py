@@ -395,10 +395,12 @@ def _slice_reshaped(call: Call) -> frozenset[str]:
 
 
 def _slice_permuted(call: Call) -> frozenset[str]:
-    """Permit slices of the operand of a permutation or transposition that keeps dimension 0.
+    """Return the name of the operand of a permutation if it may be sliced along dimension 0.
 
-    The permutation has the argument `dims`, a transposition `dim0` and `dim1`. Otherwise no operand
-    may be sliced.
+    It may if dimension 0 stays dimension 0: `dims` of a permutation begins with it, and a
+    transposition exchanges two other dimensions (`dim0`, `dim1`, both given as integers).
+    Negative numbers count from the end. Otherwise, and for a scalar or a missing operand, the
+    result is empty: no operand may be sliced.
     """
     operand = call.operand("self")
     if operand is None or not operand.shape:

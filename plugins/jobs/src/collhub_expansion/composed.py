@@ -139,11 +139,11 @@ def _column(columns: Columns, name: str) -> npt.NDArray[np.generic]:
 def composed(kind: CollectiveKind, phases: Sequence[PhaseSteps]) -> Algorithm:
     """Compose the algorithms of phases to one collective of all ranks on a grid.
 
-    Each phase runs in one dimension (`level`) of the grid, in all groups of ranks along it; ranks
-    are numbered with the lowest dimension fastest. Phases run one after the other, each on the
-    output of the previous one. Local copies are added where a phase needs another order of the
-    data. The collective has as many units as ranks; at the end its result is copied from the
-    scratch buffer to OUTPUT. The result is not verified here.
+    Each phase runs in one dimension (`level`) of the grid, in all groups of ranks along it;
+    ranks are numbered with the lowest dimension fastest. Phases run one after the other, each
+    on the output of the previous one. Local copies are added where a phase needs another order
+    of the data. The collective has as many units as ranks; at the end its result is copied to
+    OUTPUT. The result is not verified here: the caller chooses phases that add up to `kind`.
     """
     sizes = {phase.level: len(phase.npus) for phase in phases}
     levels = sorted(sizes, reverse=True)

@@ -230,9 +230,15 @@ class MlirReader:
     def _is_continued(self, parts: list[str], depth: int, following: str) -> bool:
         """Check whether a statement continues with the following line.
 
-        `parts`: lines of the statement so far; `depth`: number of open brackets. It continues while
-        brackets are open, after a comma or another sign that requires more, before a sign that
-        begins no operation, and if a final `{` opens a dictionary of attributes, not a region.
+        `parts`: lines of the statement so far; `depth`: number of open brackets. The first rule
+        that applies decides:
+
+        - After a final `{` without other open brackets: only if the line looks like an attribute,
+          so that the bracket opens a dictionary and no region.
+        - With open brackets: yes. A block label (`^...`) continues until a final colon.
+        - After a final comma or other sign that requires more: yes. Aliases (`#`, `!`): no.
+        - A while or reduce whose regions follow: unless the line begins an operation or with `}`.
+        - Otherwise: if the line begins with a sign or word that begins no operation.
         """
         last = parts[-1]
         if last.endswith("{") and depth <= 0:

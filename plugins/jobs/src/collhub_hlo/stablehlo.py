@@ -236,7 +236,11 @@ class _Lowering:
         return module
 
     def _declare(self, text: str) -> None:
-        """Read an operation outside of functions: store a mesh of Shardy, ignore all others."""
+        """Store the mesh of a Shardy declaration (`sdy.mesh`) under its symbol; ignore other text.
+
+        `text`: an operation outside of functions. A declaration without a symbol or without a mesh
+        is ignored, too. A later mesh with the same symbol replaces the earlier one.
+        """
         if not text.startswith(("sdy.mesh", '"sdy.mesh"')):
             return
         symbol, mesh = _SYMBOL_NAME.search(text) or _SYMBOL.search(text), _MESH.search(text)
@@ -518,8 +522,10 @@ class _Lowering:
     ) -> None:
         """Store the reduction of a collective in `attributes`: the opcode that its region returns.
 
-        `attributes` is modified; it is unchanged for operations that are no collectives. The region
-        itself is dropped. Raises `ValueError` if it contains a collective.
+        `regions` has at least one region; the first one counts. `attributes` is modified, and the
+        opcode is added to `self._reducers`. Nothing is stored for operations that are no
+        collectives, and if the region returns none of its own instructions. Raises `ValueError` if
+        a region contains a collective, for any operation.
         """
         inner = [one for region in regions for one in region.instructions.values()]
         if any(one.opcode in COLLECTIVES for one in inner):

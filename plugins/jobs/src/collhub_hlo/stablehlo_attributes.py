@@ -93,9 +93,10 @@ def read_mesh(text: str) -> str:
 def parse_dense(text: str) -> tuple[list[int], tuple[int, ...]]:
     """Return the elements and the dimensions of a `dense<...>` attribute of integers.
 
-    Elements are nested lists, one value that is repeated, or hexadecimal text (little-endian).
-    Raises `ValueError` for other text, for more than 2^20 elements, and if the number of elements
-    does not fit the type.
+    Elements are in row-major order. They are written as nested lists, one value that is
+    repeated, or hexadecimal text (little-endian). Dimensions are () for a scalar type. Raises
+    `ValueError` for other text, for more than 2^20 elements, and if the number of elements does
+    not fit the type. The shape of nested lists is not compared with the type.
     """
     match = _DENSE.match(text.strip())
     if not match:

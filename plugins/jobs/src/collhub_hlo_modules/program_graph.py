@@ -519,9 +519,11 @@ class _GraphBuilder:
     ) -> str:
         """Add an arithmetic operator of two operands, and return the name of its result.
 
-        A number must be the second operand in aten. Operands of commutative operators are swapped,
-        `number - x` becomes `rsub`, and `number / x` a reciprocal that is multiplied. Maximum and
-        minimum with a number become `clamp_min` and `clamp_max`.
+        A number must be the second operand in aten, so that a first operand that is a number is
+        treated by the opcode: operands of add, multiply, maximum and minimum are swapped, `number -
+        x` becomes `rsub`, and `number / x` a reciprocal that is multiplied by the number unless it
+        is 1. For other opcodes it becomes a tensor. Maximum and minimum with a number become
+        `clamp_min` and `clamp_max`.
         """
         operator = _BINARY[opcode]
         first, second = operands
@@ -621,8 +623,9 @@ class _GraphBuilder:
         """Add an instruction that moves, reduces or multiplies; return its value.
 
         These are broadcasts, iotas, concatenations, reshapes, bitcasts, permutations, slices and
-        their updates, reductions and dot products. None if the instruction is none of these, or if
-        aten operators cannot express it.
+        their updates, reductions and dot products. A number that is reshaped or permuted is
+        returned unchanged, without a node. None if the instruction is none of these, or if aten
+        operators cannot express it.
         """
         opcode, attributes = instruction.opcode, instruction.attributes
         sizes = instruction.shape.leaves[0][1]

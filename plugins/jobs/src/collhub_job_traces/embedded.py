@@ -81,8 +81,9 @@ def counts_of(files: Sequence[Metadata], name: str) -> tuple[UnitCounts, ...]:
     """Decode the tables of unequal counts in the metadata of a job's files.
 
     `files`: metadata by rank; `name`: of the job, for errors. The rows of a table are collected
-    from all files in the order of ranks. Raises `InputError` (`invalid-counts`) for rows that are
-    no JSON, and for a missing table number, and `InputError` for invalid counts.
+    from all files in the order of ranks. Tables are returned by number, from 0; () without
+    tables. Raises `InputError` (`invalid-counts`) for rows that are no JSON and if the numbers
+    have gaps, and the `InputError` of `UnitCounts` for invalid counts.
     """
     tables: dict[int, list[object]] = {}
     for rank, metadata in enumerate(files):

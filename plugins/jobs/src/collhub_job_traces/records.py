@@ -351,9 +351,10 @@ def _arguments(body: bytes) -> list[StatedInput]:
     """Parse the tensors and numbers in an `IOInfo` message, in their order.
 
     A tensor has a shape of integers, and the hub's name of its element type (`""` if unknown).
-    Entries that are neither are left out, so positions are not kept. The list of types determines
-    the number of entries; missing lists count as empty. Raises `ValueError` for a message that
-    cannot be decoded.
+    Entries that are neither are left out, so positions are not kept. The list of types
+    determines the number of entries; a tensor needs its entry in the list of shapes, a number
+    its entry in the list of values. Missing lists count as empty. Numbers become floats,
+    booleans 0.0 or 1.0. Raises `ValueError` for a message that cannot be decoded.
     """
     texts = {field: value for field, value, _ in fields(body) if isinstance(value, bytes)}
     values, shapes, types = (

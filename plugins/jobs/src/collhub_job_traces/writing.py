@@ -258,9 +258,10 @@ def _drop_attributes(tokens: str, omitted: frozenset[str], duration_ns: int) -> 
 
 
 def _add_algorithm_token(tokens: str, algorithm: int) -> str:
-    """Return the tokens with the algorithm's token if `algorithm` is not negative, else without.
+    """Return the tokens of a node (separated by spaces), adapted to its algorithm.
 
-    A missing token is appended.
+    If `algorithm` is not negative, the algorithm's token is appended unless it is there.
+    Otherwise it is removed; it must not be the first token.
     """
     stated = _ALGORITHM_TOKEN in tokens.split()
     if stated and algorithm < 0:

@@ -105,9 +105,10 @@ def input_bytes(word: str, size: int, rank_count: int) -> int:
 
 
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """Yield (line number from 1, line without its end); None for a line longer than 4 MiB.
+    """Yield (line number from 1, line without its end) for every line, also for empty ones.
 
-    At most one line is in memory.
+    The text is None for a line longer than 4 MiB, end included. A line ends with a newline or
+    the stream; carriage returns before it are removed. At most one line is in memory.
     """
     number = 0
     while line := stream.readline(MAX_LINE_BYTES):

@@ -219,9 +219,11 @@ def _add_messages(
 
 
 def _generate_lines(text: str, path: str) -> Iterator[tuple[int, str]]:
-    """Yield (row number from 1, text) of the rows; empty rows at the end are left out.
+    """Yield (row number from 1, text) of the rows of a CSV file.
 
-    Raises `InputError` for more than `MAX_BYTES` characters or `MAX_ACTIONS` cells.
+    Empty rows at the end are left out, also rows of blanks and commas; those before are kept.
+    Raises `InputError` at the first row for more than `MAX_BYTES` (2^26) characters or
+    `MAX_ACTIONS` (10^6) commas in the text.
     """
     if len(text) > MAX_BYTES:
         raise _refuse(path, 1, f"the file is larger than {MAX_BYTES} bytes", "use a smaller step")

@@ -317,11 +317,12 @@ def greedy(
 ) -> Schedule:
     """Build a schedule by starting, again and again, the pass that can start first.
 
-    `most_held`: maximum number of stored activations by direction and stage. Among passes with
-    equal start, backward passes precede forward passes and those precede weight gradients; then the
-    lowest microbatch, direction, device and stage decide. A forward pass is not started while its
-    stage stores the maximum. Raises `UsageError` (`memory`) if no pass can start. Cost: number of
-    passes squared / devices.
+    `most_held`: maximum number of stored activations by direction and stage. A stage stores an
+    activation from the choice of a forward pass until that of its weight gradient or full
+    backward pass; a forward pass is not started while its stage stores the maximum. Among
+    passes with equal start, backward passes precede forward passes and those precede weight
+    gradients; then the lowest microbatch, direction, device and stage decide. Raises
+    `UsageError` (`memory`) if no pass can start. Cost: number of passes squared / devices.
     """
     run = Run(Schedule(name, device_of, ()), times)
     devices = 1 + max(max(row) for row in device_of)

@@ -345,9 +345,11 @@ def _open_other_job(context: CommandContext, files: Sequence[str]) -> OpenedInpu
 def _read_other_job(
     context: CommandContext, opened: OpenedInput, reading: Mapping[str, str | int | float | None]
 ) -> Workload:
-    """Read a job with the options of this command that its reader declares.
+    """Read a job with those options of this command that its reader declares.
 
-    Raises `UsageError` for `--step` if its format marks no iterations.
+    `reading`: option values by name. Options that are None or that the reader does not declare
+    are dropped silently, except `step`: raises `UsageError` if it is given and the format marks
+    no iterations. Exceptions of the reader are passed on.
     """
     declared = {option.name for option in opened.options}
     if reading["step"] is not None and "step" not in declared:

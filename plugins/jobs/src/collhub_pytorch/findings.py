@@ -150,10 +150,11 @@ def collect_findings(workload: Workload) -> Findings:
 
 
 def sum_by_kind(calls: Sequence[CallGroup]) -> list[CallGroup]:
-    """Sum the call groups of each kind, ordered by kind; group and bytes are left empty.
+    """Sum the call groups of each kind; one result per kind, in alphabetical order.
 
-    Calls and times are added; `rank_count` and `measured_count` are maxima. Waiting is the sum of
-    known values, None if it is unknown for all.
+    Calls and times are added; `rank_count` and `measured_count` are maxima. Waiting is the sum
+    of known values, None if it is unknown for all. The results have -1 bytes, the group "", no
+    bus bandwidth and no stragglers.
     """
     sums = []
     for kind in sorted({call_group.kind for call_group in calls}):

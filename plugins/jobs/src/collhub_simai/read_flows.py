@@ -195,8 +195,10 @@ def _build_steps(flows: Sequence[_Row], file: str) -> tuple[StepTable, int]:
 def _numbers(line: int, row: Mapping[str, str], file: str) -> dict[str, int]:
     """Return channel_id, flow_id, src, dest and flow_size of a row as integers by name.
 
-    Raises `InputError` with the line for a value that is no decimal number of at least 0, for a
-    flow from a rank to itself, for 0 bytes, and for ranks, channels or sizes beyond the limits.
+    Raises `InputError` with the line for a value that is no decimal number of at least 0 (at
+    most 18 digits), for a flow from a rank to itself, for ranks of 2^20 or more, for a
+    `channel_id` above 2^30, and for a `flow_size` of 0 or above `MAX_UNITS`. The first mistake
+    counts.
     """
     numbers = {}
     for name in ("channel_id", "flow_id", "src", "dest", "flow_size"):

@@ -167,8 +167,10 @@ def _columns(
 ) -> dict[str, Int64Array]:
     """Build the columns of the nodes of a stage, rank by rank in the order of `stage.ranks`.
 
-    The role of a node is replaced by the group of the rank (-1 for none), the shift by the peer at
-    this distance (-1 for a shift of 0). New names are added to `names`.
+    All ranks have the nodes of the program in its order. The role of a node is replaced by the
+    rank's group in this role (`group_of`: int64[roles, ranks]; -1 without a role), and the shift
+    by the peer, that is the rank plus the shift (-1 for a shift of 0; the peer is not checked).
+    Names become indices in `names`, to which new names are added.
     """
     program, count = stage.program, len(stage.ranks)
     index = [names.setdefault(name, len(names)) for name in program.names]

@@ -99,8 +99,9 @@ def compare_calls(
 def compare_message(source: int, destination: int, send: Call, receive: Call) -> Difference | None:
     """Return how a send and its receive differ in size or dtype; None if they do not.
 
-    Culprits are both ranks. Numbers of elements are compared first, if both are known; dtypes only
-    if these do not differ, as sets, and if both are recorded.
+    The input of the send is compared with the output of the receive. Numbers of elements are
+    compared first, if both are known; shapes do not matter. Dtypes are compared only if numbers
+    do not differ, as sets, and if both are recorded. Culprits are both ranks, ascending.
     """
     ranks = tuple(sorted((source, destination)))
     sent, received = count_elements(send.input_shapes), count_elements(receive.output_shapes)

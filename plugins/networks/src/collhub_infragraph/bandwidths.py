@@ -296,9 +296,11 @@ def _refuse_missing_bandwidths(
 ) -> None:
     """Raise `InputError` (`no-bandwidth`) with the links of hops that have no bandwidth.
 
-    The message lists the `_MAX_NAMED` (6) most frequent links as `device/link`, each with the
-    number of its edges and an example, then the number of further links, and the reason of the
-    first link with a `flaw`. The remedy shows the options for the first two.
+    `hops`: edges of the network, each over one or more links; all links of the given hops are
+    listed. The message begins with the number of hops. It lists the `_MAX_NAMED` (6) most
+    frequent links as `device/link`, each with the number of its edges and an example, then the
+    number of further links, and the reason of the first link that has a `flaw`. The remedy
+    shows the options for the first two links.
     """
     # By link, not by edge: a network repeats its devices, and one option applies to all of them.
     counts: Counter[str] = Counter()

@@ -35,9 +35,9 @@ def join_endpoints(
 
     Returns both ends of all edges, two int64 arrays. `one2one` joins the lists in pairs; the
     surplus of the longer one is ignored, as in InfraGraph, with the warning `cut-edges`.
-    `many2many` joins all pairs, the second end fastest. Edges from a vertex to itself are dropped.
-    Raises `InputError` for a missing or unknown scheme, for `ring` (which is not defined), and for
-    more than `MAX_LINKS` edges of `many2many`.
+    `many2many` joins all pairs, the second end fastest. Edges from a vertex to itself are then
+    dropped. Raises `InputError` for a missing or unknown scheme, for `ring` (which is not
+    defined), and for more than `MAX_LINKS` (2^24) pairs of `many2many`.
     """
     scheme = edge.text_of("scheme", "")
     if scheme == "one2one":

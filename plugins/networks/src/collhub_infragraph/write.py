@@ -418,8 +418,9 @@ def _build_exact_values(
 ) -> list[dict[str, str]]:
     """Return the annotations of a link: its exact bandwidth and latency, and its plane.
 
-    Bandwidth and latency are omitted if they have at most 15 decimal digits, because conversion to
-    GB/s and ns then does not change them. Plane 0 is omitted. The list may be empty.
+    The values are in bytes/s and s, as the shortest text that gives the same float. Each is
+    omitted if it has at most 15 decimal digits, because conversion to GB/s and ns then does not
+    change it. Plane 0 is omitted. The list may be empty.
     """
     values = {}
     # Up to this number of digits, a double survives the conversion to decimal text in any unit.

@@ -135,10 +135,11 @@ def _move(
 
 
 def _check_shard(shard: torch.Tensor | None, move: Move, rank: int, dtype: torch.dtype) -> None:
-    """Check that a shard is the tile that the source side gives this rank.
+    """Check that a shard is the tile that the source side of a move gives this rank.
 
-    Its shape and its dtype must match. Ranks outside of the source mesh may have any shard or none.
-    Raises `InputError` (`shard-mismatch`).
+    Its shape and its dtype must be those of the tile and `dtype`. Ranks outside of the source
+    mesh may have any shard or None. Raises `InputError` (`shard-mismatch`) otherwise, also if a
+    rank of the mesh has no shard.
     """
     bounds = _find_tile(move.source, move.tensor.shape, rank)
     if bounds is None:

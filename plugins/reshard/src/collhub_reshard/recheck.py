@@ -244,8 +244,10 @@ def _check_status(claim: ScheduleClaim, bound: Fraction, is_met: bool) -> None:
 def _check_traffic(claim: ScheduleClaim, algorithm: Algorithm) -> None:
     """Check that the algorithm sends every host at least the bytes of its tasks from other hosts.
 
-    All SENDs between hosts count, also tokens, so that the check allows more bytes. Raises
-    `FlawError` (`traffic`) otherwise.
+    For every host that receives a task, the SENDs of other hosts to it must have at least the
+    sum of the bytes of its tasks. All SENDs between hosts count, also tokens, so that the check
+    may accept too little data. Without a size of the algorithm, units have 0 bytes. Raises
+    `FlawError` (`traffic`) for the first host with less.
     """
     steps = algorithm.steps
     host_of = claim.units.host_of

@@ -195,8 +195,9 @@ def _compose(parts: Sequence[Algorithm], composition: _Composition) -> Algorithm
 def _find_losses(parts: Sequence[Algorithm], algorithm: Algorithm) -> list[Loss]:
     """List the properties of the parts that the composed algorithm does not have.
 
-    These are extensions, in one loss with their names, and source lines, which are lost if the
-    parts come from several files.
+    There are at most two losses: one with the sorted names of all extensions of parts that the
+    result lacks, and one for source lines, if a step of some part has one and no step of the
+    result has. Empty if nothing is lost.
     """
     losses = []
     names = {name for part in parts for name in part.extensions}

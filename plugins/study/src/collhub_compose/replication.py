@@ -70,8 +70,8 @@ def rescale(algorithm: Algorithm, factor: int) -> Algorithm:
 def _check_rescaled_size(algorithm: Algorithm, factor: int) -> None:
     """Raise `UsageError` (`too-large`) if units divided into `factor` parts would be too many.
 
-    The limits are 2^62 (`MAX_UNITS`) for units, offsets and scratch, and `MAX_UNITS_IN_TABLE` for
-    the rows of a contract.
+    After the division there may be at most 2^62 (`MAX_UNITS`) units of the collective, offsets
+    and units of scratch, and at most `MAX_UNITS_IN_TABLE` (2^25) rows of the contract.
     """
     steps = algorithm.steps
     columns = (steps.src_offset, steps.dst_offset, algorithm.scratch_units)

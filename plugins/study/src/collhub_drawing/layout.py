@@ -257,9 +257,10 @@ def is_crowded(topology: Topology, boxes: Collection[int] = ()) -> bool:
 
 
 def _compute_layer_width(topology: Topology, floor: Int64Array) -> float:
-    """Return the width of the widest layer in pixels, at most `_LAYER_WIDTH`.
+    """Return the width of the widest layer of nodes in pixels, at most `_LAYER_WIDTH`.
 
-    `floor`: layer of every node.
+    `floor`: layer of every node. The width of a layer is its number of nodes times the room that
+    one of its nodes needs. Raises `ValueError` without nodes.
     """
     layers = (np.flatnonzero(floor == height) for height in np.unique(floor).tolist())
     widest_layer = max(len(nodes) * _measure_room(topology, nodes) for nodes in layers)

@@ -73,12 +73,14 @@ def find_communicator(
 ) -> Communicator:
     """Return the communicator with which NCCL would run on a machine with this GPU.
 
-    `ranks` and `nodes` are by default those of the topology, without a topology one full node. The
-    network cards are those of the topology, otherwise the usual ones of the shipped profile
-    `machine` or of the GPU; None on one node. Raises `UsageError` for fewer than 2 ranks, nodes
-    that are not equally filled, more ranks per node than the GPU or the topology has, more nodes
-    than the topology has, if the channels that NCCL finds on this GPU are unknown, and if the
-    network of several nodes is unknown.
+    `ranks` and `nodes` are by default those of the topology, without a topology one full node;
+    if only `ranks` is given, as few nodes as they fill. The network cards are those of the links
+    that leave a node of the topology, or without such links or a topology the usual ones of the
+    shipped profile `machine`, else of the GPU; None on one node.
+
+    Raises `UsageError` for fewer than 2 ranks, nodes that are not equally filled, more ranks per
+    node than the GPU or the topology has, more nodes than the topology has, if the channels that
+    NCCL finds on this GPU are unknown, and if the network of several nodes is unknown.
     """
     if not gpu.search_channels:
         message = f"the channels that NCCL finds on {gpu.name} are unknown"

@@ -479,11 +479,12 @@ def find_best_run(
     `cases`: the kernels of one algorithm. `protocol`, `instances`, `pieces`: None means to try
     several and take the fastest; pieces are tried only for the kernel `fifo` without lanes. Of
     equally fast runs the first wins. The result also has the numbers of variants that were
-    simulated and that were not tried.
+    simulated, and that the limit of work excluded.
 
-    A kernel without the protocol is skipped. A variant of nvls is skipped if its lower bound
-    exceeds the best time of the other kernels. An uneven collective has one instance and one piece
-    unless given. Raises `UsageError` (`no-protocol`) if no kernel has the protocol.
+    A kernel without the protocol is skipped. A variant of nvls is skipped, without being
+    counted, if its lower bound exceeds the best time of the kernels before it. An uneven
+    collective has one instance and one piece unless given. Raises `UsageError` (`no-protocol`)
+    if no kernel has the protocol.
     """
     if cases[0].algorithm.collective.kind.traits.is_uneven:
         # Copies and pieces divide equal shares; uneven parts run as they are.

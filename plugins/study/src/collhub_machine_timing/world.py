@@ -527,8 +527,11 @@ def _classify_times(
 ) -> _TimeClasses:
     """Find the classes of instructions with equal times; the last eight results are cached.
 
-    The row of an instruction is that of its send, otherwise of its receive, otherwise of its local
-    step. Of messages in switches, only the instruction with a `switched_work` of 1 takes time.
+    Instructions are in one class if they have the same: whether the path crosses nodes, share of
+    the transfer (sends all, receives a part), known duration of a local step (-1 for messages),
+    and number of units. Of messages in switches, only the instruction with a `switched_work` of
+    1 takes time. The row of an instruction is that of its send, otherwise of its receive,
+    otherwise of its local step; a class has the row of its last instruction as example.
     """
     row = np.where(instructions.send >= 0, instructions.send, instructions.receive)
     local = np.full(len(instructions), -1, np.int64)

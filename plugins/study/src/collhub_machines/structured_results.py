@@ -222,8 +222,8 @@ def read_mscclpp_lines(facts: MeasurementRequest, options: NoOptions) -> Measure
 
     Times are in us. Nodes are ranks / ranksPerNode. The kernel number is the variant of the
     library. Lines with an unknown collective, without ranks or ranksPerNode, with ranks that are
-    not a multiple of ranksPerNode, or with an invalid point give a note. Raises `InputError` if no
-    point remains.
+    not a multiple of ranksPerNode, or with an invalid point give a warning (`skipped`) in the
+    result. Raises `InputError` (`no-results`) if no point remains.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
@@ -251,11 +251,11 @@ def read_mscclpp_lines(facts: MeasurementRequest, options: NoOptions) -> Measure
 def read_program_lines(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read JSON lines of the program that the writer `nccl` generates.
 
-    Each line gives the time of the algorithm (library `PROGRAM_LIBRARY`) and, if it was measured,
-    that of NCCL's own collective. Lines of processes whose first rank is not 0 are ignored. Lines
-    that are not `ok` or of an unknown collective, and invalid points, give a note, the former from
-    any process. The nodes are those of the request, otherwise 1. Raises `InputError` if no point
-    remains.
+    Each line gives the time of the algorithm (library `PROGRAM_LIBRARY`) and, if it was
+    measured, that of NCCL's own collective; seconds become us. Lines that are not `ok` or of an
+    unknown collective give a warning (`skipped`) in the result. Other lines of processes whose
+    first rank is not 0 are ignored. Invalid points give a warning, too. The nodes are those of
+    the request, otherwise 1. Raises `InputError` (`no-results`) if no point remains.
     """
     text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
@@ -289,8 +289,8 @@ def read_mscclpp_tuned(facts: MeasurementRequest, options: NoOptions) -> Measure
 
     The number of ranks is `scale` of the profile, or that of the request if it is missing or 0.
     Nodes are those of the request, otherwise 1. The algorithm is the variant of the library.
-    Results of an unknown collective and invalid points give a note. Raises `InputError` if no point
-    remains.
+    Results of an unknown collective and invalid points (also without ranks) give a warning
+    (`skipped`) in the result. Raises `InputError` (`no-results`) if no point remains.
     """
     file = facts.source.name
     collector = _Collector(file)

@@ -156,10 +156,12 @@ def _format_box_label(name: str, npus: int) -> str:
 def _format_folded_label(topology: Topology, members: Sequence[int], npus: int | None) -> str:
     """Return the label of a node that stands for several equal nodes; a single one keeps its name.
 
-    `members`: the merged nodes. `npus`: NPUs of each if they are boxes, None for switches. Names
-    that differ only in a final integer are given as a range: `node 1-3 (3 x 8 NPUs)`, `rail 0-7 (8
-    switches)`. Switches whose names differ only in another last word are given as `3 x NAME`.
-    Otherwise the label is the first name with ".." and the size.
+    `members`: the merged nodes. `npus`: NPUs of each if they are boxes, None for switches.
+
+    - Names that differ only in a final integer are given as a range: `node 1-3 (3 x 8 NPUs)`,
+      `rail 0-7 (8 switches)`. A size in parentheses after the name of a box is ignored.
+    - Switches whose names differ only in another last word are given as `3 x NAME`.
+    - Otherwise the label is the first name with ".." and the size.
     """
     names = [topology.node_name(member) for member in members]
     if len(names) == 1:

@@ -271,9 +271,10 @@ def create_looks_by_class(lines: DrawnLines) -> LineLooks:
     """Colour the lines of a picture by bandwidth and latency, and write the legend.
 
     Lines with equal bandwidth and latency are a class. The classes are ordered by descending
-    bandwidth, then ascending latency. Each of the first ones gets one of `COLOURS`, in order, and a
-    row of the legend with bandwidth, latency and number of links. All further classes share one
-    colour and one row. A line without an arrowhead counts as links of both directions.
+    bandwidth, then ascending latency. Each of the first `COLOURS` (7) classes gets a colour, in
+    order, and a row of the legend with bandwidth, latency and number of links. All further
+    classes share one colour and one row. A line without an arrowhead counts twice, for the links
+    of both directions. Widths are linear in the bandwidth. All is empty without lines.
     """
     if not len(lines):
         return LineLooks([], [], [])

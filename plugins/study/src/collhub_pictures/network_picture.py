@@ -187,8 +187,9 @@ def _place_nodes(topology: Topology, boxes: Collection[int]) -> Points:
 def _write_head(picture: _NetworkPicture) -> Iterator[str]:
     """Yield the opening tag, the title, the background, the arrowhead and the legend.
 
-    The title has the name, cut to 80 characters, the number of NPUs and, for a collapsed picture,
-    the number of groups. The legend is below the lowest node, with one row per class of lines.
+    The visible heading has the name, cut to 80 characters, the number of NPUs and, for a
+    collapsed picture, the number of groups; the SVG element `title` has the full name only. The
+    legend is below the lowest node, with one row per class of lines.
     """
     topology = picture.original
     title = f"{truncate(topology.name, 80)}: {topology.num_npus} NPUs"

@@ -126,10 +126,11 @@ def _place_boxes(
 ) -> dict[int, _Box]:
     """Place each group of ranks as a box in the column that equals its distance from the culprits.
 
-    The distance of a group is its smallest number of waits from a group of culprits. Without
-    culprits, the groups that wait for none are the start; if all wait, the first group is. Groups
-    without a path to the start are in an additional last column. The rows of a column follow the
-    order of `groups`. The keys of the result are positions in `groups`.
+    A group is a culprit if its first rank is one. The distance of a group is its smallest number
+    of waits from a group of culprits, which are in column 0. Without such groups, those that
+    wait for none are the start; if all wait, the first group is. Groups without a path to the
+    start are in an additional last column. The rows of a column follow the order of `groups`.
+    The keys of the result are positions in `groups`.
     """
     waiting_of: dict[int, list[int]] = {}
     for arrow in arrows:

@@ -285,11 +285,12 @@ def _select_points(
 def _create_no_match_error(
     points: Sequence[Measurement], communicator: tuple[int, int], kinds: Sequence[str]
 ) -> UsageError:
-    """Return the error that no measurement matches; its cure names what the files contain.
+    """Return the error (`no-measurement`) that no measurement matches a comparison.
 
-    If the files have points of these collectives on these (ranks, nodes), the cure lists their
-    sizes: at most `_MAX_LISTED_SIZES`, ascending, including the largest. Otherwise it lists the
-    configurations of the files.
+    `points`: all measurements; `communicator`: (ranks, nodes); `kinds`: collectives. The cure
+    names what the files contain. If they have points of these collectives on these ranks and
+    nodes, it lists their sizes: at most 8, ascending, the smallest ones and the largest.
+    Otherwise it lists the first 8 configurations (collective, ranks, nodes) in sorted order.
     """
     matching = sorted(
         {

@@ -159,11 +159,12 @@ def _plan_run(
 ) -> PlannedRun:
     """Return the run that measures an algorithm, or the runtime's default, at ascending sizes.
 
-    The default, and algorithms that NCCL has itself, are runs of nccl-tests, the latter with
-    NCCL_ALGO. NCCL's tree counts only for the collective `_TREES_OF`, PAT only with one rank per
-    node. Other algorithms are MSCCL programs (XML) with `has_msccl`; otherwise they are a generated
-    NCCL program that is built with make and called once per size. Programs are created for the
-    largest size. On several nodes the commands contain the environment; on one node it is separate.
+    `subject`: name of the algorithm, or `DEFAULT`. The default, and algorithms that NCCL has
+    itself, are runs of nccl-tests, the latter with NCCL_ALGO. NCCL's tree counts only for an
+    all-reduce, PAT only with one rank per node. Other algorithms are MSCCL programs (XML) with
+    `has_msccl`; otherwise they are a generated NCCL program that is built with make and called
+    once per size. Programs are created for the largest size. On several nodes the commands of
+    nccl-tests contain the environment; on one node it is separate. Nothing is executed.
     """
     question = tuned.outcome.question
     kind, ranks = question.kind, question.num_npus

@@ -112,7 +112,7 @@ def parse_seeds(text: str) -> list[int]:
     """Parse seeds: a range such as `0..9` (both included) or a list such as `1,5,7`.
 
     The order is kept. Raises `UsageError` for other texts, negative seeds, an empty range, a
-    repeated seed, and more than `_MAX_SEEDS` seeds.
+    repeated seed, and more than `_MAX_SEEDS` (1000) seeds.
     """
     low, dots, high = text.partition("..")
     try:

@@ -346,9 +346,10 @@ def _run_comparisons(
 
     Collectives are in the order of the options, each with its modes by `--mode`. Algorithms are
     built for the runtimes of `--for`, by default for those of the formats that can express the
-    collective. If none of these algorithms serves all sizes, this is printed, and algorithms are
-    chosen without limits of runtimes. Invalid arguments raise `UsageError` or `InputError` before
-    the first comparison.
+    collective. If without `--for` no algorithm serves all sizes because of a runtime, this is
+    printed, and algorithms are compared again without limits of runtimes. Notes on files of
+    measurements are printed, too. Invalid arguments, such as limits in `--for`, raise
+    `UsageError` or `InputError` before the first comparison.
     """
     from collhub_tuning.comparison_report import find_unserved_reason
     from collhub_tuning.measured_curves import read_measured_files
@@ -463,8 +464,8 @@ def _check_counts(kinds: Sequence[str], counts: str | None) -> None:
 def _parse_formats(context: CommandContext, arguments: dict[str, Any]) -> list[str]:
     """Return the requested formats, each once, in order; [] without an output folder.
 
-    By default these are all formats of selections. Names are not checked here. Raises `UsageError`
-    for `--to` without an output folder.
+    By default these are all formats of selections that are installed. Blanks around names are
+    removed; names are not checked here. Raises `UsageError` for `--to` without an output folder.
     """
     if arguments["out"] is None:
         if arguments["formats"]:

@@ -177,8 +177,10 @@ class MeasuredTimes:
     def slowdowns(self, sizes: Collection[int]) -> dict[str, float]:
         """Return each algorithm's mean ratio of its time to the fastest time, ascending.
 
-        `sizes`: only these count, each equally. Algorithms without a time at one of them are left
-        out. Equal ratios keep the order of the algorithms.
+        `sizes`: only these count, each equally; those that were not compared are ignored. The
+        fastest time is the best of all algorithms at this size, so that ratios are at least 1.
+        Algorithms without a time at one of the sizes are left out. Equal ratios keep the order of
+        the algorithms. Empty if no size counts.
         """
         indices = [index for index, size in enumerate(self.sizes) if size in sizes]
         means: dict[str, float] = {}

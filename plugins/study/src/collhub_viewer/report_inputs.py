@@ -77,10 +77,10 @@ def read_report(path: Path) -> PageSubject | None:
 def read_tuned_folder(folder: Path) -> list[PageSubject]:
     """Return the comparisons of a tuned folder, then its files as text.
 
-    `report.md` is the first file, the others are sorted by path. At most `_MAX_FILES` files are
-    shown, each cut after `_MAX_FILE_BYTES` with a note. Bytes that are not UTF-8 are replaced.
-    Symbolic links are omitted. Raises `InputError` for an invalid report, and `OSError` for an
-    unreadable file.
+    Files of all subfolders are shown: those named `report.md` first, the others sorted by path.
+    At most `_MAX_FILES` (200) files are shown, each cut after `_MAX_FILE_BYTES` (10^6) with a
+    note. Bytes that are not UTF-8 are replaced. Symbolic links are omitted. Raises `InputError`
+    for an invalid report, and `OSError` for an unreadable file.
     """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     paths.sort(key=lambda path: path.name != "report.md")

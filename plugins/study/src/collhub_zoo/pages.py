@@ -95,8 +95,10 @@ def _describe_best(group: GroupItem, sizes: Sequence[int]) -> Iterator[str]:
 def _create_collective_page(report: ZooBuildReport, kind: str) -> str:
     """Return the Markdown page of a collective.
 
-    For each machine it has the entries with their times by size, the fastest at the largest size
-    first; the lower bound (`unknown` without one); and measured times, if any.
+    For each machine it has a table with the entries and their times by size, the fastest at the
+    largest size first, those without a time there last, equal ones by name; the lower bound as
+    the last row (`unknown` without one); and measured times, if any. Without machines the page
+    has only its head.
     """
     lines = [f"# {kind}", "", "[All collectives](../index.md)", "", _REASONS, ""]
     sizes = [format_bytes(size) for size in report.sizes]

@@ -201,8 +201,8 @@ def _add_distances(
     """Add up the shortest distances of all pairs, each times its number of parts.
 
     `pairs`: (sender, parts for each of its receivers). The length of a link is its price /
-    bandwidth, 0 without a price; links are those with a capacity. The sum is an exact fraction.
-    Raises `FlawError` (`ranks`) if a receiver is unreachable.
+    bandwidth, 0 without a price; links are those with a capacity, which must be positive. The
+    sum is an exact fraction. Raises `FlawError` (`ranks`) if a receiver is unreachable.
     """
     lengths = {link: prices.get(link, 0) / rate for link, rate in capacities.items()}
     # Integers in units of the common denominator are faster than fractions.

@@ -351,10 +351,11 @@ def compute_proven_time(
 def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
     """Compute lower bounds of the time, for all sizes of the request, from prices of links.
 
-    Prices are the dual variables of the optimal flow on the routes of simulators. They bound flows
-    on any routes and do not depend on the size. The result is empty for several planes, without a
-    demand, if the linear program is too large for the allowed work, and if the solver fails. Raises
-    `InputError` for collectives without a flow.
+    The result has integers in ps, one per size. Prices are the dual variables of the optimal
+    flow on the routes of simulators. They bound flows on any routes and do not depend on the
+    size. The result is empty for several planes, without a demand, if the linear program is too
+    large for the allowed work, and if the solver fails or all prices are 0. Raises `InputError`
+    for collectives without a flow.
     """
     topology, collective = request.topology, request.collective
     if topology.num_planes > 1:

@@ -295,14 +295,13 @@ def _build_packing(
     spread: SwitchSpread,
     seed: int,
 ) -> AllReducePacking:
-    """Build the packing of an all-reduce for one random orientation of the links, decided by
-    `seed`.
+    """Build the packing of trees of an all-reduce for one random orientation of the links.
 
-    Capacities are multiplied by `min_scale`, or twice that, to get integers. Switches are replaced
-    by direct links. The weights of the trees add up to strength times scale, rounded down. A tree
-    is used in both directions; the network of the result therefore has the reverse of every direct
-    link. Trees are rerooted at their centres, where they have minimum depth, and sorted, wide ones
-    first.
+    `seed` decides the orientation and the root of the search. Capacities are multiplied by
+    `min_scale`, or twice that, to get integers. Switches are replaced by direct links. The
+    weights of the trees add up to strength times scale, rounded down. A tree is used in both
+    directions; the network of the result therefore has the reverse of every direct link. Trees
+    are rerooted at their centres, where they have minimum depth, and sorted, wide ones first.
     """
     order: list[int] = np.random.default_rng(seed).permutation(graph.num_compute).tolist()
     directed, scale = orient_links(graph, network_strength, order, min_scale)

@@ -267,9 +267,10 @@ def _to_integers(
 ) -> _Division | None:
     """Convert a solution to integers, with the smallest common denominator at which its trees fit.
 
-    `down` (capacity of arcs for the way down) and `weights` (of roots) are in units of the largest
-    capacity. None if the denominator is above 120, or if the capacities times it are too large for
-    flows.
+    `down` (capacity of arcs for the way down) and `weights` (of roots) are in units of the
+    largest capacity. Denominators 1 to 120 are tried: the solution must be integral up to 1e-6,
+    some weight must be above 0, and in both directions the flows must suffice. None if no
+    denominator works, or if the capacities times it are too large for flows.
     """
     largest, total = int(graph.capacity.max()), sum(graph.capacity.tolist())
     solution = np.concatenate([down, weights])

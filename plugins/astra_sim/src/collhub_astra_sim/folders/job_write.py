@@ -108,9 +108,11 @@ def _write_original(
 ) -> WriteResult:
     """Write a job with the configurations of the folder from which it was read.
 
-    `folder`: these configurations, as the reader stored them in the job's extensions. Algorithms
-    keep the prefixes and sizes with which they were read. The network is built from the options if
-    the option `topology` is given or the folder had none.
+    `folder`: these configurations, as the reader stored them in the job's extensions. Each
+    algorithm keeps the prefix and the collective size with which it was read; `ValueError` if
+    their numbers differ. The memory file is written if the folder had one. The network is built
+    from the options if the option `topology` is given or the folder had none. Other options
+    that build configurations have no effect.
     """
     # The paths in it were valid at the original location of the folder.
     system = json.loads(str(folder["system"]))

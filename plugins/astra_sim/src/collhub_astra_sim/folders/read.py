@@ -95,8 +95,9 @@ def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
 def read_network(source: Source, options: NoOptions) -> Topology:
     """Read the network of a folder: its only network YAML, or the one named `network.yml`.
 
-    A file is a network YAML if it matches the signature of the format or contains `NETWORK_KEY`.
-    Raises `InputError` if there is none, or several of other names.
+    A file with the suffix .yml or .yaml is a network YAML if it matches the signature of the
+    format or contains `NETWORK_KEY`. Raises `InputError` if there is none, if there are several
+    of other names, and for a file that the network reader refuses.
     """
     files = FolderFiles.of(source)
     signature = re.compile(networks.NETWORK_YAML)

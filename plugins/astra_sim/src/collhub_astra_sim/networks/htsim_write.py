@@ -149,10 +149,11 @@ class _Levels:
         )
 
     def _get_speed(self, number: int) -> tuple[int, int]:
-        """Return (Gbit/s, ns) of the cables below a tier.
+        """Return (Gbit/s, ns) of the cables between level `number` and the next level above.
 
-        Raises `_NoFatTreeError` unless all are equal, both numbers are integers, and the latency is
-        at least 1 ns.
+        Level 0 are the NPUs, so that these are the cables below the switches of tier `number`.
+        Raises `_NoFatTreeError` unless all are equal, both numbers are integers (the latency
+        rounded to 1e-6 ns), and the latency is at least 1 ns.
         """
         if len(self._kinds[number]) != 1:
             raise _NoFatTreeError(f"the links below tier {number} differ in bandwidth or latency")

@@ -211,12 +211,13 @@ def _find_prefixes(
     per_node: Mapping[int, str],
     named: NamedAlgorithms | None,
 ) -> NamedAlgorithms:
-    """Determine the custom algorithm of each row, or that it has none.
+    """Determine the custom algorithm of each collective node, or that it has none.
 
-    Returns the sorted names (prefixes) and an index in them by row, -1 for a native algorithm.
-    `kind`: native type by node; `rows`: collective nodes. An algorithm in `named` (by row) takes
-    precedence over that of the node's identity (`per_node`), and that over the system's one for the
-    type.
+    Returns the sorted names (prefixes of files) of all algorithms that are configured, used or
+    not, and parallel to `rows` an index in them, -1 for a native algorithm. `kind`: native type
+    of every node; `rows`: the collective nodes. An algorithm in `named` (by node) takes
+    precedence over that of the node's identity (`per_node`), and that over the system's one for
+    the type.
     """
     explicit_names = () if named is None else named.names
     names = tuple(sorted({*system.custom.values(), *per_node.values(), *explicit_names}))

@@ -242,13 +242,15 @@ def _read_algorithms(
 def _add_named_algorithms(
     workload: Workload, algorithms: dict[str, NodeTable]
 ) -> NamedAlgorithms | None:
-    """Return which algorithm each node refers to, and add their traces to `algorithms`.
+    """Add the traces of all algorithms that nodes refer to; return which one each node uses.
 
-    None if no node refers to one. There is one set of traces for each algorithm and size, with the
-    name "algorithm I for S bytes". The result has these names, and by node the index of its name,
-    -1 for none. The size of an all-gather of equal parts is the input of a rank times the members.
-    Raises `InputError` (`no-algorithm`) for kinds of collectives for which ASTRA-sim has no
-    algorithms.
+    `algorithms` gets one table of nodes for each algorithm and size, with the name "algorithm I
+    for S bytes". The result has these names, by number of the algorithm and size, and for every
+    node of the job the index of its name, -1 for none. None if no node refers to an algorithm.
+
+    S is the bytes of the node (0 if unknown), for an all-gather of equal parts the input of a
+    rank times the members. Raises `InputError` (`no-algorithm`) for kinds of collectives for
+    which ASTRA-sim has no algorithms.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm >= 0))

@@ -96,10 +96,12 @@ class System:
     ) -> System:
         """Parse the system that a JSON text describes.
 
-        Defaults are 1 active chunk per dimension, an endpoint delay of `_DEFAULT_ENDPOINT_NS`, and
-        no roofline. `injection_scale`: ASTRA-sim's option, a factor of the endpoint delay, which is
-        rounded down to ns. `name`: name of the file, for errors. Raises `InputError` if ASTRA-sim
-        hangs or aborts on the system, or if it is not modelled (a shared bus, other policies).
+        Required is `preferred-dataset-splits`, and with a roofline `local-mem-bw` and `peak-perf`.
+        Defaults are 1 active chunk per dimension, an endpoint delay of `_DEFAULT_ENDPOINT_NS` (10),
+        and no roofline. `injection_scale`: ASTRA-sim's option, a factor of the endpoint delay; the
+        product is rounded down to ns. `name`: name of the file, for errors. A local memory
+        bandwidth of 0 counts as absent. Raises `InputError` if ASTRA-sim hangs or aborts on the
+        system, or if it is not modelled (a shared bus, other policies).
         """
         keys = _Keys(content, name)
         if keys.integer("model-shared-bus", 0, 0):

@@ -278,10 +278,14 @@ def _replace_weight(placed_tree: PlacedTree, weight: int) -> PlacedTree:
 def compute_directed_bound(network: RankNetwork, packing: TwoWayPacking | None = None) -> RateBound:
     """Return the smallest proved upper bound on the rate of an all-reduce, for any links.
 
-    All data must cross a cut in both directions. The bounds are by partitions into ranks and into
-    hosts, by minimum cuts, and, if the sets of nodes that limit a `packing` are disjoint, by the
-    directed partition into them. A packing need not reach the bound. If switches multicast or
-    reduce, only the cuts are used.
+    The rate is in bytes of the buffer per second; it limits every schedule, also if links have
+    different bandwidths in the two directions. A packing need not reach the bound. Candidates,
+    of which the first is chosen among equal ones:
+
+    - partitions into ranks and into hosts, and minimum cuts (only these if switches multicast
+      or reduce)
+    - with a `packing`, the directed partition into the sets of nodes that limit it, if there
+      are at least two sets and they are disjoint
     """
     if network.is_multiplied:
         return compute_minimum_cut_bound(network)

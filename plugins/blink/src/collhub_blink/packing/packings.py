@@ -285,11 +285,12 @@ def find_chain_packing(task: PackingTask, bound: RateBound) -> PlacedPacking | N
 
 
 def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int64Array]:
-    """Yield `_MAX_TRIALS` orders of the ranks for a chain: the root first, then group by group.
+    """Yield `_MAX_TRIALS` (64) orders of the ranks for a chain: the root first, group by group.
 
-    A group consists of ranks at most two links apart, normally those at one switch. The next group
-    is always the nearest one that was not visited (`_find_path`); the random numbers of `seed`
-    decide between equal ones.
+    A group consists of ranks at most two links from its first rank, normally those at one
+    switch. Its ranks are in ascending order, except that the root is first in its group. The
+    next group is always the nearest one that was not visited (`_find_path`); the random numbers
+    of `seed` decide between equal ones. Orders may repeat.
     """
     # Count the links on the route from every rank to every other rank: int64[ranks, ranks].
     ranks = network.graph.num_compute

@@ -73,11 +73,12 @@ def generate_candidates(
 ) -> Iterator[TimedSchedule]:
     """Yield schedules for a network with switches: coarse ones, then promising refinements.
 
-    Next, the packing with the smallest predicted time is refined. The search ends if this
-    prediction is not better than the best time by `_MIN_RELATIVE_GAIN`
-    (`_MIN_RELATIVE_GAIN_IF_SLOW` if it takes long to simulate), or cannot beat a known time. A
-    packing whose refinement achieves the predicted gain may be refined again. There are no
-    refinements if the request fixes the number of chunks.
+    A refinement has more chunks. Next is always the packing whose refinement has the smallest
+    predicted time. The search ends if the best time so far is at most this prediction times 1 +
+    `_MIN_RELATIVE_GAIN` (0.001; `_MIN_RELATIVE_GAIN_IF_SLOW`, 0.003, if it takes long to
+    simulate), or if the prediction cannot beat a known time. A packing whose refinement
+    achieves the predicted gain may be refined again. There are no refinements if the request
+    fixes the number of chunks.
     """
     fastest: dict[PlacedPacking, TimedSchedule] = {}
     for candidate in _generate_coarse_candidates(task, packings, evaluate_time_ns):

@@ -398,13 +398,13 @@ def bind_sizes(
     sizes: Mapping[str, int],
     mesh: Mapping[str, int] | None = None,
 ) -> Binding:
-    """Check the numbers of the symbols, and return the binding.
+    """Check the numbers of ranks and symbols of a program, and return them as a binding.
 
-    `num_ranks`: ranks per group, default `DEFAULT_RANKS`; `mesh`: ranks by axis name. The product
-    of several axes replaces `num_ranks`; the number of a single axis may be left out. Raises
-    `InputError` for, in this order, an unknown axis or one without a number (`axis`), an unknown
-    symbol or one without a number (`symbol`), a size out of its inclusive bounds (`size`), and
-    layouts that do not fit the ranks.
+    `num_ranks`: ranks per group, default `DEFAULT_RANKS` (4); `sizes`: number by symbol;
+    `mesh`: ranks by axis name. The product of several axes replaces `num_ranks`; the number of
+    a single axis may be left out. Raises `InputError` for, in this order, an unknown axis or
+    one without a number (`axis`), an unknown symbol or one without a number (`symbol`), a size
+    out of its inclusive bounds (`size`), and layouts that do not fit the ranks.
     """
     location = Location(program.name)
     axis_sizes = _bind_mesh(program, num_ranks, dict(mesh or {}))

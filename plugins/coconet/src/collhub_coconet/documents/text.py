@@ -111,9 +111,10 @@ class _ExpressionWriter:
         """Format the expression of an operation; also return how strongly its operator binds.
 
         Arithmetic is infix, with parentheses around an operand that binds less, a right operand
-        that binds equally, and an equally binding left operand of a power. All other kinds are
-        calls: the reduction (`+` for a sum), the operands, then dimension, root, element type,
-        rate, start, count, shape, counts, axes, order of dimensions, seed, and signed offset.
+        that binds equally, and an equally binding left operand of a power. An opaque operation is a
+        call of its operator with its operands only. All other kinds are calls: the reduction (`+`
+        for a sum), the operands, then dimension, root, element type, rate, start, count, shape in
+        brackets, counts in parentheses, axes, order of dimensions, seed, and signed offset.
         Attributes that are None are omitted.
         """
         if operation.kind in _OPERATORS:

@@ -373,11 +373,12 @@ def mix_operands(
 ) -> Array:
     """Compute a deterministic stand-in for an operator that cannot be executed.
 
-    It depends on the call of the operation, `seed`, and every element of the operands, so that
-    programs that apply the operator to equal operands have equal results. If the result is sliced,
-    row i (a position in the first `operation.count` dimensions, default 1) depends only on row i of
-    operands with the same rows, so that blocks equal those of the complete tensor. `shape`: of the
-    result on this rank; `kind`: type of the result.
+    It depends on the call of the operation, `seed`, and every element and the order of the
+    operands, so that programs that apply the operator to equal operands have equal results. If
+    the result is sliced, row i (a position in the first `operation.count` dimensions, default
+    1) depends only on row i of operands with the same rows, so that blocks equal those of the
+    complete tensor. `shape`: of the result on this rank; `kind`: type of the result. Floats are
+    from -1 to 1, other elements 0 or 1.
     """
     has_rows = any(layout.is_sliced for layout in kind.layout.by_axis)
     sizes = shape[: operation.count or 1] if has_rows else ()

@@ -369,12 +369,13 @@ def _find_addresses(
 def _find_versions(
     algorithm: Algorithm, source: Int64Array, destination: Int64Array, total: int
 ) -> tuple[Accesses, Int64Array]:
-    """Find the version that each read accesses, and the last writer of every address.
+    """Find which write each read of the data of an algorithm sees, and the last write of each.
 
     `source`, `destination`: first address by step, negative for none; a REDUCE also reads its
-    destination. A version is the row of the step that wrote it, or `INITIAL`. Steps count in the
-    order of rows, the reads of a step before its writes. Reads are sorted by address, then row; the
-    second result is int64[total], by address.
+    destination. `total`: number of addresses. A version is the row of the step that wrote it,
+    or `INITIAL` before any. Steps count in the order of rows, the reads of a step before its
+    writes. Returns the reads (row, address, version), sorted by address, then row; and
+    int64[total], the last version of every address.
     """
     steps = algorithm.steps
     reductions = np.flatnonzero(steps.is_kind(StepKind.REDUCE))

@@ -123,9 +123,10 @@ def simulate_flat(
 def add_durations(flat: FlatProgram, machine: Machine) -> Workload:
     """Copy the workload of a flat program with the duration of every computation on a machine.
 
-    Durations are rounded to ns. On each rank the first node (by row) of a kernel's first segment
-    additionally includes the launch time of the kernel. Nodes of collectives and messages keep
-    their durations. The input is not changed.
+    Durations are rounded to ns. The launch time of a kernel is the duration of the nodes of its
+    `Launch`, if the program has one. Otherwise, on each rank, the first node (by row) of the
+    kernel's first segment that has an operation with costs additionally includes it. Nodes of
+    collectives and messages keep their durations. The input is not changed.
     """
     nodes = flat.workload.nodes
     seconds = np.zeros(len(nodes))

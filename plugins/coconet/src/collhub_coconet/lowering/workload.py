@@ -202,12 +202,15 @@ class _WorkloadBuilder:
         self.producer |= dict.fromkeys((operation.name for operation in working), numbers)
 
     def _add_collective(self, operations: Sequence[Operation], kind: JobCollective) -> None:
-        """Add one COLLECTIVE node per rank of the group, which waits for its operands.
+        """Add one COLLECTIVE node per rank of the operands' group, which waits for the operands.
 
-        `operations`: the members of a bucket, or a single operation. The bytes of a node are those
+        `operations`: the members of a bucket, or a single operation. Each subgroup of ranks along
+        the axes becomes a process group, which is added if it is new. The bytes of a node are those
         of the inputs of a rank, of an uneven collective the sum of its counts in bytes; its root is
-        a rank of the job, -1 for none. A reduction to a scalar waits for its partial results. Along
-        axes of one rank no node is added, and the results have the producers of the operands.
+        a rank of the job, -1 for none. An operation that is no communication is a reduction to a
+        scalar, whose partial results (of the same name) are the operands.
+
+        Along axes of one rank no node is added: the results have the producers of the operands.
         """
         operation = operations[0]
         # A reduction of slices to a scalar is all-reduced after the computation.

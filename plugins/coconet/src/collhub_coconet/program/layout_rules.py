@@ -191,8 +191,9 @@ def find_axis_layout(
 def find_axes(operation: Operation, mesh: Sequence[str]) -> tuple[int, ...]:
     """Return the positions in the mesh of the axes of a communication, ascending.
 
-    Raises `KeyError` with the name of an axis that the mesh does not have or that occurs twice, and
-    with "" if the operation names no axis although the mesh has several.
+    An operation that names no axis (None) communicates along axis 0 of a mesh of one axis, and
+    also without a mesh. Raises `KeyError` with the name of an axis that the mesh does not have
+    or that occurs twice, and with "" if no axis is named although the mesh has several.
     """
     if operation.axes is None:
         if len(mesh) > 1:

@@ -276,8 +276,11 @@ class Operands:
     ) -> None:
         """Raise `TypingMistakeError` unless each operand contains the block of the result.
 
-        An operand that is not sliced along an axis of the result is cut there; that is impossible
-        if a later axis already slices this dimension.
+        `by_axis`: layouts of each operand by axis of the mesh; `found`: those of the result.
+        `roles`: for each operand the roles of its dimensions (dimensions with equal roles
+        correspond); `result`: those of the result. An operand that is not sliced along an axis of
+        the result is cut there; that is impossible if a later axis already slices this dimension.
+        Operands without the dimension are not cut.
         """
         needed = [
             (axis, result[layout.dimension])
@@ -306,11 +309,13 @@ class Operands:
         result: tuple[Role, ...],
         where: str,
     ) -> Layout:
-        """Look up the layout of the result on one axis.
+        """Look up the layout of the result on one axis of the mesh.
 
-        Three and more operands are combined pairwise from the left. Without a mesh, the partial sum
-        of a contraction is LOCAL if no operand is partial. Raises `TypingMistakeError` if the table
-        has no rule; `where` precedes its message.
+        `layouts`, `roles`: layout and roles of the dimensions of each operand (dimensions with
+        equal roles correspond); `result`: roles of the result's dimensions. Three and more operands
+        are combined pairwise from the left. Without a mesh, the partial sum of a contraction is
+        LOCAL if no operand is partial. Raises `TypingMistakeError` if the table has no rule;
+        `where` precedes its message.
         """
         operation = self.operation
         key = operation.kind, operation.reduction, operation.dimension, operation.root

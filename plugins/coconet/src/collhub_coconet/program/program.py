@@ -91,9 +91,11 @@ def order_groups(
 ) -> list[list[Operation]] | None:
     """Order operations so that those of each group are adjacent; None if this is impossible.
 
-    Returns one list per group, and one per other operation. Within a list, operations are in
-    program order. Among lists that are ready, the one whose first operation is first in the program
-    comes first (Kahn's algorithm). Reads of names that are no operations are ignored.
+    `groups`: names of operations; groups must be disjoint and not empty, and `KeyError` is
+    raised for an unknown name. Returns one list per group, and one per other operation. Within
+    a list, operations are in the given order. Among lists that are ready, the one whose first
+    operation is first comes first (Kahn's algorithm). Reads of names that are no operations are
+    ignored.
     """
     node_of = {operation.name: index for index, operation in enumerate(operations)}
     position = dict(node_of)

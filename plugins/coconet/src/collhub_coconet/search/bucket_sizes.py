@@ -145,7 +145,9 @@ class _BucketChoice:
     def _choose_chunks(self, candidate: Candidate) -> Candidate:
         """Simulate a candidate with further chunk counts at every size, and keep the faster times.
 
-        Nothing changes without a simulation, or with more than `MAX_CHUNKED` kernels that
+        Returns a copy with a new timing at each size for which the simulation is faster; the
+        program is unchanged. A size that cannot be simulated keeps its timing. Returns the
+        candidate itself without a simulation, or with more than `MAX_CHUNKED` (64) kernels that
         communicate.
         """
         kernels = candidate.program.kernels()

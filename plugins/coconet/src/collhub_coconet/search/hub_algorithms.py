@@ -139,7 +139,9 @@ class HubAlgorithms:
     def list_offers(self, demand: Demand) -> tuple[OfferedAlgorithm, ...]:
         """Return the algorithms for a collective, the fastest in isolation first, then by name.
 
-        The result is cached. Raises `InputError` (`algorithm-does-not-fit`) if there is none.
+        An algorithm counts with its smallest time over its ways to run. The result is cached. If
+        there is none, raises `InputError` (`algorithm-does-not-fit`) with the reasons for the first
+        two omissions; this is not cached.
         """
         if demand not in self._offered:
             offers = sorted(
@@ -274,10 +276,12 @@ class HubAlgorithms:
     def _build(self, name: str, demand: Demand, call: Call) -> Algorithm:
         """Return a verified algorithm: of the synthesizer `name`, or of the file `name`.
 
-        Algorithms that do not depend on the size are cached. Parts of a synthesis that are cut by
-        the limit of work are stored in `self.omissions`. Raises `InputError` if the algorithm does
-        not fit the collective (`algorithm-does-not-fit`), has no units (`no-contents`), or is
-        incorrect (`wrong`).
+        A synthesized one is for the network of the demand's members and its size. Algorithms are
+        cached, except those of synthesizers that adapt to the size. Parts of a synthesis that are
+        cut by the limit of work are stored in `self.omissions`. Raises `InputError` if a file has
+        another kind, number of ranks or root than the call (`algorithm-does-not-fit`), and if an
+        algorithm has no units (`no-contents`) or is incorrect (`wrong`). Exceptions of the
+        synthesizer and the reader are passed on.
         """
         known = {provided.name: provided.offer for provided in self.registry.all(Synthesizer)}
         is_size_dependent = name in known and known[name].adapts

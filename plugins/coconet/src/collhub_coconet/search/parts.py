@@ -345,10 +345,12 @@ def _divide_at_collectives(
 ) -> list[list[str]]:
     """Divide connected sets of operations around their collectives; return all sets.
 
-    Only sets of more than `_LARGE` operations without scalars of `shared` are divided; others stay
-    as they are. A collective is united with the operations that a decision about it concerns
-    (`_find_neighbours`). Of the remaining operations, those that may be fused stay together. Then
-    sets that would wait for each other are united; `shared` scalars are ignored for this.
+    Only sets of more than `_LARGE` (40) operations without scalars of `shared` are divided;
+    others stay as they are. A collective is united with the operations that a decision about it
+    concerns (`_find_neighbours`). Of the remaining operations, those that may be fused stay
+    together; a contraction stays alone. Then all readers of a state are united, unless the
+    state must be complete after the step. At last, sets that would wait for each other are
+    united; `shared` scalars are ignored for this.
     """
     groups = _Groups(operation.name for operation in program.operations)
     near: set[str] = set()
@@ -580,9 +582,11 @@ def _add_stand_ins(
 ) -> tuple[Operation, ...]:
     """Add stand-ins for scalars of other parts; return all operations in program order.
 
-    A stand-in is an opaque operation without cost that replaces a coupled scalar which the part
-    reads. It reads those results of the part that precede the scalar and that `coupled` operations
-    of other parts read. A scalar without such results gets no stand-in.
+    `operations`: those of one part of the program. `coupled`: names of operations that couple
+    parts. A stand-in is an opaque operation without cost that replaces a coupled scalar which
+    the part reads. It reads those results of the part that precede the scalar and that coupled
+    operations of other parts read. A scalar without such results gets no stand-in. Coupled
+    values that are no scalars never get one.
     """
     inside = {operation.name for operation in operations}
     results = [

@@ -463,10 +463,12 @@ def _load(path: str) -> Any:
 def _run_rank(rank: int, path: str, options: argparse.Namespace) -> None:
     """Measure the step of this module as one rank of NUM_RANKS; rank 0 prints a line of JSON.
 
-    `path`: file through which the ranks find each other. The report has `ranks` and `seconds` (the
-    median of a step). With `options.original`, a file of another module, it also has
-    `original_seconds` and `max_relative_error`: the largest error of an element of an output,
-    divided by the largest magnitude in the other module's output, over all ranks.
+    `path`: file through which the ranks find each other. The report has `ranks` and `seconds`
+    (the median of a step). With `options.original`, a file of another module, it also has
+    `original_seconds` and `max_relative_error`, the maximum over all outputs and ranks: the
+    largest absolute error of an output, divided by the largest magnitude of this output in the
+    other module (by 1 if all its values are 0). Creates and destroys the process group (gloo)
+    and sets the number of threads to 1.
     """
     torch.set_num_threads(1)
     store = dist.FileStore(path, NUM_RANKS)

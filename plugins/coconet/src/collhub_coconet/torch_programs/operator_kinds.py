@@ -254,9 +254,10 @@ def _select(build: Builder) -> str:
 
 
 def _cast(build: Builder) -> str:
-    """Add a Cast to the element type `dtype`.
+    """Add a Cast to the element type `dtype`, and return the name of its result.
 
-    Refused without `dtype`, or if the language lacks the type, so that the operator becomes opaque.
+    Without `dtype`, or if the language lacks the type, raises the exception of a refusal, so
+    that the caller adds an opaque operation instead.
     """
     element = build.argument("dtype")
     if not isinstance(element, ElementName) or element.name not in list(ElementType):

@@ -99,7 +99,9 @@ _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^=]*\))")
 def parse_mesh(text: str) -> Mapping[str, int]:
     """Return the ranks along every axis from `dp=2,tp=4`, in this order; empty for empty text.
 
-    Raises `UsageError` for other text, a number below 1 and an axis that occurs twice.
+    Blanks around names and numbers, and empty entries between commas, are ignored. Raises
+    `UsageError` for other text, a number below 1 or above 2^63 - 1, and an axis that occurs
+    twice.
     """
     sizes = {}
     for part in filter(None, text.split(",")):

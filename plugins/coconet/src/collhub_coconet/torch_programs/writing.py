@@ -363,10 +363,11 @@ class _ModuleWriter:
     def _write_bucket(self, bucket: Sequence[Operation]) -> None:
         """Write one statement that starts a collective of several tensors.
 
-        Kind, axes and reduction are those of the first member. The results are then pending: a
-        statement that waits for them is written before their first reader. Waits for pending
-        operands are written before. A bucket with one member is written as a single operation.
-        Raises `InputError` for a reduction that PyTorch lacks.
+        Kind, axes and reduction are those of the first member: all-reduce or reduce-scatter; any
+        other kind is written as an all-gather. The results are then pending: a statement that waits
+        for them is written before their first reader. Waits for pending operands are written
+        before. A bucket with one member is written as a single operation. Raises `InputError` for a
+        reduction that PyTorch lacks.
         """
         if len(bucket) == 1:
             self._write_operation(bucket[0])
@@ -575,11 +576,12 @@ class _ModuleWriter:
         raise self._refuse(f"{operation.name} has the argument {value!r:.40}", "capture it again")
 
     def _format_collective(self, operation: Operation) -> str:
-        """Return the expression that starts a collective, whose result is pending.
+        """Return the Python expression that starts a collective, whose result is pending.
 
-        Raises `InputError` for an all-to-all whose dimensions are not multiples of its ranks, for
-        communications between groups, for uneven collectives, and for reductions that PyTorch
-        lacks.
+        Supported are all-reduce, reduce-scatter, all-gather, all-to-all, broadcast and reduce, over
+        the ranks along the operation's axes. Raises `InputError` for other kinds (communications
+        between groups and uneven collectives), for an all-to-all whose two dimensions are not
+        multiples of its ranks, and for reductions that PyTorch lacks.
         """
         x, group = operation.reads[0], self._format_group(operation.axes)
         kind, operand = operation.kind, self.program.types[x]

@@ -76,10 +76,12 @@ def reorder(program: Program, target: str, members: Sequence[str]) -> Rewrite:
 
 
 def movable(program: Program, target: str) -> list[str]:
-    """Find the largest set that `reorder` can move before the AllGather `target`.
+    """Find the largest set of operations that `reorder` can move before the AllGather `target`.
 
-    Returns the names in program order, or an empty list. Every prefix can be moved, too, since each
-    member follows its operands that depend on the AllGather.
+    An operation is a candidate if it depends on the AllGather. It belongs to the set if the
+    rules of `reorder` permit it together with the members before it, and if none of its operands
+    depends on an operation that cannot move. Returns the names in program order, or an empty
+    list. Every prefix of the list can be moved, too.
     """
     # The AllGather and all operations that can move; descendants of it that cannot.
     sources = {target}

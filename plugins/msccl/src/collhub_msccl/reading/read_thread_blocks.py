@@ -314,10 +314,10 @@ def read_copies(
 ) -> Copies:
     """Read the `<copy>` elements of a file in file order: rank, source, destination and line.
 
-    Source and destination are offsets in the input and output (`i_off`, `o_off`). Raises
-    `InputError` (`copy-range`) with all elements whose offset is not a number of at most 9 digits
-    or is outside the declared buffer of the rank. The result is empty if there are no such
-    elements.
+    Source and destination are offsets in the input and output (`i_off`, `o_off`). The result is
+    empty if there are no such elements. An element whose offset is missing, is not a number of
+    at most 9 digits, or is outside the declared buffer of the rank is an error (`copy-range`).
+    Raises `InputError` with all of these, and with errors that `findings` had before.
     """
     ids = [document.texts[code] for code in document.gpus.column("id")]
     rows = []

@@ -158,8 +158,9 @@ def _find_constant(
 ) -> tuple[str, float, float] | None:
     """Return the constant that explains a measured time: name, needed value, usual value.
 
-    Constants are tried from the most influential down. The influence is the relative change of the
-    modelled time when the constant grows by 1 %; those below `_MIN_INFLUENCE` are not tried. The
+    The usual value is that of the profile. Constants are tried from the most influential down,
+    of equal ones the last one first. The influence is the relative change of the modelled time
+    when the constant grows by 1 %; those below `_MIN_INFLUENCE` (0.0001) are not tried. The
     first one wins for which `_solve_factor` finds a value that gives the measured time. None if
     there is none, if the call has no choice, and if the profile has no model of the GPU.
     """

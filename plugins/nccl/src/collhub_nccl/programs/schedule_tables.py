@@ -279,8 +279,11 @@ def _format_memory(memory: _RankMemory) -> str:
 def _list_facts(tables: Tables) -> list[str]:
     """Return the fields of the C++ type `Schedule` as C++ expressions, in their order.
 
-    A missing root is -1. The bandwidth factor is the bus bandwidth of 1 byte in 1 second; it is 0.0
-    for a collective without a bus bandwidth.
+    These are: kind, NCCL's own collective (`kNone` without one), ranks, units, parts, lanes,
+    root (-1 without one), whether the program runs in place, whether it reduces, whether it has
+    promises, operation of the reduction, bandwidth factor, and the names of five tables. The
+    bandwidth factor is the bus bandwidth of 1 byte in 1 second; it is 0.0 for a collective
+    without a bus bandwidth.
     """
     collective, program = tables.collective, tables.program
     return [

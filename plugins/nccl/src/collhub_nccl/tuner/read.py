@@ -113,13 +113,14 @@ def find_files(source: Source, names: Sequence[str]) -> Iterator[SourcePart]:
 def read_rules(
     content: bytes, file: str, dialect: Dialect = NCCL, *, as_interpreted: bool = False
 ) -> tuple[list[TunerRule], list[Diagnostic]]:
-    """Return the rules of a file, and its findings line by line.
+    """Return the rules of a file in file order, and its findings line by line.
 
-    A line with a fault is left out. With `as_interpreted`, it is kept if the example tuner of NCCL
-    reads all its numbers: unknown words become allreduce, ring and simple, -1 channels become one.
-    A line that holds only for some numPipeOps or regBuff is left out, with a note
-    `conditional-rule`. Lines after the first `MAX_RULES` rules are not read, with an error
-    `too-many`. Comments that name bytes per rank give the warning `unit`.
+    A line with a fault is left out. With `as_interpreted`, it is kept if the tuner can read all
+    its numbers: unknown words become allreduce, ring and simple. -1 channels mean 1 with NCCL's
+    tuner, and 0 (the library's own number) with RCCL's. A line that holds only for some
+    numPipeOps or regBuff is left out, with a note `conditional-rule`. Lines after the first
+    `MAX_RULES` (2000) rules are not read, with an error `too-many`. Comments that name bytes per
+    rank give the warning `unit`. Nothing is raised.
     """
     rules: list[TunerRule] = []
     diagnostics: list[Diagnostic] = []

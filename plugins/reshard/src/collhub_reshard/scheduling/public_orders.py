@@ -277,11 +277,12 @@ def compute_send_receive_s(
 ) -> Fraction:
     """Return the time in seconds if every receiver gets its boxes by one message (send/recv).
 
-    It is the time of the busiest host in one direction; messages within a host take no time. Each
-    message uses the sender with the fewest bytes so far, the first one of equals. `gathers` (local
-    all-gather): if all receivers of every unit task are on one host, each gets only its equal part,
-    and they exchange parts within the host. If this is not so for one unit task, `gathers` has no
-    effect.
+    It is the time of the busiest host in one direction, with all its network cards; messages
+    within a host take no time. Each message uses the sender with the fewest bytes so far
+    (messages within hosts included), the first one of equals. `gathers` (local all-gather): if
+    all receivers of every unit task are on one host, each gets only its equal part, and they
+    exchange parts within the host. If this is not so for one unit task, `gathers` has no
+    effect. The time is 0 if nothing crosses hosts.
     """
     gathers = gathers and _replicas_share_hosts(units)
     sent: dict[int, Fraction] = {}

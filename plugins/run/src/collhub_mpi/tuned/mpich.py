@@ -266,11 +266,14 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
 def _read_collective(kind: CollectiveKind, name: str, document: object) -> Iterator[ServedCalls]:
     """Yield the calls of a tuned collective, one per window of sizes, with its algorithm and ranks.
 
-    `name`: the MPI function in the file. Nothing is yielded if the file keeps MPICH's default for
-    it. Sizes are converted to bytes of the full buffer; `max_bytes` is None without a limit.
-    Windows that keep the default are left out. Rules of a kind with a condition on the buffers
-    apply only to calls out of place; then calls in place follow last, with MPICH's own choice.
-    Raises `InputError` for an invalid tree and for a window without an algorithm.
+    `name`: the MPI function in the file. Nothing is yielded if the file keeps MPICH's default
+    for it. Windows have sizes of a message part, converted to bytes of the full buffer: a buffer
+    between two multiples of the number of parts belongs to the larger one. `max_bytes` is None
+    without a limit. Windows that keep the default are left out.
+
+    If the rules of `kind` have a condition on the buffers, they apply only to calls out of place;
+    then calls in place of all sizes follow last, with MPICH's own choice. Raises `InputError`
+    for an invalid tree and for a window without an algorithm.
     """
     tree = _get_subtree(_get_subtree(document, f"collective={name}"), "comm_type=intra")
     ranks = _find_tuned_ranks(tree)

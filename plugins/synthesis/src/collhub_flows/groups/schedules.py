@@ -343,8 +343,9 @@ class _Ends:
     def of(cls, wishes: Sequence[GroupWish], shares: Shares) -> _Ends:
         """List for every share the NPUs that have its data (givers) and need it (takers).
 
-        Givers are all members for a sum, else the share's root; takers are all members, or the
-        single target.
+        `wishes`: the groups of NPUs. Givers are all members of the share's group for a sum, else
+        the share's root. Takers are all members, or the single target if the share has one (not
+        -1). Both are tables of NPUs by share, as pointer and entries, int64.
         """
         givers, takers = [], []
         for share in range(len(shares)):

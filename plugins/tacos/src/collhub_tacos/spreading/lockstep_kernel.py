@@ -267,11 +267,14 @@ def build_symmetric_all_gather(
     origin: Int64Array,
     seed: int,
 ) -> ArrivalLog:
-    """Compute the all-gather of node 0 and translate it to every node.
+    """Compute the all-gather of node 0 on a symmetric network, and translate it to every node.
 
-    The matching is that of `advance`, with chunks numbered relative to the node. On all tested tori
-    the result attains the bound, whereas the matching at all nodes takes one more step. Raises
-    `InputError` if the network is not connected.
+    `translations`: automorphisms of the network, one per node. `busy_ps`, `arrival_ps`: time of
+    a chunk on every link, until the link is free and until the chunk arrives. `origin`: node of
+    every chunk, equally many per node. `seed`: of the matching, which is that of `advance` with
+    chunks numbered relative to the node. On all tested tori the result attains the bound,
+    whereas the matching at all nodes takes one more step. Raises `InputError` if the network is
+    not connected.
     """
     num_nodes = network.num_npus
     chunks_per_node = len(origin) // num_nodes

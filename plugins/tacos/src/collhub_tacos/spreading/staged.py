@@ -313,9 +313,11 @@ def _grow_on_lanes(
 ) -> _Growth:
     """Build the trees of a broadcast: from the root to a helper in its group, then to all NPUs.
 
-    The root sends every chunk once within its group, to the members one after another. A lane to
-    the other groups starts at each member of the root's group, also at the root. `across`: the
-    method by which a chunk is sent along its lane.
+    `origin`: root of every chunk. The root sends every chunk once within its group, to the
+    members one after another. A lane (path to the other groups) starts at each member of the
+    root's group, also at the root; chunks use the lanes one after another. `across`: the method
+    by which a chunk is sent along its lane. At last, each NPU that has the chunk sends it to the
+    members of its group; in the root's group this is the helper.
     """
     chunk = np.arange(len(origin))
     helpers = max(1, grid.width - 1)
