@@ -655,10 +655,12 @@ def read_varint(data: bytes, at: int, stop: int, limit: int = 10) -> tuple[int, 
 
 
 def walk(body: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """Yield (field number, wire type, value) for every field of a protobuf message.
+    """Yield (field number, wire type, value) for every field of a protobuf message, in order.
 
-    A varint is a number; all other values are bytes. Raises `MalformedError` for invalid tags, and
-    for a field that does not end in the message.
+    A varint (wire type 0) is an integer modulo 2^64; fixed-size values (1, 5) and
+    length-delimited ones (2) are bytes, without their length. Raises `MalformedError`, after the
+    fields before it were yielded, for field number 0, another wire type, a tag of more than 5
+    bytes, a varint of more than 10 bytes, and a field that does not end in the message.
     """
     at = 0
     while at < len(body):
@@ -758,10 +760,17 @@ def parse_attribute(body: bytes) -> tuple[str, tuple[int, object]]:
 
 
 def decode_value(kind: int, wire: int, value: int | bytes) -> object:
-    """Decode the value of an attribute of a kind: integer, text, list of integers, or else bytes.
+    """Decode the value of an attribute to the Python value of its kind.
 
-    `kind`: number of the protobuf field; even numbers are lists. Raises `MalformedError` for
-    another wire type and for malformed lists.
+    `kind`: field number in AttributeProto; odd numbers are single values, even ones lists of
+    them. `wire`: wire type of the field; `value`: its varint, or its bytes.
+
+    - Integer kinds give an integer, kind 27 a boolean, kind 29 a text (UTF-8).
+    - Lists of kinds 8 to 28 give the list of their values, packed or not.
+    - Everything else (floats, bytes, lists of floats, texts and bytes) is returned as `value`.
+
+    Raises `MalformedError` for another wire type than that of the kind, for text that is not
+    UTF-8, for a list that ends inside a number, and for a list with other fields than 1.
     """
     scalar = kind if kind % 2 else kind - 1
     if kind % 2:
@@ -851,9 +860,12 @@ def check(path: Path) -> tuple[int, list[Finding]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the files and folders that the command line names, and print the findings.
+    """Check files and folders of the command line, and print the findings to stdout.
 
-    Returns the exit code: 0 without findings, 1 with findings, 2 if a file cannot be read.
+    `arguments`: None for those of the process. One line per finding is printed, then a line with
+    the numbers of files and findings; with `--json`, one object with `ok`, `files` and `findings`.
+    Returns the exit code: 0 without findings, 1 with findings. If a file cannot be read, it
+    returns 2, and prints only the reason, to stderr. Wrong arguments raise `SystemExit` (2).
     """
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("paths", nargs="+", type=Path, metavar="FILE_OR_FOLDER")

@@ -66,8 +66,9 @@ def _encode_field(number: int, content: bytes) -> bytes:
 def _encode_value(entry: MetadataEntry) -> bytes:
     """Encode the value of an attribute as the field of AttributeProto for its kind.
 
-    A text becomes a UTF-8 string, an integer a varint, and a list of integers a packed list
-    message, which is empty for an empty list.
+    Returns the field with its tag, whose number is `entry.kind`. A text becomes a UTF-8 string,
+    an integer or boolean a varint. A list of integers becomes a message with one packed field, in
+    which negative numbers are modulo 2^64; for an empty list the message is empty.
     """
     if isinstance(entry.value, str):
         return _encode_field(entry.kind, entry.value.encode())
@@ -136,10 +137,11 @@ def _decode_usual(body: bytes) -> tuple[str, _Entries] | None:
 
 
 def _walk_usual_fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield (number, value) of the fields of a message: an integer or bytes.
+    """Yield (number, value) of the fields of a message in order: an integer or bytes.
 
-    Raises `ValueError` for other wire types and for a field that does not end in the message;
-    fields before it have been yielded.
+    A varint field gives an integer, whose bits beyond 64 are kept; a length-delimited field gives
+    its bytes. Raises `ValueError` for other wire types, for a number of more than 10 bytes, and
+    for a field that does not end in the message; fields before it have been yielded.
     """
     at = 0
     while at < len(body):
@@ -173,9 +175,11 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
 def _decode_usual_value(kind: Kind, value: int | bytes) -> AttributeValue:
     """Return the value of an attribute: bytes, text, integer or boolean.
 
-    `value`: bytes of the field, or its varint; negative integers are varints modulo 2^64. Raises
-    `ValueError` for another kind (such as doubles and lists), for invalid UTF-8, and for a number
-    outside the range of its kind; such records are decoded by protobuf.
+    `value`: bytes of the field, or its varint. Kinds BYTES and STRING (UTF-8) need bytes, integer
+    kinds (32 or 64 bits, not the zigzag or fixed-size ones) and BOOL a varint. Negative integers
+    are varints modulo 2^64, also those of 32 bits; a boolean is 0 or 1. Raises `ValueError` for
+    other kinds and combinations, invalid UTF-8, and numbers outside the range of the kind; the
+    caller decodes such records by protobuf.
     """
     if isinstance(value, bytes):
         if kind == Kind.BYTES:

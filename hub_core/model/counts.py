@@ -36,10 +36,11 @@ class UnitCounts:
     def from_table(cls, table: object, is_per_pair: bool, name: str = "counts") -> UnitCounts:
         """Check a table of integers and return its counts.
 
-        `table`: nested sequences or an array; with `is_per_pair`, n rows of n integers, otherwise n
-        integers. `name`: the origin of the table, for errors. Raises `InputError` (code
-        `invalid-counts`) at the first row of a different length, entry that is no integer, negative
-        entry, and for a sum that is not in 1..2^62.
+        `table`: lists, tuples or an array; with `is_per_pair`, n rows of n integers, where row i
+        has the units that rank i sends to each rank, otherwise n integers. `name`: the origin of
+        the table, for errors. Raises `InputError` (code `invalid-counts`) for another or empty
+        table, and at the first row of a different length, entry that is no integer (booleans are
+        none) or negative entry, and then for a sum that is not in 1..2^62.
         """
         rows = _to_rows(table, is_per_pair, name)
         # Python's integers do not overflow.

@@ -199,10 +199,10 @@ def _coordinates(topology: Topology) -> Iterator[tuple[Int64Array, DimensionKind
 def _with_switches(topology: Topology, label: Int64Array) -> Int64Array:
     """Return the labels with switches added to blocks by their incoming bandwidth.
 
-    A switch without a block joins the one block from which at least half of the bandwidth of all
-    its incoming links comes. A switch with two such blocks, or none, keeps `NO_BLOCK`. Rounds are
-    repeated, since joined switches count in the next one, until nothing changes or 64 rounds are
-    done. `label`: block of every node, which is not modified.
+    `label`: block of every node, below 0 for none; it is not modified. A switch without a block
+    joins the only block from which at least half of the bandwidth of all its incoming links
+    comes. A switch with two such blocks, or without one, keeps its label. Rounds are repeated,
+    since joined switches count in the next one, until nothing changes or 64 rounds are done.
     """
     npus, count = topology.num_npus, int(label.max()) + 1
     extended = label.copy()

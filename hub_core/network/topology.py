@@ -132,9 +132,9 @@ class Topology(NotebookDisplay):
         """Return a text about the first defect of NPUs and links, or None.
 
         Checked in this order: at least one NPU, and no more NPUs than nodes; columns of equal
-        length; links between different nodes that exist; bandwidths that are positive, finite and
-        within 1e-3 to 1e21 bytes/s; latencies that are not negative, finite and at most
-        `_MAX_LATENCY_S`.
+        length; links between different nodes that exist; bandwidths that are positive and finite;
+        latencies that are not negative and finite; bandwidths within 1e-3 to 1e21 bytes/s;
+        latencies of at most 1e18 s.
         """
         if not 1 <= self.num_npus <= self.num_nodes:
             return "needs at least one NPU"

@@ -128,10 +128,12 @@ def destination(out: str | os.PathLike[str], format: Format, *, force: bool) -> 
     """Check the destination of an output, before any work, and return it.
 
     `-` is standard output, only for layout FILE. FILE: a file, which is replaced if it exists.
-    PREFIX: a set of files, whose other ranks are checked when it is written. FOLDER: a new or empty
-    folder, or with `force` any folder. Missing parent folders are created only when the output is
-    written. Raises `UsageError` for an empty name, for a folder where a file is needed, for a
-    folder that is not empty, and for `-` with another layout.
+    PREFIX: a set of files, whose other ranks are checked when it is written. FOLDER: a new or
+    empty folder, or with `force` any folder. Missing parent folders are created only when the
+    output is written. Raises `UsageError` for an empty name or one with a null character; for
+    FILE and PREFIX, for a name that is a folder or ends with `/`; for FOLDER, for a folder that
+    is not empty; for `-` with another layout; and (`unwritable-output`) if the path cannot be
+    accessed.
     """
     text = os.fspath(out)
     if text == STANDARD_STREAM:

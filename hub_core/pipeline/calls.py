@@ -211,7 +211,9 @@ def run_executor(
     """Call the executor `name` with read-only inputs; check that it returns one output per rank.
 
     `options`: texts by name. Raises `UsageError` unless the request has one input per rank,
-    `InputError` for algorithms that cannot run, and `PluginError` for another number of outputs.
+    `InputError` for algorithms that cannot run, and `HubError` for an unknown executor or option.
+    Raises `PluginError` for another number of outputs, for another type of result, and for any
+    other exception of a plugin (not of an executor of the core).
     """
     registry = request.hub or run_registry()
     executor = registry.find(Executor, name)

@@ -182,11 +182,11 @@ def recognize_formats(opened: Input, registry: Registry) -> list[Format]:
 def find_writer(out: str, kind: type[W], registry: Registry) -> Provided[W]:
     """Find the writer for the suffix of an output path; the longest suffix takes precedence.
 
-    Of the formats with a suffix of the path, those whose longest declared suffix is longest remain,
-    so that `.program.json` takes precedence over `.json`. A path without any suffix (other than
-    `-`) means canonical traces: the only writer of traces or, if there are several or none, the
-    writer `CANONICAL_FORMAT`. Raises `UsageError` (`undecided-format`) if no writer or several
-    writers remain.
+    Of the formats with a suffix of the path, those whose longest declared suffix is longest
+    remain, so that `.program.json` takes precedence over `.json`. If none has one and the path
+    has no suffix at all (and is not `-`), it means traces: the only writer of traces or, if there
+    are several or none, the writer `chakra`. Raises `UsageError` (`undecided-format`) if no
+    writer or several writers remain, and `HubError` if that writer `chakra` is not installed.
     """
     writers = registry.all(kind)
     named = [provided for provided in writers if _has_suffix(out, provided.offer.format)]

@@ -73,8 +73,11 @@ class _Watch(threading.local):
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
         """Record an audit event if the current thread is watched (an audit hook of PEP 578).
 
-        Not recorded are other events than accesses, reads of allowed files, databases in memory,
-        and accesses by imports and by readers of package metadata.
+        It is appended to `accesses` as event and first argument, at most 120 characters. Recorded
+        are `open` and the events that begin with a prefix of `_AUDITED`. Left out are reads of
+        allowed files, databases in memory and their handles, and events that imports (`importlib`,
+        `importlib_metadata`) or the reader of package metadata (`hub_core.installed`) cause, that
+        is, with such a module among their callers.
         """
         if self.accesses is None or not (event == "open" or event.startswith(_AUDITED)):
             return

@@ -236,8 +236,9 @@ def _find_simulation_problem(
     """Return the first problem of a simulation, or None.
 
     There must be one finish time per rank, an `int` of at least 0 in ns, or None. Finish times and
-    link loads must be equal in `repetition`, the result of a second run. There must be as many step
-    times as steps, and no step may end before it starts.
+    link loads must be equal in `repetition`, the result of a second run. There must be as many
+    step times as steps, and no step may end before it starts. Starts or ends that are None, and
+    steps that never end (-1), are not checked.
     """
     finish_ns = result.rank_finish_ns
     if len(finish_ns) != algorithm.num_ranks:

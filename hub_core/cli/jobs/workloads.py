@@ -112,8 +112,9 @@ def print_workload(
     """Print the description of a workload as text, or as JSON with `as_json`.
 
     The text has ranks, nodes by kind, dependencies, process groups, the sum of declared compute
-    times, the origin, and a table of the first `LISTED` kinds of collective. `lines`: additional
-    lines from the reader, printed last.
+    times (undeclared ones count as 0), the origin, and a table of the first `LISTED` (20) kinds
+    of collective, which is omitted without collectives. `lines`: additional lines from the
+    reader, printed last; the JSON contains them too.
     """
     from hub_core.reports import to_json
 

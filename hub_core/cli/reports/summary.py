@@ -204,9 +204,11 @@ def create_inspect_report(
 ) -> InspectReport:
     """Create the JSON report of an algorithm, for `collhub inspect --json`.
 
-    `source`, `source_format`: name and format of the input. `network`: name of the network that the
-    input contains, None without one. `sent`: units, and bytes if the size is known, by link.
-    `longest`: longest path of dependent steps; None if steps wait for each other in a cycle.
+    `source`, `source_format`: name and format of the input. `network`: name of the network that
+    the input contains, None without one. `sent`: units by link, and bytes if the size is known
+    (else `bytes_by_link` is None). `longest`: longest path of dependent steps; None if steps wait
+    for each other in a cycle, then `critical_path` is None too. `reduce_op` is None for a
+    collective that reduces nothing. `npus` are 0, 1, ... if the algorithm gives no NPUs.
     """
     collective, steps = algorithm.collective, algorithm.steps
     lane_counts = lanes(steps)

@@ -276,9 +276,11 @@ def _read_text(part: SourcePart) -> str:
 
 
 def _read_network_text(files: FolderFiles) -> str | None:
-    """Return the text of the only network YAML, or of `network.yml`; None without one.
+    """Return the text of the only YAML file of a folder that describes a network; None without one.
 
-    Raises `InputError` if several files describe networks and none is named `network.yml`.
+    These are the files `*.yml` and `*.yaml` that contain `npus_count`. If there are several and
+    one is `network.yml` at the top of the folder, it is used. Bytes that are not UTF-8 become
+    replacement characters. Raises `InputError` for several files without that one.
     """
     texts = {name: text for name, text in files.texts(".yml", ".yaml") if NETWORK_KEY in text}
     if len(texts) > 1 and NETWORK in texts:

@@ -225,9 +225,11 @@ class _File:
         """Parse all lines of a file into keys and tiers, without checks of completeness.
 
         A line is a key and an integer. Empty lines and lines that start with `#` are skipped. Keys
-        may be in upper or lower case, and `tier N` starts the keys of tier N; the ones before are
-        those of the network. Raises `InputError` for a file above 1 MiB, invalid lines, numbers
-        above `_MAX_NUMBER` or below their minimum, and unknown or repeated keys and tiers.
+        may be in upper or lower case. The keys before the first `tier N` are `nodes`, `tiers` and
+        `podsize` of the network (at least 1); `tier N` starts the keys of tier N. Raises
+        `InputError` for a file above 1 MiB, invalid lines, numbers above 10^9 - 1 or below the
+        minimum of their key, keys that are unknown or belong to the other part, keys that occur
+        twice in a part, and a repeated tier that has keys.
         """
         self._name = source.name
         content = source.content()

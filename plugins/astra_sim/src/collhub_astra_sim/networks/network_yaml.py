@@ -163,10 +163,11 @@ def _parse_yaml(name: str, content: bytes) -> MappingNode:
 
 
 def _collect_values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
-    """Return the entries of every key of `_KEYS`; a single value counts as a list of one.
+    """Return the entries of `topology`, `npus_count`, `bandwidth` and `latency`, each as a list.
 
-    Other keys are ignored, as in ASTRA-sim. Raises `InputError` for repeated and missing keys, and
-    for entries that are no scalars.
+    A single value counts as a list of one. Other keys are ignored, as in ASTRA-sim. Raises
+    `InputError` if one of these four keys is repeated or missing, and for entries that are no
+    scalars.
     """
     entries_by_key: dict[str, list[_Scalar]] = {}
     for key_node, value_node in root.value:
@@ -198,9 +199,11 @@ def _read_scalar(name: str, key: str, node: Node) -> _Scalar:
 
 
 def _check_lengths(name: str, values: dict[str, list[_Scalar]]) -> None:
-    """Raise `InputError` unless the lists of all keys in `_KEYS` have the same length.
+    """Raise `InputError` unless the lists of all keys have the same length.
 
-    There must be one entry per dimension. The message states every length.
+    The keys are `topology`, `npus_count`, `bandwidth` and `latency`, all of which must be in
+    `values`; their lists have one entry per dimension. `name`: of the file. The message contains
+    every length.
     """
     lengths_by_key = {key: len(values[key]) for key in _KEYS}
     if len(set(lengths_by_key.values())) == 1:

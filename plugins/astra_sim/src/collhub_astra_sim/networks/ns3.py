@@ -154,10 +154,11 @@ class _Words:
         self._source.report(Diagnostic("link-count", message, Severity.WARNING, location))
 
     def _read_rate(self) -> float:
-        """Read a data rate; return bytes per second.
+        """Consume the next word as a data rate; return bytes per second.
 
-        `bps` and `b/s` are bits, `Bps` and `B/s` bytes; K is 1000, Ki 1024. Raises `InputError` for
-        other words and for 0.
+        `bps` and `b/s` are bits, `Bps` and `B/s` bytes; K is 1000, Ki 1024, and so on; without a
+        prefix the factor is 1. Raises `InputError` for other words, for 0, and at the end of the
+        file.
         """
         word = next(self._words, "")
         match = _RATE.fullmatch(word)

@@ -268,10 +268,12 @@ def report_empty_work(workload: Workload, system: System) -> tuple[Diagnostic, .
 
 
 def _has_other_group(workload: Workload, system: System) -> BoolArray:
-    """Return which collectives are of a rank that runs their kind in several small groups.
+    """Mark collectives of ranks that run the same kind in several small groups: bool[nodes].
 
-    bool[nodes]. A small group lacks some rank of the job. Only types of collectives with exactly
-    one algorithm in the system, and nodes of small groups, count.
+    A small group lacks some rank of the job. Only collectives of small groups count, and of these
+    only kinds that ASTRA-sim runs natively (all-reduce, all-gather, reduce-scatter, all-to-all)
+    with exactly one algorithm in `system`. The counted collectives of a rank and kind are True if
+    they are of at least two different groups. All other nodes are False.
     """
     nodes = workload.nodes
     is_small = [len(group.ranks) < workload.num_ranks for group in workload.groups]

@@ -324,10 +324,12 @@ def _skip_node(row: Integer, deferred_count: Integer, now: Integer, machine: Mac
 
 @outlined
 def _start_node(row: Integer, now: Integer, machine: Machine) -> None:
-    """Start a node at `now` (ns): occupy its slot and perform its action.
+    """Start a node at `now` (ns): store its start, and perform its action.
 
-    The action is a timer, a message, a collective or a memory transfer. The time of a counted timer
-    is added to the computing time of the rank. Tags are taken modulo `_TAG_MODULUS`.
+    The node is added to the ongoing nodes of its rank and, if slots are limited and it has one,
+    occupies its slot. The action is a timer, a message, a collective or a memory transfer. The
+    duration of a counted timer is added to the computing time of the rank. Tags are taken modulo
+    5e8.
     """
     node = machine.node[row]
     index = node["rank"]

@@ -192,9 +192,10 @@ def _generate_coarse_schedules(
 
 
 def _have_equal_times(schedule: PackingSchedule, known: PackingSchedule) -> bool:
-    """Return whether two schedules have equally many messages with the same times.
+    """Return whether two schedules have equal times in ps, of the whole and of their messages.
 
-    Compared are the sorted starts and finishes.
+    Both must have equally many messages; the starts of all messages, sorted, must be equal,
+    and so must the sorted finishes. Which message has which times does not matter.
     """
     if schedule.pipeline.time_ps != known.pipeline.time_ps:
         return False
