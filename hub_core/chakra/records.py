@@ -248,11 +248,12 @@ class _Header:
                 self._runs[column].append((nodes, start, start + length))
 
     def dependencies(self, column: str) -> Dependencies:
-        """Decode all dependencies of one kind, "data" or "control", as ids by node.
+        """Decode all dependencies of one kind as a table of ids by node.
 
-        The ids of a node are in the order of the record, from lists and single numbers alike.
-        Raises `WireError` for a list that ends inside a number, and for a number of more than 10
-        bytes.
+        `column`: "data" or "control". The ids of a node are in the order of the record, from lists
+        and single numbers alike; nodes without any have an empty range. Raises `WireError`, at the
+        first byte of the list or number, for a list that ends inside a number, and then for a
+        number of more than 10 bytes.
         """
         nodes, starts, stops = self._ordered_runs(column)
         data = self._batch.data

@@ -352,8 +352,9 @@ class _Document:
     ) -> Int64Array:
         """Build an int64 column of `length` integers in `minimum`..`maximum`, both included.
 
-        If the length differs, or an entry is not an integer or out of range, the column is empty,
-        and one defect with the path of the first wrong entry is recorded.
+        If the length differs, or an entry is no integer (booleans and 1.0 are none) or out of
+        range, the column is empty, and one defect with the path of the first wrong entry is
+        recorded. Types are checked before ranges.
         """
         if not self._check_types(values, path, length, int):
             return np.zeros(0, np.int64)

@@ -311,10 +311,12 @@ def _read_links(file: str, entries: list[object], nodes: _Nodes) -> Links:
 def _read_link(entry: object, nodes: _Nodes) -> list[_Row]:
     """Return the rows of one entry of the list of links: one row, or two if it is duplex.
 
-    A row is (source, destination, bandwidth in bytes/s, latency in s, plane); the plane is 0 by
-    default. The second row of a duplex link is the opposite direction. Raises `InputError` without
-    a location for an entry that is no object, unknown or missing keys, unknown nodes, a link from a
-    node to itself, and an invalid bandwidth, latency, plane or `duplex`.
+    A row is (source, destination, bandwidth in bytes/s, latency in s, plane); the plane is 0
+    and `duplex` false by default. The second row of a duplex link is the opposite direction.
+    Raises `InputError` without a location for the first defect: an entry that is no object,
+    unknown keys, a missing `from` or `to`, unknown nodes, a link from a node to itself, an
+    invalid or missing bandwidth or latency, a `duplex` that is no boolean, a plane that is no
+    integer from 0 on.
     """
     if not isinstance(entry, dict):
         raise InputError(f"expected an object, got {TYPE_NAMES[type(entry)]}")

@@ -85,10 +85,11 @@ _MARK = f'tag="{_PREFIX}'
 
 
 def format_command_page(registry: Registry) -> str:
-    """Return the page of all loaded commands in Markdown.
+    """Return the page of exit codes and of all loaded commands in Markdown.
 
-    Commands of the core come first, then those of plugins, each sorted by name. Offers that are no
-    click commands are omitted. All command modules are imported.
+    Each command has one section, a group of commands one per command in it. Commands of the
+    core come first, then those of plugins, each sorted by name. Offers that are no click
+    commands are omitted. All command modules are imported.
     """
     schemas = _list_schemas()
     parts = [_COMMANDS_HEAD, *(f"| {int(code)} | {text} |\n" for code, text in _MEANINGS.items())]

@@ -113,9 +113,10 @@ def unit_counts(draw: st.DrawFn, num_ranks: int, kind: CollectiveKind) -> UnitCo
 
 @st.composite
 def _contracts(draw: st.DrawFn, num_ranks: int) -> CustomContract:
-    """Draw contracts with or without contributions, which need not be consistent.
+    """Draw contracts with or without a postcondition, which need not be consistent.
 
     Every rank has 1 to 6 input units and 1 to 6 output units, and its input is defined or not.
+    The postcondition gives the contributions of output units; without it, it is None.
     """
     contributions = draw(_contributions(num_ranks))
     sizes = _one_per_rank(st.integers(1, _MAX_UNITS), num_ranks)

@@ -349,10 +349,11 @@ class _DumpParser:
     def parse_call(self, position: int, entry: Mapping[object, object]) -> Call:
         """Return the call of an entry: backend, operation, shapes and dtypes.
 
-        `profiling_name` is `backend:operation`, split at the last colon; both are "" if it is
-        absent. For `send 1->2` and `recv 3<-0`, sender and receiver are ranks in the group, for
-        other operations -1. Raises `InputError` for values of wrong types and more than 4096
-        characters.
+        `profiling_name` is `backend:operation`, split at the last colon; without a colon the
+        backend is "", and without the key both are "". For `send 1->2` and `recv 3<-0`, the
+        operation is `send` or `recv`, and sender and receiver are ranks in the group; for other
+        operations they are -1. Raises `InputError`, with the position of the entry, for values of
+        wrong types and a name of more than 4096 characters.
         """
         name = entry.get("profiling_name", "")
         if not isinstance(name, str) or len(name) > 4096:

@@ -430,9 +430,12 @@ def _parse_tensor(inside: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _parse_element(text: str) -> str:
-    """Return the HLO name of an element type, such as `pred` for `i1` and `c64` for `complex<f32>`.
+    """Return the HLO name of an element type of MLIR.
 
-    A quantized type counts as its storage type. Raises `ValueError` for unknown types.
+    `complex<f64>` is `c128`, any other complex type `c64`. A quantized type counts as its
+    storage type. `i1` is `pred`; integers without a sign count as signed (`i32` is `s32`).
+    `index` is `s64`, `none` is `token`. Other names are converted to lower case. Raises
+    `ValueError` if the result is no known type; complex types are not checked.
     """
     if text.startswith("complex"):
         return {"f32": "c64", "f64": "c128"}.get(_inside(text), "c64")

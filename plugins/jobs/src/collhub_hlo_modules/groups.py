@@ -361,9 +361,10 @@ def find_placement(sharding: str, devices: Sequence[int], sizes: Sequence[int], 
 def _parse_tiles(text: str, count: int) -> Int64Array | None:
     """Return the block of the tensor on every device: int64[devices, dimensions].
 
-    `text`: HLO sharding; `count`: number of devices. Row d has the block number of device d in each
-    dimension, from 0. Trailing dimensions that only replicate are left out. None (nothing is
-    raised) for shardings that are no tiles, are manual in some dimensions, or do not fit the
+    `text`: HLO sharding; `count`: number of devices. Row d has the block number of device d in
+    each dimension, from 0. Trailing dimensions that only replicate are left out. None (nothing
+    is raised) for shardings that are no tiles, have dimensions with another meaning (such as
+    `manual`) or only replicated ones, or do not list each device once, and for more than 2^16
     devices.
     """
     match = _TILES.search(text)

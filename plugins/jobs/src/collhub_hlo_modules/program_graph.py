@@ -269,9 +269,10 @@ class _GraphBuilder:
     def _evaluate(self, computation: Computation, arguments: Sequence[Value]) -> Value:
         """Add the nodes of a computation to the graph, and return the value of its root.
 
-        `arguments`: values of its parameters by number. Called computations are evaluated in place.
-        Raises `InputError` above `_MAX_DEPTH` nested calls, above `_MAX_EVALUATIONS` instructions
-        in total, and for a parameter without an argument.
+        `arguments`: values of its parameters by number; surplus ones are ignored. Called
+        computations are evaluated in place. Raises `InputError` for more than 64 nested
+        computations, above 10^6 instructions in total (each iteration of a loop counts), and for a
+        parameter without an argument.
         """
         self._depth += 1
         values: dict[str, Value] = {}
@@ -339,8 +340,10 @@ class _GraphBuilder:
     def _call(self, instruction: Instruction, operands: Sequence[Value]) -> Value:
         """Evaluate the computation of a call, fusion or loop, and return its value.
 
-        Loops are unrolled. Conditionals, and loops of unknown length, become one node about which
-        nothing is assumed. Raises `InputError` if those contain collectives.
+        Loops (`while`) with a known number of iterations are unrolled; with 0 iterations the value
+        is the operand. Conditionals, and other loops, become one node about which nothing is
+        assumed. Raises `InputError` if a branch of those, or the body of such a loop, contains
+        collectives.
         """
         bodies = [self._module.computations[name] for name in called_names(instruction)]
         if instruction.opcode == "conditional":

@@ -30,8 +30,9 @@ ALL_RANKS_NAMES = ("", "0")
 def stated_groups(nodes: NodeColumns, extras: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """Return ranks by group name, as defined in METADATA nodes.
 
-    The first definition of a group is used. An empty list of ranks means all ranks. Invalid lists,
-    groups with ranks outside of the job, and names that mean all ranks are ignored.
+    `extras`: the additional attributes of nodes, by index. The first definition of a group is
+    used. An empty list of ranks means all ranks of the job. Invalid lists, groups with ranks
+    outside of the job, and the names "" and "0", which mean all ranks, are ignored.
     """
     groups: dict[str, tuple[int, ...]] = {}
     rows = np.flatnonzero(nodes.is_kind(NodeKind.MARKER) & (nodes.extra >= 0))
@@ -165,8 +166,9 @@ def _list_described_groups(
 def parsed_groups(content: bytes, file: str) -> dict[str, list[int]]:
     """Parse the JSON of a group file, `{"1": [0, 1], ...}`, as ranks by group name.
 
-    `file`: for errors. Raises `InputError` (`group`) for text that is no JSON, and for values that
-    are no lists of ranks.
+    `file`: for errors. An empty object or list is accepted; ranks may be repeated and are not
+    compared with a job. Raises `InputError` (`group`) for text that is no JSON, for another
+    value than an object, and for values that are no lists of integers of at least 0.
     """
     try:
         groups: dict[str, list[int]] = json.loads(content)

@@ -159,10 +159,11 @@ def _find_rank_count(entries: Iterable[_Entry], file: str) -> tuple[int, str]:
     """Derive the number of ranks from bandwidths; return it, and a note if several numbers fit.
 
     The ratio of bus and algorithm bandwidth is (n - 1) / n; both are rounded to 0.01 Gbit/s.
-    Operations outside of `_SCALED`, and algorithm bandwidths below 100 times the rounding error,
-    are ignored. If several numbers fit all entries, the one with the most factors of two is
-    assumed. Raises `InputError` (`ranks`) if no number fits or no entry can be used, and
-    (`rank-range`) above 2^14 ranks.
+    Only AllReduce, AllGather, ReduceScatter and AlltoAll with an algorithm bandwidth of at
+    least 100 times the rounding error (0.5 Gbit/s) are used. If several numbers fit all
+    entries, the one with the most factors of two is assumed; the note is "" for a single one.
+    Raises `InputError` (`ranks`) if no number fits or no entry can be used, and (`rank-range`)
+    above 2^14 ranks.
     """
     lowest, highest = 1.0, float(_MAX_RANKS)
     line = 0

@@ -387,7 +387,10 @@ class CommunicatorFacts:
         return sorted({*self.rings, *self.successors})
 
     def transports(self) -> Counter[str]:
-        """Count the connections by transport, such as `NET/IB`, without the device number."""
+        """Count the connections by transport, without the device number of a network.
+
+        `NET/IB/0` counts as `NET/IB`; names that do not begin with `NET/` are counted as they are.
+        """
         counts: Counter[str] = Counter()
         for connection, count in self.connections.items():
             kind = connection.transport.split("/")
@@ -486,8 +489,10 @@ class ChoiceLine:
 def parse_choice(text: str) -> ChoiceLine | None:
     """Parse a message with the algorithm that NCCL chose; None for other messages.
 
-    Numbers of algorithms and protocols are converted to names. The time in us is set only if they
-    are numbers, the number of channels only if they are names.
+    If both algorithm and protocol are numbers, they are converted to names, and unknown ones
+    stay numbers; all names are in upper case. A missing operation is "". The time in us is set
+    only if they are numbers, otherwise None; the number of channels only if they are names,
+    otherwise 0.
     """
     match = _CHOICE_LINE.match(text)
     if match is None:

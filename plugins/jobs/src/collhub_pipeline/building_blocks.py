@@ -104,9 +104,9 @@ def _list_orders(name: str, place: tuple[int, ...], lines: Sequence[Slots]) -> S
 def _fill_weight_gradients(line: Slots) -> Slots:
     """Return the slots of a device with one weight gradient per input gradient added.
 
-    Slots are visited in order. An input gradient makes its weight gradient pending; each free slot
-    gets the weight gradient that is pending longest. Slots after the last pass are used as needed.
-    The argument is not changed.
+    `line`: slot by pass, not empty and not changed. Slots are visited in order from 0. An
+    input gradient makes its weight gradient pending; each free slot gets the weight gradient
+    that is pending longest. Slots after the last pass are used as needed.
     """
     at_slot = {slot: pass_ for pass_, slot in line.items()}
     pending: deque[Operation] = deque()

@@ -171,9 +171,11 @@ def _parse_fractions(name: str, text: str) -> tuple[Fraction, ...]:
 
 
 def _parse_widths(options: PipelineOptions) -> list[int]:
-    """Parse the number of ranks of every stage; a single number applies to all stages.
+    """Parse the number of ranks of every stage (option `tensor`); one number applies to all
+    stages.
 
-    Raises `UsageError` (`option-value`) for another number of entries, and for entries below 1.
+    Raises `UsageError` (`option-value`) for text that is no list of numbers, for another
+    number of entries than stages, and for entries below 1.
     """
     cure = "write one number, or one for every stage, such as 4,4,2,2"
     widths = _parse_numbers(options.tensor)

@@ -37,11 +37,16 @@ def _run_orders(  # noqa: C901
 ) -> bool:
     """Run the passes of all devices in their given orders; return False for a deadlock.
 
-    `orders`: [devices, positions], pass numbers, -1 after the last one. A pass starts when the
-    previous pass of its device and the passes that it needs have ended, and data from other devices
-    have arrived. `ready`, `done`: [2, stages, units], first axis forward and backward. The last six
-    arrays are overwritten; afterwards `free` and `first_start` are the ends and the first starts of
-    the devices.
+    `orders`: [devices, positions], numbers of passes, -1 after the last one. The number is
+    (kind x stages + stage) x units + unit with kind 0 forward, 1 backward or input gradient, 2
+    weight gradient; a unit is a token slice of a microbatch. A pass starts when the previous
+    pass of its device has ended and its inputs are there: data from the stage before (kind 0)
+    or after (1), earlier slices (0) or later ones (1), and for kind 1 the forward pass, for
+    kind 2 the pass of kind 1. To another device data take `transfer`, one message of a pair at
+    a time; with `is_blocking` the sender waits for it.
+
+    The last six arrays are overwritten; `free` and `first_start` then have the last end and
+    the first start of each device.
     """
     devices, count = orders.shape
     stages = device_of.shape[0]

@@ -215,8 +215,10 @@ class Shape:
     ) -> list[Fraction]:
         """Return the minimum memory of each device for a placement.
 
-        It is one microbatch in all stages of the device, after recomputation in the stages
-        `recomputed`, plus the largest restored activation of one token slice.
+        `device_of`: device of each stage; every device needs a stage (else `ValueError`). The
+        memory is one microbatch in all stages of the device, after recomputation in the stages
+        `recomputed` (only the fraction `kept` remains), plus the largest restored activation of
+        one token slice.
         """
         sizes = self.stage_sizes(len(device_of))
         minimum = []

@@ -457,7 +457,8 @@ def _print_report(context: CommandContext, report: _Report) -> None:
 def _options(reading: Mapping[str, str | int | float | None]) -> ProfileOptions:
     """Convert the options of the command to options of the reader.
 
-    Raises `HubError` for an invalid time of the clock residual.
+    `step` and `clock_residual` (a time with a unit, converted to s) remain None if they are
+    None; `kernel_delay_factor` becomes 0 then. Raises `UsageError` for an invalid time.
     """
     from collhub_pytorch.formats import ProfileOptions
 

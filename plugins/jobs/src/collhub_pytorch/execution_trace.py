@@ -256,7 +256,11 @@ def _inputs(node: Record) -> list[Any]:
 
 
 def _dtype(node: Record) -> str:
-    """Return the torch type of the first input, such as `float`; "" if it is not a tensor."""
+    """Return the torch type of the first input of a node, such as `float`.
+
+    It is the text in parentheses after `Tensor`, in `inputs.types` or, in older traces, in
+    `input_types`. "" if the first input is not a tensor, and without inputs or types.
+    """
     inputs = node.get("inputs", [])
     types = inputs.get("types", []) if isinstance(inputs, dict) else node.get("input_types", [])
     match = _TENSOR.search(str(types[0])) if types else None

@@ -339,11 +339,12 @@ def _index(table: dict[str, int], text: str) -> int:
 def _to_job_call(call: Call, part: RankNodes, rank: int, world_size: int) -> Call:
     """Convert a recorded call to a call of rank `rank` of the job.
 
-    `part`: the nodes to which the call belongs. Their rank differs from `rank` if they are copied
-    for a missing rank; the group is then translated. Root and peer become ranks of the job. The
-    unknown peer of a message in a group of two is the other member; in other groups the message
-    becomes a computation. An unknown root is -1. Raises `InputError` (`group`) if the rank of
-    `part` is not a member of the group.
+    `part`: the nodes to which the call belongs. Their rank differs from `rank` if they are
+    copied for a missing rank; the group is then translated. The root of a collective is a
+    position in the group; it becomes the rank there, -1 if there is none. A known peer of a
+    message is kept as it is; an unknown one (below 0) in a group of two becomes the other
+    member, and in other groups the message becomes a computation. Raises `InputError`
+    (`group`) if the rank of `part` is not a member of the group.
     """
     ranks = call.group.ranks
     if ranks is not None and part.rank not in ranks:

@@ -90,10 +90,11 @@ class Mesh:
 def parse_mesh(text: str, first_device: int = 0, host_size: int | None = None) -> Mesh:
     """Parse a mesh such as `mesh(2,4)`, `mesh(x=2,y=4)` or `mesh(2,4)@8-15`.
 
-    Axes without a name are called `0`, `1`, ... Devices are numbered from `first_device`, unless
-    `@` lists them or gives the first one. Device d is on host d // `host_size` (default: the size
-    of the last axis). Raises `InputError` (`invalid-mesh`) for other text, for too many devices,
-    and for a list of another length than the mesh, and `UsageError` for a malformed list.
+    Axes without a name are called by their position, `0`, `1`, ... Devices are numbered from
+    `first_device`, unless `@` lists them or gives the first one. Device d is on host d //
+    `host_size` (default: the size of the last axis). Raises `InputError` (`invalid-mesh`) for
+    other text, for more than 2^16 devices, and for a list of another length than the mesh, and
+    `UsageError` for a malformed list.
     """
     match = _MESH.match(text.strip())
     if match is None:

@@ -117,8 +117,9 @@ def _select_flows(
 ) -> tuple[list[_Row], int]:
     """Return the flows of the chosen collective, and the number of the other flows.
 
-    It is the collective and operation of the first flow that fits the options. Raises `InputError`
-    for no flows (`empty`), and for more than `_MAX_FLOWS`.
+    It is the collective and operation (columns `collective` and `op`) of the first flow that
+    fits the options; options that are None fit every flow. The flows keep their order and line
+    numbers. Raises `InputError` if none fits (`empty`), and for more than 2^20 chosen flows.
     """
     flows: list[_Row] = []
     skipped_count = 0

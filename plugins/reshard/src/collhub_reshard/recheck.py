@@ -85,10 +85,11 @@ def _check_host_schedule(
 def _check_schedule(claim: ScheduleClaim) -> None:
     """Check that the schedule of a proof is possible and has the stated makespan.
 
-    Raises `FlawError` for the first contradiction, with the code `sender` (a host sends what it
-    does not have), `release` (a piece starts too early), `duration` (it is faster than the cards),
-    `coverage` (parts of a task are missing or sent twice), `overlap` (more pieces at once than
-    cards of a host, in one direction) or `makespan`.
+    Raises `FlawError` for the first contradiction. For one piece after the other: `sender` (a
+    host sends what it does not have), `release` (the piece starts too early), `duration` (it
+    is faster than the cards). Then for each task `coverage` (parts are missing or sent twice),
+    for each host and direction `overlap` (more pieces at once than cards), and `makespan`. A
+    receiver uses one card of its host for each piece.
     """
     tasks = claim.tasks
     parts: dict[int, list[Interval]] = {task: [] for task in range(len(tasks))}

@@ -222,9 +222,10 @@ def _get_fork_context(request: LevelledRequest) -> ForkContext:
 def _create_board(request: LevelledRequest, context: ForkContext) -> SharedBoard:
     """Create all arrays, semaphores and the queue that the forked processes of the ranks share.
 
-    Only pairs of ranks that exchange messages get semaphores. All ranks are marked as not started.
-    Times of records are -1 if step times are requested, else 0. Other arrays are 0. This process is
-    stored as the starter. Raises `UsageError` (`too-many-pairs`) for more than `_MAX_PAIRS` pairs.
+    Only pairs of ranks that exchange messages get semaphores. All ranks are marked as not
+    started. Times of records are -1 if step times are requested, else 0. Other arrays are 0.
+    This process is stored as the starter. Raises `UsageError` (`too-many-pairs`) for more than
+    2^14 pairs.
     """
     ranks = request.program.num_ranks
     times = _create_shared(2 * request.runs * ranks, np.float64)

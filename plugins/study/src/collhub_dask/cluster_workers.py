@@ -164,10 +164,11 @@ class ClusterWorkers:
             return sorted(self._busy)
 
     def _refresh(self) -> list[str]:
-        """Return the addresses of the suitable workers, from a list at most `LOOK_S` seconds old.
+        """Return the addresses of the suitable workers, from a list at most 0.5 s old.
 
-        New workers are checked once, and absent ones are forgotten. Raises `BrokenExecutor` if the
-        scheduler is lost, then and at every later call.
+        If the list is older, it is read again from the scheduler: new workers are checked once,
+        and absent ones are forgotten. Raises `BrokenExecutor` if the scheduler is lost, then and
+        at every later call.
         """
         if self._end:
             raise BrokenExecutor(self._end)

@@ -338,7 +338,10 @@ def _build_round_records(
 ) -> Records:
     """Return the records of `INSTRUCTION` of the first round, whose children are not set.
 
-    The last eight results are cached.
+    Set are, by instruction: the class of its time, its first receiver and the number of
+    receivers of its messages, and the first link and the number of links of the message that
+    it sends (0 links without one). The children are 0. The last eight results are cached, so
+    the caller must not change them.
     """
     order = _find_round_order(instructions)
     send_rows = np.maximum(instructions.send, 0)

@@ -15,10 +15,11 @@ MAX_DRAWN_NODES = 4096
 
 
 def index_topology(topology: Topology) -> dict[str, object] | None:
-    """Return the nodes and links of a network for the page; None above `MAX_DRAWN_NODES` nodes.
+    """Return the nodes and links of a network for the page; None above 4096 nodes.
 
-    A node has name, kind and position (rounded to 0.1), a link its end nodes, name, bandwidth
-    (bytes/s) and latency (ns).
+    The keys are `nodes` and `links`. A node has name, kind (`npu` or `switch`), and position
+    x, y in pixels (rounded to 0.1); a link has the numbers of its end nodes (`from`, `to`),
+    name (`A -> B`), bandwidth (bytes/s) and latency (ns).
     """
     if topology.num_nodes > MAX_DRAWN_NODES:
         return None

@@ -153,8 +153,9 @@ def parse_index(content: bytes, path: str) -> dict[str, object]:
 def download(url: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Download a file by https, without credentials.
 
-    Raises `UsageError` for another protocol. Raises `InputError` if the download fails or does not
-    finish in time, if the server redirects to another protocol, or for more than `max_bytes`.
+    Raises `UsageError` (`not-https`) for another protocol. Raises `InputError` if the download
+    fails or the server does not answer for 30 s, if the server redirects to another protocol,
+    or for more than `max_bytes` (default 16 MiB). Redirects to https are followed.
     """
     # Imported here: the only command that needs the network imports its library.
     import urllib.error

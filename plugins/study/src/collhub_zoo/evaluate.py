@@ -206,10 +206,11 @@ def _create_result(
 ) -> tuple[ResultItem, dict[str, bytes]]:
     """Create an algorithm at all sizes, verify and time it; return its result, and files by path.
 
-    It is verified at the first size, and again wherever its steps differ from those verified last.
-    It is correct if every verification succeeds. A deadlock that occurs only if connections can
-    hold just `_FIFO_CAPACITY` transfers is stated in `fifo` and does not make it incorrect. Steps,
-    runtimes and certificate of the result are those of the last size.
+    It is verified at the first size, and again wherever its steps differ from those verified
+    last. It is correct if every verification succeeds. A deadlock that occurs only if
+    connections can hold just 8 transfers is stated in `fifo` and does not make it incorrect.
+    Verdicts and `fifo` are those of the last verification; steps, runtimes and certificate
+    those of the last size.
     """
     points = []
     verified: Algorithm | None = None

@@ -143,8 +143,9 @@ def _is_number(name: str) -> bool:
 def _assign_numbers(workload: Workload) -> Workload:
     """Rename process groups whose names are no numbers to unused numbers.
 
-    In the order of the groups, each gets the smallest unused number from 1 on, as text. Numeric
-    names are kept. Returns the same object if all names are numbers.
+    Numbers are names of ASCII digits from 1 to 10^12 - 1; these are kept. In the order of the
+    groups, each other group gets the smallest unused number from 1 on, as text. Returns the
+    same object if all names are numbers; otherwise the workload is copied.
     """
     used_names = {group.name for group in workload.groups if _is_number(group.name)}
     free = (str(number) for number in count(1) if str(number) not in used_names)

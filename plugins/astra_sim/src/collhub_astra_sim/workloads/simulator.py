@@ -287,10 +287,11 @@ MAX_FINDINGS = 8
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Check a workload that was read from a folder for ASTRA-sim for inputs on which it fails.
 
-    All nodes are checked for hazards, inputs on which ASTRA-sim is known to hang or abort. A
-    thorough check also simulates the job on the network of the folder, if there is one and no
-    hazard is an error; only this detects collectives in an order that hangs, and messages that
-    abort. The check fails if a finding is an error. It is not applicable to other workloads. Raises
+    Other workloads give a passed report that is not applicable. All nodes are checked for
+    hazards, inputs on which ASTRA-sim is known to hang or abort. A thorough check also
+    simulates the job on the network of the folder, if there is one and no hazard is an error;
+    only this detects collectives in an order that hangs, and messages that abort. The check
+    fails if a finding is an error. Findings have the file name of the workload. Raises
     `UsageError` without a workload, and `InputError` for an invalid system.
     """
     if request.workload is None:

@@ -346,8 +346,14 @@ class _ChunkLimits:
     def of(cls, pipelining: Pipelining, max_messages: int) -> _ChunkLimits:
         """Collect the limits that numbers of chunks of a pipelining must satisfy.
 
-        `max_messages`: limit of all messages together. The others are the unit limits of the
-        request, and a limit per tree by the bytes in flight on a link.
+        - All messages together: `max_messages`.
+        - Chunks of one share of the data: the largest number that the unit limits of the request
+          allow, 0 if they allow none, None without such limits.
+        - Chunks of a tree: its smallest message has at least 1/11 of the largest bytes in flight
+          on a link (bandwidth times latency). There is no such limit if these are 0, as with
+          `Occupancy.ALPHA_BETA`.
+
+        The result also has the number of operations of each tree.
         """
         operations: Counter[int] = Counter()
         for stream in pipelining.streams:

@@ -235,7 +235,12 @@ def _compute_all_to_all(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_all_to_all_v(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Return the rows that every rank receives by its counts, then rows of zeros."""
+    """Return the values of an AllToAllV by rank: received rows, then rows of zeros.
+
+    The counts of the operation say how many rows of a rank's operand, in order, each rank
+    gets. A rank receives them in the order of the senders, itself included. Ranks that do not
+    take part keep their operand. The values of the run are not changed.
+    """
     values = run.values[operation.reads[0]]
     result = list(values)
     counts = read_counts(operation)
@@ -251,7 +256,12 @@ def _compute_all_to_all_v(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_all_gather_v(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Return the rows of all ranks in their order; ranks that communicate share one array."""
+    """Return the values of an AllGatherV by rank: the first rows of all ranks that communicate.
+
+    The number of rows of each of these ranks is given by the counts of the operation; they are
+    in the order of the ranks, and the ranks share one array. Ranks that do not take part keep
+    their operand. The values of the run are not changed.
+    """
     values = run.values[operation.reads[0]]
     result = list(values)
     counts = read_counts(operation).table.tolist()

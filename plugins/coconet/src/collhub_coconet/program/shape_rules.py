@@ -373,9 +373,11 @@ def _compute_product_shape(left: TensorType, right: TensorType) -> Shape:
 
 
 def _compute_batch_shape(left: TensorType, right: TensorType) -> Shape:
-    """Return the shape of [..., M, K] times [..., K, N].
+    """Return the shape [..., M, N] of the product of [..., M, K] and [..., K, N].
 
-    Raises `TypingMistakeError` for other shapes.
+    Both shapes need the same number of dimensions, at least three, equal leading dimensions
+    and equal K; symbols are equal to themselves only. Raises `TypingMistakeError` (`shape`)
+    otherwise.
     """
     x, w = left.shape, right.shape
     is_fit = len(x) == len(w) >= 3 and x[:-2] == w[:-2] and x[-1] == w[-2]

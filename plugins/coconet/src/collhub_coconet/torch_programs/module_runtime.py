@@ -35,9 +35,10 @@ _groups_of_mesh: dict[Group, dict[str, Group]] = {}
 def _make_groups(group: Group) -> dict[str, Group]:
     """Return the process groups of this rank by the names of their axes, such as `dp` or `dp+tp`.
 
-    The ranks of `group` (None: all ranks) form the mesh; the dict is empty without a mesh. The
-    first call for a group creates the process groups, and all ranks must make it; the result is
-    cached.
+    The ranks of `group` (None: all ranks) form the mesh; the dict is empty without a mesh.
+    Each process group has the ranks that differ from this one only in their positions on these
+    axes. The first call for a `group` creates the process groups, and all of its ranks must
+    make it; the result is cached.
     """
     if group not in _groups_of_mesh:
         world = dist.get_process_group_ranks(group or dist.group.WORLD) if MESH else []

@@ -111,8 +111,10 @@ def type_graph(graph: CapturedGraph, choices: TypingChoices) -> BoundProgram:
 def parse_placement(text: str, num_axes: int = 1) -> Layout | None:
     """Return the layout of a placement: `R`, `L` or `S(d)`; None for any other text.
 
-    For several axes it is one placement per axis, such as `(S(0), R)`; a single `R` or `L` applies
-    to all axes.
+    R is replicated, L local (a different value per rank), `S(d)` sliced along dimension d.
+    `num_axes`: axes of the mesh. A single `R` or `L` applies to all axes. Otherwise several
+    axes need one placement per axis, in parentheses, such as `(S(0), R)`; one axis may have
+    parentheses.
     """
     if text in ("R", "L"):
         return on_mesh(*(REPLICATED if text == "R" else LOCAL,) * num_axes)
@@ -597,7 +599,8 @@ class _GraphTyper:
         """Add an AllToAll between two views, and return the name of the result.
 
         Dimension 0 on each rank consists of one equal part per rank; part j of rank i becomes part
-        i of rank j. Raises `InputError` (`splits`) for parts of different lengths.
+        i of rank j. Raises `InputError` (`splits`) if the node gives split sizes that differ, for
+        a scalar, and if dimension 0 is no multiple of the number of ranks.
         """
         lists = [node.arguments.get(name) for name in ("output_split_sizes", "input_split_sizes")]
         splits = [set(one) for one in lists if isinstance(one, tuple) and one]

@@ -234,7 +234,8 @@ class _ModuleWriter:
         """Return the text of the function `step`, which contains the statements in `_lines`.
 
         The written function takes the parts of the arguments on this rank, and returns the values
-        in `outputs` by name.
+        in `outputs` by name. Its `device_` is that of the first argument, `cpu` without arguments.
+        With a mesh of several axes it makes the process groups first.
         """
         device = next(iter(self.program.declared), None)
         lines = [

@@ -365,9 +365,10 @@ def _awaited(
 ) -> Int64Array:
     """Return the activity for whose end each runtime call waited, -1 for none: int64[calls].
 
-    It is the activity with the last end during the call. A launch waits only for its own activity
-    (copies of pageable memory block); a blocking call also for any activity that was launched by
-    its start. Other calls do not wait.
+    It is the activity with the last end after the start of the call, and not after its end. A
+    call of kind LAUNCH with `is_launch` (it launched an activity) waits only for its own
+    activity, as copies of pageable memory block. A call of kind BLOCK waits also for any
+    activity that was issued by its start. Other calls do not wait.
     """
     awaited = np.full(len(launches.start), -1, np.int64)
     by_end = np.argsort(end, kind="stable")

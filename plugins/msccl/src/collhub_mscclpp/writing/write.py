@@ -160,7 +160,7 @@ def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
 
     - Without a topology, the number of nodes divides the number of ranks.
     - `max_size` is at least `min_size` (0 if not given).
-    - Slices need protocol Simple, tbg=1, and a size that is a multiple of 16 bytes.
+    - `slices` (bytes) excludes protocol LL and `tbg` above 1, and is a multiple of 16.
     """
     rest = algorithm.num_ranks % options.nodes
     if rest and options.topology is None:

@@ -256,11 +256,13 @@ def _split_fields(line: str, dialect: Dialect) -> list[str]:
 
 
 def _create_rule(number: int, fields: Sequence[str], dialect: Dialect) -> TunerRule:
-    """Return the rule of a line with valid numbers; unknown words become the defaults of the tuner.
+    """Return the rule of a line with valid numbers; unknown words become the defaults of the
+    tuner.
 
-    These are all-reduce and the words in `_FALLBACKS`. The last size is at most `LARGEST`. Channels
-    of -1 mean 1 with NCCL's tuner and the library's own number, 0, with RCCL's. A missing optional
-    condition becomes `EVERY`.
+    `number`: of the line. The defaults are all-reduce, `ring` and `simple`. The last size is
+    at most 2^64 - 1. Channels of -1 mean 1 with NCCL's tuner and the library's own number, 0,
+    with RCCL's. The conditions are nodes, ranks, numPipeOps and regBuff; a number is the range
+    of only itself, -1 or a missing one is `EVERY` (0 to 2^64 - 1).
     """
     channels = 0 if dialect is RCCL and fields[5] == ANY else int(fields[5])
     numbers = [EVERY if field == ANY else (int(field), int(field)) for field in fields[6:10]]

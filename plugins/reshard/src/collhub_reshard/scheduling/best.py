@@ -227,10 +227,11 @@ def _try_senders(search: _ScheduleSearch) -> None:
 
 
 def _try_heuristics(search: _ScheduleSearch, units: UnitTasks) -> None:
-    """Add schedules of fast methods to the search until it is done: colours, priorities, orders.
+    """Add schedules of fast methods to the search: colours, then priorities, then public orders.
 
-    Colours are used only where `is_colourable`. With more than `_MAX_TASKS_OF_SEARCH` tasks there
-    are only 2 rounds of priorities, and no public orders. Does nothing without tasks.
+    Colours are used only where `is_colourable`. Before each order, the search ends if no
+    better schedule is possible (`is_done`). Up to 2000 tasks there are 8 rounds of priorities,
+    above only 2, and no public orders. Does nothing without tasks.
     """
     tasks = search.tasks
     if not len(tasks):
@@ -462,9 +463,10 @@ def _order_equal_tasks(built: _Model, tasks: HostTasks) -> None:
 
 
 def _read_pieces(tasks: HostTasks, solver: Any, built: _Model) -> tuple[Piece, ...]:
-    """Read the pieces of the solution, sorted by start (ticks), then by task.
+    """Read the pieces of the solution, sorted by start, then by task.
 
-    Every task is one piece, from the sender that the solver chose.
+    Every task is one piece, from the sender that the solver chose; start and duration are in
+    ticks, as exact fractions.
     """
     pieces = []
     for task, start in enumerate(built.starts):

@@ -192,10 +192,11 @@ def plan_groups(
 
 
 def _check_requests(wishes: Sequence[GroupWish], topology: Topology) -> None:
-    """Raise `UsageError` for several planes, and for the first group that cannot be scheduled.
+    """Raise `UsageError` for several planes, then for the first group that cannot be scheduled.
 
-    Its shares are below one byte, its counts have too many units, or all its data stay on their
-    ranks.
+    For each group, in this order: a share is below one byte (`size-too-small`), all its data
+    stay on their ranks (`nothing-sent`), or its counts sum to more than 2^40 units
+    (`too-large`).
     """
     if topology.num_planes > 1:
         raise UsageError(

@@ -169,8 +169,9 @@ def find_best_matched_all_gather(
 def _count_hops(network: LinkNetwork, origin: Int64Array, needed: BoolArray) -> Int16Array:
     """Return the number of links on a shortest path between all nodes: int16[from, to].
 
-    Larger distances, and missing paths, have the value `_MAX_HOPS` - 1. `origin`: node of each
-    chunk. Raises `InputError` if a chunk cannot reach a node of `needed`.
+    Distances of 32766 or more, and missing paths, have the value 32766. `origin`: node of each
+    chunk; `needed`: bool[nodes]. Raises `InputError` for the first origin, in ascending order,
+    from which a node of `needed` is not reached within 32766 links.
     """
     unit_length = np.ones(network.num_links, np.int64)
     paths = ShortestPaths(network.num_nodes, network.source, network.destination, unit_length)
