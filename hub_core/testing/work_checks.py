@@ -168,8 +168,9 @@ def _find_topology_problem(
 ) -> str | None:
     """Read a written topology back; describe the first problem, or return None.
 
-    If no reader of the format is installed, only the type and the artifacts of the result are
-    checked. Otherwise the declared losses must name exactly the parts that differ.
+    The result must be a `WriteResult` with exactly one artifact, whose name is empty. If a
+    reader of the same format is installed, the declared losses and restated parts must name
+    exactly the parts that differ after reading. Exceptions of the reader are passed on.
     """
     if not isinstance(result, WriteResult):
         return f"returned {type(result).__name__}, expected WriteResult"

@@ -360,8 +360,10 @@ def _value_fields(value: ArgumentValue) -> object:
 def _read_value(value: Any, file: str) -> ArgumentValue:
     """Convert a JSON value of the document to an argument; the inverse of `_value_fields`.
 
-    Raises `InputError` (`schema`) for an object other than `{"value": NAME}`, `{"element": TYPE}`
-    with a known type, and `{"float": "inf"}`, `"-inf"` or `"nan"`.
+    A list becomes a tuple of arguments. `{"value": NAME}` is a reference to a value of the
+    graph, `{"element": TYPE}` an element type, `{"float": TEXT}` a float, with "inf", "-inf"
+    or "nan". Other JSON values are returned as they are. Raises `InputError` (`schema`) for
+    any other object, with further keys, an unknown type or another text.
     """
     if isinstance(value, list):
         return tuple(_read_value(entry, file) for entry in value)

@@ -232,10 +232,13 @@ class _RasParser:
     def communicator(self, value: Mapping[str, object], where: str) -> Communicator:
         """Convert a communicator: processes, counts of collectives and problems by rank.
 
-        `where`: path of the communicator in the JSON. The count of a rank is the sum over all kinds
-        of collectives. Missing ranks have no counts, but the first text that applies: dead, not
-        responding, missing. The name consists of both hashes, because communicators with the same
-        ranks have the same first hash. Raises `InputError` for fields of wrong types.
+        `where`: path of the communicator in the JSON. The count of a rank is the sum over all
+        kinds of collectives. Missing ranks have no counts, but the first text that applies: dead,
+        not responding, missing. Problems (errors, unfinished initialization) are only those of
+        ranks that are not missing. The name consists of both hashes (at most 40 and 80
+        characters), because communicators with the same ranks have the same first hash; the second
+        may be absent. Raises `InputError` for fields of wrong types, and for a rank that occurs
+        twice in the two lists.
         """
         names = [value.get(key) for key in ("hash", "secondary_hash")]
         if not isinstance(names[0], str) or not isinstance(names[1], str | None):

@@ -289,9 +289,12 @@ class Shape:
         return total
 
     def _compute_critical_path(self, times: StageTimes, transfers: Sequence[Time]) -> Time:
-        """Return the time of one microbatch in an empty pipeline.
+        """Return the time of one microbatch in an empty pipeline, until its last gradient.
 
-        Passes wait only for their inputs, not for free devices; the slices of a stage run in order.
+        Passes wait only for their inputs, not for free devices. Forward passes go through all
+        stages, then backward passes back; between two stages a transfer is added in each
+        direction. A stage runs its token slices in order forward, in reverse order backward. A
+        weight gradient begins when its input gradient ends.
         """
         stages = len(times.stages)
         forward_end: list[list[Time]] = []

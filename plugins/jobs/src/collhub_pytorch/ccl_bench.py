@@ -54,12 +54,15 @@ class Card:
 
 
 def read(source: Source, options: ProfileOptions) -> Workload:
-    """Read the traces in the folder of a CCL-Bench card as a workload, with the facts of the card.
+    """Read the traces in the folder of a CCL-Bench card as a workload, with the facts of the
+    card.
 
-    Notes are reported for a device count that differs between card and traces, the network of the
-    card, and ignored files. The extension has model, device, framework and parallelism. Raises
-    `InputError` for an invalid card and for a folder without traces (`no-traces`), `UsageError` for
-    the option `step` if the traces have no steps, and the errors of the readers of traces.
+    Traces are the files `*.json`, `*.json.gz` and `*.sqlite`. Notes are reported for a device
+    count that differs between card and traces, the network of the card, and ignored files, and
+    by the reader of the traces. The extension `ccl-bench` has model, device, framework, device
+    count and parallelism. Raises `InputError` for an invalid card and for a folder without
+    traces (`no-traces`), `UsageError` for the option `step` if the traces have no steps, and
+    the errors of the readers of traces.
     """
     card = read_card(source)
     parts = tuple(part for part in source.parts if _TRACE.search(part.name))

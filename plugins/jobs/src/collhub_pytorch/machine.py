@@ -154,10 +154,11 @@ class _Sums:
 def _sum_calls(findings: Findings) -> dict[CallKey, _Sums]:
     """Sum the measured figures of all collectives with equal kind, size and ranks.
 
-    The size in bytes is the largest one of any rank; the transfer time of a call in ns is the mean
-    over its ranks. Left out are messages, collectives without a standard kind, of size 0, or of one
-    rank. If a call has fewer than 2 ranks with a file, waiting cannot be separated from its
-    transfer; then `includes_waiting` is set.
+    The result has, by (kind, size, ranks), the number of calls and the sums of transfer times
+    in ns and bus bytes. The size in bytes is the largest one of any rank of a call; its
+    transfer time is the mean over its ranks. Left out are messages, collectives without a
+    standard kind, of size 0, or of one rank. If a call has fewer than 2 ranks with a file,
+    waiting cannot be separated from its transfer; then `includes_waiting` is set.
     """
     workload, meetings = findings.workload, findings.meetings
     nodes, has_file = workload.nodes, is_measured(findings.workload)

@@ -428,9 +428,11 @@ def lines(workload: Workload) -> list[str]:
 
 
 def _table_lines(table: Table) -> Sequence[str]:
-    """Format a table with aligned columns, separated by two spaces; the first line is the header.
+    """Format a table as lines with aligned columns, separated by two spaces.
 
-    Columns in `table.right` are aligned to the right, others to the left and padded.
+    The first line is the header, also of a table without rows. Columns in `table.right` are
+    aligned to the right, others to the left; all are padded to the longest cell, so lines may
+    end with spaces.
     """
     rows = [table.header, *table.rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

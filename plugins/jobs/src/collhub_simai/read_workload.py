@@ -271,12 +271,13 @@ def read(source: Source, options: SimaiOptions) -> Workload:
 
 
 def _groups(text: WorkloadText, gpus: int, file: str) -> dict[str, Int64Array]:
-    """Return the groups of each role: int64[groups, size].
+    """Return the groups of the roles tensor, data, expert and expert-data: int64[groups, size]
+    each.
 
-    Ranks are numbered with tensor parallelism fastest, then data, then pipeline stages. Expert
-    groups consist of consecutive data-parallel ranks, groups of expert data of corresponding ranks
-    in these. Raises `InputError` (line 1) if tensor x pp does not divide the GPUs, or ep the
-    data-parallel ranks.
+    Ranks are numbered with tensor parallelism fastest, then data, then pipeline stages. An
+    expert group has `ep` consecutive data-parallel ranks (of one tensor position), a group of
+    expert data the ranks at one position of all these expert groups. Raises `InputError`
+    (`simai`, line 1) if tensor x pp does not divide the GPUs, or ep the data-parallel ranks.
     """
     tensor, stages = text.value("model_parallel_NPU_group"), text.value("pp")
     expert = text.value("ep")

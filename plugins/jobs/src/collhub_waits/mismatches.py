@@ -165,9 +165,10 @@ def is_all_to_all(call: Call) -> bool:
 def find_minority(values: Mapping[int, Hashable]) -> tuple[int, ...]:
     """Return the sorted ranks whose value differs from the most frequent one.
 
-    Empty if the values agree; all ranks if the two most frequent values are equally frequent, also
-    if others are rarer. A value, or part of a tuple, that is None (not comparable) agrees with
-    every other.
+    A value, or part of a tuple, that is None (not comparable) agrees with every other. Empty
+    if all values agree with the most frequent one, of equally frequent ones the first.
+    Otherwise all ranks if the two most frequent values are equally frequent, also if others
+    are rarer.
     """
     if len(set(values.values())) < 2:
         return ()

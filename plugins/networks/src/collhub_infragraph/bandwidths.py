@@ -243,11 +243,12 @@ def supply_missing_values(
 ) -> list[Hop]:
     """Complete the hops (paths of edges) that lack a bandwidth or a latency, from the options.
 
-    Returns the hops in the same order. A value is missing if no edge of the hop has it. A missing
-    bandwidth becomes that of `*` in the option `bandwidth`, else `UNLIMITED` if the option
-    `missing` is `unlimited`; otherwise `InputError` (`no-bandwidth`) is raised. A missing latency
-    becomes the option `latency`, 0 without it. Supplied values are recorded as notes in `findings`
-    with the number of hops.
+    Returns the hops in the same order; the given ones are not changed. A value is missing if
+    no edge of the hop has it. A missing bandwidth becomes that of `*` in the option
+    `bandwidth`, else 1e17 bytes/s (`UNLIMITED`) if the option `missing` is `unlimited`;
+    otherwise `InputError` (`no-bandwidth`) is raised. A missing latency becomes the option
+    `latency` in s, 0 without it. Bandwidths and latencies that are supplied give one note each
+    in `findings`, with the number of hops.
     """
     rate = parse_bandwidths(options.bandwidth).get("*")
     if rate is None and options.missing == "unlimited":

@@ -365,11 +365,10 @@ class ClassicAlgorithm:
 
 
 def compute_mean_link(topology: Topology, npus: Sequence[int]) -> tuple[float, float]:
-    """Return the means over the routes from rank 0 to each other rank: (latency in s, time per byte
-    in s).
+    """Return the means of (latency in s, time per byte in s) over the routes from rank 0.
 
-    The latency of a route is the sum over its links; its time per byte is that of its slowest link.
-    `npus`: NPU of each rank. For a single rank, both are 0.
+    There is one route to each other rank. Its latency is the sum over its links; its time per
+    byte is that of its slowest link. `npus`: NPU of each rank. For a single rank, both are 0.
     """
     npu_of = np.asarray(npus, np.int64)
     targets = npu_of[1:] if len(npu_of) > 1 else npu_of

@@ -30,19 +30,20 @@ _Key = tuple[int | None, ...]
 
 
 def build_nested_steps(shape: NestedShape, kind: CollectiveKind) -> StepTable:
-    """Build the steps of an all-gather, a reduce-scatter, or an all-reduce (both, one after the
-    other).
+    """Build the steps of an all-gather, a reduce-scatter, or an all-reduce (one after the other).
 
-    The data have parts and chunks as in `shape`; each (part, chunk) is a stream with one unit per
-    rank. In an all-reduce, units are ordered by stream, then by rank in an order in which every
-    message is one range. Otherwise they are ordered by rank, then by stream.
+    The data have parts and chunks as in `shape`; each (part, chunk) is a stream with one unit
+    per rank. In an all-reduce, units are ordered by stream, then by rank in an order in which
+    every message is one range. Otherwise they are ordered by rank, then by stream.
 
-    - An all-gather begins with a copy of the own units from INPUT to OUTPUT. With `is_moved`, units
-      are moved to the ranks that start with them instead, and a reduce-scatter finally moves the
-      results to their ranks.
-    - Partial sums are in SCRATCH in a reduce-scatter, in OUTPUT in an all-reduce.
-    - If a level is a ring, the messages of all streams are interleaved; otherwise all messages of
-      one stream in a level come before those of the next.
+    - An all-gather begins with a copy of the own units from INPUT to OUTPUT. With `is_moved`,
+      units are moved to the ranks that start with them instead, and a reduce-scatter finally
+      moves the results to their ranks.
+    - A reduction goes through the levels from the last to the first, a gathering from the
+      first to the last. Partial sums are in SCRATCH in a reduce-scatter, in OUTPUT in an
+      all-reduce.
+    - If a level is a ring, the messages of all streams are interleaved; otherwise all messages
+      of one stream in a level come before those of the next.
     """
     columns = StepColumns(prod(shape.sizes))
     streams = [

@@ -97,9 +97,10 @@ class _ExpressionWriter:
         return f"{operation.name} = {expression}  [{kind.layout}{group}{note}]"
 
     def _operand(self, operand: Operand, min_binding: int = 0) -> str:
-        """Format an operand: its name or number, or the expression of an inlined one.
+        """Format an operand: its name or number, or the expression of an inlined operation.
 
-        The expression gets parentheses if it binds less than `min_binding`.
+        The expression gets parentheses if its operator binds less than `min_binding` (by default
+        never). Arguments, and operations that are not inlined, are given by their names.
         """
         operation = self._program.by_name.get(operand) if isinstance(operand, str) else None
         if operation is None or not self.is_inlined(operation):

@@ -133,9 +133,11 @@ def _all_reduce(x: torch.Tensor, reduction: str, group: Group) -> _Pending:
 def _all_reduce_bucket(
     tensors: Sequence[torch.Tensor], reduction: str, group: Group
 ) -> list[_Share]:
-    """Start one all-reduce of several tensors of one element type.
+    """Start one all-reduce of several tensors of one element type, which are copied into one
+    vector.
 
-    Returns one pending result per tensor, in its shape.
+    `reduction`: as for PyTorch, such as `sum`. Returns one pending result per tensor, in order
+    and in its shape; the tensors are not changed.
     """
     flat = torch.cat([x.reshape(-1) for x in tensors])
     result = torch.ops._c10d_functional.all_reduce(flat, reduction, _name(group))
@@ -263,7 +265,8 @@ class _Share:
 def _reduce_scatter(x: torch.Tensor, dimension: int, reduction: str, group: Group) -> _Pending:
     """Start a reduce-scatter; the result is the block of this rank along `dimension`.
 
-    Blocks have ceil(n / p) elements on p ranks; the last ones have fewer, or none.
+    Blocks have ceil(n / p) elements on p ranks; the last ones have fewer, or none. `x` is
+    padded for the communication and not changed; the result is contiguous, and has no padding.
     """
     ranks = dist.get_world_size(group)
     rows = x.movedim(dimension, 0)

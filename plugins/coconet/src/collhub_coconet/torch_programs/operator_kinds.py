@@ -232,8 +232,9 @@ def _rectify(build: Builder) -> str:
 def _clamp(build: Builder) -> str:
     """Add selections of the limits where the operand exceeds them; return the name.
 
-    NaN remains NaN. With both limits, `min` is applied first. Refused (`TypingMistakeError`)
-    without a limit.
+    The limits are the arguments `min` and `max`, of which one may be None. With both, `min` is
+    applied first, so that `max` is the result if it is below `min`. NaN in the operand
+    remains. Refused (`TypingMistakeError`) without a limit.
     """
     x = build.operand("self")
     limits = [(Kind.LESS, "min"), (Kind.GREATER, "max")]

@@ -978,8 +978,11 @@ def _merge_statements(operations: Sequence[Operation], outputs: set[str]) -> tup
 def _format_call(node: GraphNode, operands: Sequence[str], output: int) -> str:
     """Format the operator and the arguments of a node as compact JSON.
 
-    A value of the graph becomes its position in `operands`; a float becomes its text from `repr`.
-    `output` is the number of the node's result that the operation represents, from 0.
+    The keys are `operator`, `arguments` (by name), `keywords` (their sorted names), `results`
+    (how many the node has), and `output`, the number of the result that the operation
+    represents, from 0. A value of the graph becomes `{"operand": N}`, its position in
+    `operands`; a float `{"float": TEXT}` with the text of `repr`; an element type `{"element":
+    NAME}`; a tuple a list. `KeyError` for a value that is not in `operands`.
     """
     numbers = {name: number for number, name in enumerate(operands)}
 

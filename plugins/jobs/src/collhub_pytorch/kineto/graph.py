@@ -244,9 +244,11 @@ def _link_to_last_launch(
 
 
 def _mask_awaiting_launches(launches: Launches) -> BoolArray:
-    """Mark activities whose thread called for a wait after its previous launch: bool[activities].
+    """Mark activities before whose launch their thread called for a wait: bool[activities].
 
-    Activities without a known launch are not marked.
+    Only waits (`STREAM_WAIT`) after the previous launch of this thread count, whatever stream
+    they concern; calls are in their order in `launches`. Activities without a known launch are
+    not marked.
     """
     is_waiting = np.zeros(len(launches.of_activity), np.bool_)
     is_launch = launches.launch_mask()

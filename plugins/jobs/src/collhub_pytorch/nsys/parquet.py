@@ -186,10 +186,12 @@ def _import_pyarrow() -> tuple[Any, Any]:
 def _select(
     batch: RecordBatch, integers: Sequence[str], where: Sequence[Condition] | None
 ) -> RecordBatch:
-    """Return the rows of a batch with integers in the columns `integers` that fulfil a condition.
+    """Return the rows of a batch that have integers in some columns and fulfil a condition.
 
-    `where`: None for no conditions; an empty list selects nothing, and so do conditions on missing
-    columns.
+    `integers`: columns that must have an integer type and no null in the row. `where`:
+    conditions of which at least one must be fulfilled; None for no conditions. An empty list
+    selects nothing, and a condition on a missing column is never fulfilled. The batch itself
+    is returned if all rows remain.
     """
     mask = np.ones(batch.num_rows, np.bool_)
     for column in integers:

@@ -103,10 +103,11 @@ def read_ranges(tables: Tables) -> NcclRanges:
 
 
 def _select(tables: Tables) -> Iterator[tuple[int, int | None, int, str, object]]:
-    """Yield start, end, thread, name and payload of the ranges of NCCL, in table order.
+    """Yield (start, end, thread, name, payload) of the ranges of NCCL, in table order.
 
-    Ranges are selected by the prefix of their name, which is the text of the event, or that of its
-    `textId`. The end is None if it is no integer, the payload None if it is neither bytes nor text.
+    Ranges are those whose name begins with `nccl` or `commHash`. The name is the text of the
+    event or, if it has none, that of its `textId`. Events need integers as start and thread.
+    The end is None if it is no integer, the payload None if it is neither bytes nor text.
     """
     ids: dict[int, str] = {}
     nccl = Condition("value", prefixes=_NAME_PREFIXES)

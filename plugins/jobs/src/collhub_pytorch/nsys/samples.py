@@ -163,7 +163,8 @@ def exports() -> Sequence[Source]:
 def parquet_exports() -> Sequence[Source]:
     """Return one source with the exports of `exports` as a folder of Parquet files per rank.
 
-    The files are in memory. Empty if pyarrow is not installed.
+    The files are in memory. The list is empty if pyarrow is not installed; otherwise it has
+    this one source, named `report`, which ignores findings.
     """
     if importlib.util.find_spec("pyarrow") is None:
         return []

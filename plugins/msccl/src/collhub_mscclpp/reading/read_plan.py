@@ -54,8 +54,9 @@ def parse_plan(content: bytes, file: str) -> Plan:
 def list_operation_lines(content: bytes, num_operations: int) -> Int64Array:
     """Return the line of every operation of a valid plan: int64, from 1, in the order of rows.
 
-    All are -1 (unknown) if two operations are on one line, as in a plan without line breaks.
-    Method: the plan and its operations are the only objects with a member `name`.
+    Lines are found by the members `name` in the text; only the plan and its operations have
+    one. All are -1 (unknown) if their number is not `num_operations` + 1, or if two operations
+    are on one line, as in a plan without line breaks.
     """
     unknown = np.full(num_operations, -1, np.int64)
     names = np.array([match.start() for match in _NAME.finditer(content)], np.int64)

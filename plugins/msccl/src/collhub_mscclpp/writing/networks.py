@@ -154,11 +154,11 @@ def _find_switched(
 ) -> list[list[int]]:
     """List the groups of NPUs whose fastest links have one bandwidth and lead to one switch.
 
-    `fastest`: bandwidth in bytes/s by NPU. If hosts are known (`is_with_hosts`), a link counts only
-    with evidence of NVLink (rule 2 of the module): the NPU also has slower links, the link exceeds
-    `MAX_NETWORK_BANDWIDTH_BYTES_PER_S`, or the name of the switch says so. Without hosts, switches
-    that are connected by links at least as fast as the fastest NPU link count as one. Groups are in
-    the order of links, may have one member, and list an NPU once per link.
+    `fastest`: bandwidth in bytes/s by NPU. If hosts are known (`is_with_hosts`), a link counts
+    only with evidence of NVLink: the NPU also has slower links, the link exceeds 100e9
+    bytes/s, or the name of the switch says so. Without hosts, switches that are connected by
+    links at least as fast as the fastest NPU link count as one. Groups are in the order of
+    links, may have one member, and list an NPU once per link.
     """
     npus = topology.num_npus
     switch = list(range(topology.num_nodes))

@@ -159,8 +159,10 @@ class _SeedSearch(Generic[T]):
     def _run_wave(self, wave: Sequence[int]) -> list[T]:
         """Return the results of some seeds in their order; several seeds are tried in parallel.
 
-        A single seed runs in this thread. If an attempt raises an exception, all other attempts are
-        stopped at their next report, and the exception is raised.
+        A single seed runs in this thread. If an attempt in another thread raises an exception, the
+        other attempts run to their ends; then the exception is raised, of several that of the
+        first seed in the order of `wave`. Ctrl-C, and an exception of the progress report, stop
+        all attempts at their next report, and are raised.
         """
         if len(wave) == 1:
             seed = wave[0]
