@@ -71,7 +71,8 @@ def selected(
     def slowdowns(requested_sizes: Collection[int]) -> dict[str, float]:
         """Return the mean of each algorithm's time divided by the fastest time, at these sizes.
 
-        Names are ordered by this mean, ascending. At least one of the sizes must be measured.
+        Sizes that are not measured are ignored; at least one must be measured. Names are ordered
+        by this mean, ascending.
         """
         indices = [i for i, size in enumerate(sizes) if size in requested_sizes]
         best = [min(times[i] for times in times_ns.values()) for i in indices]

@@ -319,7 +319,7 @@ def _slice_of_unit(unit: int) -> slice:
 def _find_pass_problem(result: object) -> str | None:
     """Return the problem of the result of a pass, or None.
 
-    The result must be a pair of a correct algorithm and a `PassReport`.
+    The result must be a tuple of an algorithm that is verified as correct and a `PassReport`.
     """
     pair = result if isinstance(result, tuple) else ()
     if len(pair) != 2 or not isinstance(pair[1], PassReport):

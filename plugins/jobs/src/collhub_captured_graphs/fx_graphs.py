@@ -144,11 +144,13 @@ class _FxReader:
         """Convert a call and append it to the nodes of the graph.
 
         `getitem` adds no node: it selects a result of an earlier call. An operator in place is
-        replaced by its functional form if `_find_functional_form` permits it. The process groups of
-        collectives are recorded. Arguments for devices and layouts are left out.
+        replaced by its functional form if only its result is read afterwards and aten has one
+        (`_find_functional_form`). The process groups of collectives are recorded. Arguments for
+        devices and layouts that are given by keyword are left out.
 
-        Raises `InputError` for branches, for functions that are no aten operators, for c10d
-        collectives in place, and for other operators that write to an operand.
+        Raises `InputError` for branches, for functions that are no operators of PyTorch, for c10d
+        collectives in place, for other operators that write to an operand, and for a result that
+        is a number, because it depends on data.
         """
         import operator
 

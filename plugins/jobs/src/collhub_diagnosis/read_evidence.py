@@ -175,10 +175,11 @@ def _read_content(file: str) -> bytes:
 def _files(path: str) -> list[str]:
     """List the evidence files of a folder, or return a path that is no folder, unchecked.
 
-    Of a folder the dumps come first: files whose names end with a rank, ordered by rank, then by
-    name. Inspector files follow, ordered by path. Subfolders are not searched. Raises `InputError`
-    for a folder that is unreadable (`not-readable`), has no such files (`no-dumps`) or more than
-    2^17 dumps (`too-large`), and for a rank above `MAX_RANK` (`no-rank`).
+    Of a folder the dumps come first: files whose names end with a rank, before an optional
+    suffix such as `.json` or `.pkl`, ordered by rank, then by name. Inspector files
+    (`-pidN.log`) follow, ordered by path. Subfolders are not searched. Raises `InputError` for
+    a folder that is unreadable (`not-readable`), has no such files (`no-dumps`) or more than
+    2^17 dumps (`too-large`), and for a rank above 2^24 (`no-rank`).
     """
     try:
         if not Path(path).is_dir():

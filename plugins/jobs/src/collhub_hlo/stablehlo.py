@@ -548,7 +548,9 @@ class _Lowering:
         """Append an instruction to the innermost region, and return it.
 
         Its name is the opcode and the first result (`state` for the tuple of a loop); without
-        results, the line of the operation. Raises `ValueError` if the region already has this name.
+        results, the line of the operation. With `is_tuple` its shape is the tuple of all parts of
+        `shapes`, otherwise the first of them. Raises `ValueError` if the region already has this
+        name.
         """
         region = self._regions[-1]
         first = operation.results[0][0][1:] if operation.results else f"line{operation.line}"

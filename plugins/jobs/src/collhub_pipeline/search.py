@@ -74,10 +74,12 @@ def fastest(shape: Shape, budget: SearchBudget | None = None) -> Schedule:
     """Search the schedule with the minimum objective that fits the memory.
 
     The objective is the makespan of one step, or the time per step of many steps
-    (`shape.is_steady`); among equal ones the minimum peak of memory decides. The search ends early
-    at the lower bound of all placements. `budget` counts the passes of all candidates; at its
-    limit, the best schedule so far is returned. Raises `UsageError` (`memory`) if no placement fits
-    the memory, and `BudgetReached` if the limit is reached before a candidate fits.
+    (`shape.is_steady`); among equal ones the minimum peak of memory decides. Named schedules
+    such as 1F1B are tried first, then each placement is searched. The search ends early at the
+    lower bound of all placements. `budget` counts the passes of all candidates; at its limit,
+    the best schedule so far is returned. Raises `UsageError` (`memory`) if no placement, or no
+    schedule that was found, fits the memory, and `BudgetReached` if the limit is reached
+    before a candidate fits.
     """
     budget = budget or SearchBudget()
     best = _Best(shape, budget)

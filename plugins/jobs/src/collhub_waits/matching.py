@@ -122,7 +122,9 @@ class Matching:
     def mismatches(self) -> Iterator[Mismatch]:
         """Yield the operations whose calls differ between ranks or contradict themselves.
 
-        Collectives come first, ordered by group and number, then messages.
+        Collectives come first, ordered by group and number, then messages (sends and their
+        receives). There is at most one mismatch per collective, of the first difference; entries
+        named `coalesced`, which end a batch, are not compared.
         """
         calls = self.records.columns["calls"][self._order]
         is_p2p = self.records.columns["is_p2p"][self._order]

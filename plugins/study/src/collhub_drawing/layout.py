@@ -193,10 +193,12 @@ def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
 def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[int]) -> Points:
     """Place NPUs below and switches above them: float64[num_nodes, 2], in pixels, y downwards.
 
-    A layer that is wider than a page gets several staggered rows. Switches that link only the NPUs
-    of one host are below the NPUs. NPUs keep their order. Nodes of a higher level are ordered by
-    the mean position of their neighbours in the level below, with `boxes` (collapsed groups) last,
-    and are spread evenly over the width.
+    `level`: 0 for NPUs, from 1 for switches. NPUs are in a row, in their order; the lowest
+    layer is at y = 0, upper ones have negative y. First-level switches that link only
+    consecutive NPUs of one host, and no higher level, are below the NPUs, unless all of them
+    are such. A layer that is wider than a page gets several staggered rows. Nodes of a higher
+    level are ordered by the mean position of their neighbours in the level below, with `boxes`
+    (collapsed groups) last, and are spread evenly over the width.
     """
     floor = _assign_layers(topology, level)
     width = _compute_layer_width(topology, floor)

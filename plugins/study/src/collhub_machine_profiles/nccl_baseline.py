@@ -54,7 +54,8 @@ def network_of_machine(machine: str) -> NodeNetwork | None:
 def count_nodes(topology: Topology) -> int:
     """Return the number of groups of a topology if they are equal hosts, otherwise 1.
 
-    The groups must have equal sizes and together contain every NPU exactly once.
+    The groups must have equal sizes and together contain every NPU exactly once. Also 1
+    without groups.
     """
     members = [npu for group in topology.groups.values() for npu in group]
     sizes = {len(group) for group in topology.groups.values()}

@@ -45,9 +45,11 @@ def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
 
     A title line gives library and collective of the rows after it (by default MPI and the
     collective of the request), a header line the columns. Lines that begin with a digit are
-    measurements; unusable ones give a note. Other lines are ignored. Raises `InputError` for a
-    bandwidth test, for rows without a header of latencies, if collective or ranks are unknown, and
-    if no point remains.
+    measurements: the size, for all-gather and all-to-all times the ranks, and the average
+    latency in us, otherwise the first latency. Unusable ones give a note. Other lines are
+    ignored. Raises `InputError` for a bandwidth test, for rows without a header of latencies,
+    if collective or ranks are unknown (each only if there is a row), if no point remains, and
+    for an empty file.
     """
     lines, file = text_of(facts.source).splitlines(), facts.source.name
     collective, library, header, header_line = facts.collective, "MPI", [""], 1
@@ -118,9 +120,11 @@ def _osu_point(
 def read_sweep(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read the measurements of a tuner sweep (CSV); each row is the time of one forced choice.
 
-    The first line names the columns. Empty rows and comments (#) are ignored. Unusable rows give a
-    note. Raises `InputError` for a line that is not CSV, for an empty file, and if no point
-    remains.
+    The first line names the columns: `collective`, `size_bytes` and `latency_us`, optionally
+    `ranks` and `nodes` (without a number those of the request; nodes otherwise 1),
+    `algorithm`, `protocol` and `channels`. Empty rows and comments (#) are ignored. Unusable
+    rows, also with unknown ranks, give a note. Raises `InputError` for a line that is not CSV,
+    for an empty file, and if no point remains.
     """
     file = facts.source.name
     rows = csv.reader(io.StringIO(text_of(facts.source)))

@@ -55,11 +55,12 @@ class CollapsedNetwork:
 def collapse_groups(topology: Topology, num_expanded: int = 0) -> CollapsedNetwork:
     """Draw each group of NPUs with its switches as one node (a box); return the smaller network.
 
-    The first `num_expanded` groups are not collapsed. The nodes of the result are the single NPUs,
-    then the boxes, labelled with name and size, then the switches that belong to no collapsed
-    group, each in the given order. Links inside a box are dropped, parallel links kept. `node_of`
-    maps old to new nodes: int64; `boxes` maps the number of a box to its number of NPUs. Raises
-    `UsageError` (`no-groups`) for a network without groups.
+    The first `num_expanded` groups are not collapsed. The nodes of the result are the single
+    NPUs, then the boxes (as NPUs), labelled with name and size, then the switches that belong
+    to no collapsed group, each in the given order. Links inside a box are dropped, parallel
+    links kept; groups, dimensions and multicast are lost. `node_of` maps old to new nodes:
+    int64; `boxes` maps the number of a box to its number of NPUs. Raises `UsageError`
+    (`no-groups`) for a network without groups.
     """
     if not topology.groups:
         raise UsageError(

@@ -234,10 +234,11 @@ def _format_default_row(tuned: TunedCollective, window: DefaultWindow) -> list[s
 
 
 def _default_notes(tuned: TunedCollective) -> list[str]:
-    """Return one line per reason why sizes keep the runtime's default, in the order of sizes.
+    """Return one line per reason why sizes keep the runtime's default, by the first size of each.
 
-    The reasons are: the decision is open (its kind), the default is faster than the algorithms, or
-    no algorithm fits. Sizes without a decision or without a known default are not mentioned.
+    The line has the label, the sizes with this reason, and the reason: the decision is open
+    (its kind), the default is faster than the algorithms, or no algorithm fits. Sizes without
+    a decision or without a known default are not mentioned.
     """
     sizes: dict[str, list[str]] = {}
     for window in tuned.default_windows:

@@ -365,13 +365,14 @@ def evaluate_failures(
 ) -> FailureTimes:
     """Simulate an algorithm without each link of the network, with blocked messages rerouted.
 
-    Returns the worst time in ns and its link, starting with `time_ns`, the time on the complete
-    network (link ""). Of failures that are equal by a symmetry of the network, which also keeps the
-    bytes and messages of the algorithm on every link, only the first is simulated. Failures that
-    separate NPUs are only counted; those of unused links are skipped, as they have `time_ns`. A
-    failure whose simulation never finishes does not count. Ends, incomplete, once the worst time
-    exceeds `limit_ns`, if given. Raises `HubError` if the algorithm cannot be rerouted or
-    simulated.
+    Returns the worst time in ns and its link, starting with `time_ns`, the time on the
+    complete network (link ""), and the numbers of simulated, possible and separating failures.
+    Of failures that are equal by a symmetry of the network, which also keeps the bytes and
+    messages of the algorithm on every link, only the first is simulated. Failures that
+    separate NPUs are only counted; those of unused links are skipped, as they have `time_ns`.
+    A failure whose simulation never finishes does not change the worst time. Ends, incomplete,
+    once the worst time exceeds `limit_ns`, if given. Raises `HubError` if the algorithm cannot
+    be rerouted or simulated.
     """
     topology, size = request.topology, request.collective_bytes
     messages = MessageRoutes.of(algorithm, topology)

@@ -178,15 +178,17 @@ def parse_machines(content: bytes, path: str) -> tuple[MachineCard, ...]:
 
 
 def parse_command(card: Card, path: str) -> CardCommand | None:
-    """Parse how a card creates its algorithm: its command or its file; None if it has neither.
+    r"""Parse how a card creates its algorithm: its command or its file; None if it has neither.
 
-    A file takes precedence. Raises `InputError` for these defects of a command:
+    A file takes precedence; then the command is not checked. Raises `InputError`, with `path`
+    as its file, for the first of these defects of a command:
 
-    - another verb than `synthesize` and `convert`
-    - an invalid name of a synthesizer, or a file name that is not of the card's folder
-    - options other than `-O KEY=VALUE`, the keys `sandbox` and `arguments`, and values that are
-      paths
+    - fewer than two words, or another verb than `synthesize` and `convert`
+    - a name of a synthesizer with other characters than a-z, 0-9 and `-`; for `convert`, a
+      name that is not of a file in the card's folder
     - arguments after `--` for a synthesizer
+    - before `--`, anything but `-O KEY=VALUE`, the keys `sandbox` and `arguments`, and values
+      that are paths (`/`, `\`, `..`, or a leading `.` or `~`; the unit `B/s` is allowed)
     """
     if card.file is not None:
         return CardCommand(file=card.file)

@@ -165,9 +165,10 @@ def _evaluate_entry(
 ) -> None:
     """Add the result of an entry, or the reason why it has none, to the outcome.
 
-    The entry is skipped if its card excludes the collective or network, if it has no file, or for
-    input and usage errors of its synthesizer. Other errors are failures. An incorrect algorithm has
-    both a result and a failure.
+    The entry is skipped if its card excludes the collective or network, if it has no file, or,
+    if it is synthesized for each size, for its input and usage errors. All other errors of the
+    hub are failures; further exceptions are raised. An incorrect algorithm has both a result
+    and a failure. Nothing is added to the results if an error occurs.
     """
     name, request = entry.card.name, place.request
 

@@ -238,9 +238,11 @@ def balance_paths(
 ) -> Float64Array:
     """Divide the shares anew among their paths, so that the busiest link has the least load.
 
-    `share`, `part`: share (int64) and width (float64) of every path. `arcs_of_paths`: (path, arc)
-    columns with one entry per arc of a path. `cost`: time of one share on every link. Returns the
-    new widths, whose sum per share is unchanged; `part` itself if the linear program fails.
+    A share is a part of the data that is sent along several paths. `share`, `part`: number of
+    the share (int64) and fraction of it (float64) of every path. `arcs_of_paths`: (path, arc)
+    columns with one entry per arc of a path. `cost`: time of one share on every link. Returns
+    the new fractions, at least 0, whose sum per share is unchanged; `part` itself if the
+    linear program has no solution.
     """
     paths, links, shares = len(share), len(cost), int(share.max(initial=-1)) + 1
     path, arc = arcs_of_paths

@@ -173,9 +173,11 @@ def assemble(
 ) -> tuple[Program, dict[str, Origin]]:
     """Assemble the entire program from one rewritten program per class; also return origins.
 
-    `chosen`: in the order of `classes`. Names of `program` remain; new values and stages have the
-    name in the first copy, with a number if necessary. The second result is the origin of every
-    value, by name. Types are those of the chosen programs. Raises `InputError` if stages of
+    A class consists of equal parts (copies) of `program`; `chosen` has their rewritten
+    programs in the order of `classes`. Names of `program` remain; new values and stages have
+    the name in the first copy, with a number if necessary. The second result is the origin of
+    every value, by name: its class, its name in the chosen program, and whether it is in the
+    first copy. Types are those of the chosen programs. Raises `InputError` if stages of
     different parts would wait for each other.
     """
     types: dict[str, TensorType] = {}

@@ -763,8 +763,10 @@ class _GraphTyper:
     def _type_tensor(self, tensor: Tensor, layout: Layout) -> TensorType:
         """Return the type of the complete tensor of which `tensor` is the part of one rank.
 
-        A sliced dimension is multiplied by the ranks of its axis. Raises `InputError` for an empty
-        tensor (`size`), and for an unsupported element type (`element-type`).
+        A dimension that is sliced along an axis of the mesh is multiplied by the ranks of this
+        axis; one that is sliced along several by all of them. Raises `InputError` for an
+        unsupported element type (`element-type`), and then for a tensor with a dimension of 0
+        (`size`).
         """
         if tensor.element not in {str(element) for element in ElementType}:
             message = f"{tensor.name} has element type {tensor.element}, which programs lack"

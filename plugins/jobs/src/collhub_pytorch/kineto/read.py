@@ -182,10 +182,11 @@ def device_profile(
 ) -> RankProfile:
     """Build the profile of a rank with a device.
 
-    `window`: (start, end) in ns; only work that is issued in it is read, None for all.
-    `kernel_delay_ns`: shorter idle times of a stream count as delay between two kernels. Activities
-    are in the order of their starts. Dependencies between streams are inferred only if the file
-    records no waits of streams. Raises `InputError` (`step`) if no work is issued in the window.
+    `window`: (start, end) in ns; only work that is issued from start to before end is read,
+    None for all. Work without a known launch counts by its start. `kernel_delay_ns`: shorter
+    idle times of a stream count as delay between two kernels. Activities are in the order of
+    their starts. Dependencies between streams are inferred only if the file records no waits
+    of streams. Raises `InputError` (`step`) if no work is issued in the window.
     """
     order, launches = _issued(events, window)
     start = events.device.column("start")[order]
