@@ -73,7 +73,8 @@ class Distribution:
         """Return the entry points of a group, in the order of the file; [] without such a group.
 
         Each has a name and a value `module` or `module:object`; extras in brackets are dropped.
-        Comments are skipped. Raises `ValueError` for a line of the group that names no module.
+        Lines that begin with `#` or `;` are skipped. Raises `ValueError` for a line of the group
+        without `=` or a module after it; other groups are not checked.
         """
         text = self.entry_point_text()
         entries = []

@@ -306,11 +306,12 @@ def _draw_zipf(text: str, fields: dict[str, str], num_ranks: int) -> Int64Array:
 def _parse_routing(text: str, fields: dict[str, str], num_ranks: int) -> TokenRouting:
     """Build the routing of a form `experts:E,...` and check it for this number of ranks.
 
-    `fields`: the numbers of the form by name. The defaults are `top` 8 (at most E), `tokens` 4096
-    per rank, `skew` 1, `seed` 0, and `replicas` 0. The limits are: `experts` 1 to 2^16, `top` 1 to
-    E, `tokens` 1 to 2^24, `skew` 0 to 16, `seed` 0 to 2^63 - 1, `replicas` 0 to E. Raises
-    `UsageError`, which shows `text`, if E is missing or no multiple of `num_ranks`, for a value
-    that is no number or outside its limits, and if tokens times experts exceed 2^26.
+    `fields`: the numbers of the form by name, with E as `experts`. The defaults are `top` 8
+    (at most E), `tokens` 4096 per rank, `skew` 1, `seed` 0, and `replicas` 0. The limits are:
+    `experts` 1 to 2^16, `top` 1 to E, `tokens` 1 to 2^24, `skew` 0 to 16, `seed` 0 to 2^63 -
+    1, `replicas` 0 to E. Raises `UsageError`, which shows `text`, if E is no multiple of
+    `num_ranks`, for a value that is no number or outside its limits, and if tokens times
+    experts exceed 2^26.
     """
     experts = int(_number(text, fields, "experts", 0, 1, _MAX_EXPERTS))
     if experts % num_ranks:

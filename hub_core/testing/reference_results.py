@@ -68,9 +68,10 @@ class _Simulation:
     ) -> _Simulation:
         """Build the initial state, with an event at time 0 for every row that waits for nothing.
 
-        A row waits for its data and control dependencies. A receive also waits for its message; if
-        no SEND matches it, it never starts. `collective_bytes` and `occupancy` determine how long
-        messages occupy links.
+        A row (step) waits for its data and control dependencies. A receive also waits for its
+        message; if no SEND matches it, neither it nor the rows that depend on it ever start.
+        `collective_bytes` and `occupancy` determine how long messages occupy links. Nothing is
+        executed yet.
         """
         steps, rows = algorithm.steps, len(algorithm.steps)
         parents, children = steps.edges()

@@ -295,11 +295,13 @@ def print_algorithm(
 ) -> None:
     """Print the description of an algorithm: fields, the heaviest links, and a note on contents.
 
-    `network`: name of the network in the input; without it (None) the field is omitted. `sent`:
-    messages by pair of ranks, of which at most 10 are listed, the most units first. `longest`:
-    longest chains of steps, None if steps wait for each other in a cycle. Unknown sizes and origins
-    are `not stated`. The note, on stderr, is printed if the contents of the algorithm are unknown,
-    so that it cannot be verified.
+    The fields are file, collective, ranks (with NPUs if they are given), units, size, network,
+    steps by kind, dependencies, channels, lanes, critical path, origin, and scalars that the
+    file declares. `network`: name of the network in the input; without it (None) the field is
+    omitted. `sent`: messages by pair of ranks, of which at most 10 are listed, the most units
+    first. `longest`: longest chains of steps, None if steps wait for each other in a cycle. An
+    unknown size or source is `not stated`. The note, on stderr, is printed if the contents of
+    the algorithm are unknown, so that it cannot be verified.
     """
     collective, steps = algorithm.collective, algorithm.steps
     provenance = algorithm.provenance

@@ -140,9 +140,10 @@ class Kernel:
     def sources(self) -> tuple[list[Callable[..., object]], str]:
         """Return (all functions that the kernel calls even indirectly, a digest of their code).
 
-        Only functions that are marked as parts (`compiled`, `outlined`) count; the kernel itself is
-        not in the list. The digest (SHA-256, hexadecimal) also covers the kernel itself, the
-        constants that the code uses, and the options of the parts.
+        Only global functions that are marked as parts (`compiled`, `outlined`) count, each once,
+        in the order in which they are found; the kernel itself is not in the list. The digest
+        (SHA-256, hexadecimal) also covers the kernel itself, the global constants that the code
+        uses, and the names and options of the parts.
         """
         functions: list[Any] = [self.function]
         content: list[object] = []

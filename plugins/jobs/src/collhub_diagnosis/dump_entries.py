@@ -92,9 +92,10 @@ class _DumpParser:
     def parse(self) -> Dump:
         """Convert the file to a `Dump`: groups, entries in order, and the status of the groups.
 
-        An unknown major version is only a note. Without any completed operation, batches whose last
-        entry is missing are completed (`complete_batches`). The dump counts as overwritten if the
-        first record number is above 0. Raises `InputError` for a member of the wrong type, with the
+        A missing or empty list of entries gives an empty dump. An unknown major version (other
+        than 1 and 2) is only a note. Without any completed operation, batches whose last entry is
+        missing are completed (`complete_batches`). The dump counts as overwritten if the first
+        record number is above 0. Raises `InputError` for a member of the wrong type, with the
         entry and the key, and for an object that occurs as several entries.
         """
         version = self.root.get("version", "")

@@ -489,8 +489,9 @@ class _Diagnosis:
     def list_explained_ranks(self, causes: Sequence[Finding]) -> set[int]:
         """Return the ranks whose state the causes explain.
 
-        They are the culprits, the ranks that wait in the operation of a cause, and all ranks that
-        wait for such ranks, directly or through other ranks.
+        They are the culprits of the causes, the ranks that wait in the operation of a cause (equal
+        members, description and sequence number), and all ranks that wait for such ranks, directly
+        or through other ranks. Empty without causes.
         """
         explained = {rank for finding in causes for rank in finding.culprits}
         operations = {(one.group, one.description, one.sequence) for one in causes}

@@ -461,7 +461,8 @@ def _inside(text: str) -> str:
 def split(text: str) -> list[str]:
     """Split text at commas outside of brackets and strings.
 
-    `->` closes no bracket. Empty pieces are dropped; other pieces keep their spaces.
+    All kinds of brackets, also `<` and `>`, count alike; `->` closes no bracket. Empty pieces
+    are dropped; other pieces keep their spaces. [] for text of blanks.
     """
     if "," not in text:
         return [text] if text.strip() else []

@@ -121,9 +121,10 @@ class _GraphBuilder:
         """Convert the entry computation to a captured graph.
 
         Outputs that reuse the memory of a parameter are updates of this parameter (role MUTATION).
-        If the module has several partitions into groups, all groups of each must be shifted copies
-        of each other. Raises `InputError` for instructions that a graph cannot contain, and for
-        groups of no mesh.
+        Outputs that are no tensors of the graph (numbers, tokens) are left out. If the collectives
+        use several partitions of the devices into groups, all groups of each must be shifted
+        copies of each other. Raises `InputError` for instructions that a graph cannot contain, and
+        for groups of no mesh.
         """
         entry = self._module.entry
         assert entry is not None

@@ -151,8 +151,8 @@ def _list_described_groups(
 ) -> tuple[ProcessGroup, ...]:
     """Return the groups that nodes name, in the order of `names`, then the remaining groups.
 
-    `stated`: ranks by name. Raises `InputError` (`group`) for the first of `names` that is not in
-    `stated`.
+    `stated`: ranks by name; the remaining groups are in its order. `names`: each once. Raises
+    `InputError` (`group`) for the first of `names` that is not in `stated`.
     """
     for name in names:
         if name not in stated:

@@ -142,8 +142,10 @@ def _groups(
 ) -> tuple[tuple[ProcessGroup, ...], Int64Array]:
     """Return the used groups, and their indices int64[roles, ranks], -1 without a group.
 
-    `roles`: table of groups by role, one per row, padded with negative entries. A group is created
-    only if all its members use the role. Groups are numbered by role and row, and named from 1.
+    `stages`: programs with the ranks that run them. `roles`: table of groups by role, one
+    group per row, padded with negative entries. A rank uses a role if an operation of its
+    program has it; a group is created only if all its members use the role. Groups are
+    numbered by role and row, and named by number from 1.
     """
     ranks = sum(len(stage.ranks) for stage in stages)
     group_of = np.full((len(roles), ranks), -1, np.int64)

@@ -80,19 +80,20 @@ _CHILD = "collhub_msccl.language.child:main"
 def read(source: Source, options: ProgramOptions) -> Algorithm:
     """Execute an MSCCLang program in a separate process and return its algorithm.
 
-    The file is not executed, and `InputError` is raised, in two cases. `mscclpp-program`: the file
-    imports `mscclpp` or uses the name `MSCCLPPProgram`. `not-a-program`: the file neither imports
-    `msccl` (or `collhub_msccl`) nor uses the name `MSCCLProgram`.
+    The file is not executed, and `InputError` is raised, in two cases. `mscclpp-program`: the
+    file imports `mscclpp` or uses the name `MSCCLPPProgram`. `not-a-program`: the file neither
+    imports `msccl` (or `collhub_msccl`) nor uses the name `MSCCLProgram`.
 
-    Warnings are reported to `source.report` for failed calls of `Check()` (`check-failed`), for
-    text that the program prints, and for a custom in-place collective with separate lists for input
-    and output (`two-buffers`).
+    Warnings are reported to `source.report` for failed calls of `Check()` (`check-failed`),
+    for text that the program prints, and for a custom in-place collective with separate lists
+    for input and output (`two-buffers`).
 
-    `options.mode`, if not None, replaces the program's declaration whether the collective is in
-    place. Raises `InputError` if the program fails, with its line if known, or exceeds the limits
-    of time or memory, or if its process returns no valid trace (`program-answer`). Raises
-    `UsageError` if a program is selected both by `options.program` and by `--program` in the
-    arguments. Raises an error if the file has several programs and none is selected.
+    `options.mode`, if not None, replaces the program's declaration whether the collective is
+    in place. Raises `InputError` if the program fails, with its line if known, or exceeds the
+    limits of time or memory, or if its process returns no valid trace (`program-answer`).
+    Raises `UsageError` if a program is selected both by `options.program` and by `--program`
+    in the arguments, and if the file has several programs and none or no single one is
+    selected. Raises `ProgramAnswerError` if the program only prints an answer.
     """
     content = source.content()
     # Any file may be named *.py: a file that is not written in the language must not run.

@@ -296,9 +296,10 @@ def _build_block(
 ) -> _Block:
     """Build a block, and append its hosts to its switch in `switches`.
 
-    Its domains are `nvlink`, if it has one, and then all its annotations in order. Raises
-    `InputError` at `switch_value` for an unknown or empty `switch`, and at the entry for an invalid
-    list of hosts.
+    `value`: the object of the block; its `nodes` are hosts in Slurm's notation, which are
+    expanded. Its domains are `nvlink`, if it has one, and then all its annotations in order,
+    as (key, text). Raises `InputError` at `switch_value` for an unknown or empty `switch`, and
+    at the entry for an invalid list of hosts or an entry that is no text.
     """
     if switch not in switches:
         problem = f"{switch[:80]!r} is not described" if switch else "no switch has this block"

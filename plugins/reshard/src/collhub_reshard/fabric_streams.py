@@ -250,9 +250,10 @@ class _StreamSearch:
     def _solve(self) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Solve the linear program: divide each delivery among its trees with the least makespan.
 
-        The makespan is the time for which the busiest link is used. Of equal makespans, a smaller
-        total load decides (it costs `_LINK_TIME_PRICE`). Returns (share of every tree, price of
-        every link, at least 0, price of every delivery in seconds).
+        Every delivery needs a tree. The makespan is the time for which the busiest link is used.
+        Of nearly equal makespans, a smaller total load decides (its weight is 1e-4). Returns
+        float64 arrays: the fraction of its delivery for every tree, the price of every link (its
+        part in the bound, at least 0), and the price of every delivery in seconds.
         """
         columns = np.stack(list(self._trees.values()), axis=1)
         scale = float(columns.max())

@@ -251,9 +251,11 @@ def kernel_timing(
 def base_timing(profile: MachineProfile, kernel: str, protocol: str, ranks: int) -> KernelTiming:
     """Return the constants of a kernel and protocol that do not depend on messages and channels.
 
-    The kernel `direct` has its own constants. Other kernels have the constants of the protocol (ll,
-    ll128, otherwise simple), some of which `nvls` replaces. Raises `UsageError` (`no-model`) for a
-    profile without a model, and `KeyError` for a missing constant.
+    The kernel `direct` has its own constants. Other kernels have the constants of the protocol
+    (`ll`, `ll128` or `simple`), some of which `nvls` replaces. `ranks` matters only with
+    protocol `simple`: for 2 ranks, `received_share` is a third of its usual value. Raises
+    `UsageError` (`no-model`) for a profile without a model, and `KeyError` for another
+    protocol or a missing constant.
     """
     check_model(profile)
     if kernel == "direct":

@@ -78,9 +78,10 @@ def calibrate_machines(
 ) -> list[CalibratedMachine]:
     """Calibrate one machine per label, and return them sorted by label.
 
-    The label is that of the point's machine, otherwise that of the request. Only labels that
-    contain the selection (in any case) are calibrated. Raises `InputError` if a point has neither
-    label (`no-machine`), and if no point remains (`no-points`).
+    The label of a point is that of its machine, otherwise that of the request. Only labels
+    that contain the selection of the request are calibrated; case is ignored, and an empty
+    selection means all. Raises `InputError` if a point has neither label (`no-machine`), and
+    if no point remains (`no-points`).
     """
     groups: dict[str, list[Measurement]] = {}
     for point in read.points:

@@ -152,9 +152,11 @@ def list_baselines(
 ) -> list[BaselineItem | None]:
     """Return the baseline of each size of the comparison for reports, None without a baseline.
 
-    `times_ns`: times by size to which the gains refer. A gain is a fraction, rounded to 4 decimal
-    places. Without a time, or if the timing does not model a machine, the gain and `within_errors`
-    are None. A baseline without a choice has None as algorithm, protocol and channels.
+    The baseline is the time that NCCL needs by its own choice. `times_ns`: times by size to
+    which the gains refer. A gain is NCCL's time divided by this time, minus 1, rounded to 4
+    decimal places. Without a time (or with 0), or if the timing does not model a machine, the
+    gain and `within_errors` are None. A baseline without a choice has None as algorithm,
+    protocol and channels; one without a machine has None as machine.
     """
     has_gains = models_machines(outcome)
     items: list[BaselineItem | None] = []

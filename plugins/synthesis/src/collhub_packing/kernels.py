@@ -362,9 +362,9 @@ def _create_root_tree(field: GrowthField, root: int, salt: int, arc_of: Int64Arr
 def _shuffle_arcs(capacity: Int64Array, salt: int) -> tuple[Int64Array, Int64Array]:
     """Return the arcs by descending capacity, and the position of every arc in this order.
 
-    Arcs of equal capacity are shuffled; `salt` selects the shuffle. The same `salt` and capacities
-    always give the same order (xorshift64 generator in this function). Both results are
-    int64[arcs].
+    Arcs of equal capacity are shuffled; `salt` selects the shuffle. The same `salt` and
+    capacities always give the same order, also with other versions of numba. Both results are
+    int64[arcs], and inverse permutations of each other.
     """
     shuffled = np.arange(len(capacity))
     state = np.uint64(salt) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019)

@@ -146,8 +146,10 @@ def remove_switches(
 def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> DirectNetwork:
     """Build a network from links between compute nodes, with one arc per route.
 
-    Arcs are sorted by source, destination and route, so parallel arcs remain if routes differ. The
-    row of an arc is that of the first link of its route.
+    `links`: capacities with their routes by (source, destination). Arcs are sorted by source,
+    destination and route, so parallel arcs remain if routes differ. The network has only the
+    compute nodes of `graph`. The row of an arc is that of the first link of its route, the
+    capacity unit that of `graph`.
     """
     arcs = []
     for (source, destination), routed in links.items():

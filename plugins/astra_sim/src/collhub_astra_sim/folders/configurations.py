@@ -287,9 +287,10 @@ class AlgorithmUses:
     def _read_node_map(self, path: object) -> dict[int, str]:
         """Read the YAML map from numbers of workload nodes to prefixes of traces.
 
-        `path`: path of the map in the configuration. Prefixes are converted to those of the folder.
-        Raises `InputError` if the file is not in the folder, if it is empty or no map from decimal
-        numbers below 2^31 to scalars, and if the folder has no traces of a prefix.
+        `path`: path of the map in the configuration. Prefixes are converted to those of the
+        folder. Raises `InputError` if `path` is no text or names no file of the folder, if the
+        file has no entries or is no map from decimal numbers below 2^31 to scalars, and if the
+        folder has no traces of a prefix.
         """
         part = self._files.part_at(path) if isinstance(path, str) else None
         if part is None:

@@ -180,9 +180,10 @@ def _compute_seconds(
 def compute_peak_bytes(program: Program, binding: Binding) -> int:
     """Return the maximum bytes of arguments and values on a rank of any group, at any time.
 
-    Arguments exist throughout. A value exists from its kernel to the last kernel that reads it or a
-    view of it; outputs exist to the end. Values that only their own kernel reads, views, and
-    updates of states need no memory.
+    Time advances by kernels, in their order. Arguments exist throughout. A value exists from
+    its kernel to the last kernel that reads it or a view of it, both included; outputs exist
+    to the end. Values that only their own kernel reads, views, and updates of states need no
+    memory. Groups are counted separately; the result is 0 or more.
     """
     kernels = program.kernels()
     of_kernel = {

@@ -165,9 +165,11 @@ def match_dimensions(old: Shape, new: Shape) -> list[tuple[int, int]] | None:
 def type_concat(operands: Operands) -> TensorType:
     """Return the type of a Concat of tensors along one dimension (default 0).
 
-    The sizes along it add up. Raises `TypingMistakeError` for no operand, numbers, different
-    element types or groups, symbols or slices along this dimension, other dimensions that differ, a
-    dimension that does not exist, and layouts without a rule.
+    The sizes along it add up; element type and group are those of the first tensor. Raises
+    `TypingMistakeError` for no operand, for numbers as operands, for different element types,
+    groups or numbers of dimensions, for a dimension that does not exist, for sizes along it
+    that are symbols, for other dimensions that differ, and for layouts without a rule (such as
+    slices along this dimension).
     """
     if not operands.all:
         raise TypingMistakeError("operands", "no operand is given", "name at least one")

@@ -274,10 +274,16 @@ class _Groups:
 def _divide_at_scalars(program: Program) -> tuple[list[list[str]], set[str]]:
     """Divide the operations into sets that exchange no values except scalars.
 
-    A scalar that is computed from only one set, or that only one set reads, belongs to this set.
-    Reductions to scalars and communications belong to the set of their operand. Returns the sets as
-    lists of names, and the names of the remaining scalars; those that are connected form sets of
-    their own, which are in the list too.
+    - Operations that exchange a value are in one set. Only a scalar that a pointwise operation
+      reads may come from another set.
+    - Operations that read the same state are in one set, unless the state must be complete
+      after the step.
+    - A scalar that only one set reads, or that is computed from only one set, belongs to this
+      set. Both count through other scalars.
+
+    Returns the sets as lists of names, and the names of the remaining scalars, which are
+    computed pointwise; those that are connected form sets of their own, which are in the list
+    too.
     """
     scalars = {
         operation.name
@@ -487,8 +493,10 @@ def _find_blocked(waits: Mapping[int, set[int]]) -> set[int]:
 def _order(program: Program, members: list[list[str]]) -> tuple[list[list[str]], set[str]]:
     """Order sets of operations so that each reads values of earlier sets only.
 
-    If sets wait for each other, their order remains that of `members`, and all operations of these
-    sets are the second result; otherwise it is empty.
+    Of sets that are ready, the one whose first operation is first in the program comes first.
+    If sets wait for each other, the result is `members` in its order, and the second result
+    has all operations of sets that are in such a cycle or between two cycles; otherwise it is
+    empty.
     """
     ordered = order_groups(program.operations, [group for group in members if len(group) > 1])
     if ordered is not None:

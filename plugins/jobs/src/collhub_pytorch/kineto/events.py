@@ -238,8 +238,9 @@ def read_events(file: TraceFile, order: int) -> RankEvents:
 def _handle(events: RankEvents, record: Record) -> None:
     """Store an event in `events` if its category has a handler; ignore it otherwise.
 
-    Missing `args` become an empty object in `record`. Raises `InputError` (`profile-record`) for
-    `args` of another type, and for missing or invalid fields.
+    `record`: the JSON object of the event; its category is `cat`. Missing `args` become an
+    empty object in `record`. Raises `InputError` (`profile-record`) for `args` of another
+    type, and for missing or invalid fields; events of ignored categories are not checked.
     """
     take = _find_handler(str(record.get("cat", "")))
     if take is None:

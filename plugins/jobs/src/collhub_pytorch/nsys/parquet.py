@@ -221,9 +221,10 @@ def _fulfils(values: Any, condition: Condition) -> Any:
 
 
 def _to_values(values: Any) -> list[object]:
-    """Convert a column to Python values; null becomes None.
+    """Convert a column to a list of Python values; null becomes None.
 
-    Bytes of text that are not UTF-8 become replacement characters.
+    Bytes of text that are not UTF-8 become replacement characters. Columns of a dictionary
+    type are decoded first.
     """
     pyarrow, _ = _import_pyarrow()
     if pyarrow.types.is_dictionary(values.type):

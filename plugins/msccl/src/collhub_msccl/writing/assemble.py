@@ -271,8 +271,8 @@ def _increase_cuts(
 def _are_usable(blocks: Blocks, limit: int) -> bool:
     """Return whether the channels of the producer can be kept.
 
-    They must be in 0..`limit` - 1, and a rank may have at most 32 connections per channel and
-    direction. True if there are no connections.
+    They must be in 0..`limit` - 1, and a rank may have at most 32 connections (source,
+    destination) per channel and direction. True if there are no connections.
     """
     channel = blocks.channel
     if not len(channel):

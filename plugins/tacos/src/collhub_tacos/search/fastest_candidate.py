@@ -151,10 +151,12 @@ class _BestCandidate:
         return limit - time_ps > (_MIN_RELATIVE_GAIN * limit if has_more else 0)
 
     def fastest(self) -> SynthesisCandidate:
-        """Return the fastest candidate of all forms.
+        """Return the fastest candidate of all forms; at least one must have been added.
 
         A single candidate is returned without evaluation. Otherwise each one is timed by
-        `evaluate_form`. Of equal times the compared candidate is preferred, then the first form.
+        `evaluate_form`, by simulation or, with many transfers, by its plan, and the result may
+        have the algorithm that was built for it. Of equal times the compared candidate is
+        preferred, then the first form.
         """
         candidates = list(self._by_form.values())
         if self._compared is not None:

@@ -61,7 +61,8 @@ class Layers(NamedTuple):
 def _hash(seed: int, step: int, node: int) -> int:
     """Return a hash of the arguments in 0..2^31-1.
 
-    Multiply and xor-shift, as in splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
+    Arguments are taken modulo 2^64; the order of the three matters. Multiply and xor-shift, as
+    in splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
     """
     mixed = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15)
     mixed += np.uint64(step) * np.uint64(0xBF58476D1CE4E5B9)
