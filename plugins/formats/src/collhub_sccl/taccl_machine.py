@@ -166,8 +166,9 @@ class _Pairs:
 def _count_parallel_links(topology: Topology) -> Int64Array:
     """Count the direct links between NPUs: int64[NPUs, NPUs], indexed by source, destination.
 
-    Links to and from switches do not count. Raises `UsageError` for the first pair whose parallel
-    links have different bandwidths; latencies are not compared.
+    Links to and from switches do not count. Raises `UsageError` for the first pair, by source,
+    then destination, whose parallel links have different bandwidths; latencies are not
+    compared.
     """
     npus = topology.num_npus
     is_direct = (topology.source < npus) & (topology.destination < npus)

@@ -528,9 +528,10 @@ class _DumpParser:
     def parse_status(self) -> dict[int, GroupStatus]:
         """Return `pg_status` by group: the last collective enqueued, started and completed.
 
-        A missing number is -1. Keys are numbers of groups in this process, as entries use them; for
-        a group without entries, the key is taken as its name. Unknown groups are left out. Raises
-        `InputError` if the field or one of its values is no object.
+        A missing or empty field gives {}; a missing number is -1. Keys are numbers of groups in
+        this process, as entries use them; for a group without entries, the key is taken as its
+        name. Unknown groups are left out. Raises `InputError` if the field or one of its values is
+        no object, or a number is invalid, also of groups that are left out.
         """
         root = self.root.get("pg_status") or {}
         if not isinstance(root, dict):

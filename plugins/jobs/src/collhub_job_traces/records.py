@@ -128,9 +128,9 @@ class Attribute:
 def fields(record: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
     """Yield (field number, value, raw bytes) of every field of a protobuf message, in order.
 
-    The value is an unsigned integer for a varint, otherwise bytes (of fixed-size numbers too). The
-    raw bytes include tag and length. Raises `ValueError` at the first invalid or truncated field,
-    after the fields before it.
+    The value is an unsigned integer for a varint, otherwise bytes (of fixed-size numbers too).
+    The raw bytes include tag and length. Field numbers are not checked. Raises `ValueError` at
+    the first field of another wire type or that is truncated, after the fields before it.
     """
     at = 0
     while at < len(record):
