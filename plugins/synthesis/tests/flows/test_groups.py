@@ -91,6 +91,25 @@ def test_equal_counts_take_the_time_of_equal_parts() -> None:
     assert uneven.bounds_ps == even.bounds_ps
 
 
+def test_equal_exchanges_with_counts_in_other_units_take_equal_times() -> None:
+    texts = ["uniform:1", "uniform:1048576"]
+    plans = [
+        planned("ring:8", *parse_groups(None, [f"0-7:all-gather-v:64MiB::{text}"], CommonWish()))
+        for text in texts
+    ]
+    assert plans[0].time == plans[1].time
+    assert plans[1].algorithms[0].collective == plans[0].algorithms[0].collective
+
+
+def test_parts_of_many_units_without_common_divisor_are_divided() -> None:
+    # The counts sum to more than 2^22 units, the limit of groups whose units are divided.
+    counts = [(1 << 21) + 1, 1 << 20, 1 << 20]
+    large = planned("ring:3", uneven_wish([0, 1, 2], "all-gather-v", counts, 64 * MIB))
+    small = planned("ring:3", uneven_wish([0, 1, 2], "all-gather-v", [2, 1, 1], 64 * MIB))
+    assert large.time.ps <= 1.001 * small.time.ps
+    assert verify(large.algorithms[0]).ok
+
+
 def test_shares_have_the_bytes_of_their_counts() -> None:
     table = [[9, 1, 0], [0, 0, 3], [2, 0, 0]]
     shares = Shares.of([uneven_wish([4, 2, 7], "all-to-all-v", table, 15_000)])
@@ -163,7 +182,7 @@ def test_a_group_whose_data_stay_on_their_ranks_is_refused() -> None:
 
 
 def test_too_many_units_are_refused() -> None:
-    large = uneven_wish([0, 1], "all-gather-v", [1 << 50, 1 << 50], 1 << 50)
+    large = uneven_wish([0, 1], "all-gather-v", [1 << 50, (1 << 50) + 1], 1 << 52)
     with pytest.raises(UsageError, match="units, at most"):
         planned("ring:4", large)
 

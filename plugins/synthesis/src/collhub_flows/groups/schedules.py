@@ -140,13 +140,19 @@ def find_fastest_schedule(
 
 
 def _is_too_fine(wishes: Sequence[GroupWish], shares: Shares, share_units: int) -> bool:
-    """Whether shares must not be divided into this number of units.
+    """Whether shares must not be divided into this number of pieces.
 
-    A unit must have at least one byte, and a group at most `_MAX_UNITS` units, so that its
-    algorithm can be verified.
+    A piece must have at least one byte. If the units of a group are divided for its pieces
+    (`GroupWish.find_factor` above 1), the group has at most `_MAX_UNITS` units, so that its
+    algorithm can be verified. Pieces of whole units add no units and have no such limit.
     """
-    totals = (int(wish.share_counts.sum()) * wish.find_factor(share_units) for wish in wishes)
-    return share_units > min(shares.bytes) or max(totals) > _MAX_UNITS
+    if share_units > shares.bytes.min():
+        return True
+    factors = ((wish, wish.find_factor(share_units)) for wish in wishes)
+    return any(
+        factor > 1 and int(wish.share_counts.sum()) * factor > _MAX_UNITS
+        for wish, factor in factors
+    )
 
 
 def pack_trees(

@@ -53,7 +53,8 @@ class GroupWish:
 
     A rooted collective has its root on the first NPU. `start_ns`: time at which its data are ready
     on all of its NPUs; no message of the group is sent before. `counts`: units of the parts of an
-    uneven collective, None for all others; `counts_text`: the text that states them, for reports.
+    uneven collective, None for all others. They are divided by their greatest common divisor, so
+    that equal exchanges have equal counts. `counts_text`: the text that states them, for reports.
     """
 
     npus: tuple[int, ...]
@@ -63,6 +64,12 @@ class GroupWish:
     start_ns: int = 0
     counts: UnitCounts | None = None
     counts_text: str = ""
+
+    def __post_init__(self) -> None:
+        """Divide the counts by their greatest common divisor."""
+        if self.counts is not None:
+            # A frozen class has no other way to set an attribute.
+            object.__setattr__(self, "counts", self.counts.in_blocks(self.counts.common_divisor))
 
     def collective(self, units: int) -> Collective:
         """Return the collective of the group, in place, with this number of units per share.
