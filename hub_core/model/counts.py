@@ -36,9 +36,9 @@ class UnitCounts:
     def from_table(cls, table: object, is_per_pair: bool, name: str = "counts") -> UnitCounts:
         """Check a table of integers and return its counts.
 
-        `table`: lists, tuples or an array; with `is_per_pair`, n rows of n integers, where row i
-        has the units that rank i sends to each rank, otherwise n integers. `name`: the origin of
-        the table, for errors. Raises `InputError` (code `invalid-counts`) for another or empty
+        `table`: lists, tuples, ranges or an array; with `is_per_pair`, n rows of n integers, where
+        row i has the units that rank i sends to each rank, otherwise n integers. `name`: the origin
+        of the table, for errors. Raises `InputError` (code `invalid-counts`) for another or empty
         table, and at the first row of a different length, entry that is no integer (booleans are
         none) or negative entry, and then for a sum that is not in 1..2^62.
         """
@@ -170,7 +170,7 @@ def _to_rows(table: object, is_per_pair: bool, name: str) -> list[list[object]]:
     Raises `InputError` for anything but non-empty sequences, nested once if `is_per_pair`.
     """
     values = table.tolist() if isinstance(table, np.ndarray) else table
-    sequence = (list, tuple)
+    sequence = (list, tuple, range)
     shape = "a list of n rows of n integers" if is_per_pair else "a list of n integers"
     cure = "give counts per pair of ranks" if is_per_pair else "give one count per rank"
     if not isinstance(values, sequence) or not values:

@@ -133,16 +133,31 @@ def test_types_have_the_rows_of_the_rank_with_the_most() -> None:
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
-        ([[1, 2], [3]], "has 3 values, expected 1"),
+        ([[1, 2], [3]], "AllToAllV: the row of rank 1 has 1 counts, expected 2"),
+        # As many counts as a table of 2 ranks.
+        ([[1], [2, 3, 4]], "AllToAllV: the row of rank 0 has 1 counts, expected 2"),
+        ([[1, 2], [3, 1.5]], "AllToAllV: rank 1 to rank 1: '1.5' is no integer"),
         ([[0, 0], [0, 0]], "the counts sum to 0 units"),
         ([[0, -1], [1, 0]], "-1 is negative"),
         ([[7, 0], [0, 0]], "x has 6 rows, the counts need 7"),
-        ([], "AllToAllV has no counts"),
+        ([], "AllToAllV: the table is no list or empty"),
     ],
 )
 def test_counts_that_do_not_fit_are_refused(counts: list[list[int]], message: str) -> None:
     with pytest.raises(InputError, match=message):
         all_to_all_v(argument(6, 2), counts)
+
+
+def test_counts_may_be_arrays_and_ranges() -> None:
+    def get_counts(value: Value) -> tuple[int, ...] | None:
+        return value.builder.program(value.named("y")).by_name["y"].counts
+
+    flat = tuple(count for row in COUNTS for count in row)
+    for table in (np.array(COUNTS), np.array(COUNTS, np.uint8), [tuple(row) for row in COUNTS]):
+        assert get_counts(all_to_all_v(argument(6, 2), table)) == flat
+    for counts in (np.arange(3), range(3)):
+        assert get_counts(all_gather_v(argument(6, 2), counts)) == (0, 1, 2)
+    assert get_counts(reduce_scatter_v(argument(6, 2), np.array([2, 4]))) == (2, 4)
 
 
 def test_a_scatter_needs_the_sum_of_its_counts() -> None:

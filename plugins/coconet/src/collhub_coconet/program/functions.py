@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from collhub_coconet.program.building import Value
 from collhub_coconet.program.operations import ElementType, Kind, Reduction, Size
+from collhub_coconet.program.uneven_rows import COLLECTIVE_KINDS
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Axes = str | Sequence[str] | None
 """Names of axes of a mesh over which a communication goes; None: the only axis of the program."""
+
+RowCounts: TypeAlias = "Sequence[int] | Sequence[Sequence[int]] | npt.NDArray[np.integer]"
+"""Rows by rank, or by sender and receiver: integers, or an array of integers."""
 
 
 def all_reduce(x: Value, reduction: str = "sum", axes: Axes = None) -> Value:
@@ -74,41 +83,57 @@ def all_to_all(x: Value, dimension: int, axes: Axes = None) -> Value:
     return x.builder.apply(Kind.ALL_TO_ALL, (x,), dimension=dimension, axes=_name_axes(axes))
 
 
-def all_to_all_v(x: Value, counts: Sequence[Sequence[int]], axes: Axes = None) -> Value:
+def all_to_all_v(x: Value, counts: RowCounts, axes: Axes = None) -> Value:
     """Exchange rows of a local tensor by counts: row i, column j of the table is from i to j.
 
     A row is a position of the first dimension. Rank i sends its first rows to rank 0, the following
     ones to rank 1, and so on, and receives rows in the order of their senders. The result is local;
     it has as many rows as the rank that receives the most, and zeros behind those that a rank
-    receives. Raises `InputError` for invalid counts, a tensor of another layout, and one with fewer
-    rows than a rank sends.
+    receives. `counts`: n rows of n integers, or an integer array [n, n]. Raises `InputError` for
+    invalid counts, as a row of another length, a tensor of another layout, and one with fewer rows
+    than a rank sends.
     """
-    flat = tuple(count for row in counts for count in row)
-    return x.builder.apply(Kind.ALL_TO_ALL_V, (x,), counts=flat, axes=_name_axes(axes))
+    attributes = {"counts": _flatten_counts(Kind.ALL_TO_ALL_V, counts), "axes": _name_axes(axes)}
+    return x.builder.apply(Kind.ALL_TO_ALL_V, (x,), **attributes)
 
 
-def all_gather_v(x: Value, counts: Sequence[int], axes: Axes = None) -> Value:
+def all_gather_v(x: Value, counts: RowCounts, axes: Axes = None) -> Value:
     """Collect the first `counts[i]` rows of every rank i; the result is replicated.
 
-    A row is a position of the first dimension. Raises `InputError` for invalid counts, a tensor
-    that is not local, and one with fewer rows than a rank sends.
+    A row is a position of the first dimension. `counts`: integers, also as an array. Raises
+    `InputError` for invalid counts, a tensor that is not local, and one with fewer rows than a rank
+    sends.
     """
-    attributes = {"counts": tuple(counts), "axes": _name_axes(axes)}
+    attributes = {"counts": _flatten_counts(Kind.ALL_GATHER_V, counts), "axes": _name_axes(axes)}
     return x.builder.apply(Kind.ALL_GATHER_V, (x,), **attributes)
 
 
 def reduce_scatter_v(
-    x: Value, counts: Sequence[int], reduction: str = "sum", axes: Axes = None
+    x: Value, counts: RowCounts, reduction: str = "sum", axes: Axes = None
 ) -> Value:
     """Reduce a local or partial tensor; rank i receives the next `counts[i]` rows of the result.
 
     A row is a position of the first dimension, whose size must be the sum of the counts. The result
     is local; it has as many rows as the largest count, and zeros behind those that a rank receives.
-    Raises `InputError` for invalid counts, a tensor of another layout or size, and bool elements,
-    and `ValueError` for an unknown reduction.
+    `counts`: integers, also as an array. Raises `InputError` for invalid counts, a tensor of
+    another layout or size, and bool elements, and `ValueError` for an unknown reduction.
     """
-    attributes = {"counts": tuple(counts), "reduction": Reduction(reduction)}
+    flat = _flatten_counts(Kind.REDUCE_SCATTER_V, counts)
+    attributes = {"counts": flat, "reduction": Reduction(reduction)}
     return x.builder.apply(Kind.REDUCE_SCATTER_V, (x,), **attributes, axes=_name_axes(axes))
+
+
+def _flatten_counts(kind: Kind, counts: RowCounts) -> tuple[int, ...]:
+    """Check the counts of an uneven collective and return them row by row.
+
+    Raises `InputError` (`invalid-counts`) as `UnitCounts.from_table`; the message begins with the
+    kind.
+    """
+    # Imported here: programs without counts need no numpy.
+    from hub_core.model import UnitCounts
+
+    is_per_pair = COLLECTIVE_KINDS[kind].traits.has_counts_per_pair
+    return tuple(UnitCounts.from_table(counts, is_per_pair, str(kind)).table.ravel().tolist())
 
 
 def _name_axes(axes: Axes) -> tuple[str, ...] | None:
