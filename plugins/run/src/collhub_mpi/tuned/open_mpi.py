@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeGuard
 
 from collhub_mpi.plugin import RulesOptions
 from collhub_mpi.tuned import read_files
@@ -288,13 +289,19 @@ class _Numbers:
         """Whether all numbers have been read."""
         return self._place == len(self._words)
 
+    @property
+    def next_location(self) -> Location:
+        """The line of the next word. Raises `IndexError` if all have been read."""
+        return Location(line=self._words[self._place][1])
+
 
 def _read_classic(part: SourcePart) -> list[ServedCalls]:
     """Parse a rules file of Open MPI in its classic form (numbers only) and return its calls.
 
     Calls are in the order of the file. Raises `InputError` for missing or invalid numbers, unknown
     collectives, collectives without exactly one set of rules, for all communicator sizes (0), and
-    text after the last rule.
+    text after the last rule; the location is the line of the first number that is invalid or
+    surplus, or the last line with a number if one is missing.
     """
     numbers = _Numbers(part.load().decode("latin-1"))
     calls: list[ServedCalls] = []
@@ -310,7 +317,7 @@ def _read_classic(part: SourcePart) -> list[ServedCalls]:
         calls += _read_collective(kind, numbers)
     if not numbers.is_at_end:
         message = "more follows than is announced"
-        raise InputError(message, location=numbers.location, code="not-a-rule")
+        raise InputError(message, location=numbers.next_location, code="not-a-rule")
     return calls
 
 
@@ -319,20 +326,29 @@ def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[Served
 
     A rule applies from its first number of bytes to that of the next rule; the last one has no
     upper limit. Fan and number of requests are ignored. Raises `InputError` for missing numbers,
-    and (`not-ascending`) without rules or if sizes do not ascend strictly from 0.
+    and (`not-ascending`) without rules or if sizes do not ascend strictly from 0; the location is
+    the line of the first size that is not above the previous one, or of the number of rules.
     """
     rules = []
+    locations = []
     for _ in range(numbers.next("the number of rules")):
-        first, number = numbers.next("a size"), numbers.next("an algorithm")
+        first = numbers.next("a size")
+        locations.append(numbers.location)
+        number = numbers.next("an algorithm")
         numbers.next("a fan")
         segment = numbers.next("a segment")
         if numbers.has_requests:
             numbers.next("the number of requests")
         rules.append((first, number, segment))
     starts = [first for first, _, _ in rules]
-    if starts[:1] != [0] or any(size >= next_size for size, next_size in pairwise(starts)):
-        message = f"{kind}: sizes do not ascend from 0"
+    message = f"{kind}: sizes do not ascend from 0"
+    if not starts:
         raise InputError(message, location=numbers.location, code="not-ascending")
+    if starts[0] != 0:
+        raise InputError(message, location=locations[0], code="not-ascending")
+    for (size, next_size), location in zip(pairwise(starts), locations[1:], strict=True):
+        if size >= next_size:
+            raise InputError(message, location=location, code="not-ascending")
     ends = [*(start - 1 for start in starts[1:]), None]
     for (first, number, segment), last in zip(rules, ends, strict=True):
         by = _describe_algorithm(get_algorithm_name(kind, number), segment)
@@ -363,16 +379,22 @@ def _read_json(part: SourcePart) -> list[ServedCalls]:
 def _read_rule(name: str, rule: dict[str, object]) -> ServedCalls:
     """Return the calls that a JSON rule of the collective `name` serves, in and out of place.
 
-    `msg_size_max` "inf" means no limit. A missing or invalid `seg_size` counts as 0. Raises
-    `ValueError` or `KeyError` for an invalid rule, which the caller reports.
+    `msg_size_max` "inf" means no limit. A missing or invalid `seg_size` counts as 0. `true` and
+    `false` are no integers. Raises `ValueError` or `KeyError` for an invalid rule, which the caller
+    reports.
     """
     first, last = rule["msg_size_min"], rule["msg_size_max"]
-    if not isinstance(first, int) or not (last == "inf" or isinstance(last, int)):
+    if not _is_integer(first) or not (last == "inf" or _is_integer(last)):
         raise ValueError("no sizes")
     segment = rule.get("seg_size", 0)
-    by = _describe_algorithm(str(rule["alg"]), segment if isinstance(segment, int) else 0)
-    max_bytes = last if isinstance(last, int) else None
+    by = _describe_algorithm(str(rule["alg"]), segment if _is_integer(segment) else 0)
+    max_bytes = last if _is_integer(last) else None
     return ServedCalls(_KIND_OF_NAME[name], True, True, first, max_bytes, by)
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    """Return whether a value of parsed JSON is an integer; booleans are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _describe_algorithm(name: str, segment: int) -> str:

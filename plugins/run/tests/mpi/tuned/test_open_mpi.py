@@ -30,6 +30,7 @@ CLASSIC = """\
 0 3 0 0 # recursive_doubling
 8192 4 0 0 # ring
 """
+GATHER_RULES = "1 # rules: from bytes, algorithm, fan, segment\n0 2 0 0"
 
 
 def test_a_file_of_another_name_is_refused_with_the_names() -> None:
@@ -128,11 +129,14 @@ def test_one_mode_serves_both() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("8192 4", "0 4", "all-reduce: sizes do not ascend from 0"),
-        ("0 3 0 0", "1 3 0 0", "all-reduce: sizes do not ascend from 0"),
+        ("8192 4", "0 4", ".conf:13: all-reduce: sizes do not ascend from 0"),
+        ("0 3 0 0", "1 3 0 0", ".conf:12: all-reduce: sizes do not ascend from 0"),
+        # The rule behind the wrong one is valid.
+        (GATHER_RULES, "3\n0 2 0 0\n0 3 0 0\n9 2 0 0", ".conf:8: all-gather: sizes do not ascend"),
+        (GATHER_RULES, "0", ".conf:6: all-gather: sizes do not ascend from 0"),
         ("0 # communicators", "16 # communicators", "not exactly one set, for size 0"),
         ("2 # collectives", "3 # collectives", "the file ends where a collective is expected"),
-        ("2 # collectives", "1 # collectives", "more follows than is announced"),
+        ("2 # collectives", "1 # collectives", ".conf:8: more follows than is announced"),
         ("8192 4 0 0", "8192 ring 0 0", ".conf:13: 'ring' where an algorithm is expected"),
         ("8192 4 0 0", "1" * 5000 + " 4 0 0", "11 where"),
         ("2 # allreduce", "99 # allreduce", "a collective that the hub does not write"),
@@ -154,6 +158,20 @@ def test_requests_of_version_2_are_passed_over() -> None:
 def test_other_json_serves_nothing(text: str) -> None:
     served, found = _read(text, "tuned_rules.json")
     assert (served, found) == ([], ["tuned_rules.json: no rules of version 3 in JSON"])
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "served"),
+    [("msg_size_min", False, 0), ("msg_size_max", True, 0), ("seg_size", True, 1)],
+)
+def test_booleans_of_json_are_no_integers(member: str, value: bool, served: int) -> None:
+    rule = {"msg_size_min": 0, "msg_size_max": "inf", "alg": "ring", member: value}
+    sets = {"allreduce": [{"rules": [rule]}]}
+    document = {"rule_file_version": 3, "module": "tuned", "collectives": sets}
+    calls, found = _read(json.dumps(document), "tuned_rules.json")
+    assert (len(calls), len(found)) == (served, 1 - served)
+    # An invalid size of a segment counts as 0.
+    assert all(by == "ring" for *_, by in calls)
 
 
 @pytest.mark.parametrize("form", ["classic", "json"])
