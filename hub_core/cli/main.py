@@ -347,8 +347,11 @@ def _report_usage(error: click.ClickException) -> int:
     if isinstance(error, click.NoSuchOption):
         # Versions of click differ in their texts and in the options that they propose.
         message = f"there is no option {error.option_name!r} here"
-        parameters = context.command.params if context is not None else ()
-        known = [name for parameter in parameters for name in parameter.opts]
+        # With `--help`, which is no entry of `params`.
+        parameters = context.command.get_params(context) if context is not None else ()
+        options = [parameter for parameter in parameters if isinstance(parameter, click.Option)]
+        # The secondary names are those that set a flag to False, as `--no-x`.
+        known = [name for option in options for name in (*option.opts, *option.secondary_opts)]
         if cure := closest(error.option_name, known):
             message += f"; {cure}"
     print_error(message + hint)

@@ -181,11 +181,31 @@ def test_wrong_usage_is_one_line_and_exit_2(collhub, arguments: list[str]) -> No
     [
         ("--lst", "there is no option '--lst' here; did you mean '--list'?"),
         ("--xyzzy", "there is no option '--xyzzy' here"),
+        ("--hlp", "there is no option '--hlp' here; did you mean '--help'?"),
     ],
 )
 def test_an_unknown_option_names_the_closest(collhub, option: str, message: str) -> None:
     run = collhub("transform", "a", option)
     assert run.err == f"error: {message}; see 'collhub transform --help'\n"
+
+
+def test_the_name_of_an_argument_is_not_proposed_as_option(collhub) -> None:
+    run = collhub("explain", "--rule", "x")
+    assert run.err == "error: there is no option '--rule' here; see 'collhub explain --help'\n"
+
+
+def test_an_unknown_option_may_be_close_to_the_negative_name_of_a_flag(
+    collhub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @click.command()
+    @click.option("--coloured/--plain")
+    def command(coloured: bool) -> None:
+        pass
+
+    monkeypatch.setattr(
+        program._OfferedCommands, "get_command", lambda self, context, name: command
+    )
+    assert "; did you mean '--plain'?; see" in collhub("verify", "--plan").err
 
 
 def failing(error: BaseException):
