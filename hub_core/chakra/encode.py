@@ -214,9 +214,11 @@ def _assemble_records(pieces: Sequence[Piece], records: int) -> Bytes:
 
 
 def _compute_mask(pieces: Sequence[Piece], widths: Sequence[int], records: int) -> BoolArray:
-    """Return which bytes belong to pieces that are present: bool[records, sum(widths)].
+    """Return which bytes of each record belong to pieces that the record has: bool[records, bytes].
 
-    A piece without `present` is in every record. `widths`: bytes of each piece's template.
+    Columns are the bytes of all pieces, one piece after the other; `widths` has the number of
+    bytes of each piece. `present` of a piece (bool per record) says which records have it; with
+    None, all records have it.
     """
     code = np.zeros(records, np.int64)
     for number, piece in enumerate(pieces):

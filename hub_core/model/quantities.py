@@ -148,9 +148,11 @@ def format_time(nanoseconds: float) -> str:
 def parse_ranks(text: str, noun: str = "rank", wanted: int | None = None) -> tuple[int, ...]:
     """Convert `0,2,4-7` to (0, 2, 4, 5, 6, 7), in the order of the text.
 
-    `noun`: name of an element in messages. `wanted`: required number of elements, None for any.
-    Raises `UsageError` (code `invalid-ranks`) for other texts including the empty one, an element
-    that is listed twice, and another number than `wanted`.
+    Blanks around an element are ignored. `noun`: name of an element in messages. `wanted`:
+    required number of elements, None for any. Raises `UsageError` (code `invalid-ranks`) for
+    other texts, including the empty one, a range that ends before its start, and a range of
+    more than 2^20 elements; for an element that is listed twice; and for another number than
+    `wanted`.
     """
     ranks: list[int] = []
     for part in text.split(","):

@@ -86,10 +86,11 @@ def find_runtimes(names: str, registry: Registry) -> tuple[ChosenRuntime, ...]:
 
 
 def parse_limits(query: str, source: str) -> dict[str, int]:
-    """Parse limits such as `blocks=16&channels=2` by resource; `source` names them in errors.
+    """Parse limits such as `blocks=16&channels=2`: number by resource (a key of `RESOURCES`).
 
-    Raises `UsageError` for an unknown resource, a repeated one, and a limit that is not an integer
-    of at least 1.
+    `source`: text that names the limits in errors. Raises `UsageError` for an unknown resource,
+    also for an empty text, a repeated one, and a limit that is not a decimal number from 1 to
+    2^24.
     """
     limits: dict[str, int] = {}
     for part in query.split("&"):

@@ -100,10 +100,15 @@ class RunExcerpt:
         return self == RunExcerpt()
 
     def find_defect(self, num_ranks: int, last_ns: int) -> str | None:
-        """Return why the excerpt is empty or invalid in a run, or None.
+        """Return why the excerpt does not fit a run, as a text; None if it fits.
 
-        The run has `num_ranks` ranks and ends at `last_ns`. The reasons are, in this order: a rank
-        that the run does not have, a window that begins after the end, and an empty window.
+        The run has the ranks 0 to `num_ranks` - 1 and ends at `last_ns`. The first of these reasons
+        is returned:
+
+        - A rank is `num_ranks` or more.
+        - The start of the window is given and after the end of the run.
+        - A start or an end is given, and the start (default 0) is not before the end (default
+          `last_ns`). An end after the end of the run is allowed.
         """
         from hub_core.model.quantities import format_time
 

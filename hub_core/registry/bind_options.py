@@ -34,12 +34,14 @@ _MAX_NUMBER_LENGTH = 40
 def bind_options(
     record: type, values: OptionText, environment: Mapping[str, str], owner: str
 ) -> object:
-    """Create the record of options from given texts, the environment and defaults, in this order.
+    """Create the record of options: each from `values`, else the environment, else its default.
 
-    `owner`: the component in messages, such as `writer chakra`. `-` in a name stands for `_`.
-    `NAME.KEY` adds a pair to an option of type PAIRS; pairs are sorted by key. An empty environment
-    variable counts as unset. A value of None is not converted. Raises one `UsageError` with a
-    finding for every unknown name, in alphabetical order, and then for every invalid value.
+    In names of `values`, `-` stands for `_`. `NAME.KEY` adds a pair to an option of type PAIRS
+    whose declared name is NAME; pairs are sorted by key. An empty environment variable counts
+    as unset. A value of None is not converted. Raises one `UsageError` with a finding for every
+    unknown name, in alphabetical order, and then for every value that cannot be converted or is
+    out of range (code `option-value`). `owner`: the component in messages, such as `writer
+    chakra`.
     """
     declared = declared_options(record)
     pairs = {option.name for option in declared if option.type is OptionType.PAIRS}

@@ -133,12 +133,15 @@ class Registry:
         return cast("tuple[Provided[T], ...]", self._of_kind[kind])
 
     def find(self, kind: type[T], name: str) -> Provided[T]:
-        """Return the only offer of this kind with this name (case-sensitive).
+        """Return the only offer of this kind (or of a subclass) with this name; case counts.
 
-        Raises `PluginError` (`name-clash`) if several plugins use the name; the remedy is to
-        disable one. Raises `PluginError` (`not-available`) if a plugin that is not loaded may
-        provide it. Otherwise raises `UsageError` (`unknown-name`) with the closest name or, if none
-        is close, all names.
+        Raises `PluginError` (`name-clash`) if several offers have the name; the remedy is to
+        disable a plugin. If none has it:
+
+        - Raises `PluginError` (`not-available`) if some plugin is not loaded, and the name contains
+          that plugin's name or is close to no known name.
+        - Otherwise raises `UsageError` (`unknown-name`), whose remedy is the closest known name or,
+          if none is close, the list of all names.
         """
         matches = [provided for provided in self.all(kind) if provided.name == name]
         if len(matches) == 1:

@@ -227,8 +227,11 @@ def directed_partition_rate(
 ) -> Fraction:
     """Return an upper bound of the rate of an all-reduce, in bytes of the collective per second.
 
-    `blocks`: two or more disjoint sets of nodes, each with a rank. The links that leave one of the
-    first `senders` blocks, or enter one of the other blocks, count, each once.
+    `blocks`: two or more disjoint sets of nodes, each with a rank. The first `senders` of them
+    are sending blocks, the others receiving ones. The bound is the capacity of the links that
+    leave a sending block or enter a receiving one, each counted once, divided by the number of
+    blocks minus 1. Links within a block, and between nodes outside of all blocks, do not count.
+    `capacities`: in bytes/s by (source node, destination node).
     """
     # For every element, consider the first moment at which the nodes of a receiving block together
     # have all contributions (without receiving blocks: the end). Until then, a message has left

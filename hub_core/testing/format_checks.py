@@ -214,9 +214,11 @@ def _find_round_trip_problem(
 
 
 def _find_reading_problem(reader: Reader, source: Source) -> str | None:
-    """Read a valid input; return the problem of the result, or None.
+    """Read a valid input with default options; return the problem of the result as a text, or None.
 
-    A problem is a wrong type, or an algorithm that fails verification.
+    A problem is a result of another type than the kind of reader must return, or an algorithm
+    that fails verification; then the text has the first finding. Exceptions of the reader are
+    not caught.
     """
     model = call(reader, source)
     expected = _EXPECTED[type(reader)]

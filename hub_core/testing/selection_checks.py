@@ -62,10 +62,11 @@ def selected(
 ) -> SelectedCollective:
     """Build a `SelectedCollective` that selects the fastest algorithm at every size.
 
-    `sizes`: ascending, in bytes. `times_ns`: by name of the algorithm, its time at every size. A
-    window starts at every size at which the fastest algorithm changes; the first one starts at 0,
-    the last one has no end. Of equally fast algorithms, the first is selected. `get_algorithm`:
-    returns the algorithm for a name and a size.
+    `sizes`: ascending, in bytes. `times_ns`: by name of the algorithm, its time at every size.
+    A window starts at every size at which the fastest algorithm changes, and ends one byte
+    before the next one. The first window starts at 0 bytes, the last one has no end. Of equally
+    fast algorithms, the first in `times_ns` is selected. `get_algorithm`: returns the algorithm
+    for a name and a size.
     """
 
     def slowdowns(requested_sizes: Collection[int]) -> dict[str, float]:

@@ -130,9 +130,11 @@ def _find_output_cells(
 
 
 def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -> None:
-    """Add a finding (`undefined-read`) for the first listed read of each of at most `CAP` steps.
+    """Add a finding (`undefined-read`) for the first listed read of each of at most 8 steps.
 
-    All further reads, including those that are not listed, are only counted.
+    `reads.listed` has (row of the step, address) of reads of undefined units, `reads.count` the
+    number of all of them. All reads without a finding of their own are only added to the count
+    in `findings`.
     """
     steps = stage.algorithm.steps
     seen: set[int] = set()

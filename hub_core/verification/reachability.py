@@ -45,10 +45,11 @@ def unordered_in(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> I
 
 
 def are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Return whether there is an edge from `earlier[i]` to `later[i]`: bool[pairs].
+    """Return whether there is an edge from node `earlier[i]` to node `later[i]`: bool[pairs].
 
-    Only direct edges count, no paths. The first 8 parents of a node are compared; nodes with more
-    are searched in sorted edges.
+    Only direct edges count, no paths. The arguments are not changed. Most work is a comparison
+    with the first 8 parents of each `later` node; further parents are looked up in a sorted
+    list.
     """
     linked = np.zeros(len(earlier), np.bool_)
     first = graph.indptr[later]

@@ -291,11 +291,18 @@ def sort_keys(atoms: Int64Array, places: Int64Array, is_write: BoolArray, nodes:
 
 
 def pair_neighbours(block: Int64Array, is_write: BoolArray) -> tuple[Int64Array, Int64Array]:
-    """Return index pairs (earlier, later): (last write, access) and (read, next write) per block.
+    """Return pairs of accesses (earlier, later) that must keep their order, as int64 indices.
 
-    Accesses are sorted by block and position. Running maxima of indices give the last write before
-    an access, running minima from the end the next write after it. Two writes with reads between
-    them form no pair: the pairs with these reads imply their order.
+    `block`: memory block of each access; accesses are sorted by block, then by position in it.
+    `is_write`: whether it is a write. Within a block, the pairs are:
+
+    - the last write before an access, and this access; for a write only if no read is between
+      them
+    - a read, and the next write after it
+
+    The pairs of the first kind come first, ascending by their later access; then those of the
+    second kind, ascending by their read. Other pairs of writes are left out, because the pairs
+    with the reads between them imply their order.
     """
     index = np.arange(len(block))
     if not len(index):

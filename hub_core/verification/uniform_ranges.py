@@ -108,11 +108,16 @@ def _compare_contents(
     layout: MemoryLayout,
     atoms: Atoms,
 ) -> RangeCheck:
-    """Run the steps on one value per range of units, and compare OUTPUT with the required values.
+    """Run the steps on one value per range of units (atom), and compare OUTPUT with the result.
 
-    A contribution is that of a rank to a unit. If the collective does not reduce, every unit has
-    one contribution, whose value is the same for all units. The result has an address instead of a
-    comparison if a step reads a region of several values or without a value, or an output is wrong.
+    If the collective reduces, the value of an input unit depends only on its rank; otherwise it
+    is the same for all units. Only ranks with defined inputs have values. All OUTPUT is
+    compared; for collectives to a root, only that of the root.
+
+    If contents are right, the result has the method: "exact" with probability 0.0 without a
+    reduction, otherwise fingerprints, with the probability of a wrong acceptance. If a step
+    reads a region of several values or without a value, or an output is wrong, it has the first
+    such address instead.
     """
     traits = collective.kind.traits
     ranks = np.arange(collective.num_ranks)

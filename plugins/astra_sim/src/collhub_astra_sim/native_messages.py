@@ -220,11 +220,13 @@ def halving_doubling(task: NativeTask) -> NativePlan:
     """Build halving-doubling: partners at distances 1, 2, 4, ... exchange halves, then all data.
 
     An all-reduce first halves (each rank reduces one half of its data per level), then doubles
-    (each level gathers), in OUTPUT. A reduce-scatter only halves and an all-gather only doubles,
-    both in SCRATCH with copies before and after; there unit i is at the position with the reversed
-    bits of i, so that messages are contiguous. The full buffer has one unit per rank. Raises
-    `InputError` (`no-implementation`) unless the number of ranks is a power of two, and for an
-    all-to-all.
+    (each level gathers), in OUTPUT and without SCRATCH. A reduce-scatter only halves and an
+    all-gather only doubles. Both work in SCRATCH of one unit per rank, with copies before and
+    after; there unit i is at the position with the reversed bits of i, so that messages are
+    contiguous. The full buffer has one unit per rank. Every rank first waits `task.delay_ns`.
+
+    Raises `InputError` (`no-implementation`) unless the number of ranks is a power of two, and
+    for an all-to-all.
     """
     ranks = task.num_ranks
     if ranks & (ranks - 1) or task.kind is CollectiveKind.ALL_TO_ALL:

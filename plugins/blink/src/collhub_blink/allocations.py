@@ -64,9 +64,10 @@ def _add_to_class(classes: _Classes, bandwidth: Float64Array, npus: _Npus) -> No
     """Add a set of NPUs to its isomorphism class, or to a new class; skip unconnected sets.
 
     Two sets are of one class if an isomorphism preserves all bandwidths between their NPUs.
-    `bandwidth`: float64[from, to] of all NPUs. To save work, the set is compared only with the
-    first member of each class that has an equal signature: number of NPUs and sorted colours
-    (`_compute_colors`).
+    `bandwidth`: float64[from, to] of all NPUs, 0 without a link. A set is connected if all of
+    its NPUs can be reached from its first one. `classes` is changed: it has lists of classes by
+    signature (number of NPUs and sorted colours), which is equal for isomorphic sets. A class
+    is the list of its sets in the order in which they were added.
     """
     restricted = _restrict(bandwidth, npus)
     if not _is_connected(restricted):

@@ -58,10 +58,12 @@ def summarize_packing(
 
 
 def summarize_planes(best: Division, bound: RateBound) -> Statistics:
-    """Collect the statistics of a division of the data among planes.
+    """Collect the statistics of a division of the data among planes (separate networks), by name.
 
-    Each text lists one value per plane that has a share. Rates are in GB/s, shares in percent. The
-    best rate is the bound for the links of all planes. An interrupted search is noted.
+    The texts list one value per plane that has a share: `method` (with the number of the
+    plane), `share %`, `trees` (their number), `depth`, `chunks` and `rate GB/s`. `best rate
+    GB/s` is a number: the bound for the links of all planes together. `interrupted` is added if
+    Ctrl-C ended the search for the division or the proof of a plane.
     """
     shares = best.shares
     packings = [share.packing for share in shares]

@@ -234,7 +234,9 @@ class _FxReader:
     def _describe(self, name: str, value: torch.Tensor) -> Tensor:
         """Return name, element type and shape of a tensor.
 
-        Raises `InputError` (`data-dependent`) for symbolic sizes and for unsupported element types.
+        In the name, characters other than letters, digits and underscores are replaced. Raises
+        `InputError` (`data-dependent`) for symbolic sizes, and for element types that are not in
+        `ELEMENT_BYTES`.
         """
         element = str(value.dtype).removeprefix("torch.")
         is_fixed = all(type(size) is int for size in value.shape)

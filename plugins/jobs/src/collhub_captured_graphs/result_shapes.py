@@ -44,10 +44,13 @@ _NORMS = frozenset(
 def find_contradiction(graph: CapturedGraph, node: GraphNode) -> str | None:
     """Describe the shape that a node's operands imply, if its first result has another one.
 
-    The text is such as `the shape [2, 3]`, or `the shapes [2] and [3], which do not fit` for
-    operands that contradict each other. None without a contradiction. Views (number of elements),
-    pointwise operators (broadcasting), matrix products, normalizations and attention are checked.
-    All other operators, and operators of lists, are not checked and give None.
+    The text is such as `the shape [2, 3]`; for a view with another number of elements such as
+    `6 elements of x [2, 3]`; for operands that contradict each other such as `the shapes [2]
+    and [3], which do not fit`. None without a contradiction.
+
+    Checked are views (number of elements only), pointwise operators (broadcasting), matrix
+    products, normalizations and attention. All other operators, operators of lists, and nodes
+    without a first result or without operands give None.
     """
     operator = find_operator(node.operator)
     if operator is None or not node.results or node.results[0] is None:

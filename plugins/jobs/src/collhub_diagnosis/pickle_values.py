@@ -304,10 +304,11 @@ class _Walker:
     def container(self, opcode: int) -> None:
         """Execute an opcode that creates or fills a container on the stack, as pickle does.
 
-        Each call counts as one container, a set or frozenset as four; more than `MAX_CONTAINERS`
-        (2^19) are refused. Raises `InputError` (`forbidden-opcode`) for any other opcode, and
-        `InputError` for containers as keys of dicts or elements of sets. Raises `IndexError` if the
-        stack has too few values.
+        These are SETITEM, the opcodes of tuples, EMPTY_SET, ADDITEMS and FROZENSET. Raises
+        `InputError` (`forbidden-opcode`) for any other opcode. Each call counts as one container, a
+        set or frozenset as four; more than `MAX_CONTAINERS` (2^19) raise `InputError`. So do
+        containers as keys of dicts or elements of sets, repeated keys, too deeply nested values,
+        and a missing MARK. Raises `IndexError` if the stack has too few values.
         """
         stack = self.stack
         self.container_count += 1

@@ -599,10 +599,11 @@ class _Diagnosis:
         return describe_calls(self.records.tables.calls[int(self.records.columns["calls"][row])])
 
     def describe(self, row: int) -> str:
-        """Describe an operation by name, shapes, number and group, for texts.
+        """Describe an operation for texts: `NAME of SHAPES (number N of group DESCRIPTION, RANKS)`.
 
-        At most three shapes are listed: the inputs of the first call, or its outputs if it has no
-        inputs or is a receive.
+        The ranks are all members of the group. At most three shapes are listed: the inputs of the
+        first call, or its outputs if it has no inputs or is a receive. Without shapes, ` of SHAPES`
+        is absent.
         """
         group = int(self.records.columns["group"][row])
         calls = self.records.tables.calls[int(self.records.columns["calls"][row])]

@@ -284,10 +284,12 @@ def operation_name(text: str) -> str:
 def parse_operation(text: str, line: int) -> Operation:
     """Parse an operation without its regions, in the pretty or the generic form of MLIR.
 
-    Operands of the generic form are the values in its first parentheses; those of the pretty form
-    are all values before the types, except for loops (assigned values) and `sdy.manual_computation`
-    (first parentheses). A trailing location is removed. Raises `ValueError` for text without the
-    name of an operation, and for more than 65536 results.
+    Operands of the generic form are the values in its first parentheses; those of the pretty
+    form are all values before the types, except for loops (assigned values) and
+    `sdy.manual_computation` (first parentheses). A trailing location is removed. `line`: number
+    of the line, for the result. Raises `ValueError` for text without the name of an operation,
+    for more than 65536 results, and for the parentheses of operands or of a location that are
+    not closed.
     """
     match = _HEAD.match(text)
     if not match:
@@ -330,7 +332,9 @@ def parse_arguments(text: str, start: int) -> list[tuple[str, str]]:
 def parse_dictionaries(text: str) -> dict[str, str]:
     """Parse the dictionaries of an operation, `{a = 1, b}` and `<{...}>`: value texts by key.
 
-    A key without a value has the value `""`. Later dictionaries override equal keys.
+    Dictionaries inside other brackets are not parsed; they are part of a value, or ignored. A
+    key without a value has the value `""`. Entries of another form are ignored. Later
+    dictionaries, and later entries, override equal keys.
     """
     attributes: dict[str, str] = {}
     depth, opening, level = 0, -1, 0

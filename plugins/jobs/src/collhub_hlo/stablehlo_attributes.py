@@ -215,10 +215,12 @@ def _pairs(text: str) -> str:
 
 
 def _mesh_groups(text: str, meshes: Mapping[str, str]) -> str:
-    """Return the groups of a collective along mesh axes, as HLO text.
+    """Return the groups of a collective along mesh axes as HLO text: `mesh['x'=2,'y'=4] {'x'}`.
 
-    The mesh is a symbol (`@mesh`), looked up in `meshes`, or given in place. Raises `ValueError`
-    for an undefined mesh, and for axes in another notation.
+    The mesh is a symbol (`@mesh`), looked up in `meshes` (HLO text by name), or given in place;
+    given device ids follow it as `, device_ids=(...)`. A part of an axis follows its name,
+    after a colon. No axes give `{}`. Raises `ValueError` for an undefined mesh, and for axes in
+    another notation.
     """
     if symbol := _MESH_OF_GROUPS.search(text):
         name = symbol[1] or symbol[2]

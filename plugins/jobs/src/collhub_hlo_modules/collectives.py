@@ -136,9 +136,11 @@ def _result(instruction: Instruction, operands: Sequence[Shape]) -> Shape:
 def _check_result(call: Call, instruction: Instruction, file: str) -> None:
     """Raise `InputError` (`size`) if operand, result and group size contradict each other.
 
-    An all-gather multiplies the bytes by the size of its groups, a reduce-scatter divides them, an
-    all-reduce keeps them. Rounding of elements below a byte is tolerated. Other collectives, and
-    groups of different sizes, are not checked.
+    The result of an all-gather must have the bytes of the operand times the size of its groups,
+    that of a reduce-scatter the bytes divided by it, that of an all-reduce the same bytes.
+    Deviations up to one byte per operand and member of a group are tolerated, because elements
+    below a byte are rounded. Other collectives, calls without groups, and groups of different
+    sizes are not checked.
     """
     sizes = {len(group) for group in call.groups}
     if call.opcode not in ("all-gather", "reduce-scatter", "all-reduce"):

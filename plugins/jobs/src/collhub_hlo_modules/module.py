@@ -144,10 +144,10 @@ def read_module(
 
 
 def _parse_header(statement: Statement, file: str) -> tuple[str, Devices, bool]:
-    """Return the name and the devices of a module, and whether it is scheduled.
+    """Return the name and the devices of a module, and whether it says `is_scheduled=true`.
 
-    Missing counts of replicas and partitions are 1, a missing name is `""`. Raises `InputError` for
-    damaged attributes.
+    Missing counts of replicas and partitions are 1, a missing name is `""`. Raises `InputError`
+    at the line for a bracket or string that is not closed, and for a count that is no integer.
     """
     text = statement.text
     name = re.match(r"HloModule\s+([^\s,]+)", text)
@@ -166,7 +166,9 @@ def _parse_header(statement: Statement, file: str) -> tuple[str, Devices, bool]:
 def called_names(instruction: Instruction) -> list[str]:
     """Return the names of the computations that an instruction executes, without reducers.
 
-    For a loop this is the body only, for a conditional all branches.
+    For a loop this is the body only, for a conditional all branches (also true and false
+    computation), for a call `to_apply`, else `calls`. For all other instructions, such as
+    fusions, it is `calls`. Empty without these attributes.
     """
     attributes, opcode = instruction.attributes, instruction.opcode
     if opcode == "while":

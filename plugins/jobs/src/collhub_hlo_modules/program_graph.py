@@ -682,9 +682,12 @@ class _GraphBuilder:
         return _Spread(name, places) if places != tuple(range(len(sizes))) else name
 
     def _count(self, instruction: Instruction) -> Value:
-        """Add a node for an iota, the numbers 0, 1, ... along one dimension; return its value.
+        """Add an arange node for an iota (0, 1, ... along one dimension); return its value.
 
-        None if the dimension does not exist.
+        The node has one dimension. For an iota of one dimension the value is its name, otherwise a
+        `_Spread`: the node, broadcast along all other dimensions. None, without a node, for a
+        scalar or if the dimension (default 0) does not exist. Raises `InputError` for an element
+        type that PyTorch lacks.
         """
         dtype, sizes = instruction.shape.leaves[0]
         places = parse_integers(instruction.attributes.get("iota_dimension", "0"))

@@ -161,9 +161,12 @@ def _dimensions(shape: Shape) -> tuple[int, ...]:
 
 
 def _contracted_size(instruction: Instruction, operands: list[Shape]) -> int:
-    """Return the product of the sizes of the contracted dimensions of the left operand.
+    """Return the product of the sizes of the contracted dimensions of the left (first) operand.
 
-    Returns 1 if none are given. Raises `ValueError` for a dimension that does not exist.
+    The dimensions are those of `lhs_contracting_dims`; for a custom call, those that its
+    `backend_config` gives. Returns 1 if there are none. Raises `ValueError` for a dimension
+    that the operand does not have, also if there is no operand, and for text that is no list of
+    integers.
     """
     attributes = instruction.attributes
     text = attributes.get("lhs_contracting_dims", "")

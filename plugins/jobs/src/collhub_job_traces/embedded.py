@@ -118,10 +118,12 @@ def _text(trace: Artifact) -> str:
 
 
 def algorithms_of(files: Sequence[Metadata], name: str) -> tuple[Algorithm, ...]:
-    """Decode the algorithms in the metadata of a job's files.
+    """Decode the algorithms in the metadata of a job's files, in the order of their numbers.
 
-    `files`: metadata by rank; `name`: of the job, for errors. Raises `InputError` for texts that
-    are no traces, and (`algorithm`) for a missing algorithm number.
+    `files`: metadata by rank, of which each has its part of every algorithm; `name`: of the
+    job, for errors. Returns () without algorithms. Raises `InputError` (`algorithm`) if the
+    numbers are not 0, 1, 2, ... without a gap, and `InputError` for texts that are no base64 or
+    no traces of one algorithm.
     """
     texts: dict[int, list[str]] = {}
     for metadata in files:

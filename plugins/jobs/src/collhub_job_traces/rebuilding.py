@@ -105,8 +105,9 @@ def _drop_marker_edges(edges: Edges, is_marker: BoolArray) -> Edges:
 def _find_bridges(data: Edges, control: Edges, is_marker: BoolArray) -> Edges:
     """Find the distinct pairs (parents, children) of nodes that a chain of markers connects.
 
-    `data` and `control` edges count alike. Pairs ascend by parent, then child. Direct edges are not
-    included. Chains that form a cycle of markers add no pairs. Cost: number of pairs times the
+    The ends of a chain are no markers; between them there is at least one marker, so direct
+    edges are not included. `data` and `control` edges count alike. Pairs ascend by parent, then
+    child. Chains that form a cycle of markers add no pairs. Cost: number of pairs times the
     length of the longest chain.
     """
     count = len(is_marker)
@@ -283,9 +284,10 @@ def _drop_duplicate_pairs(pairs: Int64Array) -> Int64Array:
 
 
 def _count_depths(nodes: NodeColumns, counted: BoolArray) -> Int64Array:
-    """Return the maximum number of counted nodes on a path to each node, itself included: int64.
+    """Return the maximum number of counted nodes on a path to each node, with itself: int64.
 
-    `counted`: bool per node. Counted nodes of equal depth do not wait for each other.
+    `counted`: bool per node. Data and control edges form the paths. Counted nodes of equal
+    depth do not wait for each other. The graph must have no cycle.
     """
     edges = nodes.edges()
     order = topological_levels(len(nodes), edges[0], edges[1])

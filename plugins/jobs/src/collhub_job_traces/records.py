@@ -212,7 +212,8 @@ def node_field(token: str, value: int | list[int] | bytes) -> bytes:
     """Encode a field of a node: an integer, a packed list of integers, or the node's name.
 
     The type of `value` decides; bytes are always encoded as the field `name`, regardless of the
-    token.
+    token. Negative integers are encoded modulo 2^64. Raises `KeyError` for a token that is no
+    field of that type.
     """
     if isinstance(value, bytes):
         return varint(NAME << 3 | BYTES) + varint(len(value)) + value

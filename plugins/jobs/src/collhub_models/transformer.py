@@ -39,10 +39,13 @@ def stage_ranks(options: TransformerOptions, stage: int) -> npt.NDArray[np.int64
 
 
 def role_groups(options: TransformerOptions) -> dict[str, npt.NDArray[np.int64]]:
-    """Return the groups of every role as a table by name: int64[groups, members].
+    """Return the groups of ranks of every role in `ROLES`, by name: int64[groups, members].
 
-    The role `embedding` joins corresponding ranks of the first and the last stage, which both store
-    the embeddings.
+    The number of a rank counts, fastest first: tensor, expert, data / expert, pipeline. The
+    members of a group differ only in their position of the role: `tensor`, `data` (both data
+    positions), `expert`, or `expert data` (data / expert). A group of `embedding` has two
+    members: corresponding ranks of the first and the last stage, which both store the
+    embeddings. With one stage both are the same rank.
     """
     cube = (options.pipeline, options.data // options.expert, options.expert, options.tensor)
     ranks = np.arange(np.prod(cube), dtype=np.int64).reshape(cube)

@@ -114,9 +114,10 @@ def write_schedule(schedule: Schedule, *, has_messages: bool) -> str:
 
     Without `has_messages`, a row has only the passes. With it, it has messages and actions on
     parameters too: a send follows its pass, and the receive is appended to the row of the other
-    rank at this moment of the execution; UNSHARD of all its stages precedes the passes of a rank,
-    REDUCE_GRAD and RESHARD follow the last pass of a stage. Raises `InputError` (`pipeline-csv`)
-    for schedules in two directions and for token slices.
+    rank at this moment of the execution; UNSHARD of all its stages precedes the passes of a
+    rank, REDUCE_GRAD and RESHARD follow the last pass of a stage. The schedule must not
+    deadlock: with `has_messages`, the function would not end. Raises `InputError`
+    (`pipeline-csv`) for schedules in two directions and for token slices.
     """
     if len(schedule.device_of) > 1 or schedule.slices > 1:
         kind = "two directions" if len(schedule.device_of) > 1 else "token slices"
@@ -291,9 +292,13 @@ def _place_stages(rows: Sequence[Sequence[Action]], path: str) -> tuple[int, ...
 
 
 def _check_passes(rows: Sequence[Sequence[Action]], micros: int, path: str) -> None:
-    """Check that each stage runs its passes of every microbatch once, each after its inputs.
+    """Check that every stage runs the passes of `micros` microbatches once, after their inputs.
 
-    A stage needs F, and B or both I and W, of every microbatch. Raises `InputError` with the row.
+    A stage needs F (forward), and B (backward) or both I and W (input and weight gradient), of
+    every microbatch. B and I need F before them, W needs I, where rows are taken one after the
+    other. Other actions are ignored. Raises `InputError` with the row for the first pass that
+    is repeated or lacks its input; then for the first stage and microbatch with other passes.
+    Every stage up to the highest must have an action.
     """
     needs = {"B": "F", "I": "F", "W": "I"}
     seen: set[tuple[int, str, int]] = set()

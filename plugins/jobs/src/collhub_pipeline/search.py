@@ -171,10 +171,12 @@ def compute_search_bound(shape: Shape) -> Time:
 
 
 def _generate_recomputed(shape: Shape, device_of: tuple[int, ...]) -> Iterator[frozenset[int]]:
-    """Yield the sets of stages that recompute, according to `shape.recompute`.
+    """Yield the sets of stages that recompute their activations, according to `shape.recompute`.
 
-    `none` gives the empty set, `all` all stages. `auto` gives both, and between them the stages of
-    devices that cannot hold the warm-up of 1F1B, if there is a memory limit.
+    `none` gives the empty set, `all` all stages. `auto` gives the empty set, then, if there is
+    a memory limit, the stages of devices that cannot hold the warm-up of 1F1B, then all stages.
+    Sets may repeat. A device d holds the warm-up if its stages' memory per microbatch, times
+    (devices - d), is at most its limit.
     """
     everything = frozenset(range(len(device_of)))
     if shape.recompute != "all":

@@ -386,10 +386,11 @@ def compute_period(schedule: Schedule, times: Durations) -> Time:
 
 
 def _find_cycle_mean(paths: Sequence[Sequence[Time]], far: int) -> Time:
-    """Return the maximum mean weight of a cycle in a graph, exactly (Karp's algorithm).
+    """Return the maximum mean weight of a cycle in a graph, exactly (int, else Fraction).
 
-    `paths`: weight of the edge from row to column; entries of at most `far` are no edges. The mean
-    is the weight of a cycle divided by its edges. The graph must have a cycle.
+    `paths`: weight of the edge from row to column; entries of at most `far` are no edges. The
+    mean is the weight of a cycle divided by the number of its edges (Karp's algorithm). Raises
+    `ValueError` for a graph without a cycle.
     """
     nodes = range(len(paths))
     walks: list[list[Time | None]] = [[0 for _ in nodes]]

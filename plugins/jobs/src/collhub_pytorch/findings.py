@@ -210,11 +210,12 @@ def group_calls(
     meetings: Meetings,
     times: tuple[WaitingTimes, Stragglers] | None = None,
 ) -> list[CallGroup]:
-    """Group communications by kind, size and group; return the groups by descending time.
+    """Group communications by kind, size, group and number of ranks; the longest group first.
 
-    The time is the sum of transfer and known waiting; equal ones are ordered by kind. Sums are in
-    ns over all calls and nodes; waiting counts nodes of measured ranks only. Times are 0 without
-    `times`.
+    The order is by the sum of transfer and known waiting, descending, then by kind. Transfer is
+    summed in ns over all calls and nodes, waiting over nodes of measured ranks only; it is None
+    if no call has two measured ranks. The bus bandwidth uses the mean transfer of each call's
+    nodes. Without `times`, transfer is 0, and waiting and bandwidth are None.
     """
     sums: dict[tuple[str, int, str, int], _Sums] = {}
     measured_rows = is_measured(workload)

@@ -232,8 +232,10 @@ def _check_streams(claim: _StreamClaim) -> None:
 def _read_weights(claim: _StreamClaim) -> dict[int, int]:
     """Read the weights of links that prove the bound, by link number.
 
-    Raises `FlawError` (`bound`) for an unknown or repeated link, and for weights that are not
-    integers in 1..`_MAX_WEIGHT`.
+    The document has a list of pairs [link, weight]. Raises `FlawError` (`bound`) for an unknown
+    or repeated link and a weight that is not in 1..`_MAX_WEIGHT`; `FlawError` (`form`) for a
+    value that is no integer or below 0; `TypeError` for another value than a list; `ValueError`
+    for a list that is no pair.
     """
     claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
     weights: dict[int, int] = {}

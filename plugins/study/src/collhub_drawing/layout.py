@@ -279,9 +279,10 @@ def _measure_room(topology: Topology, nodes: Int64Array) -> float:
 def _assign_layers(topology: Topology, level: Int64Array) -> Int64Array:
     """Return the layer of every node: its level, or -1 for internal switches of hosts.
 
-    A first-level switch is internal if its NPUs are consecutive and not all NPUs, and it has no
-    link to a higher level. If all first-level switches are internal, they keep their level. Layer
-    -1 is drawn below the NPUs.
+    Layer -1 is drawn below the NPUs. `level`: of every node, 1 for the switches next to NPUs. A
+    switch of level 1 is internal if NPUs are linked to it by one link each, these NPUs are
+    consecutive but not all, and it has no link to a higher level. If all switches of level 1
+    are internal, they keep their level.
     """
     # As in pictures of rail-optimised clusters, a host's internal switch is below the NPUs, rails
     # and NICs are above. Internal switches link a run of consecutive NPUs and no other switch.

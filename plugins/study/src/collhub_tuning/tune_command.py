@@ -442,7 +442,10 @@ def _tune_modes(
 def _parse_kinds(names: Sequence[str], registry: Registry) -> list[str]:
     """Return the requested collectives by their standard names, each once, in order.
 
-    The default is `_DEFAULT_KINDS`. Raises `UsageError` with the closest match for an unknown name.
+    Names may have any usual spelling, also of uneven collectives. Without names, the result is
+    `_DEFAULT_KINDS`. Raises `UsageError` (`unknown-name`) for an unknown name, with the closest
+    match or the known names; `PluginError` instead if a plugin that is not loaded may provide
+    it.
     """
     kinds = []
     for name in names or _DEFAULT_KINDS:

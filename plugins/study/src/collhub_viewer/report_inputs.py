@@ -348,10 +348,12 @@ def _list_winners(
     names: Sequence[str],
     times: Mapping[str, Mapping[int, int | None]],
 ) -> list[dict[str, object]]:
-    """Return ranges of consecutive sizes with the same winner.
+    """Return ranges of consecutive sizes with the same winner, as dicts.
 
-    Each has its sizes in bytes, the number of the winner in `names` (None without a winner or for
-    an unknown name), and a text with the time at the first size of the range.
+    `from_bytes` and `to_bytes` are the first and last size. `algorithm` is the number of the
+    winner in `names`, None without a winner or for an unknown name; neighbouring sizes with
+    None form one range. `text` has the name and the time (ns by name and size in `times`) at
+    the first size of the range, or says that no algorithm has a time.
     """
     bands: list[dict[str, object]] = []
     for size, winner in zip(sizes, winners, strict=True):

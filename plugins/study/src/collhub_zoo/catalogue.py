@@ -110,12 +110,13 @@ class Catalogue:
 
 
 def open_catalogue(source: str | None, fetch: Fetch | None = None) -> Catalogue:
-    """Open a catalogue: the installed one (None), a folder, or an https address.
+    """Open a catalogue of algorithms: the installed one (None), a folder, or an https address.
 
-    Invalid cards of a folder are listed in `errors`. `fetch`: function for downloads, called with
-    the URL and the maximum number of bytes; by default `download`. Raises `UsageError` if the
-    folder does not exist or for another kind of address, and `InputError` for an invalid index or
-    download.
+    A folder with an index is the output of a build: its cards are read from its subfolder
+    `COPY_FOLDER`; otherwise they are in the folder itself. Invalid cards of a folder are listed
+    in `errors`. `fetch`: function for downloads, called with the URL and the maximum number of
+    bytes; by default `download`. Raises `UsageError` if the folder does not exist (`no-zoo`) or
+    for another kind of address, and `InputError` for an invalid index or download.
     """
     if source is None:
         return _read_folder("installed", importlib.resources.files("collhub_zoo") / COPY_FOLDER)

@@ -317,13 +317,13 @@ class _Class:
         return direction, np.where(direction < 0, size - distance, distance)
 
     def add_copies(self, rows: _Rows, phase: int) -> None:
-        """Add the copies into the order of the messages of a phase, or to OUTPUT after the last
-        phase.
+        """Add the copies into the order of a phase's messages, or to OUTPUT after the last phase.
 
-        The source is INPUT before the first phase, and then where the last phase left the units. A
-        copy takes a range that is consecutive before and after, of one receive and for one message.
-        It waits for this receive, or for the copy before if its units did not move. The copies are
-        recorded for the sends of the phase.
+        `phase`: from 0 on; the number of phases means after the last one. The source is INPUT
+        before the first phase, and then the SCRATCH where the phase before left the units. A copy
+        takes a range that is consecutive before and after, of one receive and for one message. It
+        waits for this receive, or for the copy before if its units did not move. The copies are
+        added to `rows`, and recorded for the sends of the phase.
         """
         count, ranks = len(self._order), rows.num_ranks
         total = len(self._displacement)
@@ -419,10 +419,12 @@ class _Class:
     ) -> None:
         """Add the messages of a round (from 1 on) of a phase, on all ranks and in both directions.
 
-        Every rank sends the units that have not arrived yet to its neighbour, in one message per
-        direction on `channel`. Directions without units have no message. A receive replaces the
-        units that the round before received, and therefore waits for their send. Sends also wait
-        for the steps of `barrier`.
+        Adds nothing if the round is above half the size of the phase's dimension. Every rank sends
+        the units that have not arrived yet to its neighbour, in one message per direction on
+        `channel`. Directions without units have no message. A receive replaces the units that the
+        round before received, and therefore waits for their send. Sends also wait for the steps of
+        `barrier`. Received units that have arrived are copied away, except those of the last round
+        of a direction.
         """
         axis = self._order[phase]
         size, stride = self._sizes[axis], self._strides[axis]

@@ -152,8 +152,10 @@ def _create_solver(method: str) -> _Highs:
 def _run(solver: _Highs, *, is_linear: bool) -> Solution | None:
     """Let a solver solve its model; return the solution, None if it ends without one.
 
-    `is_linear`: there are no integer variables; then only an optimal solution counts, and the bound
-    is its cost. Raises `InfeasibleError` if the model is infeasible or unbounded.
+    `is_linear`: there are no integer variables; then only an optimal solution counts, and the
+    bound is its cost. Otherwise any feasible solution counts, with the solver's lower bound.
+    Raises `InfeasibleError` if the solver finds the model infeasible, or infeasible or
+    unbounded without knowing which. A linear model that is known to be unbounded gives None.
     """
     from highspy import HighsModelStatus, SolutionStatus
 

@@ -381,7 +381,8 @@ def _pair_ports(
 def _merge_parallel_links(links: Links, num_nodes: int) -> Links:
     """Combine parallel links: bandwidths are added, the latency is the maximum.
 
-    The result is sorted by source, then by destination.
+    Links of different planes with the same ends are combined too, and the result has no planes.
+    It is sorted by source, then by destination. The argument is unchanged.
     """
     pair = links.source * num_nodes + links.destination
     key, which = np.unique(pair, return_inverse=True)

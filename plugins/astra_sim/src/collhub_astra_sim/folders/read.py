@@ -146,9 +146,10 @@ def _select_algorithm(
 ) -> FolderAlgorithm:
     """Return the algorithm that the user chose, or the only one of the folder.
 
-    `option_name`: prefix or name from the option `algorithm`; it takes precedence over `named`, the
-    prefix of the traces that the user opened. Raises `InputError` unless exactly one algorithm
-    matches.
+    `option_name`: prefix of the traces or name of the algorithm, from the option `algorithm`;
+    None if not given. It takes precedence over `named`, the prefix of the traces that the user
+    opened (None: the folder itself). Both must match exactly. Raises `InputError` unless
+    exactly one algorithm matches.
     """
     algorithms = configuration.algorithms
     if option_name is not None:

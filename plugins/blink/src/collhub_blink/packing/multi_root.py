@@ -236,11 +236,12 @@ def _group_by_root(trees: Sequence[PlacedTree]) -> dict[int, list[PlacedTree]]:
 
 
 def _pair_trees(down: Sequence[PlacedTree], up: Sequence[PlacedTree]) -> Iterator[PlacedTree]:
-    """Yield `down` trees, each with an `up` tree attached that has the same weight.
+    """Yield `down` trees, each with an `up` tree attached (field `up`) that has the same weight.
 
-    Trees are paired in order, and a tree is split where its weight exceeds its partner's. If the
-    totals differ, weights are multiplied so that both become the least common multiple. Nothing is
-    yielded if there are no trees on one side.
+    Trees are paired in the order of both lists, and a tree is split where its weight exceeds
+    its partner's. Weights are positive integers. If the totals differ, all weights are
+    multiplied first, so that both totals become their least common multiple. Nothing is yielded
+    if one side has no trees.
     """
     if not down or not up:
         return

@@ -331,10 +331,14 @@ class _ExecutionState:
     ) -> Array:
         """Compare a reduced chunk with the expected values, and return the expected ones.
 
-        The bound is 4 x float precision x ranks x largest term. The largest relative error (error /
-        bound) is stored in `self.errors` by operation: 0 for equal bits; two values that are not
-        finite count as equal. An error above the bound, or any difference of a maximum or minimum,
-        adds a text to `self.differences`.
+        The expected values must exist. The bound is 4 x float precision x ranks of a group x
+        largest term (magnitude of a rank's contribution). The relative error is the largest
+        difference divided by the bound: 0 for equal bits, infinite for any difference if the bound
+        is 0. Two values that are both not finite do not differ. `self.errors` keeps the largest
+        relative error by operation.
+
+        A relative error above 1 or NaN, or any difference in bits of a reduction that does not
+        round (maximum or minimum), adds a text to `self.differences`. Nothing is raised.
         """
         assert self.expected_values is not None
         expected = self.expected_values.read(operation.name, rank, elements)

@@ -281,8 +281,9 @@ class Tiles:
 def cut_tiles(ranks: Int64Array, orders: Sequence[Int64Array], max_tiles: int | None) -> Tiles:
     """Divide the chunks of each rank into at most `max_tiles` tiles of nearly equal length.
 
-    `orders`: chunks by rank, in the order of `ranks`; a tile has consecutive ones. `max_tiles` None
-    gives one chunk per tile. A rank without chunks has no tile.
+    `orders`: chunks of each rank, in the order of `ranks`; a tile has consecutive ones. Lengths
+    of the tiles of a rank differ by at most one. `max_tiles` None gives one chunk per tile. A
+    rank without chunks has no tile.
     """
     rank, chunks = [], []
     for number, order in zip(ranks.tolist(), orders, strict=True):

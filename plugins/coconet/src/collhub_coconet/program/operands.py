@@ -252,10 +252,12 @@ class Operands:
         raise TypingMistakeError("axis", message, f"axes of the mesh: {axes}")
 
     def _check_innermost(self, layouts: Sequence[Layout], active: Sequence[int]) -> None:
-        """Raise `TypingMistakeError` unless the active axes slice one dimension, and are its last.
+        """Raise `TypingMistakeError` (`axis`) unless a communication can use these mesh axes.
 
-        Blocks nest in the order of the axes: a dimension that a later axis slices too must be
-        gathered along that axis first.
+        `active`: positions of its axes, ascending, at least one; `layouts`: of the operand, by
+        axis. The active axes must slice at most one dimension together. No other axis after the
+        first active one may slice this dimension too: blocks nest in the order of the axes, so the
+        dimension must be gathered along the later axis first.
         """
         dimensions = {layouts[axis].dimension for axis in active} - {-1}
         if len(dimensions) > 1:

@@ -283,8 +283,10 @@ class Program:
     def with_stages(self, stages: tuple[Stage, ...], chains: tuple[Chain, ...]) -> Program:
         """Copy the program with other stages and chains, without typing it again.
 
-        Raises `InputError` for unknown members, an operation in two stages, or stages that wait for
-        each other.
+        The program itself is unchanged. Raises `InputError` for the first of these mistakes: a
+        member of a stage is no operation; two stages share an operation; a member of a chain is
+        neither an operation nor a stage; a bucket (collectives performed as one) is invalid; stages
+        wait for each other.
         """
         # A copy of all fields and cached properties except for those of stages: operations and
         # types are the same.

@@ -275,11 +275,17 @@ def type_opaque(operands: Operands) -> TensorType:
 def _type_opaque_axis(operands: Operands, axis: int, is_active: bool) -> Layout:
     """Return the layout of the result of an opaque operation on one axis of the mesh.
 
-    `is_active` is False for an axis that a view leaves unchanged: the result then has the layout of
-    the first operand. Otherwise the layout is that of the operation's rule. It is replicated
-    instead if all operands are, and the rule is PER_RANK, ROWS or PARTS, or that of a view without
-    `axes` on a mesh of several axes. Raises `TypingMistakeError` for an operand layout that the
-    rule does not permit.
+    `is_active` is False for an axis that a view leaves unchanged: the result has the layout of
+    the first operand. Otherwise the rule of the operation gives the layout; a slice is along
+    `operation.dimension`, else (rule ROWS) along that of the first sliced operand, else 0. ROWS
+    without sliced operands on a mesh of several axes is PER_RANK. The result is replicated if
+    all operands are, and the rule is PER_RANK, ROWS or PARTS, or that of a view without `axes`
+    on several axes.
+
+    Raises `TypingMistakeError` (`layout`) for an operand that is neither replicated nor
+    permitted by the rule. Except for TO_LOCAL and PARTS, slices must be along the dimension of
+    the first one (0 if the rule is not ROWS), which must be below `operation.count` (default
+    1).
     """
     operation = operands.operation
     assert operation.rule is not None

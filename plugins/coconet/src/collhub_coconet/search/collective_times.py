@@ -127,13 +127,19 @@ class Demand:
 
 
 def find_demand(program: Program, binding: Binding, operation: Operation) -> Demand | None:
-    """Describe the communication of an operation; None for an operation without communication.
+    """Describe the communication of an operation; None if it does not communicate.
 
-    The result has the kind, the bytes of the full buffer (at least one per rank), the ranks of the
-    first subgroup, and the root. A reduction of slices to a scalar has an AllReduce of one scalar.
-    The first member of a bucket (collectives performed as one) has the bytes of all members, the
-    other members no communication. A Send has the bytes of one rank, and the ranks of group 0 as
-    members. Along axes of one rank there is no communication either.
+    The result has the kind, bytes, ranks of the first subgroup, and root (broadcast and reduce
+    only).
+
+    - Send: the bytes of one rank, and the ranks of group 0.
+    - Uneven collective (kind ends with V): the sum of its counts, and the counts.
+    - Other collectives: the bytes of the full buffer, at least one per rank. The first member
+      of a bucket (collectives performed as one) has the bytes of all members, the others give
+      None.
+    - A reduction of slices to a scalar: an AllReduce of the scalar, with its bytes.
+
+    Other operations, and collectives along axes of one rank, give None.
     """
     tensor = program.types[operation.name]
     is_scalar = reduces_scalar(program, operation)

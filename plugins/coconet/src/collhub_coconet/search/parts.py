@@ -416,11 +416,16 @@ def _find_levels(program: Program, loose: set[str]) -> dict[str, int]:
 
 
 def _find_neighbours(program: Program, operation: Operation) -> list[str]:
-    """Return the operations that a decision about a communication concerns.
+    """Return the names of the operations that a decision about a communication concerns.
 
-    They are the contraction that produces its operand, and, for an AllGather or AllReduce, all
-    operations that may move before the AllGather (of an AllReduce: after a split along any
-    dimension). For other communications they are the readers.
+    First the contractions (such as a MatMul) that produce its operands. Then:
+
+    - AllGather: all operations that can move before it
+    - AllReduce: the same after a split into ReduceScatter and AllGather, for every dimension of
+      the result along which it can be split
+    - other communications: all operations that read the result
+
+    Only operations of the given program are named, each once, in this order.
     """
     names = [
         read

@@ -130,9 +130,16 @@ class Simulation:
     def list_restrictions(self, program: Program, binding: Binding) -> list[str]:
         """Describe the algorithms and chunk counts that are never simulated in a program.
 
-        There are up to three texts: on the number of compared algorithms, on the chunk counts, and
-        on counts that exceed the limit of nodes. Empty without communications. Raises `HubError`
-        for a network that does not fit.
+        Returns up to three texts, in this order:
+
+        - if some collective has more than `_CONTENDERS` (3) algorithms: only the 3 fastest in
+          isolation are compared
+        - if there are communications: the chunk counts `CHUNKS` (1, 4, 16)
+        - if the largest of these counts needs more than `_MAX_NODES` (60 000) nodes for some
+          communication: such counts are left out
+
+        Raises `InputError` for a network with too few NPUs, and for a collective without an
+        algorithm.
         """
         choice = self._start(program, binding)
         restrictions = []

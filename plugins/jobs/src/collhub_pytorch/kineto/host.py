@@ -354,10 +354,10 @@ def _points(
 ) -> tuple[Int64Array, Int64Array]:
     """Return the points in time at which the host changes its work, and its work before each.
 
-    Points are the starts and ends of the `visible` operators (rows), and those `issue_times` (ns)
-    that are no start of one. They ascend; ends precede other points at equal times. The work is the
-    label of the operator that started last and has not ended, -1 for idle. Both results are
-    int64[points].
+    Points are the starts and ends of the `visible` operators (rows), and those `issue_times`
+    (ns) that are no start of one. They ascend; at equal times, ends come first. The work is the
+    label of the operator that started last and has not ended, -1 for idle. An operator of
+    duration 0 has two points but is never work. Both results are int64[points].
     """
     start, end = operators.start[visible], operators.end[visible]
     extra = np.setdiff1d(issue_times, start)

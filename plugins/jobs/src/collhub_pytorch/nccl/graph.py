@@ -171,8 +171,10 @@ class CallGraph:
 
         A collective is marked if its operation and all ranks of its communicator are known. A
         message is marked if its other end is recorded: ends match by sender, receiver and bytes,
-        and if one side has more records, its last ones are not marked. The number of calls that are
-        not marked is added to the notes.
+        and if one side has more records, its last ones are not marked. Messages with an unknown
+        peer, or to the rank itself, are not marked. Each flag belongs to the call at the same
+        position of the rank's records. If any call is not marked, a note with their number is added
+        to `self.notes`.
         """
         counts: dict[tuple[int, int, int], list[int]] = defaultdict(lambda: [0, 0])
         message_ends: dict[int, list[tuple[tuple[int, int, int], int] | None]] = {}
@@ -329,12 +331,13 @@ def order_calls(
 ) -> Sequence[CallKey]:
     """Order the calls of a job so that each rank issues its calls in the order of its records.
 
-    On each rank, the calls of a communicator are first sorted by sequence number, within the
-    positions that they occupy. A call is then taken when all its ranks have reached it; of several,
-    the first one that was reached by all. At the beginning, ranks are visited in ascending order.
-    If no call can be taken because the orders of ranks contradict each other, the next call of the
-    lowest rank with remaining calls is taken; the number of such cases is added to `notes`. Returns
-    all keys of `rows_of_call`.
+    On each rank, the calls of a communicator (of each operation, if sequence numbers count per
+    operation) are first sorted by sequence number, within the positions that they occupy. A
+    call is then taken when all its ranks have reached it; of several, the first one that was
+    reached by all. At the beginning, ranks are visited in ascending order. If no call can be
+    taken because the orders of ranks contradict each other, the next call of the lowest rank
+    with remaining calls is taken; a note with the number of such cases is added to `notes`.
+    Returns all keys of `rows_of_call`, each once.
     """
     rank_of_kind = [job.rank_of[record_kind.member] for record_kind in calls.kinds]
     key_of_row = {row: key for key, rows in rows_of_call.items() for row in rows.values()}

@@ -45,13 +45,13 @@ class JobRanks:
 def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
     """Number the ranks of the job by its largest communicator, or by host and process.
 
-    The largest communicator has the most ranks, then the most members with records, then the name
-    that sorts last. If it includes the devices of all members, its ranks are those of the job.
-    Otherwise the devices are numbered by host and process (host2 before host10), and a note says
-    so. A device is a process and a position among the ranks of this process in a communicator; if a
-    process has several, a note says that their order is assumed to be the same everywhere. In
-    `ranks_of`, members without a record are -1. Raises `InputError` if records of a communicator
-    contradict each other.
+    The largest communicator has the most ranks, then the most members with records, then the
+    name that sorts last. If it includes the devices of all members, its ranks are those of the
+    job. Otherwise the devices are numbered by host and process (host2 before host10), and a
+    note says so. A device is a process and a position among the ranks of this process in a
+    communicator; if a process has several, a note says that their order is assumed to be the
+    same everywhere. In `ranks_of`, members of the other communicators that have no record are
+    -1. Raises `InputError` if records of a communicator contradict each other.
     """
     by_communicator: dict[str, dict[int, Member]] = defaultdict(dict)
     for member in members:

@@ -367,13 +367,14 @@ def _file_rank(
 def _add_device_work(
     rank: FileRank, activities: Activities, rows: Int64Array, calls: KernelCalls
 ) -> None:
-    """Add the kernels and copies of a device to the events of a rank, one row each.
+    """Add the kernels and copies of a device to the events of a rank, one row each, in order.
 
-    Kernels without a stored name are called `kernel N` by their number. Streams are numbered by
-    ascending id. The first call of a NCCL kernel is attached to its row, None if unknown. If a
-    kernel executes several calls, each further call gets a copy of the row in an extra stream (id
-    -1, -2, ...); `rank.extra_streams` is the largest number of these. Equal collectives of a kernel
-    count as one call (`_merge_calls`).
+    `rows`: rows of `activities`, all of one device, at least one. Kernels without a stored name
+    are called `kernel N` by their number. Streams are numbered by ascending id, and replace
+    `rank.events.streams`. The first call of a NCCL kernel is attached to its row, None if
+    unknown. If a kernel executes several calls, each further call gets a copy of the row in an
+    extra stream (id -1, -2, ...); `rank.extra_streams` is raised to the number of these. Equal
+    collectives of a kernel count as one call (`_merge_calls`).
     """
     events = rank.events
     numbers = np.unique(activities.name[rows])

@@ -121,12 +121,13 @@ def _is_term(draft: Draft, group: StepGroup, row: int) -> bool:
 
 
 def _is_joined_send(draft: Draft, group: StepGroup, row: int) -> bool:
-    """Return whether a step is a send that the operation of the previous group can execute.
+    """Return whether a step is a send that the operation of the previous group can execute too.
 
-    It must use a memory channel and no switch, acquire no semaphore, and the operation must have
-    room for its channel. If the group is a send, the step must send from the same buffer, also over
-    a memory channel, and with slices the same count. If the group is a receive, the step must send
-    exactly the range that the group writes.
+    The step must use a memory channel and acquire no semaphore. Neither it nor the group may
+    use a switch. The operation must have room for its channel. If the group is a send, both
+    must use memory channels and the same source buffer and, with slices, have the same count.
+    If the group is a receive, the step must send exactly the range that the group writes. False
+    for all other groups.
     """
     if _uses_switch(draft, group) or draft.work.switches.multicast[row] >= 0:
         return False

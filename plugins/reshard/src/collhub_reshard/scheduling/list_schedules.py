@@ -325,11 +325,13 @@ def improve_order(
 ) -> Order:
     """Improve a schedule by simulated annealing; return the best order of (task, sender).
 
-    `pieces`: the schedule to start from; the result is never worse. There is one round per entry of
-    `_TEMPERATURES`, each with an equal part of the work, from the best schedule so far. `target`: a
-    lower bound on the makespan in ticks, at which the search ends. `max_placements`: limit of the
-    work in placed tasks, so that the result does not depend on elapsed time. At the time limit of
-    `budget`, the search ends between two rounds, which is recorded as a cut.
+    `pieces`: the schedule to start from, with one piece per task; there must be at least one
+    task. The result is never worse: first the lateness of the latest task counts, then the
+    makespan. There is one round per entry of `_TEMPERATURES`, each with an equal part of the
+    work, from the best schedule so far. `target`: a lower bound on the makespan in ticks, at
+    which the search ends. `max_placements`: limit of the work in placed tasks, so that the
+    result does not depend on elapsed time. At the time limit of `budget`, the search ends
+    between two rounds, which is recorded as a cut.
     """
     budget = budget or SearchBudget()
     # Imported here: numba takes a second, and most tasks need no search.

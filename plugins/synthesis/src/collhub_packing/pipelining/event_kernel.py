@@ -93,9 +93,11 @@ class PipelineState(NamedTuple):
 def build_state(plan: PipelinePlan) -> PipelineState:
     """Build the state of the simulation before the first message, with room for all entries.
 
-    A message is one chunk of an operation (a hop of a tree). Starts and ends of messages are unset,
-    all links free and unused. No message is enqueued yet, and `unmet` (number of messages that each
-    waits for) is 0 for all; `start_messages` sets it.
+    A message is one chunk of an operation (a hop of a tree). Starts and ends of messages are
+    unset (-1), all links free and unused. No message is enqueued yet, and `unmet` (number of
+    messages that each waits for) is 0 for all; `start_messages` sets it. The queue of a link
+    has room for every message that passes it, the event queue for one event per message and
+    link.
     """
     operations = np.diff(plan.stream_operation)
     chunks = np.diff(plan.stream_chunk)

@@ -179,10 +179,13 @@ class Router:
         bound: Float64Array,
         row: Int64Array,
     ) -> None:
-        """Raise `InputError` for the first chunk that cannot reach its target or a needed node.
+        """Raise `InputError` (`disconnected`) if a chunk cannot reach its target or a needed node.
 
-        `bound`: float64[targets, nodes], the distances to the single targets. `row`: the row in
-        `bound` of each target node.
+        `origin`, `target`: of each chunk; a target of `ALL_NEEDED_NODES` stands for all nodes in
+        `needed` (bool[nodes]). Single targets are checked first, and the first such chunk is named;
+        then the origins of the other chunks, ascending. `bound`: float64[targets, nodes], the
+        distances to the single targets, infinite without a path. `row`: the row in `bound` of each
+        target node.
         """
         # For single targets the distances are known.
         single = np.flatnonzero(target >= 0)

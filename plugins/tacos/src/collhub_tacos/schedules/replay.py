@@ -82,9 +82,11 @@ def replay_log(
 ) -> int:
     """Verify a log by the rules of `replay`, without expanding it; return its time in ps.
 
-    The steps are executed on one bit per node and chunk; every transfer is checked at its start and
-    at its arrival. `progress` gets the fraction about once a second. Raises `InputError`, which
-    names the first offence.
+    The steps are executed on one bit per node and chunk; every transfer is checked at its start
+    and at its arrival. In the end every node must have all chunks. `origin`: node of each chunk
+    at the start. `progress` gets the fraction about once a second. Raises `InputError`, which
+    names the first offence; also if a link is busy longer than a step of the log, or its
+    arrival time differs.
     """
     # Importing numba takes a second.
     from collhub_tacos.schedules.replay_kernel import Holdings
