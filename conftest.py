@@ -37,7 +37,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `COLLHUB_EXAMPLES=brief`, run each test function with its first and last parameters."""
+    """With `COLLHUB_EXAMPLES=brief`, run test functions with their first and last parameters only.
+
+    All other tests of the function are reported as deselected and removed from `items`, whose
+    order stays. A test function without parameters runs as usual. With any other value of the
+    variable, nothing is changed.
+    """
     if _PROFILE != "brief":
         return
     functions: dict[str, list[pytest.Item]] = {}
@@ -67,7 +72,10 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def comparing() -> None:
-    """Skip a test that compares algorithms where there is nothing to compare or to time them."""
+    """Skip the test unless the simulator `analytical` and the synthesizer `ring` are installed.
+
+    Tests that compare algorithms request it: otherwise there is nothing to compare or to time.
+    """
     registry = hub_core.discover()
     if "analytical" not in {found.name for found in registry.all(Simulator)}:
         pytest.skip("the simulator analytical (collhub-astra-sim) is not installed")
@@ -117,7 +125,12 @@ class ProgramRun:
 def collhub(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., ProgramRun]:
-    """`collhub(*arguments, stdin=b"")`: run the program in this process, as fast as a call."""
+    """`collhub(*arguments, stdin=b"")`: run the program in this process, as fast as a call.
+
+    Arguments are converted to texts. Returns exit code, standard output and standard error of
+    this run; output that was captured before is discarded. `sys.stdin` has the bytes `stdin`
+    until the test ends. Exceptions of the program are not caught.
+    """
     # Imported here: most tests of plugins need no program.
     from hub_core.cli.main import main
 

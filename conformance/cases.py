@@ -48,7 +48,8 @@ class Node:
     def encode(self) -> bytes:
         """Encode the node as a protobuf message; `raw`, if given, replaces it entirely.
 
-        An identifier or a duration of 0 is left out, as a default value. `extra` is appended
+        An identifier or a duration (`micros`) of 0 and an empty list of dependencies are left out,
+        as default values. The fields ascend by number, except for `extra`, which is appended
         unchanged.
         """
         if self.raw is not None:
@@ -71,7 +72,11 @@ class RankFile:
     extra: bytes = b""
 
     def encode(self) -> bytes:
-        """Encode the file: the metadata and all nodes as records, each preceded by its length."""
+        """Encode the file: the metadata and then all nodes as records, each preceded by its length.
+
+        The length is a varint, in bytes. The record of the metadata has the version and the
+        attributes; `extra` is appended to it unchanged.
+        """
         record = bytes_field(1, self.version.encode()) + encode_attributes(2, self.metadata)
         records = [record + self.extra, *(node.encode() for node in self.nodes)]
         return b"".join(varint(len(one)) + one for one in records)
@@ -345,7 +350,12 @@ def contract(files: Set) -> None:
 
 
 def relay() -> Set:
-    """Build a broadcast of two units from rank 0 through SCRATCH of rank 1 to rank 2."""
+    """Build a broadcast of two units from rank 0 through SCRATCH of rank 1 to rank 2.
+
+    There are 3 ranks, each with 2 scratch units. Every unit is a message of its own. Rank 0
+    copies its input to its OUTPUT, then sends both units. Rank 1 receives both, copies them to
+    its OUTPUT, then sends both. Every step of a rank waits for the one before it.
+    """
     unit = [(INPUT, 0, 1), (INPUT, 1, 1)]
     steps: list[list[Step]] = [
         [("copy", -1, (INPUT, 0, 2), (OUTPUT, 0, 2)), *(("send", 1, one, NONE) for one in unit)],
@@ -700,7 +710,11 @@ def file_changed(change: Callable[[bytes], bytes]) -> dict[str, bytes]:
 
 
 def invalid_cases() -> Iterator[tuple[str, str, str, dict[str, bytes]]]:
-    """Yield (name, requirement, description, files) of all invalid cases."""
+    """Yield (name, requirement, description, files) of all invalid cases, in a fixed order.
+
+    Each is a valid set with one change that violates one requirement, such as `P-5`. The
+    description says what the change is. `files`: content by file name; a file may be missing.
+    """
     yield "missing-rank", "P-1", "the file of rank 1 is missing", renamed("trace.1.et", None)
     yield "missing-last-rank", "P-10", "the last file is missing", renamed("trace.2.et", None)
     text = "a file of rank 3 instead of rank 2"
@@ -876,13 +890,21 @@ def invalid_cases() -> Iterator[tuple[str, str, str, dict[str, bytes]]]:
 
 
 def all_cases() -> list[Case]:
-    """Return all cases, the valid ones first."""
+    """Return all cases, the valid ones first, in the order in which they are defined.
+
+    The requirement of a valid case is "".
+    """
     cases = [Case(name, "", text, files) for name, text, files in valid_cases()]
     return cases + [Case(*case) for case in invalid_cases()]
 
 
 def build_index(cases: Sequence[Case]) -> str:
-    """Return the JSON text that lists all cases with the digests of their files."""
+    """Return the JSON text of `index.json`: the profile, and one entry per case in the given order.
+
+    An entry has the folder, whether the case is valid, the violated requirement (null if
+    valid), the description, and the SHA-256 digests (hexadecimal) of the files by sorted name.
+    The text has an indentation of 1 and ends with a line break.
+    """
     listed = [
         {
             "folder": case.folder,

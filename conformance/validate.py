@@ -201,8 +201,10 @@ class RankFile:
     def _parse(self, content: bytes) -> bool:
         """Parse all records of a file; return whether it has metadata and only nodes of the schema.
 
-        Metadata and nodes are stored. Defects become findings of the requirements P-2 to P-6; only
-        a repeated attribute does not end the parsing.
+        Metadata and nodes are stored in `self`, those before a defect too. Defects become findings
+        of the requirements P-2 to P-6. Parsing ends at the first one, and False is returned; only
+        repeated attributes (P-6), which may be several, do not end it. A file without nodes, and
+        one with an empty record, has a defect (P-4).
         """
         again = "write the file again"
         if content[:2] == b"\x1f\x8b":
@@ -843,8 +845,11 @@ def as_text(value: bytes) -> str:
 def check(path: Path) -> tuple[int, list[Finding]]:
     """Check a file, or all sets in a folder; return (number of files, findings).
 
-    The files `*.et` of a folder with the same prefix are one set. A folder without such files is a
-    finding. Raises `OSError` for a file that cannot be read.
+    A file is checked in isolation, and counts as 1. In a folder, the files `*.et` are checked,
+    not those of subfolders. Files with the same prefix (`PREFIX.RANK.et`) are one set; any
+    other name is a set of its own. Sets are checked in the order of their first names. A folder
+    without such files gives (0, one finding `P-1`). Raises `OSError` for a file that cannot be
+    read.
     """
     if not path.is_dir():
         return 1, RankFile(path).findings

@@ -167,7 +167,10 @@ def has_equal_counts(first: UnitCounts | None, second: UnitCounts | None) -> boo
 def _to_rows(table: object, is_per_pair: bool, name: str) -> list[list[object]]:
     """Convert a table to lists: one list per row, a single one for counts per rank.
 
-    Raises `InputError` for anything but non-empty sequences, nested once if `is_per_pair`.
+    Lists, tuples and numpy arrays are accepted. With `is_per_pair` the table has rows,
+    otherwise it has counts. Lengths and counts are not checked. Raises `InputError`
+    (`invalid-counts`) for anything else: no sequence, an empty table, a row that is no
+    sequence, or rows in a table of counts per rank. `name`: origin of the table, for errors.
     """
     values = table.tolist() if isinstance(table, np.ndarray) else table
     sequence = (list, tuple, range)

@@ -114,8 +114,10 @@ class ColouredNetwork:
     def _refine(self, individual: Sequence[int]) -> UInt64Array:
         """Return colours of the nodes, uint64[nodes], refined by the colours of neighbours.
 
-        `individual`: nodes that each get a unique colour, by their position in the list. Refinement
-        is repeated until the number of colours stays constant.
+        Nodes with different colours are not equivalent; those with equal colours may be. The start
+        are the given colours of the nodes. `individual`: nodes that first each get a unique colour,
+        by their position in the list. Then each round combines a node's colour with the colours of
+        its links and neighbours, in both directions, until the number of colours stays constant.
         """
         colour = self.node_colour.copy()
         for place, node in enumerate(individual, 1):

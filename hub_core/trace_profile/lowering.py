@@ -267,9 +267,11 @@ class _RankEntry:
     def relist(self, name: str, indptr: Int64Array, indices: Int64Array) -> None:
         """Put the parents of every node with a recorded list into the recorded order.
 
-        `name`: kind of dependencies, "data" or "control"; without recorded lists nothing happens.
-        `indices` is changed in place. Nodes are counted within the rank. Raises `InputError` for a
-        list of a wrong form, and for one with other parents than the node has.
+        `name`: kind of dependencies, "data" or "control". A recorded list is a pair of a node and
+        its parents; nodes and parents are numbered within the rank. `indptr`, `indices`: parents of
+        all nodes of the job (CSR); `indices` is changed in place. Without recorded lists nothing
+        happens. Raises `InputError` for a list of another form, an unknown node, and other parents
+        than the node has; earlier lists are then already applied.
         """
         # Lists that are not recorded are in plain order.
         lists = self._entry.get(name)

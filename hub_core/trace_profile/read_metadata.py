@@ -204,11 +204,12 @@ def check_rank(profile_of_rank: RankProfile, first: RankProfile, rank: int, file
 
 
 def _build_collective(ranks: Sequence[RankProfile]) -> Collective:
-    """Build the collective from the metadata of all files.
+    """Build the collective from the metadata of all files; their number is that of the ranks.
 
-    The file of rank 0 has the fields of the collective. The contract of a custom collective is read
-    from the files of all ranks. A missing root becomes None. Raises `InputError` for missing or
-    invalid fields, and, located in the file of rank 0, for values that the model refuses.
+    The file of rank 0 has the fields of the collective. The contract of a custom collective is
+    read from the files of all ranks. Counts are read for uneven kinds only. A missing root
+    becomes None. Raises `InputError` for missing or invalid fields, and, located in the file of
+    rank 0, for values that the model refuses, such as an uneven kind without counts.
     """
     first = ranks[0]
     kind = first.one_of("collective", CollectiveKind)

@@ -155,8 +155,10 @@ class _Task:
 def _build_task(verification_input: VerificationInput, expected: Contributions | None) -> _Task:
     """Build the task: the collective in the largest possible blocks of units, and its contents.
 
-    A block has one unit if an expectation is given or a contract defines one. Nothing is expected
-    for a timing-only algorithm, and if the table of expected contents would exceed `MAX_CELLS`.
+    `expected` replaces the expectation of a contract. With either, a block has one unit.
+    Otherwise the expected contents are those of the collective (none for a custom one that
+    defines none). Nothing is expected of a timing-only algorithm, which has blocks of one unit,
+    and if the memory of all ranks has more than `MAX_CELLS` (2^25) blocks.
     """
     algorithm, collective = verification_input.algorithm, verification_input.algorithm.collective
     if not verification_input.has_contents:

@@ -97,11 +97,12 @@ class _Parser:
         """Parse the complete document; raises `InputError` with the JSON path of the first defect.
 
         A demand is a chunk that a GPU must get; its paths are lists of hops. They are read from the
-        first key of `_PATHS` that the file has; they are required and must not be empty. They have
-        volumes (parts of a chunk) if any demand is given as a list of paths. The list of flows is
-        optional. For paths with volumes it is compared: hops with less volume there than in the
-        paths are counted as lost. Claims of the solver are optional, and ignored if they are not
-        numbers. The largest time in `6-Demand_Met` becomes the claim `demand_met_s`.
+        member "8-Chunk paths", else "7-chunk paths"; one is required and must not be empty. They
+        have volumes (parts of a chunk) if any demand is given as a list of paths. The list of flows
+        ("7-Flows", else "6-Flows") is optional. For paths with volumes it is compared: hops with
+        less volume there than in the paths are counted as lost. Claims of the solver are optional,
+        and ignored if they are not finite numbers. The largest time in `6-Demand_Met` becomes the
+        claim `demand_met_s`.
         """
         members = self._decode_object(content)
         path_keys = [key for key in _PATHS if key in members]

@@ -147,11 +147,12 @@ class MlirReader:
             raise self._cut("the file ends within a region", self._line)
 
     def _take(self) -> tuple[str, int] | None:
-        """Return the next line with text, without comments, and its number; None at the end.
+        """Return the next line with text, without comments, and its number from 1; None at the end.
 
-        The values of a long constant are skipped. A line with a region in it is split into one line
-        per operation, all with the same number. Raises `InputError` for a line of
-        `MAX_STATEMENT_CHARACTERS` or more.
+        The values of a long constant (line above 64 KiB) are skipped; name and type remain. A line
+        with a region in it is split into one line per operation, all with the same number; the
+        others are returned by the next calls. Bytes that are not UTF-8 are replaced. Raises
+        `InputError` for any other line of `MAX_STATEMENT_CHARACTERS` (16 MiB) or more.
         """
         if self._pending:
             return self._pending.pop(0)

@@ -715,7 +715,9 @@ class _GraphBuilder:
     def _slice(self, name: str, text: str, instruction: Instruction) -> str | None:
         """Add one slice for each dimension that is not complete; return the name of the result.
 
-        `text`: bounds as `[start:end:step]`. None if their number is not that of the dimensions.
+        `name`: of the tensor, returned if no slice is needed. `text`: bounds as `[start:end:step]`
+        by dimension, without the step if it is 1. None if their number is not that of the
+        dimensions. The bounds are not checked.
         """
         bounds = [(int(one[0]), int(one[1]), int(one[2] or 1)) for one in _SLICE.findall(text)]
         shape = self._tensors[name].shape

@@ -69,8 +69,10 @@ def list_files(paths: Sequence[str]) -> list[TraceFile]:
 def rank_numbers(paths: Sequence[str]) -> list[int | None]:
     """Return the ranks in file names: `rank3`, `worker-3`, or `job.3.json` next to `job.2.json`.
 
-    A number without such a word is a rank only if there are several names that differ only in this
-    number; so `llama-3.1.json` contains no rank. None for a name without a rank.
+    Folders in the paths are ignored. A number without such a word, before the suffix, is a rank
+    only if there are several names and all of them differ only in this number; so
+    `llama-3.1.json` alone contains no rank. None for a name without a rank. Repeated ranks are
+    not detected.
     """
     names = [re.split(r"[/\\]", path)[-1] for path in paths]
     words = [_RANK_WORD.search(name) for name in names]

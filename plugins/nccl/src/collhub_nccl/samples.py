@@ -161,10 +161,10 @@ def graph_samples() -> Sequence[Source]:
 
 
 def log_samples() -> Sequence[Source]:
-    """Return a log of a communicator of four ranks with two channels, for tests of the readers.
+    """Return one log of a communicator of four ranks with two channels, for tests of the readers.
 
-    It has two rings, two trees, a choice of NCCL, a line with a time stamp, and a line that two
-    processes wrote at once. What the readers report about it is dropped.
+    It has two rings, two equal trees, a choice of NCCL (with a time stamp), and a line that two
+    processes wrote at once. Findings that readers report about it are dropped.
     """
     lines = [_log_line(rank, _LOG_INIT.format(rank=rank)) for rank in range(4)]
     rings = ((0, 1, 3, 2), (0, 2, 3, 1))

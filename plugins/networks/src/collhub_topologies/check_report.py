@@ -180,7 +180,8 @@ def read_loads(path: str) -> SimulatedLoads:
 def _read_report(path: str) -> dict[str, Any]:
     """Return the JSON object in a file; {} if the JSON is another value than an object.
 
-    Raises `InputError` if the file cannot be read, is larger than `MAX_BYTES`, or is no JSON.
+    Raises `InputError` (`loads`) if the file cannot be read, is larger than `MAX_BYTES` (256
+    MiB), or is no JSON, also if it is nested too deeply.
     """
     try:
         with Path(path).open("rb") as file:

@@ -143,10 +143,11 @@ def build_row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
     """Lay out whole tiles (parts of tensors on a device) in row-major order; boxes are runs.
 
     The tiles of a device are stored one after the other in the order of `moves`, separately for
-    INPUT and OUTPUT. A box consists of equally long contiguous runs of its tile. The size of a unit
-    is the greatest common divisor of all run lengths, run starts and buffer sizes, so there is no
-    padding. Unit tasks without bytes have no regions. Raises `InputError` (`too-many-runs`) for
-    more than `_MAX_RUNS` runs in all.
+    INPUT and OUTPUT. A box (data of one unit task) consists of equally long contiguous runs of
+    its tile, on every sender in INPUT and on every receiver in OUTPUT. The size of a unit is
+    the greatest common divisor of all run lengths, run starts and buffer sizes in bytes, so
+    there is no padding; 1 without bytes. Unit tasks without bytes have no regions. Raises
+    `InputError` (`too-many-runs`) for more than `_MAX_RUNS` (2^18) runs in all.
     """
     runs: dict[tuple[int, int, bool], tuple[Int64Array, int]] = {}
     bases = [np.zeros((len(units.host_of), 2), np.int64)]

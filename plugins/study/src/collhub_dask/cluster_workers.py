@@ -189,9 +189,9 @@ class ClusterWorkers:
     def _check_workers(self, addresses: Sequence[str]) -> dict[str, UsageError | None]:
         """Return for each worker why it is unsuitable, or None if it is suitable, by address.
 
-        Each worker is asked for its versions in a task; the method waits up to `_ANSWER_S` seconds
-        for all. Workers that the scheduler does not know, that stop, or that do not answer in time
-        are not in the result.
+        Each worker is asked for its package versions in a task; the method waits up to `_ANSWER_S`
+        (5) seconds for all. Workers that the scheduler does not know, that stop, or that do not
+        answer in time are not in the result. The errors are returned, not raised.
         """
         infos = self._client.scheduler_info(n_workers=-1)["workers"]
         # Tasks, because `Client.run` waits forever for a worker that dies.

@@ -310,11 +310,12 @@ def _plan_run(
 ) -> _RunPlan:
     """Compute the message sizes, the number of rounds and the constants of a run.
 
-    Messages above `chunk_bytes` (None: that of the kernel) are sent in several rounds, at least as
-    many as the variant has pieces. At most `_SIMULATED_ROUNDS` (with several pieces
-    `_SIMULATED_PIECES`) are to be simulated; up to this number, rounds are whole. Link efficiencies
-    are converted from nominal rates to the rates of the topology; for nvls they are limited to its
-    measured switch rate.
+    Messages above `chunk_bytes` (None: that of the kernel; a larger value has no effect) are
+    sent in several rounds, at least as many as the variant has pieces. At most
+    `_SIMULATED_ROUNDS` (2; with several pieces `_SIMULATED_PIECES`, 4) are to be simulated; up
+    to this number, the number of rounds is rounded up, above it may be a fraction. Link
+    efficiencies are converted from nominal rates to the rates of the topology; for nvls they
+    are limited to its measured switch rate, if it has one.
     """
     instances = variant.instances
     sizes, largest = _message_sizes(case, collective_bytes, instances)

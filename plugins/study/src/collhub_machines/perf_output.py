@@ -269,10 +269,11 @@ def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagn
 def _placed(test: _Test, values: list[str], line: str) -> list[tuple[str, dict[str, str]]] | None:
     """Assign the values of a line to its calls: ("in" or "out" of place, values by column) each.
 
-    A complete line has the values of all groups of columns in order. A line may also have the
-    values of one group only, as in replays and in mscclpp-test, perhaps one value less than the
-    first group has. Its group is then the one whose time column ends nearest to the first value in
-    the text. Returns None if the number of values fits neither.
+    A complete line has the values of all groups of columns in order, and gives one entry per
+    group. A line may also have the values of one group only, as in replays and in mscclpp-test,
+    perhaps one value less than the first group has; it gives one entry. Its group is then the
+    one whose time column ends nearest to the first value in the text. Returns None if the
+    number of values fits neither, and for fewer than 3 values.
     """
     lengths = [len(group) for group in test.groups]
     complete = sum(lengths)

@@ -68,8 +68,10 @@ def write(request: WaitForGraph, options: NoOptions) -> WriteResult:
 def draw(request: WaitForGraph) -> bytes:
     """Draw the graph as an ASCII SVG document; equal graphs give equal bytes.
 
-    At most `MAX_BOXES` boxes, the first by position, and `MAX_ARROWS` waits between them are drawn;
-    a line below gives the numbers of omitted ones. An empty graph gives a picture without boxes.
+    Ranks with equal waits are one box. At most `MAX_BOXES` (64) boxes, the first by position
+    (column, then row), and `MAX_ARROWS` (256) waits between them are drawn; a line below gives
+    the numbers of omitted ones, if any. An empty graph gives a picture without boxes.
+    Characters that are not ASCII become character references.
     """
     groups, arrows = _group_ranks(request)
     boxes = _place_boxes(groups, arrows, frozenset(request.culprits))

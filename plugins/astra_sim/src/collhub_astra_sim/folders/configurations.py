@@ -454,7 +454,8 @@ def read_groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
 def _parse_npus(members: object) -> tuple[int, ...] | None:
     """Return a JSON list of integers of at least 0 as a tuple, in its order.
 
-    None for any other value; an empty list gives ().
+    None for any other value, also a list with booleans. Repeated integers are kept; an empty
+    list gives ().
     """
     is_list = isinstance(members, list) and all(type(npu) is int and npu >= 0 for npu in members)
     return tuple(members) if is_list and isinstance(members, list) else None

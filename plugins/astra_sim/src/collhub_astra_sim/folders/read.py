@@ -181,10 +181,11 @@ def _select_members(
 ) -> tuple[int, ...] | None:
     """Return the NPUs that run an algorithm, one per rank; None for all NPUs.
 
-    They are the members of `option_group`, the user's choice, else of the group of the workload's
-    nodes that run the algorithm. Without such nodes, or for nodes without a group, all NPUs run it.
-    Raises `InputError` if nodes of several groups run it, if no file defines the group, and if its
-    NPUs do not ascend.
+    They are the members of `option_group`, the user's choice (None: no choice), else of the
+    group of the workload's nodes that run the algorithm. A group named "", no such nodes, and
+    nodes without a group mean all NPUs. Raises `InputError` if nodes of several groups run it,
+    also if one of them is "", if no file defines the group, and if its NPUs do not ascend
+    strictly.
     """
     groups = {option_group} if option_group is not None else used.groups
     if not groups or groups == {""}:

@@ -289,11 +289,12 @@ def simulate_rendezvous(
 ) -> SimulationResult:
     """Simulate traces with the rendezvous protocol, in which messages wait for their receivers.
 
-    Returns the finish time of each rank in ns, and link loads, but no times of steps. `nodes`: with
-    the durations of all computations. `npus`: ascending NPUs of the ranks, None for the first ones.
-    A rank that never finishes has None; then a single diagnostic lists all such ranks and replaces
-    all others. Raises `UsageError` for NPUs that do not ascend, networks of several planes, and an
-    `occupancy` other than ASTRA-sim's, and the `InputError`s of the simulation.
+    Returns the finish time of each rank in ns, and link loads, but no times of steps. `nodes`:
+    with the durations of all computations. `npus`: ascending NPUs of the ranks, None for the
+    first ones. A rank that never finishes has the time None; then a single diagnostic
+    (`unfinished`) lists all such ranks, and all others are dropped. Raises `UsageError` for
+    NPUs that do not ascend, networks of several planes, and the option `occupancy=alpha-beta`,
+    checked in this order, and the `InputError`s of the simulation.
     """
     # Imported here, because most algorithms are simulated without a job.
     from collhub_astra_sim.workloads.simulate import run_workload_layer

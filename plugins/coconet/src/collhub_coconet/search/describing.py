@@ -22,10 +22,12 @@ def describe_exploration(
 ) -> Iterator[str]:
     """Yield lines that describe the result of a search.
 
-    For every range of consecutive sizes with the same fastest program, they contain its time and
-    gain at the largest of these sizes, its passes and its means. Then follow the Pareto front of
-    time and memory at the largest size, the numbers of expanded and pruned programs, the
-    completeness, and the restrictions.
+    `bindings`: the compared sizes. For every range of consecutive sizes with the same fastest
+    program, there are three lines: its time at the largest of these sizes, and how many times
+    as fast it is as the original program; its passes; and the means (algorithm, protocol,
+    chunks) of its communications. Then follow the Pareto front of time and memory at the
+    largest size, the numbers of expanded and pruned programs, the completeness, and one line
+    per restriction.
     """
     original = exploration.candidates[0]
     fastest = [exploration.fastest(size_index) for size_index in range(len(bindings))]

@@ -581,10 +581,11 @@ def _select_index(build: Builder) -> str:
 def _cut(build: Builder) -> str:
     """Add a Part from `start` to `end`, or of `length` positions, and return its name.
 
-    Negative positions count from the end; `start` and `end` are limited to the dimension. The
-    defaults are 0 and the end; the dimension is the argument `dim`, default 0. A range of all
-    positions returns the operand. Refused (`TypingMistakeError`) are a step other than 1, a size or
-    start that is no number, and an empty range.
+    Negative positions count from the end; `start` and `end` are limited to the dimension,
+    `length` is not. The defaults are 0 and the end; `length` takes precedence over `end`. The
+    dimension is the argument `dim`, default 0. A range of all positions returns the operand.
+    Refused (`TypingMistakeError`) are a step other than 1, a size or start that is no number,
+    an empty range, and a range that exceeds the dimension.
     """
     x = build.operand("self")
     shape = build.shape(x)

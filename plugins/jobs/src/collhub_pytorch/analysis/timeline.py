@@ -145,7 +145,9 @@ def _to_array(column: Int64Array) -> array[int]:
 def _build_children(workload: Workload) -> tuple[array[int], array[int], array[int]]:
     """Return the children of every node as CSR (indptr, children), and its number of parents.
 
-    Data and control edges count alike; a pair with both is contained and counted twice.
+    Node i has the children `children[indptr[i]:indptr[i + 1]]`: first its data edges, then its
+    control edges, ascending in each. Both kinds count alike; a pair with both is contained and
+    counted twice. All three are arrays of Python's module `array`.
     """
     nodes = workload.nodes
     tables = [

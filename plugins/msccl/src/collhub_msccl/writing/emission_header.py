@@ -243,11 +243,12 @@ def _choose_spelling(
 def _choose_declared_chunks(
     algorithm: Algorithm, runtime: Runtime
 ) -> tuple[Int64Array, Int64Array]:
-    """Return `i_chunks` and `o_chunks` of every rank, int64.
+    """Return the attributes `i_chunks` and `o_chunks` of every rank: two arrays, int64[ranks].
 
-    They are the sizes of the buffers. For microsoft/msccl, unless the kind is in `_DIVIDED_KINDS`,
-    every buffer that is not empty gets nchunksperloop (the chunks of the collective), as this
-    runtime requires. Raises `InputError` (`runtime-limit`) if such a buffer is larger than that.
+    They are the sizes of INPUT and OUTPUT in units. Exception: for microsoft/msccl (a runtime
+    that does not have both modes), unless the kind is all-gather or reduce-scatter, every
+    buffer that is not empty gets nchunksperloop (units of the collective), as this runtime
+    requires. Raises `InputError` (`runtime-limit`) if such a buffer is larger than that.
     """
     collective = algorithm.collective
     inputs, outputs = collective.input_units(), collective.output_units()

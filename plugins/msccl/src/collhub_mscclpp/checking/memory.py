@@ -171,11 +171,12 @@ def _custom(
     plan: Plan,
     cells: int,
 ) -> Collective:
-    """Build a custom collective with the plan's buffer sizes in cells; all inputs are defined.
+    """Build a custom collective with the plan's buffer sizes; all inputs are defined.
 
-    Only `sendrecv` without a defect of its chunk counts has an expected result: every rank gets the
-    input of the previous rank, and rank 0 that of the last one. The unit count is the largest
-    buffer, at least 1.
+    `cells`: cells (units of the result) per chunk of the plan. Only `sendrecv` without a defect
+    of its chunk counts has an expected result: every rank gets the input of the previous rank,
+    and rank 0 that of the last one. The unit count is the size of the largest buffer, at least
+    1. The collective has the mode of the plan, in place or out of place.
     """
     input_cells = np.asarray([gpu.input_chunks * cells for gpu in plan.gpus], np.int64)
     output_cells = np.asarray([gpu.output_chunks * cells for gpu in plan.gpus], np.int64)

@@ -201,8 +201,9 @@ def from_first_gpu(ring: Sequence[int]) -> Ring:
 def _to_lists(value: JsonValue) -> list[Ring]:
     """Return lists of numbers as tuples; [] unless the value has exactly that form.
 
-    The value must be a list of at most `MAX_CHANNELS` rows. Every row must be a list of 1 to
-    `MAX_GPUS` integers from 0 to 2^63 - 1; booleans are not integers here.
+    The value must be a list of at most `MAX_CHANNELS` (32) rows. Every row must be a list of 1
+    to `MAX_GPUS` (256) integers from 0 to 2^63 - 1; booleans are not integers here. An empty
+    list gives [] too, and one wrong row suffices for [].
     """
     if not isinstance(value, list) or len(value) > MAX_CHANNELS:
         return []

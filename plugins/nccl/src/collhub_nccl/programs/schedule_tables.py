@@ -191,8 +191,9 @@ def _build_promises(collective: Collective) -> tuple[Int64Array, Int64Array]:
 def format_schedule_cpp(tables: Tables) -> str:
     """Return the text of `schedule.cpp`, which defines what `schedule.hpp` declares.
 
-    It has the records and where each rank's begin, the memory of each rank, the promises and where
-    each rank's begin, and the facts about the schedule.
+    It has five arrays and the facts about the schedule: the records (steps) and the first
+    record of each rank, the memory of each rank, the promises (runs of required contents of
+    OUTPUT) and the first promise of each rank. Begins have one entry more than ranks.
     """
     lines = [
         *_format_array("Record", "kRecords", map(_format_record, tables.records.tolist())),

@@ -253,13 +253,15 @@ def _find_slower_sizes(
     rule: TunerRule,
     sizes: Sequence[int],
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (first, last, size) where NCCL's own choice is faster than a tuned rule.
+    """Yield (first, last, size), in bytes, where NCCL's own choice is faster than a tuned rule.
 
-    `first` to `last` is the whole range of one of NCCL's own choices that uses another algorithm.
-    Times are those of the machine's profile (its measured constants). They are compared at the ends
-    of the range's common part with the rule (up to `_LARGEST_COMPARED`) and at those of `sizes` in
-    it. `size` is the first at which the rule is slower. Yields nothing for an unknown machine,
-    without a profile, and for several nodes, for which there is no model of a given choice.
+    `first` to `last` is the whole range of one of NCCL's own choices that uses another
+    algorithm; the last range has no upper limit. Times are those of the machine's profile (its
+    measured constants). They are compared at the ends of the range's common part with the rule
+    (from 1 byte to `_LARGEST_COMPARED`, 1 GiB) and at those of `sizes` in it. `size` is the
+    first at which the rule is slower; ranges without one are omitted. Yields nothing for an
+    unknown machine (None), without a profile, and for several nodes, for which there is no
+    model of a given choice. The rule's algorithm and protocol must be possible there.
     """
     if communicator is None or selection.network is None or communicator.nodes > 1:
         return

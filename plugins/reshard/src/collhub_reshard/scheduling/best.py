@@ -70,16 +70,16 @@ class Effort:
 def find_best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> HostSchedule:
     """Find the best schedule of tasks on network cards within the limits of the effort.
 
-    If splitting is requested and reaches its bound (`can_split`), the split schedule is returned.
+    If splitting is requested and possible (`can_split`), the split schedule is returned.
     Otherwise the methods are tried in this order until one meets the largest known lower bound:
     colours, priorities, public orders, choice of senders with rotations, annealing, CP-SAT. The
     schedule with the smallest lateness of its latest task is kept; of equal ones, that with the
-    smallest makespan.
+    smallest makespan, then the first.
 
-    The search ends after the public orders if there are more than `_MAX_TASKS_OF_SEARCH` tasks
-    (then the public orders are left out too), if the effort has no work, or at the time limit,
-    which is recorded as a cut. CP-SAT must be installed, and is used for at most
-    `MAX_TASKS_OF_SOLVER` tasks.
+    The search ends after the public orders if the effort has no work, at the time limit, which
+    is recorded as a cut, or if there are more than `_MAX_TASKS_OF_SEARCH` (2000) tasks (then
+    the public orders are left out too). CP-SAT must be installed, and is used for at most
+    `MAX_TASKS_OF_SOLVER` (500) tasks.
     """
     if effort.split and special_cases.can_split(tasks) and len(tasks):
         # Tasks are split, so the bound by the longest task does not apply.
