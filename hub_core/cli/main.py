@@ -299,13 +299,15 @@ def _run(command_line: list[str], session: Session) -> int:
 
 
 def _report(error: Exception) -> int:
-    """Print the messages of an error and return the exit code of the process.
+    """Print the messages of an error on stderr and return the exit code of the process.
 
     The exit code depends on the error:
 
-    - `HubError`: its own code
-    - click's errors: USAGE, or DONE with the help if a group was called without a command
-    - `OSError` and `MemoryError`: INVALID
+    - `HubError`: its own code; each of its findings is one line
+    - click's errors: USAGE, or DONE with the help on stdout if a group was called without a
+      command
+    - `OSError` and `MemoryError`: INVALID; before an `OSError`, pending output is written to
+      stdout
     - any other exception: BUG; it is reported as an internal error
     """
     if isinstance(error, HubError):

@@ -61,13 +61,14 @@ def print_json(document: object) -> None:
 def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
 ) -> None:
-    """Print a header and rows as aligned columns, two spaces apart.
+    """Print a header and rows to standard output as aligned columns, two spaces apart.
 
     The columns whose names are in `right` are right-aligned, all others left-aligned; trailing
-    spaces are omitted. On a terminal, cells are wrapped between words, then at hyphens, so that the
-    table fits into its width. If that is not sufficient, every row is printed as lines of column
-    name and value instead, without empty cells and with an empty line between rows. Nothing is
-    truncated, and no number is separated from its unit. Every row must have one cell per column.
+    spaces are omitted. Unprintable characters are escaped. On a terminal, cells are wrapped
+    between words, then at hyphens, to fit its width. If that is not sufficient, every row is
+    printed as lines of column name and value instead, without header and empty cells, with an
+    empty line between rows. Nothing is truncated, and no number is separated from its unit.
+    Every row must have one cell per column.
     """
     names = [one_line(name) for name in header]
     table = [[one_line(cell) for cell in row] for row in rows]

@@ -311,8 +311,8 @@ class Topology(NotebookDisplay):
 
         Switches with a higher number than the last node that the plane's links use are removed.
         Link i of the result is row `flatnonzero(self.plane == plane)[i]` of this network. The name
-        gets `, plane P`. Dimensions are dropped. Returns the topology itself if it has only plane
-        0. A plane without links gives NPUs without links.
+        gets `, plane P`. Groups remain, dimensions are dropped. Returns the topology itself if it
+        has only plane 0. A plane without links gives NPUs without links; it need not exist.
         """
         if self.num_planes == 1 and plane == 0:
             return self

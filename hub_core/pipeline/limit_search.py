@@ -215,10 +215,13 @@ def _describe(
     limits: RuntimeLimits,
     collective: Collective,
 ) -> str:
-    """Return a text on sufficient limits, such as `80 thread blocks of a rank suffice, 79 do not`.
+    """Return a text on limits such as `80 thread blocks of a rank suffice (79 do not)`.
 
-    `sufficient`, `failed`: limits by resource that suffice and that do not. It also has the numbers
-    in between, which were not tried, and the necessary minimum if that is above 1.
+    `sufficient`, `failed`: by resource, a limit that suffices and a lower one that does not;
+    both have the same resources. Several resources are joined by `and`, and suffice together.
+    The notes in brackets are, for each resource: the next lower number does not suffice or, if
+    `failed` is lower than that, the numbers in between were not tried; and the proven minimum,
+    if it is above 1.
     """
     numbers, notes = [], []
     for name, number in sufficient.items():

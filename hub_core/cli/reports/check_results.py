@@ -85,10 +85,12 @@ class Baseline(Report, tag="collhub/baseline-1", frozen=True, kw_only=True):
 def locate_findings(checked: Sequence[CheckedSource]) -> list[FileFinding]:
     """Return the findings of all inputs with URI, line and fingerprint, in the order of the inputs.
 
-    A fingerprint identifies a finding in later runs, also if lines move: it is a hash of code,
-    file, rank, message without line numbers, and the number of equal findings before. An input that
-    failed without an error gets the error `not-verified`. A note of a rule that has errors becomes
-    an error, because it gives the number of errors that are not listed.
+    Findings of an input keep their order. An input that failed without an error gets, as its
+    last finding, the error `not-verified`. A note of a rule that has errors in this input
+    becomes an error, because it gives the number of errors that are not listed. The line is 1
+    if it is unknown. A fingerprint identifies a finding in later runs, also if lines move: it
+    is a hash (32 hexadecimal digits) of code, file, rank, message without line numbers, and the
+    number of equal findings before.
     """
     located: list[FileFinding] = []
     occurrences: dict[str, int] = {}

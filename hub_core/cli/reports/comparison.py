@@ -279,9 +279,10 @@ def _describe_dependencies(steps: StepTable, kind: str, row: int) -> str:
 def _describe_step(steps: StepTable, row: int) -> str:
     """Describe a step in one line: kind and count, then regions, peer, channel, lane and duration.
 
-    The count is in units. A region is `from BUFFER[offset]` or `to BUFFER[offset]`, with the offset
-    in units; the duration is in ns. Parts that are not specified are omitted: regions in an unknown
-    buffer, and a negative peer (then the channel as well), lane or duration.
+    An example is `send, count 4, from INPUT[0], peer 1 channel 0, lane 2`. The count is in
+    units. A region is `from BUFFER[offset]` (source) or `to BUFFER[offset]`, with the offset in
+    units; the duration is in ns. Parts that are not specified are omitted: regions in an
+    unknown buffer, and a negative peer (then the channel as well), lane or duration.
     """
     kind = StepKind(int(steps.kind[row]))
     parts = [kind.name.lower().replace("_", "-"), f"count {int(steps.count[row])}"]

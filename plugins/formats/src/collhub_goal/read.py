@@ -191,8 +191,9 @@ class _Followers:
 def _count_max_bytes(schedule: GoalSchedule, file: str | None) -> int:
     """Return the largest number of bytes that a rank sends in total, or receives in total.
 
-    The result is at least 1. Raises `InputError` (`size-range`) if a rank sends or receives more
-    than 2^62 bytes.
+    Sent and received bytes of a rank are not added. The result is at least 1. Raises
+    `InputError` (`size-range`) if a rank sends or receives more than 2^62 bytes. `file`: its
+    name for the error, None if unknown.
     """
     max_bytes = 1
     for operation in (GoalOperation.SEND, GoalOperation.RECV):

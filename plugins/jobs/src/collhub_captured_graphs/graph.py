@@ -241,8 +241,9 @@ _SCHEMA_FILE = "captured-graph-1.json"
 def graph_to_json(graph: CapturedGraph) -> str:
     """Format a graph as a document in ASCII, with one line per input, node and output.
 
-    The document is JSON of the schema `SCHEMA`, which `graph_from_json` reads; it ends with a line
-    break. The file of the graph is not contained; the mesh only if it has axes.
+    The document is JSON of the schema `SCHEMA`, which `graph_from_json` reads; it ends with a
+    line break. It has name, producer, groups, inputs, nodes (with sorted keywords) and outputs.
+    The file of the graph is not contained; the mesh and its sizes only if they are not empty.
     """
     inputs: list[dict[str, object]] = [
         {

@@ -82,10 +82,11 @@ def parse_ras(root: Mapping[str, object], file: str) -> RasReport:
 def read_inspector(content: bytes, file: str) -> list[str]:
     """Summarize JSON lines of NCCL's Inspector as notes for the report.
 
-    There is a note for each line that is no record, then one for each communicator, sorted by name.
-    The note of a communicator gives the last collective that all ranks completed, or, if ranks
-    differ, the ranks with the lowest number (at most 8 named) and the highest number. Records of
-    point-to-point messages are ignored. Raises `InputError` (`invalid-inspector`) if lines are
+    First there is a note for each line that is no record, then one for each communicator,
+    sorted by name. It gives the last collective (sequence number) that all recorded ranks
+    completed. If the ranks differ, it gives the lowest of their last numbers with the ranks
+    that have it (at most 8 named), and the highest number. Records of point-to-point messages
+    are ignored. Empty without lines. Raises `InputError` (`invalid-inspector`) if lines are
     skipped and no line is a record of a collective.
     """
     last: dict[str, dict[int, int]] = {}

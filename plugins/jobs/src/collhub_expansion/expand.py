@@ -209,7 +209,9 @@ def _choose_algorithms(
 def _raise_no_algorithm(workload: Workload, calls: Calls, number: int) -> NoReturn:
     """Raise `InputError` (`no-algorithm`) for a collective that no algorithm performs.
 
-    `number`: index of the collective; the error is located at its first call.
+    `number`: index of the collective in `calls.collective`; it must have a call. The error is
+    located at its first call, and names the collective, or that its kind is unknown (negative
+    code).
     """
     row = int(calls.row[np.argmax(calls.instance == number)])
     code = int(calls.collective[number])

@@ -409,7 +409,10 @@ class _GraphBuilder:
     def _to_tensor(self, value: Value, shape: Shape, instruction: Instruction) -> str:
         """Return the name of a tensor with this value; broadcasts and numbers become nodes.
 
-        `shape`: shape of the value. Raises `InputError` for a tuple or a missing value.
+        A tensor is returned as it is. A broadcast (`_Spread`) becomes an expand to `shape`, after a
+        reshape if necessary; a number becomes a `full` of `shape`. `shape`: of the value.
+        `instruction`: that reads it. Raises `InputError` for a tuple or a missing value (None), and
+        for an element type that PyTorch lacks.
         """
         if isinstance(value, str):
             return value

@@ -87,8 +87,9 @@ def _list_metadata_groups(text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
 def _is_group(entry: object) -> bool:
     """Return whether a JSON value defines a process group.
 
-    It must be an object with a text `pg_name` and a list `ranks` of distinct integers of at least
-    0, which may be empty.
+    It must be an object with a text `pg_name`, which may be empty, and a list `ranks` of
+    distinct integers of at least 0, which may be empty. Booleans are not integers here. Other
+    members are ignored.
     """
     if not isinstance(entry, dict) or not isinstance(entry.get("pg_name"), str):
         return False

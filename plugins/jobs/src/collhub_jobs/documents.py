@@ -158,7 +158,8 @@ class _Document:
     def _check_types(self, values: object, path: str, expected: type) -> None:
         """Raise `InputError` unless the value at `path` is a list of elements of this type only.
 
-        Types are compared exactly: a bool is not an int. The first wrong element is named.
+        Types are compared exactly: a bool is not an int, and int is not a float. An empty list is
+        accepted. `path`: JSON path for the error, which names the first wrong element.
         """
         if not isinstance(values, list):
             self._fail(path, "a list was expected")

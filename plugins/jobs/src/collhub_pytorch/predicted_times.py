@@ -187,9 +187,14 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
 def predicted_calls(workload: Workload, meetings: Meetings) -> Iterator[tuple[Int64Array, CallKey]]:
     """Yield the communications whose times must be predicted, as (nodes, key), in their order.
 
-    The key is (kind, bytes, ranks). They are collectives of a standard kind with data among several
-    ranks, and messages with data and without a recorded time, whose key is that of a broadcast
-    between both ranks. Bytes are the largest number of any node.
+    The key is (kind, bytes, ranks). Yielded are:
+
+    - collectives of a standard kind (no barriers) with data among several ranks; the ranks are
+      all of the group
+    - messages with data whose first node has no recorded time; the key is that of a broadcast
+      between both ranks, in ascending order
+
+    Bytes are the largest number of any node of the communication.
     """
     nodes = workload.nodes
     for meeting in range(len(meetings)):

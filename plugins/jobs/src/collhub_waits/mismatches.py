@@ -377,9 +377,9 @@ def _describe_values(
 
 
 def _agree(first: Hashable, second: Hashable) -> bool:
-    """Check whether two values are equal; None agrees with every value.
+    """Check whether two values agree: they are equal, or one of them is None (unknown).
 
-    Tuples agree if they are equally long and all of their parts agree.
+    Tuples agree if they are equally long and all of their parts agree, by the same rule.
     """
     if first is None or second is None:
         return True

@@ -179,7 +179,10 @@ class Dump:
 
 
 def to_columns(operations: Sequence[Operation]) -> dict[str, NDArray[np.generic]]:
-    """Return the operations as one array per field of `Operation`, in their order."""
+    """Return the operations as one array per field of `Operation`, in their order, by name.
+
+    The element types are those of `_TYPES`. Without operations, all arrays are empty.
+    """
     fields = zip(*operations, strict=True) if operations else ([] for _ in _TYPES)
     return {
         name: np.array(values, dtype=dtype)

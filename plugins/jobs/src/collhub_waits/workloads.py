@@ -277,9 +277,11 @@ class _Calls:
     def _number_calls(self, rows: Int64Array, tables: Tables) -> Int64Array:
         """Return the number in `tables` of the call of each row: int64[rows]; new calls are added.
 
-        Calls are equal if kind, collective and bytes are. A collective has its name in lower case,
-        and its bytes as the only input shape; a receive has them as output shape. A negative size
-        gives no shape.
+        `rows`: COLLECTIVE, SEND and RECV nodes. Calls are equal if kind, collective and bytes are.
+        A collective is called by its name in lower case; its only input shape are its bytes, as for
+        a send (called `send`). A receive (called `recv`) has its bytes as output shape. A negative
+        size gives no shape. New calls are numbered in ascending order of kind, collective and
+        bytes.
         """
         nodes = self.nodes
         keys = np.stack(

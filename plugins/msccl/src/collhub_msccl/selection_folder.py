@@ -213,11 +213,14 @@ def _choose_modes(selected: SelectedCollective, folder: _Folder) -> list[str | N
 def _add_window(folder: _Folder, task: _Task) -> None:
     """Add files to the folder that serve all sizes of a window, by the fastest writable algorithms.
 
-    Algorithms are tried in the order of `iterate_candidates`. If a file serves only the smaller
-    sizes, the next algorithm begins at the first size that it does not serve. Algorithms that
-    cannot be written or do not serve all sizes become losses of `folder`, one for all with the same
-    sizes and reason, with the slowdown of the one that is used. Sizes that no file serves become a
-    loss too.
+    Algorithms are tried in the order of `iterate_candidates`: the selected one, then the others
+    by speed. If a file serves only the smaller sizes, the next algorithm begins at the first
+    size that it does not serve. For a runtime that selects files by name, a second file may be
+    added for sizes that the first one's chunks do not divide.
+
+    Algorithms that cannot be written or do not serve all sizes become losses of `folder`, one
+    for all with the same sizes and reason, with the slowdown of the one that is used. Sizes
+    that no file serves become a loss too. `HubError`s of writing are not raised.
     """
     first: int | None = task.window.min_bytes
     refused: dict[tuple[str, str], list[str]] = {}

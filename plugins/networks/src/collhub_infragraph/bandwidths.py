@@ -209,10 +209,12 @@ def apply_bandwidths(
 ) -> tuple[LinkKind, ...]:
     """Set the bandwidths of links that the user gives by the option `bandwidth`.
 
-    Returns the links in the same order. `bandwidths`: bytes/s by `device/link` or `link`; the
-    former takes precedence. A bandwidth of the option replaces that of the document, removes the
-    link's `flaw`, and is recorded as a note in `findings`. The name `*`, which only supplies
-    missing values, is ignored. Raises `UsageError` (`unknown-link`) for a name without a link.
+    Returns the links in the same order; the given ones are unchanged. `bandwidths`: bytes/s by
+    `device/link` (title) or `link` (name); the former takes precedence, and a name sets all
+    links of that name. A bandwidth of the option replaces that of the document, removes the
+    link's `flaw`, and is recorded as a note (`supplied-bandwidth`) in `findings`. The name `*`,
+    which only supplies missing values, is ignored. Raises `UsageError` (`unknown-link`) for the
+    first name without a link. `file`: for messages.
     """
     known = {name for link in links for name in (link.name, link.title)}
     for name in bandwidths:

@@ -88,10 +88,11 @@ def _find_npus(
 ) -> list[int]:
     """Return the vertices that are NPUs, in the order of their ranks.
 
-    NPUs are the vertices whose kind is listed in `options.npu_types` (separated by commas). If
-    their annotations `rank` are exactly 0..count-1, each once, they are sorted by rank; otherwise
-    they are in the order of the document, with the warning `ranks` if any of them has a rank that
-    is not empty. Raises `InputError` (code `no-npu`) if there is none.
+    NPUs are the vertices whose kind is listed in `options.npu_types` (separated by commas,
+    blanks ignored). If their annotations `rank` are exactly 0..count-1, each once, they are
+    sorted by rank; otherwise they are in the order of the document, with the warning `ranks` in
+    `findings` if any of them has a rank that is not empty. Raises `InputError` (code `no-npu`)
+    if there is none. `name`: of the file.
     """
     npu_kinds = {kind.strip() for kind in options.npu_types.split(",")}
     npus = [vertex for vertex, kind in enumerate(graph.kinds) if kind in npu_kinds]

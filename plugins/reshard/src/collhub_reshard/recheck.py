@@ -62,7 +62,11 @@ def _check_host_schedule(
 ) -> CheckReport:
     """Check a proof of a schedule between hosts and return the report of the valid proof.
 
-    Raises `FlawError` for the first flaw, and other errors for a malformed document.
+    The checks are, in this order: kind and status, the claim itself (`read_claim`), the
+    schedule, the bound, the makespan and status, and the bytes that the algorithm sends to each
+    host. `topology`: compared with the cards of the proof, None for no comparison. Raises
+    `FlawError` for the first flaw, and `KeyError`, `TypeError`, `ValueError` or `HubError` for
+    a malformed document.
     """
     check_labels(document)
     claim = read_claim(document, topology)

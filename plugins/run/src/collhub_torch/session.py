@@ -55,11 +55,11 @@ class Session:
             self._library.leave(communicator)
 
     def _join(self, device: torch.device) -> int:
-        """Join a communicator of the group's ranks on `device` and return its handle.
+        """Join an NCCL communicator of the group's ranks on `device` and return its handle.
 
-        All ranks must call this, because it waits for them. Rank 0 creates the ID of the
-        communicator and broadcasts it through the group. Raises `PluginError` if NCCL reports an
-        error.
+        All ranks must call this at the same time, because it waits for them. Rank 0 creates the ID
+        of the communicator (128 bytes) and broadcasts it through the process group. For a GPU, it
+        becomes the current device during the call. Raises `PluginError` if NCCL reports an error.
         """
         rank = self._group.rank()
         unique_id = self._library.new_id() if rank == 0 else bytes(128)

@@ -128,9 +128,11 @@ def _build_signatures(
 
 
 def _number_lanes(steps: StepTable, part: Int64Array) -> Int64Array:
-    """Return the number of each row's lane among the lanes of its rank in its part, from 0.
+    """Return the number of each row's lane among those of its rank in its part: int64[rows].
 
-    The order is that of the lanes. Rows without a lane have -1. `part`: part of each row.
+    `part`: number of the part of the algorithm to which each row belongs. Lanes are numbered
+    from 0 in ascending order, without gaps, separately for each rank of each part. Rows without
+    a lane (negative) have -1.
     """
     lane = steps.lane.astype(np.int64)
     width = int(lane.max(initial=-1)) + 1

@@ -296,9 +296,11 @@ def _find_rim(end: Points, towards: Points) -> Points:
 
 
 def _write_nodes(picture: _NetworkPicture) -> Iterator[str]:
-    """Yield the shape of every node with its label, and its name as a tooltip, in order.
+    """Yield the SVG group of every node in order: its shape, its label, and its name as a tooltip.
 
-    The shape is a circle if `is_circle` says so, otherwise a box. Switches have another style.
+    The shape is a circle if `is_circle` says so (an NPU with a short name), otherwise a box.
+    Switches also have the style class `s`. The label may be a shortened name. Names are
+    escaped.
     """
     topology = picture.topology
     for node, (x, y) in enumerate(picture.places.tolist()):

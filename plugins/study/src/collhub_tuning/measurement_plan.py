@@ -135,8 +135,10 @@ def find_possible_winners(decision: SizeDecision) -> list[str]:
 def plan_lines(plan: Sequence[PlannedRun]) -> list[str]:
     """Return the plan as lines of a shell script; [] without runs.
 
-    A comment gives the numbers of measurements and undecided sizes. Each run has a comment and its
-    commands. A last comment gives the arguments for the next call of `tune`.
+    A first comment gives the numbers of measurements and of undecided sizes (different pairs of
+    collective and size). Then each run has a comment with collective and subject, its lines to
+    prepare, and its commands, each preceded by assignments of the environment. A last comment
+    gives the arguments `--measured` for the next call of `tune`.
     """
     if not plan:
         return []

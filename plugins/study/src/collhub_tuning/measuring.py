@@ -262,7 +262,8 @@ class _Simulations:
     def variant(self, algorithm: Algorithm) -> tuple[int, int, str]:
         """Return the instances, pieces and protocol with which an algorithm was last timed.
 
-        They are 1, 1 and "" if unknown.
+        The algorithm is recognized by its table of steps (by identity). Pieces are 1 if they were
+        not recorded. All are 1, 1 and "" if instances or protocol are unknown.
         """
         details = self._details.get(id(algorithm.steps), {})
         instances, protocol = details.get("instances"), details.get("protocol")

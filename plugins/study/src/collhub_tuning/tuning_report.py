@@ -125,8 +125,10 @@ def create_tuning_notes(outcome: TuningOutcome) -> list[str]:
 def create_tuning_report(outcome: TuningOutcome) -> TuneReport:
     """Return the JSON report, which `collhub tune` also writes to the file `REPORT_FILE`.
 
-    Topology, timing, backend and sizes are those of the first collective. `is_partial` is True if a
-    limit cut the search of any collective. Raises `IndexError` without a collective.
+    Topology, timing, machine, backend and sizes are those of the first collective; all others
+    are listed in the given order. `is_partial` is True if a limit cut the search of any
+    collective. `cut` has these parts of all collectives. Nothing is written here. Raises
+    `IndexError` without a collective.
     """
     first = outcome.tuned[0].outcome
     return TuneReport(

@@ -208,11 +208,13 @@ def create_output(
 def compare_indexes(
     previous: Mapping[str, object], current: Mapping[str, object]
 ) -> Iterator[WorseCurve]:
-    """Yield what became worse since a previous index, by entry, machine and collective.
+    """Yield what became worse since a previous index, sorted by entry, machine and collective.
 
-    A curve is worse if its time at some size that both have increased by more than 0.1 %. A whole
-    result is worse if it is missing or no longer correct; its curves are then not compared. Only
-    machines and entries of the current index count.
+    Results are compared by entry, machine and collective. A curve (`nominal`, then
+    `calibrated`) is worse if its time at some size that both results have increased by more
+    than 0.1 %. A whole result (curve `result`) is worse if it is missing, or was correct and is
+    no longer; its curves are then not compared. Only machines and entries of the current index
+    count, and new results never do.
     """
     before, after = _index_results(previous), _index_results(current)
     machines = {_get(machine, "topology") for machine in _list(current.get("machines"))}
@@ -242,9 +244,10 @@ def _run_groups(
 ) -> Iterator[tuple[int, GroupOutcome]]:
     """Evaluate all groups, and yield the position and the outcome of each when it is finished.
 
-    With one job or at most one group, this process evaluates them in order; otherwise `jobs` worker
-    processes do. A `HubError`, and in workers also a crash or a lack of memory, gives an outcome
-    with a failure per entry.
+    With `jobs` of at most 1 or at most one group, this process evaluates them in order;
+    otherwise `jobs` worker processes do, and the order is that in which they finish. A
+    `HubError`, and in workers also a crash or a lack of memory, gives an outcome with a failure
+    per entry. Other exceptions are raised. Raises `HubError` if the workers cannot be started.
     """
     if jobs <= 1 or len(groups) <= 1:
         for position, group in enumerate(groups):
@@ -305,7 +308,8 @@ def _list_slower(
 ) -> Iterator[str]:
     """Yield `SIZE B: OLD to NEW ns` for every size whose time increased by more than 0.1 %.
 
-    `member`: name of the time in both results. Sizes without an integer in both are skipped. The
+    `old`, `new`: results with a list `points` of objects with `size` (bytes) and a time in ns.
+    `member`: name of the time in the points. Sizes without an integer in both are skipped. The
     order is that of the old result.
     """
     times = {_get(point, "size"): _get(point, member) for point in _list(new.get("points"))}

@@ -200,9 +200,10 @@ def solve_exact_flow(network: FlowNetwork, demand: FlowDemand, cost: Float64Arra
     """Compute the flow with the minimum time of the busiest link, by linear programming.
 
     All shares (data from one NPU to another) of a source are one commodity. `cost`: time of one
-    share on every link. The result has the amounts by source and arc, in shares, and the prices of
-    links (dual variables, float64[links]), all at least 0. None if the solver fails. Raises
-    `InputError` if a target is unreachable.
+    share on every link, float64[links], not all 0. The result has the amounts by source and arc
+    in shares, float64[sources, arcs], and the prices of links (dual variables, float64[links]);
+    all are at least 0. None if the solver fails. Raises `InputError` if a target is
+    unreachable.
     """
     sources, arcs = len(demand.sources), network.num_arcs
     net_demand = demand.wants.astype(np.float64)

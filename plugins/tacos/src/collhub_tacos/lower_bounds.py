@@ -346,7 +346,11 @@ class LinkGroups:
 
     @classmethod
     def joined(cls, groups: Sequence[LinkGroups]) -> LinkGroups:
-        """Return the groups of all tables, in their order; there must be at least one table."""
+        """Return the groups of all tables in one table, in their order.
+
+        There must be at least one table, otherwise `ValueError` is raised. The given tables are
+        unchanged; equal groups are kept separately.
+        """
         sizes = np.concatenate([np.diff(table.indptr) for table in groups])
         links = np.concatenate([table.links for table in groups])
         return cls(links, row_pointer(sizes), np.concatenate([table.needed for table in groups]))

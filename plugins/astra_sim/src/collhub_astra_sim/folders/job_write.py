@@ -201,10 +201,11 @@ def _load_artifacts(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
 def _write_as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Write a job as the custom algorithm of one collective, which is the workload of every rank.
 
-    The workload is an all-reduce of 1 MiB, whose kind and size have no effect. ASTRA-sim's limits
-    on how many nodes of a workload run at once then do not apply; groups of the job are dropped.
-    Raises `UsageError` for nodes other than computations, SEND and RECV, for durations above 1 ns
-    that are no whole microseconds, and for a network that ASTRA-sim does not have.
+    The workload is an all-reduce of 1 MiB, whose kind and size have no effect. ASTRA-sim's
+    limits on how many nodes of a workload run at once then do not apply; groups of the job are
+    dropped. The files are returned in memory, not written. Losses are found by reading them
+    back. Raises `UsageError` for nodes other than computations, SEND and RECV, for durations
+    above 1 ns that are no whole microseconds, and for a network that ASTRA-sim does not have.
     """
     nodes = workload.nodes
     allowed = nodes.is_kind(NodeKind.COMPUTE, NodeKind.SEND, NodeKind.RECV)

@@ -244,10 +244,12 @@ def _collect_members(
 ) -> tuple[Int64Array, Records, Int64Array]:
     """Collect the pairs of a process group and a rank that run its collectives.
 
-    Returns the pair's index by node, the records of the pairs (`MEMBER`), and the ranks of all
-    groups, concatenated. Pairs are sorted by group, then rank. Nodes without a group, and nodes
-    outside of `rows`, have -1. There is at least one record, with zeros if there are no pairs.
-    Raises `InputError` (`group`) if a node's group lacks its rank.
+    `rows`: nodes of collectives. Returns the pair's index by node of the job (-1 for nodes
+    without a group, and outside of `rows`), the records of the pairs (`MEMBER`: position in the
+    group, size of the group, and so on), and the ranks of all groups, concatenated. Pairs are
+    sorted by group, then rank. There is at least one record, with zeros if there are no pairs.
+    Raises `InputError` (`group`), located at a node of the first such pair, if a group lacks
+    the rank of its node.
     """
     nodes = workload.nodes
     groups = workload.groups

@@ -239,9 +239,9 @@ def _pair_trees(down: Sequence[PlacedTree], up: Sequence[PlacedTree]) -> Iterato
     """Yield `down` trees, each with an `up` tree attached (field `up`) that has the same weight.
 
     Trees are paired in the order of both lists, and a tree is split where its weight exceeds
-    its partner's. Weights are positive integers. If the totals differ, all weights are
-    multiplied first, so that both totals become their least common multiple. Nothing is yielded
-    if one side has no trees.
+    its partner's. Weights are positive integers. If the totals differ, the weights of each side
+    are multiplied by a factor first, so that both totals become their least common multiple.
+    Nothing is yielded if one side has no trees.
     """
     if not down or not up:
         return

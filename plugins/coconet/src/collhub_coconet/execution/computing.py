@@ -284,11 +284,12 @@ class CollectiveRun:
     def step(self, node: int, rank: int, peer: int, tag: int) -> None:
         """Execute a node of the collective's algorithm on a rank.
 
-        `node`: its number in the template of the algorithm. A send stores its values in `mail`
-        under (sender, receiver, tag); a receive removes them from there. A receive with a reduction
-        has two nodes, of which the first only receives. All other nodes write their destination
-        cells, and deliver the chunks of the result that are then complete. Delays do nothing.
-        Raises `InputError` (`not-there`) if data are missing.
+        `node`: its number in the template of the algorithm, whose steps have one node each, or two
+        for a receive with a reduction: the first only receives. A send stores its values in
+        `self.mail` under (sender, receiver, tag); a receive removes them from there. All other
+        nodes, and the last one of a receive, write their destination cells, and deliver the chunks
+        of the result that are then complete. Delays do nothing. Raises `InputError` (`not-there`)
+        if data are missing.
         """
         contents = self.part.contents
         row = int(np.searchsorted(contents.last, node))

@@ -192,8 +192,9 @@ class Checker:
         """Raise `TypingMistakeError` for a used name, and for operands that are not defined before.
 
         The name of an operation with a mistake counts as used, but not as defined. The sizes of a
-        given shape are checked too. The first operand of an Update must be a state that no earlier
-        Update names. Only the first mistake is reported.
+        given shape are checked too (undefined symbols, numbers below 1), except for opaque
+        operations. The first operand of an Update must be a state that no earlier Update names.
+        Checked in this order; only the first mistake is reported.
         """
         if operation.name in self.types or operation.name in self._ill_typed:
             raise TypingMistakeError("name", "the name is taken", "give every value its own name")

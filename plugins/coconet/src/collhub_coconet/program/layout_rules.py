@@ -150,12 +150,15 @@ def find_axis_layout(
     roles: tuple[tuple[Role, ...], ...],
     result: tuple[Role, ...],
 ) -> Layout | None:
-    """Look up the layout of a result on one axis of a mesh; None if it is not permitted.
+    """Look up the layout of a result on one axis of a mesh in `TABLE`; None if it is not permitted.
 
     `operation`: kind, reduction, dimension and root. `layouts`: of the operands on this axis.
     `roles`: the role in the operation of each dimension of each operand (such as row or
-    contracted); `result`: those of the result. The table gives the result by the operands' layouts,
-    with a slice identified by the role of its dimension. None also if operands are sliced along
+    contracted); `result`: those of the result.
+
+    The table gives the result by the kind and the operands' layouts, with a slice identified by
+    the role of its dimension. The result may be sliced along the dimension with the same role,
+    or along `dimension` (default 0) of the operation. None also if operands are sliced along
     different roles, or the result lacks the role of the slice. Cached.
     """
     kind, reduction, dimension, root = operation

@@ -77,10 +77,11 @@ def _lower(graph: CapturedGraph, source: Source, options: CapturedOptions) -> Wo
 
 
 def parse_placements(text: str) -> Mapping[str, str]:
-    """Return placements by name from `w=R,x=S(0)`, or `x=(S(0),R)` on a mesh of two axes.
+    """Return placements as texts by name, from `w=R,x=S(0)`, or `x=(S(0),R)` for two axes.
 
-    Empty for empty text; the last entry of a name counts. Raises `UsageError` for a malformed
-    entry.
+    A placement is `R` (replicated), `L` (local), `S(d)` (sliced along dimension d), or one of
+    these per axis in parentheses. Empty for empty text; empty entries are ignored; the last
+    entry of a name counts. Raises `UsageError` for any other entry.
     """
     placements = {}
     for part in filter(None, _COMMA_OUTSIDE_BRACKETS.split(text)):
@@ -117,7 +118,9 @@ def parse_mesh(text: str) -> Mapping[str, int]:
 def parse_groups(text: str) -> Mapping[str, Sequence[str]]:
     """Return axes by the name of a process group from `0=tp,1=dp,2=dp+tp`; empty for empty text.
 
-    The last entry of a name counts. Raises `UsageError` for other text.
+    Empty entries between commas, and blanks around names, are ignored. The last entry of a name
+    counts. Raises `UsageError` for an entry without a name, without axes, or with an empty
+    axis. Names of axes are not checked.
     """
     groups = {}
     for part in filter(None, text.split(",")):

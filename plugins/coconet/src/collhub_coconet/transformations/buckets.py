@@ -186,9 +186,11 @@ def _list_sizes(program: Program, binding: Binding) -> dict[str, int]:
 def _fill_buckets(program: Program, sizes: Mapping[str, int], bucket_bytes: int) -> list[list[str]]:
     """Assign the collectives in `sizes` (bytes by name) to buckets in execution order.
 
-    Each bucket has one class (`Program.classify_for_bucket`). It ends once its members have
-    `bucket_bytes` bytes or more, or before a collective that depends on a member. Returns the names
-    by bucket, including buckets with one member; buckets that never filled come last.
+    A bucket is a set of collectives that are performed as one. Its members have one class
+    (`Program.classify_for_bucket`). It ends once its members have `bucket_bytes` bytes or more,
+    or before a collective of its class that depends on a member. Returns the names by bucket,
+    including buckets with one member, in the order in which they end; buckets that never ended
+    come last. Operations that are not in `sizes` or have no class are left out.
     """
     open_buckets: dict[BucketClass, _OpenBucket] = {}
     complete: list[list[str]] = []

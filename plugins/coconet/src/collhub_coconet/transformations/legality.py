@@ -174,9 +174,10 @@ def check_stage(program: Program, members: Sequence[str], conditions: Conditions
 
 
 def select_live(operations: Sequence[Operation], outputs: Iterable[str]) -> tuple[Operation, ...]:
-    """Select the operations that an output or an Update needs, in their order.
+    """Select the operations that an output or Update needs, also indirectly, in their order.
 
-    `operations` are in an order in which values are defined before they are read.
+    All Updates are needed themselves. `operations` must be in an order in which values are
+    defined before they are read. `outputs`: names of values; names of no operation are ignored.
     """
     needed = set(outputs)
     live = []

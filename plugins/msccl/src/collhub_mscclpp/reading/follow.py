@@ -27,9 +27,10 @@ class PlanFollower:
     ) -> None:
         """Prepare to translate a launch: no operation is translated, and no step exists.
 
-        `counters`: of channels and semaphores. `ranges`: cells of all ranges; `places`: their
-        locations in the buffers. `lines`: source line of each operation, -1 if unknown. The initial
-        counts of semaphores can be taken immediately, and do not make the taker wait for a step.
+        `memory`: layout of the buffers. `counters`: of channels and semaphores. `ranges`: cells
+        (smallest parts of chunks) of all ranges; `places`: their locations in the buffers. `lines`:
+        source line of each operation, -1 if unknown. The initial counts of semaphores can be taken
+        immediately, and do not make the operation that takes them wait for a step.
         """
         self._lines = lines
         self.steps = StepList(plan.num_ranks, memory.layout.total)

@@ -102,7 +102,10 @@ class RingGraph:
     def as_json(self) -> dict[str, JsonValue]:
         """Return the properties of the graph that do not follow from its rings and shares.
 
-        - `channels`: if they differ from `derived_channels`
+        The shares are those of the rings in the data.
+
+        - `channels`: if they are not the shortest list in which the rings have these shares
+          (`derived_channels`)
         - `devices`: if they are not 0, 1, 2 and so on
         - `ranks` and `nets`: if there are any
         - `attributes`: those that differ from `DEFAULT_ATTRIBUTES`

@@ -321,8 +321,10 @@ def _write_files(
 ) -> list[str]:
     """Write one algorithm per group, the joint one if there is one, and `groups.json`.
 
-    The files are in the folder `out`. They are named `group_0`, `group_1`, ... and `joint`, in the
-    format of `output`. `groups.json` contains their names without the folder. Returns the full
+    The files are in the folder `out`. They are named `group_0`, `group_1`, ... and `joint`,
+    with the suffix `.json` for the hub's JSON format, in the format of `output` and with the
+    options of its writer. `groups.json` describes the plan (`manifest`), with the names of
+    these files without the folder. `topology`: its text, for the description. Returns the full
     paths of all files in the order of writing, `groups.json` last.
     """
 

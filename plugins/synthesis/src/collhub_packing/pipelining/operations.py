@@ -402,11 +402,13 @@ def _check_roots(
     collective: Collective,
     members: Int64Array,
 ) -> None:
-    """Raise `InputError` if the roots of the trees do not fit the collective.
+    """Raise `InputError` (`tree-root`) if the roots of the trees do not fit the collective.
 
-    `shares`: for each tree the share that it carries, -1 if its root is no member. All-gather and
-    reduce-scatter need a tree for the share of every rank; other collectives need one for share 0.
-    If the collective has a root, all trees must be rooted at its NPU.
+    `shares`: for each tree the share (part of the data) that it carries, -1 if its root is no
+    member. All-gather and reduce-scatter need a tree for the share of every rank; other
+    collectives need one for share 0. No tree may have a root that is no member. If the
+    collective has a root, all trees must be rooted at its NPU, `members[root]`. The conditions
+    are checked in this order.
     """
     share_count = collective.num_ranks if collective.kind in _ROOTED_AT_RANKS else 1
     uncovered = set(range(share_count)) - set(shares)

@@ -83,9 +83,10 @@ def build_steps(
 ) -> tuple[StepTable, Int64Array]:
     """Build the steps of an all-reduce in one phase, with the vector divided into `pieces` units.
 
-    Steps are in the order of the planned times. At equal times, receives come first, then messages
-    with the longest remaining path, then by rotation. Returns (steps, SCRATCH units by NPU as
-    int64).
+    Steps are in the order of the planned times. At equal times, receives come first, then
+    messages with the longest remaining path, then by rotation ((destination - source) mod
+    NPUs), then by number. The steps of each NPU's result follow last, by NPU. Returns (steps,
+    SCRATCH units by NPU as int64).
     """
     plan = PlannedSums.of(trees, sums, times)
     source, destination = _find_ends(trees, sums)

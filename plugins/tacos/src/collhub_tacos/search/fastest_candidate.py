@@ -43,11 +43,13 @@ _FormSearch = Callable[[Progress], Iterator[SynthesisCandidate]]
 
 
 def find_fastest_candidate(setting: Setting, request: SynthesisRequest) -> SynthesisCandidate:
-    """Find the fastest candidate over all forms and chunk counts.
+    """Find the fastest candidate over all forms (methods) and chunk counts.
 
-    Ctrl-C ends the search and returns the best candidate so far, marked as interrupted; without one
-    it is raised again. Raises `UsageError` for a method that belongs to another collective, and
-    `InputError` if the limits of units allow no candidate.
+    `_BestCandidate` defines how candidates are compared. Ctrl-C ends the search and returns the
+    best candidate so far, marked as interrupted; without one, `KeyboardInterrupt` is raised
+    again. A candidate whose own search was interrupted ends the search after its form. Raises
+    `UsageError` for a method that belongs to another collective, and `InputError` if the limits
+    of units allow no candidate.
     """
     best = _BestCandidate(setting, request)
     is_interrupted = False

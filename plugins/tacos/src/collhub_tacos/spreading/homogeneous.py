@@ -343,10 +343,11 @@ class _LockstepGather:
         return delivered / max(1, self.log.size - before)
 
     def slice(self, seed: int) -> None:
-        """Continue for about a second, after enlarging the table of used links if necessary.
+        """Continue for about a second, and enlarge the table of used links if necessary.
 
-        Sets `is_over` after a window of steps without transfers. Raises `InputError` if a chunk
-        cannot reach a node.
+        `seed`: of the random choices. Sets `is_over` after a window of steps without transfers.
+        Raises `InputError` (`disconnected`) if it is over and a node lacks a chunk, which then
+        cannot reach it; the node with the fewest chunks is named.
         """
         from collhub_tacos.spreading.lockstep_kernel import advance
 
