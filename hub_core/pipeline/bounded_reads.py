@@ -24,8 +24,8 @@ _CHUNK_BYTES = 1 << 20
 def load_file(file: Path) -> bytes:
     """Read a file of at most 4 GiB; a pipe or device is read like a stream, up to 1 GiB.
 
-    Raises `InputError`, which names the file, if it cannot be read, is larger, or is an empty
-    regular file. An empty pipe gives b"".
+    Raises `InputError`, which names the file, if it is missing or cannot be read, is larger, or
+    is an empty regular file. An empty pipe gives b"". The content is not decompressed.
     """
     name = str(file)
     with open_file(file) as opened, convert_read_errors(name):

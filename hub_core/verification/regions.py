@@ -98,11 +98,12 @@ def find_regions(
 def _find_regions_of_block(
     steps: StepTable, layout: MemoryLayout, is_valid: BoolArray, unit: int, block: UnitBlock
 ) -> Regions:
-    """Compute the regions of the steps within a block of units.
+    """Compute the regions of the steps within a block of units, in blocks of `unit` units.
 
-    The rules are those of `find_regions`, with each region cut to the units of the block. All
-    other steps, also those without units in the block, have address -1, count 0 and are not
-    valid.
+    The rules are those of `find_regions`, with each region cut to the units of the block:
+    addresses are those of `layout`, and a side that the kind of step does not use has the
+    address -1. All other steps, also valid ones without units in the block, have address -1,
+    count 0 and are not valid.
     """
     stops = block.positions + steps.count
     rows = np.flatnonzero(is_valid & (block.positions < block.stop) & (stops > block.first))

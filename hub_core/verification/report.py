@@ -179,9 +179,10 @@ def _parse_assignments(text: str, collective: Collective) -> Contributions:
 def _parse_pairs(assignment: str, num_ranks: int) -> list[tuple[int, int]]:
     """Return the (destination rank, source rank) pairs of an assignment such as `o[r]=i[r+1]`.
 
-    If `r` is on either side, there is one pair per rank, otherwise one pair. Pairs with a rank
-    outside 0..n-1 are dropped. An assignment may have several destinations, as in `o[0]=o[1]=i[2]`;
-    their pairs follow one another. Raises `UsageError` for any other form.
+    If `r` is on either side of an `=`, there is one pair per rank, in ascending order of `r`;
+    otherwise one pair. Pairs with a rank outside 0..n-1 are dropped. An assignment may have
+    several destinations, as in `o[0]=o[1]=i[2]`; their pairs follow one another. White space is
+    ignored. Raises `UsageError` for any other form.
     """
     *left, right = assignment.split("=")
     source, targets = _match_term(right, "i"), [_match_term(part, "o") for part in left]

@@ -183,8 +183,9 @@ class LazyRecords(dict[Any, dict[str, Any]]):
     def write_back(self) -> None:
         """Write all records that were read back to the array, including unchanged ones.
 
-        The view (a dictionary from index to record) remains valid. Raises `OverflowError` for an
-        integer that its field cannot contain; earlier fields are then already written.
+        The view (a dictionary from index to record) remains valid. Fields are written one after the
+        other, each for all records. Raises `OverflowError` for an integer that its field cannot
+        contain; earlier fields are then already written. Without records nothing happens.
         """
         indices = list(self)
         if not indices:

@@ -182,10 +182,12 @@ def _compile_kernel(
 def _load_callable(name: str, code: bytes, states: Sequence[Any]) -> Callable[..., int]:
     """Load object code and return a Python function that runs it on states.
 
-    `name`: function in the code. `states`: an example that determines the types of the flattened
-    arguments, int64 for integers and addresses, else double. The returned function takes states of
-    the same structure and returns an integer; it raises `ArithmeticError` if the machine code
-    reports an error. The code remains loaded until the process ends.
+    `name`: function in the code, with numba's calling convention. `states`: an example that
+    determines the types of the arguments: integers, and addresses and lengths of arrays are
+    int64, all others double. The returned function takes states of the same structure, whose
+    arrays it may change, and returns an integer. It raises `ArithmeticError` if the machine
+    code reports an error, and `ValueError` for an array that is not contiguous. The code
+    remains loaded until the process ends.
     """
     from llvmlite import binding
 

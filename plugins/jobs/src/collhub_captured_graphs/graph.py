@@ -344,8 +344,9 @@ def _read_tensor(fields: Mapping[str, Any]) -> Tensor:
 def _value_fields(value: ArgumentValue) -> object:
     """Convert an argument to a JSON value.
 
-    References become `{"value": NAME}`, element types `{"element": NAME}`, infinite numbers and nan
-    `{"float": TEXT}`, tuples lists. Other values are unchanged.
+    References become `{"value": NAME}`, element types `{"element": NAME}`, infinite numbers and
+    nan `{"float": TEXT}` with the text `inf`, `-inf` or `nan`. Tuples become lists, with
+    converted entries. Other values are unchanged.
     """
     if isinstance(value, Reference):
         return {"value": value.name}

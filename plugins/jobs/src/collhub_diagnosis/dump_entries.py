@@ -416,10 +416,10 @@ class _DumpParser:
         )
 
     def parse_integers(self, entries: Sequence[Mapping[object, object]], key: str) -> list[int]:
-        """Return an integer field of all entries in their order; 0 where it is absent or null.
+        """Return the integer field `key` of all entries in order; 0 where it is absent or null.
 
-        Raises `InputError` for the first value that is not an integer of at least -1 and below
-        2^63; a bool is not an integer here.
+        Raises `InputError`, with the number of the entry, for the first value that is not an
+        integer of at least -1 and below 2^63; a bool is not an integer here.
         """
         values = [0 if (value := entry.get(key)) is None else value for entry in entries]
         if {*map(type, values)} <= {int}:

@@ -70,10 +70,14 @@ def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) ->
     """Return the groups of ranks of a collective, each in the order of its ids.
 
     The ids in `replica_groups` are ranks, partitions or replicas, as `channel_id`,
-    `use_global_device_ids` and the opcode decide (`_mode`). Groups of partitions are repeated for
-    each replica. Groups of replicas are repeated for each partition; with a channel they contain
-    all partitions of their replicas instead. Missing groups mean one group of all ids. Raises
-    `ValueError` with the reason for groups that the verifier of XLA refuses.
+    `use_global_device_ids` and the opcode decide (`_mode`). Groups of partitions are repeated
+    for each replica. Groups of replicas are repeated for each partition; with a channel they
+    contain all partitions of their replicas instead. Missing or empty groups mean one group of
+    all ids.
+
+    Raises `ValueError` with the reason for ids that are out of range, repeated or missing (only
+    a `collective-broadcast` may miss some), for empty groups with `use_global_device_ids`, for
+    this without a channel, and for text that is no list of groups.
     """
     is_flat, columns = _mode(opcode, attributes, devices)
     text = attributes.get("replica_groups", "{}")

@@ -170,9 +170,11 @@ def _add_issuer(trace: _Trace, node: Record, name: str) -> None:
 def _recorded_call(trace: _Trace, node: Record) -> Call | None:
     """Parse the call of a node `record_param_comms`; None if it names no communication.
 
-    The attributes of the node describe the call. In schema 1.0.1 without attributes, the first text
-    among the inputs that names a communication is the operation, and the two inputs after it are
-    the splits, unless both are empty.
+    If the node has the attribute `collective_name`, its attributes describe the call. Otherwise
+    (schema 1.0.1) the first text among the inputs that names a communication is the operation,
+    and the two inputs after it are the splits, unless both are empty; bytes and dtype are those
+    of the first input. Raises `InputError` for an invalid list of ranks, and `ValueError` for a
+    number among the attributes that is no integer.
     """
     attributes = {attribute["name"]: attribute.get("value") for attribute in node.get("attrs", [])}
     if "collective_name" in attributes:

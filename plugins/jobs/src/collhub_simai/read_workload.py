@@ -133,10 +133,11 @@ class _Words:
 def parse_workload(stream: BinaryIO, file: str) -> WorkloadText:
     """Parse a workload file: the policy with its values, the number of rows, and the layers.
 
-    The first line begins with one of `POLICIES`, the second has only the number of rows, 1 to 2^20.
-    A row has at least 12 words, 13 with the policy of customized parallelism. Surplus words after a
-    row, or after the last row, are ignored with a note; at most 20 notes are kept. Raises
-    `InputError` with the line of the first invalid word.
+    The first line begins with one of `POLICIES`, followed by `key: number` pairs. The second
+    has only the number of rows, 1 to 2^20. Then every line that is not empty is a row, with at
+    least 12 words, 13 with the policy `HYBRID_CUSTOMIZED`. Surplus words after a row, or lines
+    after the last row, are ignored with a note; only the first 20 notes are kept. Raises
+    `InputError` with the line of the first invalid word, and for missing words or rows.
     """
     words = _Words(stream, file)
     head = words.next_line()

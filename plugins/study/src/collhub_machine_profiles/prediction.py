@@ -113,12 +113,16 @@ def _shaped_time_us(profile: MachineProfile, table: Table, call: CollectiveCall)
 
 
 def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
-    """Predict the time (us) of a call without using its table; None if nothing covers it.
+    """Predict the time (us) of a call without using its own table; None if nothing covers it.
 
-    The first of these that applies is used: the model of one node, the first suitable fitted
-    network, extrapolation of the tables to more nodes, nominal rates of network cards. The errors
-    are those of the model at sizes that it did not see; nominal times have none. Only the model of
-    one node also gives NCCL's choice.
+    The first of these that applies is used:
+
+    1. the model of one node 2. the first network of the profile, a model of several nodes, that
+    applies to the call 3. extrapolation of the tables to more nodes than were measured 4.
+    nominal rates of network cards (large all-reduces)
+
+    The errors are those of the model at sizes that it did not see, also for 3; nominal times
+    have none. Only the model of one node also gives NCCL's choice.
     """
     errors = _errors(profile, "model", call)
     gpu = profile.modelled_gpu(call)

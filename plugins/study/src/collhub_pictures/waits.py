@@ -94,10 +94,11 @@ def draw(request: WaitForGraph) -> bytes:
 def _group_ranks(request: WaitForGraph) -> tuple[list[tuple[int, ...]], list[_Arrow]]:
     """Return groups of ranks with equal waits (boxes), and the waits between them (arrows).
 
-    Ranks are in one box if they wait, and are awaited, in the same waits of the request, and if all
-    or none of them are culprits. Ranks in a box are ascending; boxes are ordered by their first
-    rank. There is one arrow per pair (waiting box, awaited box), sorted, with each operation once;
-    waits within a box have no arrow. Ranks without waits have a box only if they are culprits.
+    Ranks are in one box if they wait in the same waits of the request and are awaited in the
+    same ones, and if all or none of them are culprits. Ranks in a box are ascending; boxes are
+    ordered by their first rank. Ranks without waits have a box only if they are culprits. There
+    is one arrow per pair (waiting box, awaited box), sorted by it, with each operation once, in
+    the order of the waits; waits within a box have no arrow.
     """
     signs: dict[int, list[tuple[int, bool]]] = {rank: [] for rank in request.culprits}
     for number, wait in enumerate(request.waits):

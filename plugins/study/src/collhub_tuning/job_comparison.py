@@ -227,9 +227,10 @@ def create_page_subjects(
 def _create_rules(workload: Workload, name: str) -> Iterator[str]:
     """Yield the rules (`collective=algorithm`) of a candidate; none for `native`.
 
-    If all parts of the name, separated by `_SEPARATOR`, are rules, these are yielded. Otherwise the
-    name is an algorithm, and there is one rule per kind of collective that the job calls on
-    devices, in the order of `_KINDS`, then of the uneven kinds.
+    If all parts of the name, separated by `_SEPARATOR`, are rules (`_is_rule`), these are
+    yielded without blanks around them. Otherwise the name is an algorithm, and there is one
+    rule `KIND=name` per kind of collective that the job calls on devices, in the order of
+    `_KINDS`, then of the uneven kinds; collectives on the host, and other kinds, get none.
     """
     if name == NATIVE:
         return

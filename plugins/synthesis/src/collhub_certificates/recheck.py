@@ -454,9 +454,11 @@ def _check_lower_bound(document: Certificate, bound: Fraction) -> None:
 def _check_tree_count(document: Certificate) -> None:
     """Raise `FlawError` (`trees`) if the claimed number of trees contradicts other claims.
 
+    The claim `tree_count` must exist. Checked in this order:
+
     - Listed trees, if any, must be as many as claimed.
     - `at_least` must not exceed the number, and must equal it if its status is optimal.
-    - Every weight must be a multiple of the unit, if there is one.
+    - Every weight of a listed tree must be a multiple of the unit, if there is one above 0.
 
     That no packing has fewer trees is not checked.
     """

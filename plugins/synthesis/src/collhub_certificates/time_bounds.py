@@ -334,9 +334,10 @@ def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCu
 def _read_latencies(document: Mapping[str, Any], topology: Topology | None) -> Latencies:
     """Return the latency of every link in seconds, as exact fractions by (source, destination).
 
-    They are those of the topology, else those of the document. Of parallel links the first counts.
-    With both, raises `FlawError` (`topology`) if they differ; a document may omit them. Without a
-    topology, raises `ValueError` if the numbers of links and latencies differ.
+    With a topology they are those of its links. If the document has `latencies_s` too, they
+    must be the same in the order of the links, otherwise `FlawError` (`topology`) is raised; a
+    document may omit them. Without a topology they are those of the document; `ValueError` is
+    raised if their number is not that of its links. Of parallel links the first counts.
     """
     declared = [Fraction(latency) for latency in document.get("latencies_s", ())]
     if topology is None:

@@ -267,9 +267,11 @@ class _File:
     def topology(self) -> Topology:
         """Build the network of the file.
 
-        It must state nodes, podsize and 2 or 3 tiers, and have the keys of every tier from 0 on.
-        The latency of a switch is added to the links that leave it. Raises `InputError` for missing
-        or inconsistent numbers.
+        The file must state nodes, podsize and tiers (2 or 3), and have a block of keys for every
+        tier from 0 on and for no other tier. The latency of a switch is added to the links that
+        leave it, that of a link applies to both directions. Raises `InputError`
+        (`invalid-htsim-topology`) for missing or inconsistent numbers; the file is located, without
+        a line.
         """
         missing = [key for key in _HEAD if key not in self._head]
         if missing:

@@ -154,8 +154,9 @@ class Checker:
         """Raise `TypingMistakeError` for the first mistake in the declaration of an argument.
 
         The mistakes, in this order: a used name; a dimension that is an undefined symbol or below
-        1; another number of layouts than axes; a dimension that cannot be sliced; two reductions; a
-        negative group; a state with a local layout.
+        1; another number of layouts than axes (one layout without a mesh); a slice along a
+        dimension that does not exist or has size 1; two different reductions; a negative group; a
+        state with a local or partial layout. A correct argument is not recorded here.
         """
         kind = argument.type
         if argument.name in self.types:

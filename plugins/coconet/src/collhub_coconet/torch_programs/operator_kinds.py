@@ -335,12 +335,13 @@ def _apply_linear(build: Builder) -> str:
 
 
 def _transpose(build: Builder) -> str:
-    """Add a Permute, or a Transpose if only the last two dimensions are swapped.
+    """Add a Permute, or a Transpose if only the last two dimensions are swapped; return its name.
 
     The dimensions are `dims` (all, in the new order) or `dim0` and `dim1`, which are swapped;
-    negative ones count from the end. Without them a matrix is transposed, and any other tensor is
-    unchanged. An order that changes nothing adds no operation and returns the operand. Raises
-    `TypingMistakeError` for an order that lacks a dimension.
+    negative ones count from the end, and too large ones modulo the number of dimensions.
+    Without them a matrix is transposed, and any other tensor is unchanged. An order that
+    changes nothing adds no operation and returns the operand. Raises `TypingMistakeError` for
+    an order that lacks a dimension.
     """
     x = build.operand("self")
     rank = len(build.shape(x))

@@ -387,11 +387,14 @@ class _GraphTyper:
     def _add_opaque(self, node: GraphNode) -> None:
         """Add a node as one opaque operation per result; the first one has all work and traffic.
 
-        Operands remain blocks of rows if the operator permits it (`_find_row_axes`); otherwise they
-        are converted to local values. Results without the rows of the operands, such as the
-        gradient of a weight, are local. Raises `InputError` (`unknown-operator`) for an operator
-        without an entry in the table that reads a block, unless the options take unknown operators
-        as local.
+        Operands that are sliced, partial or on a root remain blocks of rows if the operator permits
+        it (`_find_row_axes`) and is not random; otherwise they are converted to local values.
+        Results without the rows of the operands, such as the gradient of a weight, are local. All
+        other results read the first one. The program names of the results are recorded.
+
+        Raises `InputError` (`unknown-operator`) for an operator without an entry in the table that
+        reads such an operand, unless the options take unknown operators as local; and for a result
+        that is empty or has an unsupported element type.
         """
         facts = describe_node(self.graph, node)
         reads = list(dict.fromkeys(node.reads))

@@ -181,10 +181,11 @@ class _Move:
     def build_operations(self) -> list[Operation]:
         """Build all operations of the program after the move, in order; call it once.
 
-        Moved operations, and those in `_feeds`, are emitted on slices, and complete operands are
-        sliced as needed. A moved operation that depends on the AllGather only through a scalar is
-        emitted unchanged, and so are all operations that do not move. Raises `RefusedMoveError` for
-        a member that cannot move (`_find_obstacle`).
+        Moved operations are emitted on slices, and so are the operations that only they read
+        (`_feeds`), whose complete values are not needed; complete operands are sliced as needed. A
+        moved operation that depends on the AllGather only through a scalar is emitted unchanged,
+        and so are all operations that do not move. Raises `RefusedMoveError` for the first member
+        that cannot move (`_find_obstacle`); the conditions that hold are recorded.
         """
         for operation in self._program.operations:
             if operation.name in self._feeds:

@@ -253,9 +253,11 @@ def _select_calls(
 ) -> Iterator[Int64Array]:
     """Yield the needed runtime calls as int64[calls, 6], the fields of `RuntimeCalls`.
 
-    These are launches with a key in `needed` (ascending; process << 40 ^ correlation), and all
-    calls of other kinds. Calls with invalid times are dropped. The kinds of new names are added to
-    `kinds`.
+    These are the calls with a key in `needed` (process << 40 ^ correlation, ascending), which
+    launch work on a device, and all calls that are no launches. One array is yielded per chunk
+    of the table; it may be empty. Calls with invalid times (end before start, or beyond
+    `_MAX_TIME_NS`) are dropped. `kinds`: kind by name id; those of new names are added, where a
+    name without a text counts as a launch.
     """
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
     for chunk in tables.numbers(_RUNTIME, columns, columns[:2]):

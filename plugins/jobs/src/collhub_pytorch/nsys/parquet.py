@@ -150,9 +150,11 @@ class ParquetTables:
 
 
 def group_exports(parts: Sequence[SourcePart]) -> list[ParquetTables]:
-    """Return the export of each folder that contains `StringIds.parquet`, in the order of names.
+    """Return the export of each folder that contains `StringIds.parquet`, in the order of folders.
 
-    Other files are ignored. Raises `InputError` if no folder has the file.
+    `parts`: files with their paths; at least one. A folder is the path before the last
+    separator, "" if there is none. Other folders, and files that do not end in `.parquet`, are
+    ignored. Raises `InputError` (`format`) if no folder has the file.
     """
     files: dict[str, dict[str, Callable[[], BinaryIO]]] = defaultdict(dict)
     for part in parts:

@@ -348,10 +348,11 @@ def insert_copies(
 ) -> StepTable:
     """Add copies to the steps, so that they are executed before all other steps of their ranks.
 
-    A copy moves one unit from INPUT to OUTPUT. Copies are appended after the rows of `steps`, each
-    in a lane of its own above all existing lanes. Every step of a rank without predecessors gets a
-    control dependency on all copies of the rank. If the collective is in place only, copies of a
-    unit onto itself are dropped. The arguments are not changed.
+    A copy moves one unit from INPUT to OUTPUT. If the collective is in place only, copies of a
+    unit onto itself are dropped. Copies are appended after the rows of `steps`, each in a lane
+    of its own above all existing lanes. Every given step without predecessors gets a control
+    dependency on all copies of its rank. `program`: has the size of SCRATCH. The arguments are
+    not changed.
     """
     if collective.in_place and not collective.out_of_place:
         layout = collective.memory_layout(True, program.scratch_chunks)

@@ -41,15 +41,18 @@ def write_simple(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 
 def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Write the operations that send the messages of a group.
+    """Write the operations that send the messages of a group (messages sent by one operation).
 
-    A block barrier comes first, if needed. The three cases:
+    A barrier of the block's threads comes first, if they have waited or moved data since the
+    last one. The three cases:
 
-    - Port channel: each part of the range is a `put`, and the last one a `pws`, which also signals.
-      Then the block waits until the proxy has read all data.
+    - Port channel: each part of the range is a `put`, and the last one a `pws`, which also
+      signals. Then a flush waits until the proxy has read all data.
     - Multicast: one `gstore` per part for all members, then signals.
-    - Otherwise: the data that is not pulled is put to each receiver, then all messages are
-      signalled.
+    - Otherwise: the data that the receiver does not pull itself is put to each receiver, then
+      all messages are signalled.
+
+    There are several parts only if several thread blocks share the work.
     """
     if draft.channel_type(group.row) == PORT:
         # The last put signals, and a flush waits until the proxy has read all data.

@@ -221,8 +221,10 @@ def _find_rule_lines(text: str, count: int) -> list[int]:
 def _read_rule(line: int, fields: Mapping[str, str], file: str, source: Source) -> TunerRule | None:
     """Return the rule of these fields (texts by column), or None for an invalid one.
 
-    Every fault is reported as an error at the line. Missing nodes, ranks and bytes become `EVERY`,
-    missing channels or -1 become 0, a missing chunk size becomes 0. Bytes are per rank.
+    Every fault (`_find_defects`) is reported to `source` as an error at the line of the file.
+    Missing nodes, ranks and bytes become `EVERY`. Missing channels and -1 become 0 (the library
+    chooses), a missing chunk size becomes 0. Bytes are per rank, and ranks per node.
+    Collective, algorithm and protocol must not be missing.
     """
     defects = list(_find_defects(fields))
     for code, message, cure in defects:
