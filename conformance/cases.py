@@ -923,10 +923,12 @@ def build_index(cases: Sequence[Case]) -> str:
 
 
 def main() -> None:
-    """Write all cases and `index.json` to the folder that the only argument names.
+    """Write all cases and `index.json` to the folder that the only command-line argument names.
 
-    Creates the folder if it is missing, replaces files of the same names, keeps all other files,
-    and prints the numbers of valid and invalid cases. Exits with a usage line for other arguments.
+    Each case has a folder, `valid/NAME` or `invalid/NAME`. Creates folders that are missing,
+    replaces files of the same names, keeps all other files, and prints the numbers of valid and
+    invalid cases. Exits with a usage line for another number of arguments, and for an argument
+    that begins with `-`.
     """
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit("usage: python cases.py FOLDER")

@@ -461,11 +461,14 @@ class _Lowering:
     ) -> tuple[list[str], tuple[Shape, ...]]:
         """Store the regions of an operation as computations; return its operands and result shapes.
 
-        `attributes` is modified: it gets the names of the computations. Values of enclosing regions
-        that the regions use (captured values) become further operands. A loop has one operand, the
-        tuple of its state, which also contains the captured values. A conditional keeps its first
-        operand and the captured values. An operation without regions must be a `call` of a named
-        function. Raises `ValueError` for a wrong number of regions.
+        `attributes` is modified: it gets the names of the computations (`condition` and `body` of a
+        loop, `branch_computations` of a conditional, `calls` of an async-start, else `to_apply`).
+        Values of enclosing regions that the regions use (captured values) become further operands.
+        A loop has one operand, the tuple of its state, and results for all of its state, which also
+        contains the captured values. A conditional keeps its first operand and the captured values.
+        An operation without regions must be a `call` of a named function; its operands and shapes
+        are unchanged. Raises `ValueError` for a wrong number of regions, results, arguments or
+        returned values.
         """
         current = self._regions[-1]
         if not regions:

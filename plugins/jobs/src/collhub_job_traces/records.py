@@ -61,9 +61,11 @@ class StatedFields:
 def stated_fields(extra: str) -> StatedFields:
     """Return the node type, attribute names and integer attributes in the tokens of a record.
 
-    `extra`: tokens separated by spaces. The node type is None if no token contains it. All are
-    empty for extras of other formats. Tokens that cannot be decoded are ignored; the last of
-    repeated values is used. The result is cached and shared: do not change it.
+    `extra`: tokens separated by spaces. `@NAME` names an attribute; `=HEX` and `!HEX` are
+    fields of a node in protobuf, which may have a node type or an attribute with its value.
+    Other tokens are not examined. The node type is None if no token contains it. All are empty
+    for extras of other formats. Tokens that are no hexadecimal protobuf are ignored; the last
+    of repeated values is used. The result is cached and shared: do not change it.
     """
     node_type, names, numbers = None, set(), {}
     for token in extra.split() if are_tokens(extra) else ():

@@ -206,9 +206,10 @@ def _find_difference(
 ) -> Diagnostic | None:
     """Return a finding for the first collective that differs between two ranks; None without one.
 
-    `first`, `second`: rows of the group's collectives on `ranks[0]` and `ranks[1]`, in issue order;
-    `name`: of the group. Kind, bytes and counts are compared, roots are not. The finding is located
-    on the second rank; for a collective that is missing at the end, on the rank that has it.
+    `first`, `second`: rows of the group's collectives on `ranks[0]` and `ranks[1]`, in issue
+    order; `name`: of the group. Kind, bytes and counts are compared, roots are not. The finding
+    (`collectives-differ`, an error) is located on the second rank; for a collective that is
+    missing at the end, on the rank that has it. Positions in its text count from 1.
     """
     nodes = workload.nodes
     shared = min(len(first), len(second))

@@ -183,12 +183,14 @@ def find_unserved_reason(outcome: ComparisonOutcome) -> str | None:
 def comparison_failures(outcome: ComparisonOutcome, *, only_unserved: bool = False) -> list[str]:
     """Return one line per reason why algorithms have no time, with the sizes.
 
-    `only_unserved`: only reasons why a runtime does not serve a size.
+    A line is such as `ring does not take part at 1 MiB: REASON`. `only_unserved`: only reasons
+    why a runtime does not serve a size.
 
-    Algorithms with the same reason and the same sizes share a line; a leading name of the algorithm
-    in the reason is ignored for this. Sizes that a runtime does not serve for the same reason share
-    a line, with the nearest served sizes of the first one. Sizes are omitted if all sizes failed.
-    The order is that of the measurements.
+    Algorithms with the same reason and the same sizes share a line; a leading name of the
+    algorithm in the reason is ignored for this. Sizes that a runtime does not serve for the
+    same reason share a line, with the nearest served sizes of the first one. Sizes are omitted
+    if all sizes failed. The order is that of the measurements. Empty if all measurements have a
+    time.
     """
     sizes: dict[tuple[str, str], list[int]] = {}
     first_reasons: dict[tuple[str, str], str] = {}

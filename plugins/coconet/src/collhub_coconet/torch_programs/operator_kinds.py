@@ -646,9 +646,10 @@ def _look_up(build: Builder) -> str:
 def _add_rows(build: Builder) -> str:
     """Add the gradient of an embedding, a Scatter of rows into zeros, and return its name.
 
-    The operands are `indices` and `grad_output`; the result has `num_weights` rows. Refused
-    (`TypingMistakeError`) are gradients scaled by frequency, a padding index of 0 or more, and a
-    number of rows that is unknown.
+    The operands are `indices` and `grad_output`; the result has `num_weights` rows, and the
+    dimensions of the gradient after those of the indices. Refused (`TypingMistakeError`) are
+    `scale_grad_by_freq` True (gradients scaled by frequency), an unknown number of rows, and a
+    padding index of 0 or more.
     """
     padding, rows = build.argument("padding_idx"), build.argument("num_weights")
     if build.argument("scale_grad_by_freq") is True or type(rows) is not int:

@@ -165,10 +165,12 @@ class _Operators:
     def of(cls, events: RankEvents) -> _Operators:
         """Build the table of operators of a file, sorted by thread, start and descending end.
 
-        It has the enclosing operator of each. `has_issuer` marks operators that enclose, at any
-        depth, one that issues collectives (a namespace in `ISSUER_NAMESPACES`). `is_of_job` is
-        False for operators in threads in which a host library communicates, because they only copy
-        its buffers, unless an issuing operator runs in the thread.
+        For each operator it has the row of the enclosing one on its thread, -1 for none.
+        `has_issuer` marks operators that enclose, at any depth, one that issues collectives (its
+        name begins with a namespace in `ISSUER_NAMESPACES`); the issuing operator itself is not
+        marked unless it encloses one. `is_of_job` is False for operators in threads in which a host
+        library communicates, because they only copy its buffers, unless an issuing operator runs in
+        the thread.
         """
         columns = events.operators
         names = list(events.names)

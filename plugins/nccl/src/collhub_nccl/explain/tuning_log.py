@@ -179,12 +179,14 @@ class _Reader:
     def _read_choice(self, number: int, text: str) -> bool:
         """Store the choice on a line; return False, and store nothing, if it cannot be read.
 
-        A symmetric kernel is added to `kernels`, any other choice to `choices`.
+        `number`: of the line. A line with a symmetric kernel is added to `self.kernels`; it needs a
+        known operation. Any other choice is added to `self.choices`:
 
-        - The size must be 1 to `_MAX_SIZE` bytes.
-        - Operation, algorithm and protocol must be known.
-        - The operation may be absent if the line has a time.
+        - Algorithm and protocol must be known; case and `_` in the algorithm do not count.
+        - A line with a time may lack the operation, but it must not be unknown.
         - A line without a time needs an operation and at least one channel.
+
+        For both, the size must be 1 to `_MAX_SIZE` (2^62) bytes.
         """
         if match := _SYMMETRIC.match(text):
             kind = standard_kind(match[1])
