@@ -455,11 +455,12 @@ class _Diagnosis:
     def find_open_questions(self, causes: Sequence[Finding]) -> list[Finding]:
         """Find the operations whose cause is undecided because of missing dumps or lost entries.
 
-        There is one finding per operation, ordered by row; it names the awaited ranks without a
-        dump and those with lost entries. Ranks that wait for culprits of `causes`, directly or
-        through other ranks, are skipped. Without causes and without such operations there is at
-        most one finding: that NCCL's counts do not show where ranks wait if there are no dumps, or
-        that dumps of some ranks are missing.
+        There is one finding (`undecided`) per operation, ordered by row; it names the awaited ranks
+        without a dump and those with lost entries. Waits of ranks whose state the `causes` explain
+        (culprits, and ranks that wait for them, directly or through other ranks) are skipped. If
+        there are neither causes nor such operations, there is at most one finding: that NCCL's
+        counts do not show where ranks wait if there are no dumps, or else that dumps of some ranks
+        are missing.
         """
         findings = []
         explained = self.list_explained_ranks(causes)

@@ -580,10 +580,11 @@ class _GraphBuilder:
     ) -> list[ArgumentValue]:
         """Return the operands of an elementwise operator as arguments: references or numbers.
 
-        If some operand is a tensor with the shape of the result, aten broadcasts the others:
-        numbers stay numbers, and a broadcast along leading dimensions only becomes a reference to
-        its source. All other operands become tensors of their own shape, for which nodes are added
-        if necessary.
+        `shapes`: of the operands. If some operand is a tensor with the shape of the result, aten
+        broadcasts the others: numbers stay numbers, and a broadcast of a tensor along leading
+        dimensions only becomes a reference to its source. All other operands become tensors of
+        their own shape, for which nodes are added if necessary (see `_to_tensor`, which may raise
+        `InputError`). The order is kept.
         """
         sizes = instruction.shape.leaves[0][1]
         is_complete = any(

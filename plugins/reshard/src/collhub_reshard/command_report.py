@@ -141,10 +141,11 @@ def create_report(plan: ReshardPlan, lowered: Lowered, paths: Sequence[str]) -> 
 def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
     """Build the text output, as texts by field name in the order of output.
 
-    The first fields always exist: resharding, strategies, time, bound, status, predicted, layout,
-    algorithm. Further fields follow only if they apply: `simulated` if there is a simulated time;
-    the parts of the search that a budget cut; `late` with the number of tasks that finish after
-    their due times. Times are in seconds with six significant digits.
+    The first fields always exist: resharding, strategies, time, bound, status, predicted,
+    layout, algorithm. Further fields follow only if they apply: `simulated` if there is a
+    simulated time; `cut` with the parts of the search that a limit cut; `late` with the number
+    of tasks that finish after their due times. Times are in seconds with six significant
+    digits. Nothing is printed.
     """
     algorithm = lowered.algorithm
     moved = sum(move.tensor.num_bytes for move in plan.moves)

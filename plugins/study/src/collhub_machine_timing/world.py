@@ -285,12 +285,14 @@ def _find_connected(
 def _connect_rounds(
     steps: StepTable, instructions: Instructions, paths: MessagePaths, rounds: int, slots: int
 ) -> _ConnectedRounds:
-    """Connect the instructions of several rounds.
+    """Connect the instructions of several rounds, each of which executes the same instructions.
 
-    The children of an instruction are, in this order: its dependents in the same round, the next
-    instruction of its block, and the send that waits for the slot which its receive frees. The last
-    two can be in a later round. `slots`: messages in flight on a connection. Only one round is
-    sorted; the others are derived from it.
+    Instruction i of round r has the number r x (instructions of a round) + i. The children of
+    an instruction are, in this order: its dependents in the same round, the next instruction of
+    its block (after the last one, the first one of the next round), and the send that waits for
+    the slot which its receive frees. The last two can be in a later round. `slots`: messages in
+    flight on a connection. No instruction has started in the result; its roots are the
+    instructions that wait for nothing.
     """
     order = _find_round_order(instructions)
     count, total = len(instructions), len(instructions) * rounds

@@ -305,12 +305,12 @@ class ProvedBounds:
 def prove_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> ProvedBounds:
     """Compute the lower bounds of an answer in ns, rounded down, by name, and a certificate.
 
-    `time_ns`: time of the answer. `fluid`, and `ports and distances` if all NPUs take part in
-    order, hold for messages of any size. All other bounds hold only for messages of the chosen
-    size, and their names end with `ONE_SIZE` (" (one message size)"). `time-cut` and
+    `time_ns`: time of the answer. `fluid`, and `ports and distances` if the ranks are all NPUs
+    in order, hold for messages of any size. All other bounds hold only for messages of the
+    chosen size, and their names end with `ONE_SIZE` (" (one message size)"). `time-cut` and
     `evacuation` are listed only if they are larger than the others; `evacuation` is computed
-    only if the answer attains no other bound and no other NPU relays data. The certificate
-    proves the bound of the later cut in time; it is empty without one.
+    only if the answer attains no other bound and the ranks are all NPUs in order. The
+    certificate proves the bound of the later cut in time; it is empty without one.
     """
     # Switches are ordinary nodes here: the ingress of an NPU is limited by its links.
     network = LinkNetwork.of(setting.network.topology)

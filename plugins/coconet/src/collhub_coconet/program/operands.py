@@ -254,10 +254,10 @@ class Operands:
     def _check_innermost(self, layouts: Sequence[Layout], active: Sequence[int]) -> None:
         """Raise `TypingMistakeError` (`axis`) unless a communication can use these mesh axes.
 
-        `active`: positions of its axes, ascending, at least one; `layouts`: of the operand, by
-        axis. The active axes must slice at most one dimension together. No other axis after the
-        first active one may slice this dimension too: blocks nest in the order of the axes, so the
-        dimension must be gathered along the later axis first.
+        `active`: positions of its axes, ascending, at least one; `layouts`: of the operand or of
+        the result, by axis. The active axes must slice at most one dimension together. No other
+        axis after the first active one may slice this dimension too: blocks nest in the order of
+        the axes, so the communication must go over the later axis first.
         """
         dimensions = {layouts[axis].dimension for axis in active} - {-1}
         if len(dimensions) > 1:

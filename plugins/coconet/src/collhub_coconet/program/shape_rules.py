@@ -27,11 +27,12 @@ from collhub_coconet.program.operations import (
 def type_row_reduction(operands: Operands) -> TensorType:
     """Return the type of a RowReduce, ArgMax, TopValues or TopIndices along one dimension.
 
-    The size of the dimension (default 0) becomes 1, or the number of largest elements. A RowReduce
-    of a tensor that is sliced along it is partial: each rank has a term. Indices are int64. Raises
-    `TypingMistakeError` for bool, the reduction `replace`, a dimension that does not exist, a count
-    below 1 or above a known size, and a layout without a rule, such as slices along the dimension
-    for all kinds but RowReduce.
+    The size of the dimension (default 0) becomes `count`, the number of largest elements, or 1
+    without it. A RowReduce of a tensor that is sliced along it is partial: each rank has a
+    term. The element type is that of the operand, int64 for ArgMax and TopIndices. Raises
+    `TypingMistakeError` for bool, a dimension that does not exist, the reduction `replace`, a
+    count below 1 or above a known size, and a layout without a rule, such as slices along the
+    dimension for all kinds but RowReduce; checked in this order.
     """
     operation, operand = operands.operation, operands.tensor(0)
     operands.check_not_bool(0)
