@@ -159,9 +159,14 @@ def in_largest_units(algorithm: Algorithm) -> Algorithm:
         )
     # The model requires at least one unit.
     unit_count = max(1, algorithm.collective.unit_count // unit)
+    counts = algorithm.collective.counts
+    if counts is not None:
+        counts = counts.in_blocks(unit)
     return replace(
         algorithm,
-        collective=replace(algorithm.collective, unit_count=unit_count, contract=contract),
+        collective=replace(
+            algorithm.collective, unit_count=unit_count, contract=contract, counts=counts
+        ),
         steps=replace(steps, **columns),
         scratch_units=algorithm.scratch_units // unit,
     )

@@ -11,6 +11,7 @@ import pytest
 from hub_core.columns import topological_levels
 from hub_core.model.algorithm import Algorithm, Provenance
 from hub_core.model.collectives import Collective, Contributions, CustomContract
+from hub_core.model.counts import UnitCounts
 from hub_core.model.diagnostics import CAP, Findings, Severity, UsageError
 from hub_core.model.kinds import UNEVEN_KINDS, Buffer, CollectiveKind, StepKind
 from hub_core.model.messages import match_messages
@@ -22,6 +23,7 @@ from hub_core.verification import (
     OrderGraph,
     VerifyReport,
     fifo,
+    in_largest_units,
     parse_expectation,
     reachability,
     step_program,
@@ -917,3 +919,13 @@ def test_an_undefined_read_names_the_buffer_that_holds_the_address(
     )
     message = next(each.message for each in report.diagnostics if each.code == "undefined-read")
     assert f"reads {unit}, which is undefined" in message
+
+
+def test_counts_of_an_uneven_collective_are_in_the_largest_units_too() -> None:
+    counts = UnitCounts.from_table([2, 4], False)
+    collective = Collective(CollectiveKind.ALL_GATHER_V, 2, 6, counts=counts)
+    steps = StepTableBuilder(2).build()
+    algorithm = Algorithm(collective, steps, np.zeros(2, np.int64), Provenance("test"))
+    larger = in_largest_units(algorithm).collective
+    assert larger.unit_count == 3
+    assert larger.counts == UnitCounts.from_table([1, 2], False)
