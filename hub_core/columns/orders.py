@@ -118,7 +118,7 @@ def _number_values(values: IntArray) -> Int64Array:
     if len(values) >= _MIN_KEYS_OF_DIGITS:
         occurs = _mark_values(values, _MAX_RANGE_PER_NUMBER)
         if occurs is not None:
-            number_of = np.cumsum(occurs)
+            number_of = np.cumsum(occurs, dtype=np.int64)
             number_of -= 1
             return number_of[_subtract(values, int(values.min()))]
     order = stable_order(values)
