@@ -167,7 +167,7 @@ def _sum_calls(findings: Findings) -> dict[CallKey, _Sums]:
     for meeting in range(len(meetings)):
         rows = meetings.members(meeting)
         first = int(rows[0])
-        if nodes.kind[first] != NodeKind.COLLECTIVE:
+        if nodes.kind[first] != NodeKind.COLLECTIVE or nodes.collective[first] < 0:
             continue
         kind, size = JobCollective(int(nodes.collective[first])), int(nodes.bytes[rows].max())
         ranks = workload.members(int(nodes.group[first]))

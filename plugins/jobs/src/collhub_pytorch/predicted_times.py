@@ -134,7 +134,8 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
       dependencies for these orders are added.
 
     Raises `InputError` for computations without a duration, for calls that are neither
-    predicted nor measured (`not-predicted`), and for ranks whose communications do not match.
+    predicted nor measured, also collectives of unknown kind (`not-predicted`), and for ranks
+    whose communications do not match.
     """
     meetings = match_communications(workload)
     is_profile = EXTENSION in workload.extensions
@@ -174,6 +175,12 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
             location = timed.location(first, workload.provenance.source_name)
             raise InputError(message, location=location, cure=cure, code="not-predicted")
         transfer[rows] = round(time.time_ns)
+    is_unknown = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.collective < 0) & (nodes.bytes > 0)
+    for row in np.flatnonzero(is_unknown & (transfer < 0))[:1].tolist():
+        message = f"its collective of unknown kind with {nodes.bytes[row]} bytes is not predicted"
+        location = timed.location(row, workload.provenance.source_name)
+        cure = "state the kind of the collective in the job"
+        raise InputError(message, location=location, cure=cure, code="not-predicted")
     transfer[(meetings.of_node >= 0) & (transfer < 0)] = 0
     if not is_profile:
         workload = _add_order(workload, meetings)
@@ -189,8 +196,8 @@ def predicted_calls(workload: Workload, meetings: Meetings) -> Iterator[tuple[In
 
     The key is (kind, bytes, ranks). Yielded are:
 
-    - collectives of a standard kind (no barriers) with data among several ranks; the ranks are
-      all of the group
+    - collectives of a standard kind (not barriers, not unknown) with data among several ranks;
+      the ranks are all of the group
     - messages with data whose first node has no recorded time; the key is that of a broadcast
       between both ranks, in ascending order
 
@@ -204,6 +211,8 @@ def predicted_calls(workload: Workload, meetings: Meetings) -> Iterator[tuple[In
             if nodes.duration_ns[first] < 0 < size:
                 ends = int(nodes.rank[first]), int(nodes.peer[first])
                 yield rows, (JobCollective.BROADCAST, size, tuple(sorted(ends)))
+            continue
+        if nodes.collective[first] < 0:
             continue
         kind = JobCollective(int(nodes.collective[first]))
         ranks = workload.members(int(nodes.group[first]))

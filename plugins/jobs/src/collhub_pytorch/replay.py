@@ -141,14 +141,15 @@ def _replace_transfers(
     `time_of(kind, bytes, ranks)` returns the time in ns. The measured time remains if it returns
     None, and with `keeps_shorter` on each rank where it is shorter. The bytes are the largest
     number of any rank, for an all-to-all with a table of counts those of the rank that sends most.
-    Messages, and collectives of unknown size on their first rank, are skipped. Only `transfer`, the
-    times of all nodes, is modified.
+    Messages, and collectives of unknown kind, or of unknown size on their first rank, are skipped.
+    Only `transfer`, the times of all nodes, is modified.
     """
     nodes = workload.nodes
     for meeting in range(len(meetings)):
         rows = meetings.members(meeting)
         first = int(rows[0])
-        if nodes.kind[first] != NodeKind.COLLECTIVE or nodes.bytes[first] < 0:
+        is_known = nodes.collective[first] >= 0 and nodes.bytes[first] >= 0
+        if nodes.kind[first] != NodeKind.COLLECTIVE or not is_known:
             continue
         # Sizes of an uneven all-to-all differ: the largest determines its time.
         size = int(nodes.bytes[rows].max())

@@ -336,3 +336,16 @@ def test_messages_take_the_time_of_a_broadcast_of_two_ranks() -> None:
     assert job_ns(predict_job(Workload(nodes), LinearPredictor())) == 5000 + 11_000 + 3000
     empty = NodeColumns.from_columns(2, {**columns, "bytes": [-1, 0, 0, -1]}, ([0, 2], [1, 3]))
     assert job_ns(predict_job(Workload(empty), LinearPredictor())) == 5000 + 3000
+
+
+def test_collectives_of_unknown_kind_are_not_predicted() -> None:
+    columns = {
+        "rank": [0, 1],
+        "kind": [int(NodeKind.COLLECTIVE)] * 2,
+        "collective": [-1, -1],
+        "bytes": [1000, 1000],
+    }
+    job = Workload(NodeColumns.from_columns(2, columns))
+    says = "its collective of unknown kind with 1000 bytes is not predicted"
+    with pytest.raises(InputError, match=says):
+        predict_job(job, LinearPredictor())
