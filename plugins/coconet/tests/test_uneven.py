@@ -208,6 +208,23 @@ def test_a_rank_sends_at_most_the_largest_row_sum_without_its_own_rows() -> None
     assert costs(mixture_of_experts(), RANKS).sent_bytes == 2 * 5 * 8
 
 
+@pytest.mark.parametrize("columns", [2**58, 2**61, 2**62])
+def test_rows_of_more_bytes_than_the_model_counts_are_refused(columns: int) -> None:
+    x = argument(5, columns)
+    program = x.builder.program(all_to_all_v(x, [[0, 5], [0, 0]]).named("y"))
+    with pytest.raises(
+        InputError, match=r"p: y: the rows of its counts have more than 2\^62 bytes"
+    ):
+        costs(program, Binding(2, {}))
+
+
+def test_rows_of_as_many_bytes_as_the_model_counts_are_accepted() -> None:
+    x = argument(5, 2**58)
+    program = x.builder.program(all_to_all_v(x, [[0, 4], [0, 0]]).named("y"))
+    # 4 rows of 2^58 columns of 4 bytes.
+    assert costs(program, Binding(2, {})).sent_bytes == 2**62
+
+
 @pytest.mark.once
 def test_synthesizers_of_the_hub_state_the_time() -> None:
     program = mixture_of_experts()

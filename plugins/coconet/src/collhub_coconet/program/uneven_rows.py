@@ -13,11 +13,14 @@ from math import isqrt
 from typing import TYPE_CHECKING
 
 from collhub_coconet.program.operations import UNEVEN_COLLECTIVES, Binding, Kind, Operation
-from hub_core.model import CollectiveKind, InputError
+from hub_core.model import CollectiveKind, InputError, Location
 
 if TYPE_CHECKING:
     from collhub_coconet.program.program import Program
     from hub_core.model import UnitCounts
+
+# The counts in bytes are counts of units, whose sum is at most 2^62.
+_MAX_BYTES = 1 << 62
 
 COLLECTIVE_KINDS = {
     Kind.ALL_TO_ALL_V: CollectiveKind.ALL_TO_ALL_V,
@@ -48,10 +51,18 @@ class UnevenCall:
 
 
 def find_uneven_call(program: Program, binding: Binding, operation: Operation) -> UnevenCall:
-    """Return an uneven collective with its counts in bytes: rows times the bytes of a row."""
+    """Return an uneven collective with its counts in bytes: rows times the bytes of a row.
+
+    Raises `InputError` (`size`) if the counts sum to more than 2^62 bytes.
+    """
     operand = program.types[operation.reads[0]]
     row_bytes = binding.elements(operand.shape[1:]) * operand.element.element_bytes
-    return UnevenCall(operation.kind, read_counts(operation).multiplied(row_bytes))
+    counts = read_counts(operation)
+    if counts.total * row_bytes > _MAX_BYTES:
+        message = f"{operation.name}: the rows of its counts have more than 2^62 bytes"
+        location, cure = Location(program.name), "state other sizes or counts"
+        raise InputError(message, location=location, cure=cure, code="size")
+    return UnevenCall(operation.kind, counts.multiplied(row_bytes))
 
 
 def read_counts(operation: Operation) -> UnitCounts:
