@@ -14,10 +14,12 @@ from collhub_packing.pipelining.schedules import apportion
 from hub_core import create_synthesis_request, run_synthesizer, write
 from hub_core.cli.main import main
 from hub_core.model import Collective, CollectiveKind, InputError, UsageError
+from hub_core.pipeline import limit_search
 from hub_core.pipeline.limit_search import find_necessary_limit
 from hub_core.pipeline.runtime_fits import count_least_operations
 from hub_core.plugin_api import (
     RESOURCES,
+    BudgetReached,
     LimitError,
     Merit,
     RuntimeFit,
@@ -179,6 +181,44 @@ def test_limits_that_only_suffice_together_are_named_together() -> None:
         synthesize_within("ring", "all-gather", "mscclpp", "block_operations=4&operations=9")
     (query,) = re.findall(r"set (\S+) in --for", str(refused.value))
     assert synthesize_within("ring", "all-gather", "mscclpp", query)
+
+
+@pytest.mark.once
+def test_the_search_for_limits_ends_at_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    # An all-to-all of 8 ranks has 112 sends and receives. Two trials are within this work.
+    monkeypatch.setattr(limit_search, "_MAX_WORK", 4000)
+    with pytest.raises(LimitError, match=r"blocks of a rank suffice \(4 to \d+ were not tried\)"):
+        synthesize_within("direct", "all-to-all", "executor", "blocks=3")
+
+
+@pytest.mark.once
+def test_new_searches_count_as_work_of_the_search_for_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request = request_of("all-gather", 8, 64 * KIB, "executor?operations=3", "ring:8")
+    assert request.target is not None
+    result = run_synthesizer(replace(request, target=None), "ring")
+    search = limit_search.LimitedSearch(request, lambda again: iter([result]))
+    budget = request.budget.part(100_000)
+    assert search.find_results(request.target, budget) == [result]
+    assert budget.done == len(result.algorithm.steps) + 2 * budget.STEPS_OF_A_SIMULATION
+    search.find_results(request.target, budget)
+    assert budget.done == len(result.algorithm.steps) + 2 * budget.STEPS_OF_A_SIMULATION
+    with pytest.raises(BudgetReached):
+        limit_search.LimitedSearch(request, search.list_results).find_results(
+            request.target, request.budget.part(1000)
+        )
+
+
+@pytest.mark.once
+def test_ctrl_c_ends_only_the_search_for_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(search: object, target: object, budget: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(limit_search.LimitedSearch, "find_results", interrupt)
+    with pytest.raises(LimitError) as refused:
+        synthesize_within("direct", "all-to-all", "executor", "blocks=3")
+    assert "suffice" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
