@@ -412,9 +412,9 @@ def read(source: Source) -> Sequence[ServedCalls]:
     """List the calls served by the files of a folder, whose subfolders are named after runtimes.
 
     Returns one record per file, in the order of the parts of `source`; but of a runtime that reads
-    files by name, two files for the same calls are one record (`_join_remainder`). A file is
-    reported as an error to `source.report`, and gives no record, if its folder is no runtime, if
-    its runtime refuses it, uses it for no call or warns of it, or if its steps are incorrect.
+    files by name, files for the same calls are one record (`_join_remainders`). A file is reported
+    as an error to `source.report`, and gives no record, if its folder is no runtime, if its runtime
+    refuses it, uses it for no call or warns of it, or if its steps are incorrect.
     """
     served_calls: dict[str, ServedCalls] = {}
     for part in source.parts:
@@ -435,29 +435,33 @@ def read(source: Source) -> Sequence[ServedCalls]:
                 )
     for name in sorted(served_calls):
         if RUNTIMES[name.partition("/")[0]].reads_by_name:
-            _join_remainder(served_calls, name)
+            _join_remainders(served_calls, name)
     return list(served_calls.values())
 
 
-def _join_remainder(served_calls: dict[str, ServedCalls], name: str) -> None:
-    """Join the calls of a file with those of a later file of its folder for the same calls.
+def _join_remainders(served_calls: dict[str, ServedCalls], name: str) -> None:
+    """Join the calls of a file with those of later files of its folder for the same calls.
 
-    The later file, by name, must serve the same collective, modes and sizes with fewer chunks,
-    which divide those of the file. The record of the later file is removed; the joint record has
-    the smaller number of chunks and names both files. `served_calls`, by file, is changed.
+    Later files are taken in the order of their names, in which the runtime tries them. Each must
+    serve the same collective, modes and sizes with fewer chunks than the files before it in the
+    record, which its chunks divide; others are left as they are. The records of joined files are
+    removed; the joint record has the smallest number of chunks and names all files.
+    `served_calls`, by file, is changed.
     """
     calls = served_calls.get(name)
+    if calls is None:
+        return
     folder = name.partition("/")[0]
-    for other, rest in list(served_calls.items()):
-        if calls is None or other <= name or other.partition("/")[0] != folder:
+    for other in sorted(served_calls):
+        if other <= name or other.partition("/")[0] != folder:
             continue
+        rest = served_calls[other]
         finest, multiple = rest.element_multiple, calls.element_multiple
         is_for_same_calls = replace(rest, by=calls.by, element_multiple=multiple) == calls
         if is_for_same_calls and finest < multiple and multiple % finest == 0:
-            joint = f"{calls.by} else {rest.by}"
-            served_calls[name] = replace(calls, by=joint, element_multiple=finest)
+            calls = replace(calls, by=f"{calls.by} else {rest.by}", element_multiple=finest)
             del served_calls[other]
-            return
+    served_calls[name] = calls
 
 
 def _read_served_calls(part: SourcePart, file: str, runtime: Runtime) -> ServedCalls:

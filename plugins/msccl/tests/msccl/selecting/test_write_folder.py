@@ -224,6 +224,30 @@ def test_a_file_outside_the_folder_of_a_runtime_is_said() -> None:
     assert found == ["all.xml: is in no folder of a runtime (msccl, executor, rccl)"]
 
 
+def test_later_files_for_the_same_calls_are_joined_in_the_order_of_their_names() -> None:
+    """The runtime takes the first file by name whose chunks divide the elements."""
+    files = {}
+    for file, factor in (("c", 1), ("b", 2), ("a", 4)):
+        algorithm = _in_smaller_units(ring_all_reduce(4), factor)
+        content = _written(_one(algorithm, f"by{4 * factor}"))[0].popitem()[1]
+        # All files serve the calls of the coarsest one.
+        largest = re.sub(rb'maxBytes="[0-9]+"', b'maxBytes="1048577"', content)
+        files[f"executor/{file}.xml"] = largest
+    (calls,), problems = _read(files)
+    assert problems == []
+    assert (
+        calls.by == "a.xml: by16 of 4 ranks else b.xml: by8 of 4 ranks else c.xml: by4 of 4 ranks"
+    )
+    assert calls.element_multiple == 4
+
+
+def test_a_later_file_with_more_chunks_than_an_earlier_one_stays_an_overlap() -> None:
+    fine, coarse, _ = _written(_select_rings())[0].values()
+    served, _ = _read({"executor/c.xml": fine, "executor/b.xml": coarse, "executor/a.xml": fine})
+    assert [one.by.partition(":")[0] for one in served] == ["c.xml", "a.xml"]
+    assert [one.element_multiple for one in served] == [16, 4]
+
+
 def test_steps_that_depend_on_the_size_are_a_loss() -> None:
     steps = {1 << 10: ring_all_reduce(4), 1 << 20: halving_doubling_all_reduce(4)}
     collective = ring_all_reduce(4).collective
