@@ -64,11 +64,10 @@ def print_table(
     """Print a header and rows to standard output as aligned columns, two spaces apart.
 
     The columns whose names are in `right` are right-aligned, all others left-aligned; trailing
-    spaces are omitted. Unprintable characters are escaped. On a terminal, cells are wrapped
-    between words, then at hyphens, to fit its width. If that is not sufficient, every row is
-    printed as lines of column name and value instead, without header and empty cells, with an
-    empty line between rows. Nothing is truncated, and no number is separated from its unit.
-    Every row must have one cell per column.
+    spaces are omitted. Unprintable characters are escaped. On a terminal, cells are wrapped between
+    words, then at hyphens, to fit its width. If that is not sufficient, a row is printed as lines
+    of column name and value instead, without header and empty cells, rows an empty line apart.
+    Nothing is truncated, no number is separated from its unit. A row must have a cell per column.
     """
     names = [one_line(name) for name in header]
     table = [[one_line(cell) for cell in row] for row in rows]
@@ -365,9 +364,9 @@ def _wrap_row(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, 
 def _wrap_text(text: str, width: int) -> list[str]:
     """Wrap a text into lines of at most `width` characters; [""] for an empty text.
 
-    Lines are filled with as many words as fit. A word that is longer than `width` is split, at
-    hyphens, else after punctuation, else anywhere; its first piece continues the line if it
-    fits. No-break spaces do not end a word, and are written as spaces.
+    Lines are filled with as many words as fit. A word longer than `width` is split at hyphens, else
+    after punctuation, else anywhere; its first piece continues the line if it fits. No-break spaces
+    do not end a word, and are written as spaces.
     """
     lines: list[str] = []
     line = ""
