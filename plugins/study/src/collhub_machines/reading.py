@@ -128,7 +128,7 @@ def refuse_all(file: str, skipped: Sequence[Diagnostic]) -> InputError:
 
     It has the warnings `skipped`, then an error (`no-results`) on the entire file.
     """
-    message = "no result can be used, for the reasons above"
+    message = "no result can be used; the other findings of this file give the reasons"
     cure = "repeat the run and keep its entire output"
     error = Diagnostic("no-results", message, location=Location(file), cure=cure)
     return InputError([*skipped, error])

@@ -294,6 +294,9 @@ def test_a_file_whose_results_are_all_skipped_is_an_error_after_the_warnings() -
     *warnings, error = refusal.value.diagnostics
     assert {str(one.severity) for one in warnings} == {"warning"}
     assert (str(error.severity), error.code) == ("error", "no-results")
+    assert error.message == (
+        "no result can be used; the other findings of this file give the reasons"
+    )
     assert error.cure == "repeat the run and keep its entire output"
 
 

@@ -151,8 +151,8 @@ class FlowPaths:
         """Divide each path into at most `maximum` nearly equal pieces of at least one unit.
 
         With `is_uneven`, `maximum` is the mean number of pieces of a path instead, so that all
-        pieces have similar sizes. Returns path and units of every piece
-        (int64), sorted by path. The units of a path's pieces add up to those of the path.
+        pieces have similar sizes. Returns path and units of every piece (int64), sorted by path.
+        The units of a path's pieces add up to those of the path.
         """
         wanted = np.full(len(self.units), maximum)
         if self.is_uneven:

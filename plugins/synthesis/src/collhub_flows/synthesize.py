@@ -324,9 +324,8 @@ def _compute_flow_at(
 
     `cost`: float64 by link as bytes, in any unit. The flow is exact with the method `exact`, and
     with `auto` for at most `_MAX_EXACT` variables (sources times arcs; uneven shares:
-    `_MAX_EXACT_UNEVEN`). Otherwise, or if the exact
-    solver fails, it is approximate, with the phases of the options, or else 60 to 400, fewer on
-    large networks.
+    `_MAX_EXACT_UNEVEN`). Otherwise, or if the exact solver fails, it is approximate, with the
+    phases of the options, or else 60 to 400, fewer on large networks.
     """
     network = FlowNetwork.of(topology)
     demand = FlowDemand.of(collective, npus, topology.num_npus)
