@@ -382,6 +382,33 @@ def test_less_than_a_byte_a_share_is_refused() -> None:
         planned("ring:4", wish([0, 1, 2, 3], "all-gather", 2))
 
 
+def test_less_than_a_byte_a_unit_is_refused() -> None:
+    # The counts have no common divisor; each share has more than a byte.
+    group = uneven_wish([0, 1, 3], "all-gather-v", [500, 501, 502], 1000)
+    line = "1000 bytes of the group 0,1,3 are too few for the 1503 units of its counts"
+    with pytest.raises(UsageError, match=line) as refused:
+        planned("ring:4", group)
+    assert refused.value.diagnostics[0].code == "size-too-small"
+
+
+def test_units_of_one_byte_are_not_divided() -> None:
+    # 16 pieces of the smallest part, 10 bytes, would need units of half a byte.
+    group = uneven_wish([0, 1, 2], "all-gather-v", [10, 201, 301], 512)
+    (algorithm,) = planned("ring:3", group).algorithms
+    assert algorithm.collective.unit_count == 512
+
+
+def test_a_synthesizer_that_finds_the_size_too_small_is_no_candidate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*arguments: object, **named: object) -> None:
+        raise UsageError("4 bytes are too few", code="size-too-small")
+
+    monkeypatch.setattr(hub_core, "synthesize", refuse)
+    plan = planned("ring:4", wish([0, 1, 2, 3], "all-gather"), choices=GroupChoices("direct"))
+    assert plan.alone_makers == ("collhub-flows",)
+
+
 def test_several_planes_are_refused() -> None:
     with pytest.raises(UsageError, match="one plane, not 2"):
         planned("fc:2+fc:2", wish([0, 1], "all-gather"))

@@ -195,8 +195,9 @@ def _check_requests(wishes: Sequence[GroupWish], topology: Topology) -> None:
     """Raise `UsageError` for several planes, then for the first group that cannot be scheduled.
 
     For each group, in this order: a share is below one byte (`size-too-small`), all its data
-    stay on their ranks (`nothing-sent`), or its counts sum to more than 2^40 units
-    (`too-large`).
+    stay on their ranks (`nothing-sent`), its counts, divided by their greatest common divisor,
+    sum to more than 2^40 units (`too-large`), or to more units than its bytes
+    (`size-too-small`).
     """
     if topology.num_planes > 1:
         raise UsageError(
@@ -224,6 +225,13 @@ def _check_requests(wishes: Sequence[GroupWish], topology: Topology) -> None:
                 f"{_MAX_COUNTED_UNITS} can be scheduled together",
                 cure="give counts in larger units",
                 code="too-large",
+            )
+        if wish.size < wish.total_units:
+            raise UsageError(
+                f"{wish.size} bytes of the group {format_ranks(wish.npus)} are too few for the "
+                f"{wish.total_units} units of its counts",
+                cure="choose a larger size, or give counts in larger units",
+                code="size-too-small",
             )
 
 
@@ -360,9 +368,10 @@ def _synthesize_separately(
 ) -> list[_SeparateAlgorithm]:
     """Return the algorithm of the chosen synthesizer for a group, with its simulated time in ns.
 
-    The list has one entry; it is empty if the synthesizer raises any `InputError`. NPUs outside of
-    the group may be relays. The final simulation is counted in the budget without checking its
-    limits.
+    The list has one entry. It is empty if the synthesizer raises any `InputError`, or a
+    `UsageError` for a size that is too small for its parts (`size-too-small`); other errors are
+    raised. NPUs outside of the group may be relays. The final simulation is counted in the budget
+    without checking its limits.
     """
     collective = wish.collective(1)
     if wish.counts is None:
@@ -386,6 +395,10 @@ def _synthesize_separately(
             budget=budget,
         )
     except InputError:
+        return []
+    except UsageError as error:
+        if error.diagnostics[0].code != "size-too-small":
+            raise
         return []
     algorithm = replace(result.algorithm, collective_bytes=wish.size)
     steps = len(algorithm.steps)

@@ -143,14 +143,19 @@ def _is_too_fine(wishes: Sequence[GroupWish], shares: Shares, share_units: int) 
     """Whether shares must not be divided into this number of pieces.
 
     A piece must have at least one byte. If the units of a group are divided for its pieces
-    (`GroupWish.find_factor` above 1), the group has at most `_MAX_UNITS` units, so that its
-    algorithm can be verified. Pieces of whole units add no units and have no such limit.
+    (`GroupWish.find_factor` above 1), a unit must have at least one byte too, and the group has at
+    most `_MAX_UNITS` units, so that its algorithm can be verified. Pieces of whole units add no
+    units and have no such limits.
     """
     if share_units > shares.bytes.min():
         return True
     factors = ((wish, wish.find_factor(share_units)) for wish in wishes)
     return any(
-        factor > 1 and int(wish.share_counts.sum()) * factor > _MAX_UNITS
+        factor > 1
+        and (
+            int(wish.share_counts.sum()) * factor > _MAX_UNITS
+            or wish.total_units * factor > wish.size
+        )
         for wish, factor in factors
     )
 

@@ -120,8 +120,12 @@ class GroupWish:
 
         It need not be an integer.
         """
-        total = self.shares if self.counts is None else self.counts.total
-        return np.asarray(self.share_counts * (self.size / total), np.float64)
+        return np.asarray(self.share_counts * (self.size / self.total_units), np.float64)
+
+    @property
+    def total_units(self) -> int:
+        """Units of the full buffer: the sum of the counts, or 1 per equal part."""
+        return self.shares if self.counts is None else self.counts.total
 
     def find_factor(self, share_units: int) -> int:
         """Return the least number by which units must be divided to divide shares.
