@@ -85,10 +85,7 @@ def create_target(
     max_units = [one.runtime.limits.max_units for one in chosen]
     max_messages = [_count_messages(one) for one in chosen]
     calls = _Calls(topology, tuple(sizes), unit_bytes, granules)
-    limits, replace_limits = None, None
-    if len(chosen) == 1:
-        limits = chosen[0].runtime.limits
-        replace_limits = partial(_replace_limits, chosen[0], topology, sizes, variants)
+    vary = partial(_replace_limits, chosen[0], topology, sizes, variants)
     return SynthesisTarget(
         names,
         UnitLimits(
@@ -100,8 +97,9 @@ def create_target(
         ),
         None if None in max_messages else max(one for one in max_messages if one is not None),
         partial(_fit, tuple(chosen), calls, variants),
-        limits=limits,
-        replace_limits=replace_limits,
+        limits=chosen[0].runtime.limits if len(chosen) == 1 else None,
+        replace_limits=vary if len(chosen) == 1 else None,
+        text=" and ".join(one.text for one in chosen),
     )
 
 
@@ -298,7 +296,7 @@ def fit_result(
     if not fits:
         assert reason is not None
         raise reason
-    return _apply_fit(*fits[choose_best([one.merit for _, one in fits])], target.runtime)
+    return _apply_fit(*fits[choose_best([one.merit for _, one in fits])], target)
 
 
 def _chain(
@@ -336,7 +334,9 @@ def list_tries(
         yield fewer
 
 
-def _apply_fit(result: SynthesisResult, fitted: FittedAlgorithm, runtime: str) -> SynthesisResult:
+def _apply_fit(
+    result: SynthesisResult, fitted: FittedAlgorithm, target: SynthesisTarget
+) -> SynthesisResult:
     """Return the result with the fitted form of its algorithm, its resources and its merit.
 
     The statistics get `runtime` (thread blocks, operations, channels, chunks) and, for a changed
@@ -344,8 +344,8 @@ def _apply_fit(result: SynthesisResult, fitted: FittedAlgorithm, runtime: str) -
     """
     fit = fitted.fit
     text = (
-        f"{runtime}: {fit.blocks} thread blocks and {fit.operations} operations of a rank, "
-        f"{fit.channels} channels, {fit.units} chunks"
+        f"{target.text or target.runtime}: {fit.blocks} thread blocks and {fit.operations} "
+        f"operations of a rank, {fit.channels} channels, {fit.units} chunks"
     )
     statistics = {**result.statistics, "runtime": text}
     if fitted.variant:

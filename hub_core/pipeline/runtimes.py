@@ -27,10 +27,19 @@ _MAX_LIMIT = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class ChosenRuntime:
-    """A runtime and the writer whose files it loads."""
+    """A runtime and the writer whose files it loads.
+
+    `query`: the limits of the user, such as `blocks=16&channels=2`; "" without any.
+    """
 
     runtime: Runtime
     writer: Provided[FormatWriter]
+    query: str = ""
+
+    @property
+    def text(self) -> str:
+        """Return the name of the runtime and the limits of the user: `executor?blocks=16`."""
+        return f"{self.runtime.name}?{self.query}" if self.query else self.runtime.name
 
     def with_limits(self, limits: Mapping[str, int | None]) -> ChosenRuntime:
         """Return the runtime with other limits of the named resources, None for no limit.
@@ -63,26 +72,35 @@ def find_runtimes(names: str, registry: Registry) -> tuple[ChosenRuntime, ...]:
     """Return the runtimes of texts separated by commas, in their order; `ideal` gives none.
 
     A text is a name, or a name with limits that replace those of the runtime, such as
-    `executor?blocks=16&block_operations=256`. Repeated equal texts count once; one runtime with
-    different limits is returned several times. Raises `UsageError` for an unknown name
-    (`unknown-runtime`), also an empty one and `ideal` with limits, and for an unknown or
-    repeated resource and a limit that is not a positive integer.
+    `executor?blocks=16&block_operations=256`. Blanks around commas and `?` are ignored.
+    Repeated equal texts count once. Raises `UsageError` for an unknown name (`unknown-runtime`),
+    also an empty one, for `ideal` with limits, one runtime with different limits, an unknown or
+    repeated resource, and a limit that is not a positive integer.
     """
     known = {one.runtime.name: one for one in list_runtimes(registry)}
-    chosen = []
+    chosen: dict[str, ChosenRuntime] = {}
     for text in dict.fromkeys(one.strip() for one in names.split(",")):
-        name, mark, query = text.partition("?")
-        if name == IDEAL and not mark:
+        name, mark, query = (part.strip() for part in text.partition("?"))
+        if name == IDEAL:
+            if mark:
+                message = f"--for {text[:80]}: {IDEAL} has no limits to replace"
+                raise UsageError(message, cure="leave them out, or name a runtime")
             continue
         if name not in known:
-            raise UsageError(
-                f"no runtime {name!r} is known",
-                cure=f"choose one of {', '.join([*known, IDEAL])}",
-                code="unknown-runtime",
-            )
+            cure = f"choose one of {', '.join([*known, IDEAL])}"
+            if name.partition("=")[0] in RESOURCES:
+                cure = "separate the limits of a runtime by &, as executor?blocks=16&channels=2"
+            message = f"no runtime {name!r} is known"
+            raise UsageError(message, cure=cure, code="unknown-runtime")
         limits = parse_limits(query, text) if mark else {}
-        chosen.append(known[name].with_limits(limits) if limits else known[name])
-    return tuple(chosen)
+        one = known[name]
+        if limits:
+            one = replace(one.with_limits(limits), query=query)
+        if name in chosen and chosen[name].query != one.query:
+            message = f"--for {names[:80]}: runtime {name!r} is named with different limits"
+            raise UsageError(message, cure="name it once")
+        chosen[name] = one
+    return tuple(chosen.values())
 
 
 def parse_limits(query: str, source: str) -> dict[str, int]:
@@ -160,15 +178,26 @@ def _match(
     return None
 
 
-def select_runtime(name: str, writer: Provided[Offer], registry: Registry) -> dict[str, str]:
-    """Return the options of a writer that select the runtime `name`.
+def select_runtime(
+    name: str, writer: Provided[Offer] | None, options: Mapping[str, str], registry: Registry
+) -> dict[str, str]:
+    """Return the options of a writer that select the runtime `name` and the limits of the user.
 
-    The result is empty if the runtime belongs to another writer. Raises `UsageError` for an unknown
-    name.
+    `name`: as in `find_runtimes`, of which the first is selected. `options`: options of the writer
+    that the user gives. The result is empty if `writer` is None, or the runtime belongs to another
+    writer. Otherwise raises `UsageError` for an option that sets another limit than `name`. Raises
+    it for an unknown name unless `writer` is None.
     """
-    chosen = find_runtime(name, registry)
-    is_own = chosen is not None and chosen.writer.offer is writer.offer
-    return dict(chosen.runtime.writer_options) if chosen is not None and is_own else {}
+    chosen = None if writer is None else find_runtime(name, registry)
+    if chosen is None or writer is None or chosen.writer.offer is not writer.offer:
+        return {}
+    selecting = chosen.runtime.writer_options
+    limited = set(chosen.runtime.limit_options.values()) & set(selecting) & set(options)
+    for option in sorted(limited):
+        if options[option] != selecting[option]:
+            message = f"-O {option}={options[option][:40]} contradicts --for {chosen.text[:80]}"
+            raise UsageError(message, cure=f"leave out -O {option}=, or change --for")
+    return dict(selecting)
 
 
 def describe_unserved(algorithm: Algorithm, runtime: Runtime, size: int) -> str:

@@ -218,7 +218,8 @@ class SynthesisTarget:
     caller of the synthesizer calls `fit` itself, for the best of several results.
     `limits`: those of the runtime, and `replace_limits(limits)`: the target with other limits of
     resources by name, None for no limit. Both are None with several runtimes, whose limits are not
-    varied.
+    varied. `text`: the runtime with the limits of the user, such as `executor?blocks=16`, for
+    reports; "" for its name alone.
     """
 
     runtime: str
@@ -228,6 +229,7 @@ class SynthesisTarget:
     is_fitted_later: bool = False
     limits: RuntimeLimits | None = None
     replace_limits: Callable[[Mapping[str, int | None]], SynthesisTarget] | None = None
+    text: str = ""
 
     @property
     def chunks(self) -> UnitLimits:

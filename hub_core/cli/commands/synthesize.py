@@ -183,19 +183,19 @@ def synthesize(
     if target is not None:
         sides["writer"] = target.options
     assigned = assign(output.assignments, sides)
+    writer = None if target is None else target.writer
     if runtime is None:
         # With relays, the algorithm has one rank per NPU and is custom.
         written = CollectiveKind.CUSTOM if relays else CollectiveKind(kind)
-        writer = None if target is None else target.writer
         runtime = name_runtime(writer, assigned.get("writer", {}), written)
     request = replace(request, runtime=runtime)
+    selecting = select_runtime(runtime, writer, assigned.get("writer", {}), session.registry())
     synthesis = _run_synthesizer(session, name, request, assigned["synthesizer"], budget)
     algorithm = synthesis.result.algorithm
     if not synthesis.result.is_partial:
         synthesis.report = session.admit(algorithm, f"the algorithm of {name}")
     if target is not None:
-        options = _add_ranks(assigned["writer"], target, write_ranks)
-        options = {**select_runtime(runtime, target.writer, session.registry()), **options}
+        options = {**selecting, **_add_ranks(assigned["writer"], target, write_ranks)}
         synthesis.written = session.write_output(algorithm, target, options, output)
     print_synthesis(synthesis, name, request, output.as_json, out == "-")
     if name == _PORTFOLIO or machine is not None:

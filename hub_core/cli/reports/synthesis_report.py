@@ -163,7 +163,7 @@ def _create_report(
 ) -> SynthesizeReport:
     # Imported here: the help of the command needs no numpy.
     from hub_core.cli.reports.timing_records import SynthesizeReport, UntriedVariant
-    from hub_core.reports import list_cuts, list_findings, list_losses
+    from hub_core.reports import UNSET, list_cuts, list_findings, list_losses
 
     result, report, written = synthesis.result, synthesis.report, synthesis.written
     findings = (*result.diagnostics, *(report.diagnostics if report is not None else ()))
@@ -195,4 +195,5 @@ def _create_report(
         diagnostics=list_findings(findings),
         artifacts=[str(path) for path in written.paths] if written is not None else (),
         losses=list_losses(written.losses) if written is not None else (),
+        runtime=UNSET if request.runtime == IDEAL else request.runtime,
     )

@@ -176,6 +176,13 @@ class SynthesizeReport(Report, tag="collhub/report-synthesize-1", frozen=True, k
     diagnostics: Sequence[Finding]
     artifacts: Artifacts
     losses: Losses
+    runtime: Annotated[
+        str | UnsetType,
+        Meta(
+            description="Runtimes for which the algorithm was made, with the limits of --for; only "
+            "if there are any."
+        ),
+    ] = UNSET
 
 
 class DemoAlgorithm(Record, frozen=True, kw_only=True):

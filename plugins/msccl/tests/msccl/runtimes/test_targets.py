@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 from dataclasses import replace
@@ -11,7 +12,13 @@ from pathlib import Path
 import pytest
 from collhub_packing.pipelining.schedules import apportion
 
-from hub_core import create_synthesis_request, run_synthesizer, write
+from hub_core import (
+    create_synthesis_request,
+    find_runtimes,
+    run_registry,
+    run_synthesizer,
+    write,
+)
 from hub_core.cli.main import main
 from hub_core.model import Collective, CollectiveKind, InputError, UsageError
 from hub_core.pipeline import limit_search
@@ -248,11 +255,46 @@ def test_an_all_reduce_may_need_a_single_operation() -> None:
         ("executor?blocks=-1", "the limit '-1' of blocks"),
         ("executor?blocks", "the limit '' of blocks"),
         ("executor?", "'' is not a resource"),
+        ("ideal?blocks=16", "--for ideal?blocks=16: ideal has no limits to replace"),
+        ("executor?blocks=16,channels=2", "separate the limits of a runtime by &, as executor?"),
+        ("executor,executor?blocks=4", "runtime 'executor' is named with different limits"),
     ],
 )
 def test_invalid_limits_are_refused(runtime: str, message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         request_of("all-gather", 8, 64 * KIB, runtime, "ring:8")
+
+
+def test_blanks_around_limits_and_repeated_runtimes_are_ignored() -> None:
+    chosen = find_runtimes("executor ? blocks=16, executor?blocks=16", run_registry())
+    assert [(one.text, one.runtime.limits.max_blocks) for one in chosen] == [
+        ("executor?blocks=16", 16)
+    ]
+
+
+@pytest.mark.once
+def test_reports_have_the_limits_of_the_user(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["synthesize", "ring", "--collective", "all-gather", "--topology", "ring:4"]
+    arguments += ["--size", "64KiB"]
+    assert main([*arguments, "--for", "executor?blocks=16"]) == 0
+    assert "  executor?blocks=16: " in capsys.readouterr().out
+    assert main([*arguments, "--for", "executor?blocks=16", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runtime"] == "executor?blocks=16"
+    assert main([*arguments, "--json"]) == 0
+    assert "runtime" not in json.loads(capsys.readouterr().out)
+
+
+def test_an_option_of_the_writer_that_contradicts_a_limit_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "ring.xml"
+    arguments = ["synthesize", "ring", "--collective", "all-gather", "--topology", "ring:4"]
+    arguments += ["--size", "64KiB", "--for", "executor?blocks=8", "-o", str(out)]
+    assert main([*arguments, "-O", "max_blocks=64"]) == 2
+    message = capsys.readouterr().err
+    assert "error: -O max_blocks=64 contradicts --for executor?blocks=8; leave out" in message
+    assert not out.exists()
+    assert main([*arguments, "-O", "max_blocks=8"]) == 0
 
 
 @pytest.mark.once
