@@ -173,13 +173,24 @@ def parse_counts(text: str, kind: CollectiveKind, num_ranks: int) -> UnitCounts 
     return UnitCounts.from_table(table if is_per_pair else table.sum(axis=0), is_per_pair)
 
 
-def read_counts(content: bytes, name: str, kind: CollectiveKind, num_ranks: int) -> UnitCounts:
+SIZE_CURE = "give one count per rank that takes part, or choose them with --ranks"
+"""Cure of a table for another number of ranks."""
+
+
+def read_counts(
+    content: bytes,
+    name: str,
+    kind: CollectiveKind,
+    num_ranks: int,
+    size_cure: str = SIZE_CURE,
+) -> UnitCounts:
     """Read the counts of an uneven collective from a JSON or CSV file.
 
     JSON is a list of n integers or, for counts per pair, n lists of n integers by sender. CSV has
     the same as lines of integers; n counts per rank may also be in one column. Empty lines are
     ignored. Raises `InputError` (`invalid-counts`) for other contents, with row and column, for
-    integers of thousands of digits, and for another number of ranks than `num_ranks`.
+    integers of thousands of digits, and, with the cure `size_cure`, for another number of ranks
+    than `num_ranks`.
     """
     is_per_pair = kind.traits.has_counts_per_pair
     try:
@@ -205,7 +216,7 @@ def read_counts(content: bytes, name: str, kind: CollectiveKind, num_ranks: int)
     if counts.num_ranks != num_ranks:
         raise InputError(
             f"{name}: the table is for {counts.num_ranks} ranks, expected {num_ranks}",
-            cure="give one count per rank that takes part, or choose them with --ranks",
+            cure=size_cure,
             code="invalid-counts",
         )
     return counts

@@ -15,7 +15,7 @@ from hub_core.model import (
     UnitCounts,
     UsageError,
 )
-from hub_core.model.count_sources import parse_counts, read_counts
+from hub_core.model.count_sources import SIZE_CURE, parse_counts, read_counts
 from hub_core.model.kinds import COUNTS_HELP
 from hub_core.network import Occupancy, Topology
 from hub_core.pipeline.bounded_reads import load_file
@@ -90,12 +90,15 @@ def synthesize(
     return run_synthesizer(request, name, options)
 
 
-def resolve_counts(text: str | None, kind: CollectiveKind, num_ranks: int) -> UnitCounts | None:
+def resolve_counts(
+    text: str | None, kind: CollectiveKind, num_ranks: int, size_cure: str = SIZE_CURE
+) -> UnitCounts | None:
     """Return the counts of an uneven collective from a file or a generator form such as `zipf:1.2`.
 
     None for any other collective. Raises `UsageError` for counts of a collective that has none, for
     missing counts, and for a text that is neither a generator form nor a file. Raises `InputError`
-    for a file that cannot be read or has no such table.
+    for a file that cannot be read or has no such table; `size_cure` is the cure for a table of
+    another number of ranks.
     """
     if not kind.traits.is_uneven:
         if text is None:
@@ -111,7 +114,7 @@ def resolve_counts(text: str | None, kind: CollectiveKind, num_ranks: int) -> Un
     if not Path(text).exists():
         message = f"--counts {text[:80]}: neither a file nor a generator of counts"
         raise UsageError(message, cure=f"give {COUNTS_HELP}")
-    return read_counts(load_file(Path(text)), text, kind, num_ranks)
+    return read_counts(load_file(Path(text)), text, kind, num_ranks, size_cure)
 
 
 def create_synthesis_request(

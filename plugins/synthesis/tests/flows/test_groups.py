@@ -156,7 +156,8 @@ def test_counts_are_in_the_report_and_the_manifest(collhub, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("group", "line"),
     [
-        ("0-3:all-gather:1MiB::zipf:1", "group '0-3:all-gather:1MiB::zipf:1': --counts has no"),
+        ("0-3:all-gather:1MiB::zipf:1", "zipf:1': its fifth field, COUNTS, has no meaning for all"),
+        ("0-3:all-to-all-v:1MiB::shift:0", "::shift:0': shift:0: shift is 0, expected 1..3"),
         ("0-3:all-gather-v:1MiB", "group '0-3:all-gather-v:1MiB': all-gather-v needs the units"),
         ("0-3:all-to-all-v:1MiB::zipf:x", "zipf is 'x', expected a number"),
         ("0-3:all-to-all-v:1MiB::none.csv", "none.csv: neither a file nor a generator"),
@@ -168,6 +169,14 @@ def test_invalid_counts_of_a_group_are_one_line(collhub, group: str, line: str) 
     assert run.code != 0
     assert line in run.err
     assert run.err.count("\n") == 1
+
+
+def test_a_table_of_another_size_than_the_group_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "counts.csv"
+    file.write_text("1,0,3\n")
+    with pytest.raises(InputError, match="the table is for 3 ranks, expected 4") as refused:
+        parse_groups(None, [f"0-3:all-gather-v:1MiB::{file}"], CommonWish())
+    assert refused.value.diagnostics[0].cure == "give one count per NPU of the group"
 
 
 def test_counts_without_an_uneven_group_are_refused() -> None:

@@ -206,7 +206,7 @@ def _check_requests(wishes: Sequence[GroupWish], topology: Topology) -> None:
             code="planes-unsupported",
         )
     for wish in wishes:
-        if min(wish.share_bytes) < 1:
+        if wish.share_bytes.min() < 1:
             raise UsageError(
                 f"{wish.size} bytes are too few for {len(wish.npus)} ranks",
                 cure="choose a larger size",
