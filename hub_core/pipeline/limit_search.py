@@ -80,7 +80,7 @@ def check_necessary_limits(chosen: ChosenRuntime, collective: Collective) -> Non
         necessary = find_necessary_limit(collective, limits, resource.name)
         if limit is not None and limit < necessary:
             raise InputError(
-                f"{chosen.runtime.name} has a limit of {limit} {resource.noun}: {necessary} are "
+                f"{chosen.runtime.name} limits the {resource.noun} to {limit}: {necessary} are "
                 f"necessary for every {collective.kind} of {collective.num_ranks} ranks",
                 cure=f"allow {resource.name}={necessary} or more",
                 code=TOO_LARGE,

@@ -142,12 +142,14 @@ def create_synthesis_request(
     `backend`: the simulator that times candidates for the synthesizer; the request has no simulator
     if it is not installed, or does not support the link model. `judge`: times an algorithm in ns
     instead of `backend`; it returns None if it cannot. `registry`: default the plugins of the run.
-    `budget`: limits of the search, default none. `runtime`: name of the runtime that will execute
-    the algorithm, or several separated by commas (`create_target`); `sizes`: further sizes in bytes
-    that the same algorithm must serve; `timing`: times the forms of the algorithm that the runtime
-    executes, default `backend`; `needs_time`: False if the caller does not use the time of the
-    result. Raises `HubError`, also for a runtime that cannot express the
-    collective.
+    `budget`: limits of the search, default none. `runtime`: the runtime that will execute the
+    algorithm, such as `executor`, or `executor?blocks=16` with limits that replace its own, or
+    several separated by commas (`find_runtimes`). `sizes`: further sizes in bytes that the same
+    algorithm must serve. `timing`: times the forms of the algorithm that the runtime executes,
+    default `backend`. `needs_time`: False if the caller does not use the time of the result.
+
+    Raises `HubError`, also for a runtime that cannot express the collective, and for a limit that
+    is below the proven minimum of every schedule (`check_necessary_limits`).
     """
     registry = registry or run_registry()
     topology = as_topology(topology, registry)

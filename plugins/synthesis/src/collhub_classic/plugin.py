@@ -230,7 +230,7 @@ _REQUESTS: _Rows = (
         "`flows` on a topology of two planes",
     ),
     ("invalid-group", "The text is no process group.", "`collhub groups --group x`"),
-    ("group-of-one", "A process group has one NPU.", "`--group 3,all-reduce,1MiB`"),
+    ("group-of-one", "A process group has one NPU.", "`--group 3:all-reduce:1MiB`"),
     (
         "nothing-sent",
         "No rank of a process group sends data to another one.",

@@ -231,9 +231,9 @@ def test_ctrl_c_ends_only_the_search_for_limits(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("kind", "limits", "message"),
     [
-        ("all-gather", "chunks=4", "a limit of 4 chunks of the buffer: 8 are necessary for every"),
-        ("all-gather", "operations=1", "1 operations of a rank: 2 are necessary for every"),
-        ("all-to-all", "block_operations=1&blocks=1", "blocks of a rank: 2 are necessary"),
+        ("all-gather", "chunks=4", "chunks of the buffer to 4: 8 are necessary for every"),
+        ("all-gather", "operations=1", "operations of a rank to 1: 2 are necessary for every"),
+        ("all-to-all", "block_operations=1&blocks=1", "blocks of a rank to 1: 2 are necessary"),
     ],
 )
 def test_limits_below_the_proven_minimum_are_refused(kind: str, limits: str, message: str) -> None:
