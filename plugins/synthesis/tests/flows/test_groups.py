@@ -353,7 +353,7 @@ def test_a_group_says_what_it_wants() -> None:
         (("--group", "0,1,0"), "NPU 0 is listed more than once in '0,1,0'"),
         (("--group", "0-3:nothing"), "there is no collective 'nothing'"),
         (("--group", "0-3:all-gather:x"), "size 'x' is not a number with a unit"),
-        (("--group", "0-3:a:b:c:d"), "there is no collective 'a'"),
+        (("--group", "0-3:a:b:c:d"), "time 'c' is not a number with a unit"),
         (("--groups", "a;b"), "'a' is not a list of NPUs"),
         (("--groups", ";"), "no group is named"),
         (("--groups", "0-3", "--ranks", "0-3"), "--ranks has no meaning with --groups"),
