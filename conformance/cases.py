@@ -157,9 +157,12 @@ NONE: Region = (UNKNOWN, 0, 0)
 def build(collective: str, units: int, steps: Sequence[Sequence[Step]], **metadata: Value) -> Set:
     """Build the files of an algorithm from the steps of every rank.
 
-    A step is (kind, peer, source region, destination region); each step of a rank waits for the one
-    before it. `units`: unit count of the collective. `metadata`: values that replace the usual
-    ones; None leaves the attribute out. Messages get tags that pair them in order.
+    A step is (kind, peer, source region, destination region), as in `build_nodes`; a region is
+    (buffer, offset, units). Each step of a rank waits for the one before it. `units`: unit
+    count of the collective. `metadata` replaces the default of `root` (none), `in_place` (0),
+    `out_of_place` (1), `reduce_op` ("sum"), `collective_bytes` (1024 per unit) and
+    `scratch_units` (0); None leaves the attribute out. Other names are ignored. The messages of
+    two ranks get tags that pair them in order.
     """
     size = metadata.get("collective_bytes", units * 1024)
     files = []
@@ -578,7 +581,12 @@ def unknown_attributes(files: Set) -> None:
 
 
 def many_bytes(files: Set) -> None:
-    """Change a set to 2^33 units of one byte, for which the int32 attributes of chunks are -1."""
+    """Change a set of direct messages of one unit to 2^33 units of one byte.
+
+    Sets `unit_count` and `collective_bytes` of all files to 2^33, and `comm_size` of all
+    messages to 1. The attributes that number or count the chunks of a message are int32, too
+    small for 2^33, and are set to -1 (not stated).
+    """
     for file in files:
         file.set("unit_count", "int64", 1 << 33)
         file.set("collective_bytes", "int64", 1 << 33)

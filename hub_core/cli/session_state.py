@@ -67,9 +67,11 @@ class SessionState:
     def unloaded_registry(self) -> tuple[Registry, list[Plugin]]:
         """Discover all plugins without importing any; return the registry and the importable ones.
 
-        In the registry, those plugins are refused with the reason `not imported`; it has the offers
-        of the core only. The list has the plugins that `registry` would import, in the order of
-        discovery. The registry of the session is not changed.
+        Importable are those that are neither disabled nor share a name; also those that `registry`
+        skips because of `refused_plugins` or a failed earlier start. In the registry, they are
+        refused with the reason `not imported`; it has the offers of the core only. The list is in
+        the order of discovery. The registry of the session is not changed. Raises `UsageError` for
+        a disabled name that no plugin has.
         """
         from hub_core.registry.discovery import discover
 

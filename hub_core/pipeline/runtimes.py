@@ -137,9 +137,10 @@ def name_runtime(
 ) -> str:
     """Return the name of the runtime that will load the files of a writer with these options.
 
-    It is the first runtime of the writer that executes this kind of collective and whose options,
-    by which the writer is told to write for it, are not given with other values. Returns `ideal`
-    (no runtime) if there is none, or `writer` is None.
+    A runtime of the writer names the options that make the writer write for it. The result is
+    the first runtime that executes this kind of collective and contradicts no given option; an
+    option that is not given never excludes it. Returns `ideal` (no runtime) if there is none,
+    if `writer` is None, or if it is no writer of a format.
     """
     offer = None if writer is None else writer.offer
     runtimes = offer.runtimes if isinstance(offer, FormatWriter) else ()

@@ -235,10 +235,10 @@ def simulator_name(
     """Return the name of the simulator for the options `--machine` and `--backend`.
 
     `machine`: a profile; None or `none` mean nominal links, and the result is `backend`. With a
-    profile, it is the simulator of a plugin that models machines; `backend` must then be this
-    simulator or the default, `analytical`. `of_workloads`: choose among simulators of jobs. Raises
-    `UsageError` if the two options contradict each other, and `PluginError` (`not-available`) if no
-    plugin models machines.
+    profile, it is the first simulator, in the registry's order, that models machines; `backend`
+    must then be this simulator or the default, `analytical`. `of_workloads`: choose among
+    simulators of jobs. Raises `PluginError` (`not-available`) if no plugin models machines,
+    then `UsageError` if `backend` is another simulator. The name of the profile is not checked.
     """
     if machine in (None, NO_MACHINE):
         return backend

@@ -353,10 +353,11 @@ def _create_empty_folder_error(path: Path, missing: str) -> InputError:
 def _open_stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) -> Input:
     """Create a source of one part from a pipe.
 
-    The head, at most 4096 bytes, is read now, and the rest when the part is loaded for the first
-    time; later loads return the same bytes. `is_ours`: close the file after reading, and on errors
-    of the first read. Raises `InputError` for an empty stream, one that begins with 4096 zero
-    bytes, and one that cannot be read; loading raises it for a stream that is too long.
+    The head, at most 4096 bytes, is read now, and the rest when the part is loaded for the
+    first time; later loads return the same bytes. `is_ours`: close the file after the rest is
+    read, and on errors of the first read, but not if loading fails. Raises `InputError` for an
+    empty stream, one that begins with 4096 zero bytes, and one whose head cannot be read.
+    Loading raises it for a stream that is too long; its errors of reading are not converted.
     """
     try:
         with convert_read_errors(name):

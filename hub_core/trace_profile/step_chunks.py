@@ -153,7 +153,8 @@ def irregular_ranks(
 
     `links.irregular` marks these files. Only such ranks need an entry in the extension of the
     algorithm. `row_of_node`: step of every node of the batch, -1 for the placeholder of a rank
-    without steps. In the result, rows count from the first node's step of the file.
+    without steps. In the result, rows count from the step of the file's first node, so that a
+    placeholder has row 0.
     """
     nodes_by_rank = {}
     for file in np.flatnonzero(links.irregular).tolist():

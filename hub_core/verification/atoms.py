@@ -145,12 +145,14 @@ class Accesses:
     def find_at(
         self, access: Int64Array, shift: Int64Array, row: Int64Array, *, is_read: bool
     ) -> tuple[Int64Array, Int64Array]:
-        """Return the accesses of other steps to the block at the same position in their regions.
+        """Find what other steps access at the position that blocks have in their own regions.
 
         Block i is `shift[i]` blocks after the first block of the atom of `access[i]`. Its position
-        counts from the start of the region of this access. Returns, int64 each, the access of step
-        `row[i]` to the block at this position (a read with `is_read`, else a write), and the
-        distance of this block from the start of its atom.
+        counts from the start of the region (operand) of the step of this access. Step `row[i]` must
+        have an operand of the kind (source with `is_read`, else destination), which must reach this
+        position; not checked. Returns two int64 arrays: the access of step `row[i]` to the block at
+        the same position in this operand, a read with `is_read`, else a write; and the distance of
+        that block from the start of its atom.
         """
         atoms, own_row = self.atoms, self.row[access]
         target = atoms.source if is_read else atoms.destination

@@ -145,7 +145,8 @@ class _Task:
     def memory_units(self) -> float:
         """Return the number of blocks in INPUT, OUTPUT and SCRATCH of all ranks together.
 
-        It is a float, because sizes near 2^62 would overflow.
+        A block has `unit` units of the algorithm. If only a range of units is checked, SCRATCH is
+        limited as in `scratch_units`. It is a float, because sizes near 2^62 would overflow.
         """
         collective = self.collective
         sizes = (collective.input_units(), collective.output_units(), self.scratch_units)

@@ -101,9 +101,10 @@ def count_channels(steps: StepTable) -> int:
 def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
     """Sum the messages between each pair of ranks, sorted by source, then destination.
 
-    Every SEND counts as one message. Pairs without messages have no entry. Units are those of the
-    full buffer. `collective_bytes`: size of the full buffer in bytes; if it is None, the result has
-    no bytes.
+    Every SEND counts as one message. Pairs without messages have no entry. Units are those of
+    the full buffer. `collective_bytes`: size of the full buffer in bytes; if it is None, the
+    result has no bytes. The bytes of each message are rounded up (`message_bytes`) before they
+    are summed. Raises `InputError` (`size-range`) if all bytes together reach 2^63.
     """
     steps = algorithm.steps
     sends = np.flatnonzero(steps.sends)

@@ -41,10 +41,16 @@ def convert_fx(
 ) -> CapturedGraph:
     """Convert an FX graph of aten operators with `meta["val"]` to a captured graph.
 
-    `inputs` describe the placeholders and `outputs` the results, both in order; names, types and
-    shapes of the values are taken from the graph. Constants of the module become further inputs.
-    `mesh`: number of ranks by axis name, only for a mesh of several axes. Raises `InputError` for
-    operators that write to their operands, and for sizes that depend on data.
+    `inputs` describe the placeholders and `outputs` the tensor results, one each and in order;
+    types and shapes of the values are taken from the graph. Names are those of the FX nodes,
+    those of inputs their targets if given. Constants of the module become further inputs. An
+    operator in place is replaced by its functional form if only its result is read afterwards.
+    `mesh`: number of ranks by axis name, only for a mesh of several axes.
+
+    Raises `InputError` for other operators that write to an operand, unless they are functional
+    collectives, for collectives of c10d in place, calls that are no operator of PyTorch,
+    branches, sizes and numbers that depend on data, element types without a size, and arguments
+    that a document cannot have; `ValueError` if the number of results and of `outputs` differ.
     """
     graph = _FxReader(module).read(inputs, outputs, name)
     sizes = dict(mesh or {})

@@ -108,8 +108,10 @@ def native_system(workload: Workload) -> NativeSystem:
 def _custom(workload: Workload, stated: Mapping[str, JsonValue]) -> dict[CollectiveKind, Algorithm]:
     """Return the custom algorithms of the job's folder by kind; empty if there are none.
 
-    `stated`: extension of the job with `custom` (list of file prefixes) and `by_kind` (prefix by
-    kind). The n-th prefix is that of the n-th algorithm of the workload.
+    `stated`: extension of the job, which the reader of the folder writes. `custom` lists the
+    file prefixes of the workload's algorithms, in their order; `by_kind` maps a kind of
+    collective to one of these prefixes. If either key is missing, there are none. Raises
+    `ValueError` for an unknown kind, or a prefix that is not in `custom`.
     """
     prefixes, by_kind = stated.get("custom"), stated.get("by_kind")
     if not isinstance(prefixes, list) or not isinstance(by_kind, dict):

@@ -381,8 +381,10 @@ class _GraphBuilder:
     def _add_unknown(self, instruction: Instruction, operands: Sequence[Value]) -> Value:
         """Add a node `hlo.OPCODE` about which nothing is assumed, and return its results.
 
-        All parts of the operands become the argument `operands`. The value is a tuple of names if
-        the instruction has the shape of a tuple. None, without a node, if it has no results.
+        All parts of the operands become the argument `operands`. The results are the arrays of the
+        instruction; tokens are none. The value is the name of the only one, or a flat tuple of
+        names if the instruction has the shape of a tuple, also a nested one. None, without a node,
+        if it has no results. Raises `InputError` for an element type that PyTorch lacks.
         """
         flat = [part for operand in operands for part in _flatten(operand)]
         values = tuple(self._to_argument(part, instruction) for part in flat)

@@ -50,10 +50,11 @@ def rebuilt(
 ) -> Workload:
     """Return a copy of the job with new columns and dependencies of its nodes.
 
-    `columns`: all columns by name, ordered by rank; `data`, `control`: (parent rows, child rows).
-    `changed`: bool per row, for changed values or dependencies. Their preserved records are dropped
-    (`extra` becomes -1), because the writer would restore the old values from them. Raises
-    `InputError` for invalid columns.
+    `columns`: all columns by name, ordered by rank; `data`, `control`: (parent rows, child
+    rows). `changed`: bool per row, for changed values or dependencies. Their preserved records
+    are dropped (`extra` becomes -1), because the writer would restore the old values from them.
+    Raises `InputError` for invalid columns, and for dependencies on missing nodes or between
+    ranks.
     """
     extra = np.where(changed, -1, columns["extra"])
     nodes = NodeColumns.from_columns(workload.num_ranks, {**columns, "extra": extra}, data, control)

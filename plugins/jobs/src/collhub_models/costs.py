@@ -126,8 +126,10 @@ class Costs:
     def logits(self) -> Part:
         """Return operations, parameters and bytes of the output layer on one rank.
 
-        It multiplies the last hidden state with the embeddings of the vocabulary, which are divided
-        by the tensor parallelism.
+        It multiplies the last hidden state with the embeddings of the vocabulary. Parameters are
+        vocabulary x hidden size, divided by the tensor parallelism and rounded down; operations are
+        2 x tokens x parameters. Bytes are those of the parameters, of two hidden states of all
+        tokens, and of the logits, which are divided too.
         """
         options = self.options
         parameters = options.vocabulary * options.hidden // options.tensor

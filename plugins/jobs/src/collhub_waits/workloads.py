@@ -211,12 +211,13 @@ class _Calls:
         return int(self.sends[self.receives == row][0])
 
     def build_records(self, rows: Int64Array, states: Int64Array) -> Records:
-        """Convert nodes to operations with the given states.
+        """Convert nodes to operations with the given states; return a dump of every rank.
 
-        `rows`: nodes, in ascending order of ranks; `states`: state by row. Every collective and
-        every message gets its own group, because dependencies, not numbers, order the calls of a
-        workload. Only waiting operations, and the last one of each rank, have a stack: one frame
-        that describes the node.
+        `rows`: nodes, in ascending order of ranks; `states`: state of each entry of `rows`. A rank
+        without rows has an empty dump. Every collective gets its own group, and so does every
+        message (a send and its receive), because a workload orders calls by dependencies, not by
+        sequence numbers. Only operations that are not completed, and the last one of each rank,
+        have a stack: one frame that describes the node.
         """
         tables = Tables()
         nodes = self.nodes

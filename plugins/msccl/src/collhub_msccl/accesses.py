@@ -296,14 +296,17 @@ def _fill_vectors(
     block: Int64Array,
     lane: npt.NDArray[np.int32],
 ) -> None:
-    """Compute the vectors of all waiting rows, in place in `known`.
+    """Compute the vectors of all waiting rows, in place in `known`, whose entries must be -1.
 
-    The vector of a row has, for every thread block of its rank, the last row that must precede it.
-    `waits`: (row, start, end, parents) of each row that waits for another thread block, in
-    topological order; its vector is `known[start:end]`. `block`, `lane`: thread block of every row,
-    numbered across all ranks and within the rank. A vector is the element-wise maximum of the
-    previous vector of the same block, the vectors that apply to the parents, and each parent itself
-    in the entry of its lane.
+    Entry b of a row's vector becomes the last row of thread block b of its rank that must
+    precede it, -1 without one; the entry of its own block has no meaning. `waits`: (row, start,
+    end, parents) of each row that waits for another thread block, in topological order; its
+    vector is `known[start:end]`. `block`, `lane`: thread block of every row, numbered across
+    all ranks and within the rank.
+
+    A vector is the element-wise maximum of three: the vector of the previous waiting row of its
+    block, the vector of the last waiting row up to each parent in that parent's block, and each
+    parent itself in the entry of its lane.
     """
     past_of_block: dict[int, _Past] = {}
     for row, start, end, parents in waits:

@@ -290,7 +290,9 @@ ALGORITHM is a file, or the prefix of a trace set; every rank reads it.
 def script_command(function: Callable[..., None]) -> click.Command:
     """Return a click command for the program of one rank that is started by a launcher.
 
-    It has the argument ALGORITHM, `--json` and all run options.
+    It has the argument ALGORITHM, the flag `--json` and all run options. They are passed to
+    `function` by keyword: `algorithm` (text), `as_json` (bool), and one per field of
+    `RunOptions`, which `run_options_of` converts.
     """
     as_json = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
     # click lists arguments first if they are the outermost decorators.

@@ -132,7 +132,12 @@ def _find_contract_defect(collective: Collective) -> str | None:
 
 
 def _names_missing_units(rows: Contributions, contract: CustomContract) -> BoolArray:
-    """Return a mask of the rows whose OUTPUT or INPUT unit is outside the buffer: bool[rows]."""
+    """Return a mask of the rows whose OUTPUT or INPUT unit is outside its buffer: bool[rows].
+
+    The OUTPUT unit is compared with the buffer of the row's rank, the INPUT unit with that of
+    its source rank; negative units are outside. All ranks must exist. Rows with the source
+    `ALL_RANKS` (-1) have no INPUT unit: their entries have no meaning.
+    """
     outputs = contract.output_units[rows.rank]
     inputs = contract.input_units[rows.source_rank]
     is_outside = (rows.offset < 0) | (rows.offset >= outputs)

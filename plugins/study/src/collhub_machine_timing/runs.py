@@ -231,8 +231,9 @@ def _concurrent_blocks(case: Case) -> int:
 def _block_share(case: Case, instances: int) -> float:
     """Return the fraction of time that a thread block gets, at most 1.
 
-    It is below 1 if there are more thread blocks than processors, or more channels than the runtime
-    has; they are then shared. Kernels other than fifo and nvls always have 1, because they
+    It is the smaller of two ratios: processors to thread blocks, and the runtime's maximum
+    number of channels to the channels used. Thread blocks and channels are those of the
+    algorithm times `instances`. Kernels other than fifo and nvls always have 1, because they
     distribute their messages over the blocks that they launch.
     """
     if case.kernel not in ("fifo", "nvls"):

@@ -99,9 +99,10 @@ def plan_measurements(
 def find_missing_measurements(tuned: TunedCollective) -> dict[str, list[int]]:
     """Return the sizes at which a measurement may decide, by algorithm; {} if all are decided.
 
-    The key `DEFAULT`, which comes first, is the runtime's default. At every size without a winner,
-    the default is listed unless it was measured, and so is each algorithm that may be the fastest
-    (`find_possible_winners`). Sizes are in the order of the decisions.
+    At every size without a winner, the runtime's default (key `DEFAULT`) is listed unless it
+    was measured, and so is each unmeasured algorithm that may be the fastest
+    (`find_possible_winners`). Only subjects with a size have a key, also `DEFAULT`, which then
+    comes first. Sizes are in the order of the decisions.
     """
     missing: dict[str, list[int]] = {DEFAULT: []}
     for decision in tuned.decisions.values():

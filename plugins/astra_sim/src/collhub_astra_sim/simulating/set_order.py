@@ -256,9 +256,12 @@ def _place_children(world: SimulatedWorld, parents: NodeParents) -> None:
 
 @compiled
 def _collect_parents(row: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
-    """Write the distinct parents of a node to `world.parents`, and return their number.
+    """Write the distinct parents of node `row` to `world.parents`, and return their number.
 
-    Data parents come before control parents, in the order of the file; a repeated one counts once.
+    Data parents come before control parents, in the order of the file; a repeated one counts
+    once. `parents`: dependencies of all nodes. Each parent is marked with `row` in
+    `world.latest_child`; before another collection for the same row, these marks must be reset
+    to -1, else marked parents are omitted.
     """
     count: Integer = 0
     for edge in range(parents.data_indptr[row], parents.data_indptr[row + 1]):

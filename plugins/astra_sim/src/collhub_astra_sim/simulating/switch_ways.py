@@ -150,12 +150,12 @@ class _Layout:
             self._join_arrivals(int(nodes[first]), nodes[parts])
 
     def _add_to_sum(self, node: int, before: int | None, index: int, position: int) -> None:
-        """Record that the message of `node` enters sum `index` when it has passed its hop
-        `position`.
+        """Record that the message of `node` enters sum `index` after its hop `position`.
 
-        `position`: index in the concatenated links of all routes, as in the records. `before`: the
-        sum that it entered before, whose record then refers to this one; None if this is its first,
-        which is recorded with the message.
+        `index`: row of `sums`. `position`: index in the concatenated links of all routes. `before`:
+        row of the sum that the message entered before, or None. The pair (index, position) is
+        stored in that earlier sum's row as its next sum; if `before` is None, it is stored with the
+        message as its first sum.
         """
         if before is not None:
             self.sums[before][2:] = [index, position]

@@ -278,9 +278,10 @@ _GB = 1e9
 def build_system(options: SystemOptions) -> dict[str, object]:
     """Return the content of a system.json with the values of the options.
 
-    Defaults are ring, FIFO, an endpoint delay of 10 ns, one split, one active chunk per dimension,
-    and localBWAware. Memory bandwidth is converted from bytes/s to GB/s. The roofline is enabled
-    only by `peak_tflops`.
+    Defaults are ring, FIFO, an endpoint delay of 10 ns, one split, one active chunk per
+    dimension, and localBWAware. The algorithms of a collective, separated by commas, become a
+    list, one per dimension. `local-mem-bw` is the memory bandwidth in GB/s (the option is in
+    bytes/s). It is left out without the option, as is the roofline without `peak_tflops`.
     """
     content: dict[str, object] = {
         f"{kind.replace('_', '-')}-implementation": (getattr(options, kind) or "ring").split(",")

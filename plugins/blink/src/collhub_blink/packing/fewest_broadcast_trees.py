@@ -30,9 +30,11 @@ _UNREACHED = 1 << 30
 def bound_tree_count(graph: CapacityGraph, root: int, total: int) -> tuple[int, str]:
     """Return a lower bound on the number of trees with total weight `total`, and its reason.
 
-    It is the larger of two bounds. No tree can have more weight than the widest spanning tree. And
-    if the capacity into a node equals `total`, every arc into it is filled, and a tree uses only
-    one of them. Both hold for any real weights. The reason is a text.
+    It is the larger of two bounds; the reason, a text, is that of the first if they are equal.
+    No tree can have more weight than the widest spanning tree, so `total` is divided by its
+    weight and rounded up. And if the capacity into a node other than the root equals `total`,
+    every arc into it is filled, and a tree uses only one of them. Both hold for any real
+    weights.
     """
     bound, reason = -(-total // find_widest_tree_weight(graph, root)), "no tree can be wider"
     for node in range(graph.num_nodes):

@@ -108,10 +108,11 @@ class Simulation:
     ) -> Timing | str:
         """Simulate a program with each chunk count; return the fastest time with its choices.
 
-        All communications have the same chunk count, and the algorithm and protocol that are
-        fastest in isolation. Of equal times the first one is kept. After a count above 1 that
-        changes no communication, further ones are skipped. If no count can be simulated, the result
-        is the first reason as text.
+        All communications have the algorithm and protocol that are fastest in isolation, and the
+        same chunk count; only reductions to a scalar, and communications for which the count would
+        need more than `_MAX_NODES` nodes, keep their initial one. Of equal times the first is kept.
+        A count above 1 that changes no communication is the last one tried. If no count fits, the
+        result is the first reason as text. Raises `HubError` for other errors.
         """
         names = list(choice.demands)
         initial = {name: choice.find_initial(name) for name in names}

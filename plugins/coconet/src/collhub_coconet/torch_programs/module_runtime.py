@@ -346,7 +346,9 @@ def _top(x: torch.Tensor, dimension: int, count: int) -> Any:
 def _gather_rows(x: torch.Tensor, indices: torch.Tensor, size: int, group: Group) -> torch.Tensor:
     """Select rows by index from this rank's block of a table; rows outside of it are zeros.
 
-    `size`: rows of the complete table; `indices`: in the complete table.
+    `size`: rows of the complete table, of which every rank but the last ones holds ceil(`size`
+    / ranks) rows; a block may be empty. `indices`: in the complete table. The result has the
+    shape of `indices`, followed by that of a row. Nothing is communicated.
     """
     length = -(-size // dist.get_world_size(group))
     places = indices - dist.get_rank(group) * length

@@ -109,10 +109,12 @@ class _Assignment:
         keys: Callable[[Issuer], Iterable[Hashable]],
         key: Callable[[Span], Hashable],
     ) -> None:
-        """Assign unassigned spans, by start, to the first free candidate with the same key.
+        """Assign spans that have no issuer yet, in order of start, to free candidates of equal key.
 
-        `candidates`: issuers by start; `keys`: returns the keys of an issuer; `key`: returns that
-        of a span. A span remains unassigned if this candidate begins after it.
+        For each span, only the first free candidate (by start) with the span's key is considered.
+        It is assigned if it does not begin after the span, and is then no longer free; otherwise
+        the span remains unassigned and the candidate free. `candidates`: issuers by start; `keys`:
+        returns all keys of an issuer; `key`: returns that of a span.
         """
         queues: dict[Hashable, list[int]] = {}
         for index in reversed(candidates):

@@ -36,12 +36,13 @@ def build_program(
 ) -> ThreadBlockProgram:
     """Build the program of all ranks: number the steps, and convert waits to attributes.
 
-    The column `wait` of `steps` has the original step (see `knowledge`) for which a step waits, or
-    -1. It becomes `depid` and `deps`, the thread block and the number in it of the last step that
-    came from this original step; that one gets `hasdep`. `hasdep` is also set where it prevents a
-    fusion of reductions that the runtimes would add. `sizes`: `i_chunks`, `o_chunks` and `s_chunks`
-    of every rank. Thread blocks are numbered from 0 on each rank, and steps from 0 in each block.
-    Lines are those of the file that `format_xml` writes.
+    `steps` are sorted by their original steps, those of `knowledge`; several may come from one.
+    The column `wait` has the original step for which a step waits, or -1. It becomes `depid`
+    and `deps`, the thread block and the number in it of the last step that came from this
+    original step, or -1, -1; that step gets `hasdep`. `hasdep` is also set where it prevents a
+    fusion of reductions that the runtimes would add. `sizes`: `i_chunks`, `o_chunks` and
+    `s_chunks` of every rank. Thread blocks are numbered from 0 on each rank, and steps from 0
+    in each block. Lines are those of the file that `format_xml` writes.
     """
     block = knowledge.block[steps.row]
     position = np.arange(len(block)) - np.searchsorted(block, block)

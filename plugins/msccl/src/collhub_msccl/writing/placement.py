@@ -223,8 +223,9 @@ class _Placer:
         """List the channels to try for a chain that begins with node `first`.
 
         If channels are not free to choose, it is the channel of the draft. Otherwise these are the
-        channels in use and the next unused one, which represents all unused ones. In large programs
-        only the channels with the least work so far are tried, to limit the time.
+        channels in use and the next unused one below the limit, which represents all unused ones,
+        ascending. If they are more than `_MAX_TRIED_NODES` / nodes (rounded down, at least 2), only
+        this number of channels with the least work so far is kept, sorted by work, then by channel.
         """
         if not self._limits.is_free:
             return [self._graph.channel[first]]

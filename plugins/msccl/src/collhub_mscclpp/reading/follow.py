@@ -161,8 +161,10 @@ class PlanFollower:
 
         If a source is the target itself, the others are added to it. Otherwise the first local
         source is copied to the target, unless it is the only local source and there are remote
-        ones; then the first message reads it in place. The remaining local sources are added next,
-        then one message per remote source, each in the given order. `cells`: cells of each range.
+        ones; then the first message reads it in place. Without a local source, the first message
+        stores its data in the target. The remaining local sources are added next, repetitions of
+        the target first, then one message per remote source, each in the given order. `cells`:
+        cells of each range; `block`: thread block that executes the steps.
         """
         lane = self._plan.blocks[block].position
         local = [source for source in sources if source.rank == target.rank]

@@ -123,9 +123,10 @@ def _count_operations(plan: Plan) -> dict[str, int]:
 
 
 def _collect_extension(plan: Plan, cells_per_chunk: int) -> Json:
-    """Return the data of a plan that steps do not have, as JSON with the names of the format.
+    """Return the data of a plan that steps do not have, as JSON.
 
-    These are the header, the units per chunk, and the number of operations of each name.
+    The fields of the header have their names in the format. `units_per_chunk` is
+    `cells_per_chunk`, as cells become units; `operations` has the number of operations by name.
     """
     header = plan.header
     counts: dict[str, Json] = {**_count_operations(plan)}

@@ -163,10 +163,11 @@ def _build_records(program: LevelledProgram, lanes: Lanes) -> Int64Array:
 def _build_promises(collective: Collective) -> tuple[Int64Array, Int64Array]:
     """Return the required contents of OUTPUT as runs of blocks, and the first run of each rank.
 
-    A run is (offset, source rank, source unit, count): blocks that are adjacent in OUTPUT and in
-    the INPUT of the source rank. Runs are sorted by rank, then by source. Without a defined result
-    there are no runs, and the pointer has only zeros. Raises `InputError` (`too-large`) for more
-    than `_MAX_PROMISES` runs.
+    A run is (offset, source rank, source unit, count): blocks that are adjacent in OUTPUT and
+    in the INPUT of the source rank, which is `ALL_RANKS` for a reduction over all ranks. Runs
+    are sorted by rank, source, difference of source unit and offset, then offset. Without a
+    defined result there are no runs, and the pointer has only zeros. Raises `InputError`
+    (`too-large`) for more than `_MAX_PROMISES` runs.
     """
     result = collective.postcondition()
     if result is None:

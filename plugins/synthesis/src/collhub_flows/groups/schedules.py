@@ -255,10 +255,11 @@ def compute_joint_bounds(
 def cut_seconds(topology: Topology, endpoints: _Ends, size: Float64Array) -> float:
     """Compute a lower bound of the joint time in s from cuts of the network.
 
-    A share with a giver inside a set of nodes and a taker outside must leave the set at least once.
-    The bound is the maximum of these bytes divided by the bandwidth of the links that leave the
-    set. The sets are balls (by hops) around the first `_MAX_CENTRES` NPUs, and their complements.
-    `size`: bytes of every share. 0 if no set gives a bound.
+    A share with a giver inside a set of nodes and a taker outside must leave the set at least
+    once. The bound is the maximum of these bytes divided by the bandwidth of the links that
+    leave the set. The nodes are ordered by hops from each of the first `_MAX_CENTRES` NPUs, and
+    by number if equal; the sets are all prefixes of these orders, and their complements.
+    `size`: bytes of every share. 0 if no set gives a bound; a set without links out gives none.
     """
     hops = _find_distances(topology, np.ones(topology.num_links))
     best = 0.0

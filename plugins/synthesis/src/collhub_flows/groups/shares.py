@@ -90,10 +90,11 @@ class GroupWish:
 
     @property
     def shares(self) -> int:
-        """Return the number of parts of the full buffer that are sent separately.
+        """Return the number of equal parts of the full buffer.
 
-        It is the number of parts of the collective, which must have no counts. An all-reduce has
-        one per rank, because a single vector would load a single root.
+        It is the number of ranks for an all-reduce, because a single vector would load a single
+        root, and for every kind that splits the buffer, also an all-to-all, whose `share_counts`
+        have one entry per pair; otherwise 1. The collective must have no counts (not checked).
         """
         # An all-reduce has a share per rank, because a single vector would load a single root.
         if self.kind is CollectiveKind.ALL_REDUCE:

@@ -95,12 +95,17 @@ def find_all_gather(
     needed: BoolArray | None = None,
     after_trial: AfterTrial = ignore_trial,
 ) -> Best[LinkSchedule]:
-    """Find the fastest all-gather over `seeds` seeds from `first_seed` on; of equal ones the first.
+    """Find the fastest all-gather over `seeds` seeds from `first_seed` on.
 
-    At least one seed is tried. The search ends if a schedule attains `bound_ingress_ps`. `needed`:
-    bool[nodes], nodes that need all chunks, None for all NPUs. `threads`: seeds tried in parallel
-    (0: one per core), which does not change the result. Ctrl-C ends the search with the best result
-    so far; without one it is raised again. Raises `InputError` as `all_gather` does.
+    Of equal ones the first is returned. At least one seed is tried. The search ends if a
+    schedule attains `bound_ingress_ps`. `needed`: bool[nodes], nodes that need all chunks, None
+    for all NPUs. `threads`: seeds tried in parallel (0: one per core), which does not change
+    the result. `progress` is called with the fraction of all seeds and `all-gather`;
+    `after_trial` after every seed that counts, in their order.
+
+    Ctrl-C, or a `KeyboardInterrupt` of these two such as `BudgetReached`, ends the search with
+    the best result so far; without one it is raised again. Their other exceptions are raised.
+    Raises `InputError` as `all_gather` does.
     """
     _check(network, times, origin)
     return find_best_of_seeds(
