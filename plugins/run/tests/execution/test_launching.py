@@ -66,7 +66,6 @@ def test_data_of_ranks_do_not_travel_through_files() -> None:
     assert on_disk[0] < request.inputs[0].nbytes / 10
 
 
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a name needs Linux")
 def test_shared_arrays_are_created_once_in_a_folder(tmp_path: Path) -> None:
     memory = JobMemory(tmp_path)
     with memory.created({"values": ((3,), np.int64)}):
@@ -80,6 +79,7 @@ def test_shared_arrays_are_created_once_in_a_folder(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a name needs Linux")
 def test_no_descriptor_stays_open() -> None:
     before = set(os.listdir("/proc/self/fd"))
     threaded(levelled_for(ring_all_reduce(4), in_place=True))
