@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.columns import Int64Array
-from hub_core.model import Buffer, InputError, StepKind, StepTable
+from hub_core.model import COLUMN_DEFAULTS, Buffer, InputError, StepKind, StepTable
 from hub_core.network import Topology
 
 # Units in buffers and messages of all ranks that verification can hold at once.
@@ -33,6 +33,8 @@ _MAX_CLASS = 1.1
 # Buffers of a phase: units in the order of its messages, units that others sent and that have to
 # be forwarded, and units that have arrived.
 _TO_SEND, _TO_FORWARD, _ARRIVED, _BUFFERS = range(4)
+# Columns of the steps beside rank and kind.
+_COLUMNS = ("peer", "channel", "count", "src_buffer", "src_offset", "dst_buffer", "dst_offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,7 @@ def build_torus_exchange(sizes: Sequence[int]) -> TorusExchange:
             code="too-large",
         )
     rows = _Rows(ranks)
-    table = np.indices(tuple(reversed(sizes))).reshape(count, -1)[::-1].T
-    displacement = np.repeat(table, units, axis=0)
+    displacement = np.repeat(_list_places(sizes), units, axis=0)
     part = np.tile(np.arange(units), ranks)
     class_of = part % count
     if not is_by_part:
@@ -144,10 +145,17 @@ def _choose_units(sizes: Sequence[int]) -> tuple[int, bool]:
     return (halves if _count_cells(sizes, halves) <= _MAX_CELLS else 1), False
 
 
+def _list_places(sizes: Sequence[int]) -> Int64Array:
+    """Return the place of every rank along each dimension, int64[ranks, D].
+
+    It is also its displacement from rank 0. Dimension 0 varies fastest.
+    """
+    return np.indices(tuple(reversed(sizes))).reshape(len(sizes), -1)[::-1].T
+
+
 def _is_even(sizes: Sequence[int]) -> bool:
     """Return whether the largest class by displacement has at most `_MAX_CLASS` times the mean."""
-    table = np.indices(tuple(reversed(sizes))).reshape(len(sizes), -1)[::-1].T
-    lengths = np.bincount(_classify(table, sizes), minlength=len(sizes))
+    lengths = np.bincount(_classify(_list_places(sizes), sizes), minlength=len(sizes))
     return bool(lengths.max() <= _MAX_CLASS * lengths.mean())
 
 
@@ -187,17 +195,16 @@ class _Rows:
     def add(self, rank: Int64Array, kind: StepKind, **values: Int64Array | int) -> Int64Array:
         """Add a step per entry of `rank`, all of one kind; return the numbers of their rows, int64.
 
-        `values`: columns, each one number or an array like `rank`. Missing ones are 0, a peer -1,
-        and buffers unknown. Rows are numbered from 0 in the order of addition.
+        `values`: columns of `_COLUMNS`, each one number or an array like `rank`. Missing ones have
+        their defaults (`COLUMN_DEFAULTS`). Rows are numbered from 0 in the order of addition.
         """
-        shape = rank.shape
-        names = ("peer", "channel", "count", "src_buffer", "src_offset", "dst_buffer", "dst_offset")
-        defaults = {"peer": -1, "src_buffer": Buffer.UNKNOWN, "dst_buffer": Buffer.UNKNOWN}
-        columns = {
-            name: np.broadcast_to(np.asarray(values.get(name, defaults.get(name, 0))), shape)
-            for name in names
-        }
-        self._columns.append({"rank": rank, "kind": np.full(shape, int(kind)), **columns})
+        columns = {name: values.get(name, COLUMN_DEFAULTS[name]) for name in _COLUMNS}
+        self._columns.append(
+            {
+                name: np.broadcast_to(np.asarray(column, np.int64), rank.shape)
+                for name, column in {"rank": rank, "kind": int(kind), **columns}.items()
+            }
+        )
         rows = np.arange(self._count, self._count + len(rank))
         self._count += len(rank)
         return rows
@@ -213,14 +220,15 @@ class _Rows:
     def build(self) -> StepTable:
         """Build the step table of all added rows with their dependencies.
 
-        Rows of a rank keep the order in which they were added. Repeated data dependencies count
-        once. At least one step must have been added.
+        Rows of a rank keep the order in which they were added. Repeated dependencies count once. At
+        least one step must have been added.
         """
         names = self._columns[0]
         columns = {name: np.concatenate([part[name] for part in self._columns]) for name in names}
         empty = np.zeros((2, 0), np.int64)
-        data = np.unique(np.concatenate([empty, *self._data], axis=1), axis=1)
-        control = np.concatenate([empty, *self._control], axis=1)
+        data, control = (
+            np.concatenate([empty, *pairs], axis=1) for pairs in (self._data, self._control)
+        )
         return StepTable.from_columns(
             self.num_ranks, columns, (data[0], data[1]), (control[0], control[1])
         )
@@ -247,8 +255,7 @@ class _Class:
         self._sizes, self._order, self._displacement = sizes, order, displacement
         self._part, self._units, self._base = part, units, base
         self._strides = np.cumprod([1, *sizes[:-1]])
-        ranks = np.arange(prod(sizes))
-        self._place = ranks[:, None] // self._strides % np.asarray(sizes)
+        self._place = _list_places(sizes)
         # By phase: displacements in the order of the messages, and first position of each distance.
         self._sorted = [self._sort(phase) for phase in range(len(order))]
         self._first = [
