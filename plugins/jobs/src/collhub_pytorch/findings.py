@@ -18,10 +18,10 @@ from collhub_pytorch.analysis import (
     measure_rank_times,
     measure_waiting,
 )
-from collhub_pytorch.job import fact_list
+from collhub_pytorch.job import collective_name, fact_list
 from collhub_pytorch.replay import CollectiveTime, Replay, measured, replay_job
 from hub_core.columns import Int64Array
-from hub_core.model import JobCollective, NodeKind, Workload
+from hub_core.model import NodeKind, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +187,6 @@ def saving(findings: Findings, collective_time: CollectiveTime) -> Saving:
     return Saving(findings.job_ns, replay.job_ns, replay.span_ns)
 
 
-def collective_name(kind: JobCollective) -> str:
-    """Return the name of a collective in reports, such as `all-reduce`."""
-    return kind.name.lower().replace("_", "-")
-
-
 @dataclass(slots=True)
 class _Sums:
     """Sums over communications of one kind, size and group; `caused`: calls and ns by rank."""
@@ -279,8 +274,8 @@ def count_bus_bytes(kind: str, size: int, rank_count: int) -> float:
 
     `size`: input bytes of one rank. The full buffer (of all ranks for all-gather and gather) is
     multiplied by 2 (n - 1) / n for an all-reduce, by (n - 1) / n for collectives in which each rank
-    keeps its own segment, and by 1 for others. 0 for a barrier, for unknown size, and for one rank.
-    Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests.
+    keeps its own segment, and by 1 for others. 0 for a barrier, an unknown kind or size, and one
+    rank. Source: doc/PERFORMANCE.md of NVIDIA/nccl-tests.
     """
     if size <= 0 or rank_count < 2:
         return 0.0
@@ -294,6 +289,7 @@ def count_bus_bytes(kind: str, size: int, rank_count: int) -> float:
         "scatter": parts,
         "all-to-all": parts,
         "barrier": 0.0,
+        "unknown": 0.0,
     }
     return size * factors.get(kind, 1.0)
 
@@ -302,7 +298,7 @@ def _group_key(workload: Workload, rows: Int64Array) -> tuple[str, int, str, int
     nodes, first = workload.nodes, int(rows[0])
     kind = "send"
     if nodes.kind[first] == NodeKind.COLLECTIVE:
-        kind = collective_name(JobCollective(int(nodes.collective[first])))
+        kind = collective_name(int(nodes.collective[first]))
     group = int(nodes.group[first])
     name = workload.groups[group].name if group >= 0 else ""
     return kind, int(nodes.bytes[rows].max()), name, len(rows)

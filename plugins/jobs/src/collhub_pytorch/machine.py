@@ -18,9 +18,9 @@ from collhub_pytorch.analysis import (
     measure_waiting,
     measured_timeline,
 )
-from collhub_pytorch.findings import Findings, collective_name, count_bus_bytes
+from collhub_pytorch.findings import Findings, count_bus_bytes
 from collhub_pytorch.formats import JobMachineOptions
-from collhub_pytorch.job import recorded_ranks_per_node
+from collhub_pytorch.job import collective_name, recorded_ranks_per_node
 from collhub_pytorch.job_changes import find_changes, find_instant
 from collhub_pytorch.predicted_times import CallKey, MachinePredictor, predict_job, require_sizes
 from collhub_pytorch.profile_record import (
@@ -167,11 +167,11 @@ def _sum_calls(findings: Findings) -> dict[CallKey, _Sums]:
     for meeting in range(len(meetings)):
         rows = meetings.members(meeting)
         first = int(rows[0])
-        if nodes.kind[first] != NodeKind.COLLECTIVE or nodes.collective[first] < 0:
+        if nodes.kind[first] != NodeKind.COLLECTIVE or workload.kind_of(first) is None:
             continue
         kind, size = JobCollective(int(nodes.collective[first])), int(nodes.bytes[rows].max())
         ranks = workload.members(int(nodes.group[first]))
-        if kind.kind is None or size == 0 or len(ranks) < 2:
+        if size == 0 or len(ranks) < 2:
             continue
         entry = sums.setdefault((kind, size, ranks), _Sums())
         entry.calls += 1

@@ -10,7 +10,7 @@ import numpy as np
 
 import hub_core
 from collhub_pytorch.analysis import Meetings, has_times, match_communications, measured_timeline
-from collhub_pytorch.job import EXTENSION
+from collhub_pytorch.job import EXTENSION, collective_name
 from collhub_pytorch.replay import NetworkTimes, measure_transfers, replay_transfers
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import (
@@ -168,7 +168,7 @@ def predict_job(workload: Workload, predictor: Predictor) -> Workload:
             first = int(rows[0])
             if transfer[first] >= 0:
                 continue
-            kind = key[0].name.lower().replace("_", "-")
+            kind = collective_name(key[0])
             reason = f"its {kind} of {key[1]} bytes on {len(key[2])} ranks is not predicted"
             message = f"{reason}: {time.reason}"
             cure = "choose another machine, or give --topology T instead"
@@ -212,12 +212,9 @@ def predicted_calls(workload: Workload, meetings: Meetings) -> Iterator[tuple[In
                 ends = int(nodes.rank[first]), int(nodes.peer[first])
                 yield rows, (JobCollective.BROADCAST, size, tuple(sorted(ends)))
             continue
-        if nodes.collective[first] < 0:
-            continue
-        kind = JobCollective(int(nodes.collective[first]))
         ranks = workload.members(int(nodes.group[first]))
-        if kind.kind is not None and size > 0 and len(ranks) > 1:
-            yield rows, (kind, size, ranks)
+        if workload.kind_of(first) is not None and size > 0 and len(ranks) > 1:
+            yield rows, (JobCollective(int(nodes.collective[first])), size, ranks)
 
 
 def _add_order(workload: Workload, meetings: Meetings) -> Workload:

@@ -14,10 +14,9 @@ from collhub_pytorch.findings import (
     RankFindings,
     Saving,
     collect_findings,
-    collective_name,
     sum_by_kind,
 )
-from collhub_pytorch.job import fact_list
+from collhub_pytorch.job import collective_name, fact_list
 from collhub_pytorch.machine import MachineComparison, create_comparison_item
 from collhub_pytorch.profile_record import (
     GroupTimes,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from collhub_pytorch.analysis import match_communications, measured_timeline
+from collhub_pytorch.findings import count_bus_bytes, group_calls
 from collhub_pytorch.formats import ProfileOptions
 from collhub_pytorch.job_changes import find_changes, find_instant
 from collhub_pytorch.kineto.read import read
@@ -349,3 +350,29 @@ def test_collectives_of_unknown_kind_are_not_predicted() -> None:
     says = "its collective of unknown kind with 1000 bytes is not predicted"
     with pytest.raises(InputError, match=says):
         predict_job(job, LinearPredictor())
+
+
+def test_a_mismatch_of_collectives_of_unknown_kind_is_an_error_of_the_job() -> None:
+    columns = {
+        "rank": [0, 1],
+        "kind": [int(NodeKind.COLLECTIVE)] * 2,
+        "collective": [int(JobCollective.ALL_REDUCE), -1],
+        "bytes": [1000, 1000],
+    }
+    job = Workload(NodeColumns.from_columns(2, columns))
+    says = "is an unknown collective of 1000 B, at rank 0, step 0 an all-reduce of 1000 B"
+    with pytest.raises(InputError, match=says):
+        match_communications(job)
+
+
+def test_collectives_of_unknown_kind_are_counted_without_bandwidth() -> None:
+    columns = {
+        "rank": [0, 1],
+        "kind": [int(NodeKind.COLLECTIVE)] * 2,
+        "collective": [-1, -1],
+        "bytes": [1000, 1000],
+    }
+    job = Workload(NodeColumns.from_columns(2, columns))
+    (calls,) = group_calls(job, match_communications(job))
+    assert (calls.kind, calls.calls, calls.bus_bandwidth) == ("unknown", 1, None)
+    assert count_bus_bytes(calls.kind, calls.bytes, calls.rank_count) == 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_pytorch.formats import KINETO
-from collhub_pytorch.job import EXTENSION, file_of, has_device
+from collhub_pytorch.job import EXTENSION, collective_name, file_of, has_device
 from hub_core.columns import Int64Array, csr
 from hub_core.model import (
     InputError,
@@ -178,10 +178,11 @@ def _missing_error(
 
 def _describe(workload: Workload, row: int) -> str:
     nodes = workload.nodes
-    kind = JobCollective(int(nodes.collective[row])).name.lower().replace("_", "-")
+    code = int(nodes.collective[row])
+    kind = collective_name(code) if code >= 0 else "unknown collective"
     size = int(nodes.bytes[row])
     dtype = _dtype(workload, workload.extras[nodes.extra[row]]) if nodes.extra[row] >= 0 else ""
-    article = "an" if kind.startswith("a") else "a"
+    article = "an" if kind[0] in "au" else "a"
     amount = f" of {format_bytes(size)}" if size >= 0 else ""
     return f"{article} {kind}{amount}{f' ({dtype})' if dtype else ''}"
 
