@@ -110,8 +110,7 @@ class FlowPaths:
 
         all_arcs = np.arange(network.num_arcs)
         indptr, arcs = csr(network.destination, all_arcs, network.topology.num_npus)
-        parts_of_shares = demand.parts_of_shares
-        is_uneven = is_fine or bool(np.ptp(parts_of_shares))
+        is_uneven = is_fine or demand.is_uneven
         # Messages contend at switches, which more balanced loads do not reduce, except for the
         # loads of an approximate flow, which may exceed the optimum by several percent.
         has_switches = network.topology.num_nodes > network.topology.num_npus
@@ -130,7 +129,7 @@ class FlowPaths:
             lengths = np.diff(path_indptr)
             path = np.repeat(np.arange(len(share)), lengths)
             part = balance_paths(network, share, part, (path, path_arcs), cost)
-        units = _round_units(share, part, share_units * parts_of_shares)
+        units = _round_units(share, part, share_units * demand.parts_of_shares)
         used = np.flatnonzero(units)
         first, lengths = path_indptr[used], np.diff(path_indptr)[used]
         chosen = path_arcs[expanded_ranges(first, lengths)]

@@ -115,6 +115,11 @@ class FlowDemand:
         return np.rint(self.wants[np.nonzero(self.wants)] * self.scale).astype(np.int64)
 
     @property
+    def is_uneven(self) -> bool:
+        """True if shares have different numbers of parts. There must be a share."""
+        return bool(np.ptp(self.parts_of_shares))
+
+    @property
     def pairs(self) -> tuple[Int64Array, Int64Array]:
         """Return source and target NPU of every share, the data of one source for one target.
 

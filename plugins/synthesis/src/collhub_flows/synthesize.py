@@ -187,6 +187,40 @@ class _Problem:
         return self.fluid_cost_s
 
     @property
+    def part_bytes(self) -> float:
+        """Bytes of a part of the data: a share, or one unit of uneven counts."""
+        return self.request.collective_bytes / self.demand.parts
+
+    def find_paths(
+        self,
+        flow: Flow,
+        share_units: int,
+        max_pieces: int,
+        *,
+        is_fine: bool = False,
+        is_approximate: bool = False,
+    ) -> FlowPaths:
+        """Divide a flow of this problem into paths, as `FlowPaths.of` does."""
+        return FlowPaths.of(
+            self.network,
+            self.demand,
+            flow,
+            share_units,
+            max_pieces,
+            self.cost_s,
+            is_fine=is_fine,
+            is_approximate=is_approximate,
+        )
+
+    def build_jobs(self, paths: FlowPaths, pieces: int) -> FlowJobs:
+        """Build the jobs of paths of this problem, with at most `pieces` pieces per path.
+
+        For uneven paths, `pieces` is the mean number (`FlowPaths.divide`).
+        """
+        unit_bytes = self.part_bytes / paths.share_units
+        return FlowJobs.of(self.network, paths, pieces, unit_bytes, self.request.occupancy)
+
+    @property
     def fine_share_units(self) -> int:
         """Units per mean share for many pieces: `_FINE_SHARE_UNITS`, fewer for many shares.
 
@@ -205,8 +239,7 @@ class _Problem:
         smallest allowed one. Raises `UsageError` (`size-too-small`) for parts below one byte, and
         the error of the limits if no number is allowed.
         """
-        part_bytes = self.request.collective_bytes / self.demand.parts
-        if part_bytes < 1:
+        if self.part_bytes < 1:
             raise UsageError(
                 f"{self.request.collective_bytes} bytes are too few for a byte per "
                 f"{'share' if self.request.collective.counts is None else 'unit'}",
@@ -215,10 +248,9 @@ class _Problem:
             )
         units = self.request.units
         if units is None:
-            is_uneven = bool(np.ptp(self.demand.parts_of_shares))
-            share_units = self.fine_share_units if is_uneven else _SHARE_UNITS
-            return min(math.ceil(share_units / self.demand.scale), int(part_bytes))
-        count = units.choose_count(self.demand.parts, min(_MAX_SHARE_UNITS, int(part_bytes)))
+            share_units = self.fine_share_units if self.demand.is_uneven else _SHARE_UNITS
+            return min(math.ceil(share_units / self.demand.scale), int(self.part_bytes))
+        count = units.choose_count(self.demand.parts, min(_MAX_SHARE_UNITS, int(self.part_bytes)))
         if count is None:
             raise units.build_error(self.demand.parts)
         return count
@@ -252,14 +284,7 @@ def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisRes
     # Counted as one step per variable, also if the flow was cached.
     request.budget.count(len(problem.demand.sources) * problem.network.num_arcs)
     request.progress(0.5, "paths")
-    paths = FlowPaths.of(
-        problem.network,
-        problem.demand,
-        flow,
-        share_units,
-        options.pieces or _LADDER[-1],
-        problem.cost_s,
-    )
+    paths = problem.find_paths(flow, share_units, options.pieces or _LADDER[-1])
     if paths.is_uneven and method != _EXACT:
         paths = _balance_if_lighter(problem, paths, flow)
     certificate = certify_flow(problem.network, problem.demand, flow, request)
@@ -334,8 +359,7 @@ def _compute_flow_at(
     variables = len(demand.sources) * network.num_arcs
     is_exact = options.method == "exact"
     if options.method == "auto":
-        is_uneven = bool(np.ptp(demand.parts_of_shares))
-        is_exact = variables <= (_MAX_EXACT_UNEVEN if is_uneven else _MAX_EXACT)
+        is_exact = variables <= (_MAX_EXACT_UNEVEN if demand.is_uneven else _MAX_EXACT)
     exact = solve_exact_flow(network, demand, costs) if is_exact else None
     if exact is not None:
         return exact, _EXACT
@@ -350,23 +374,8 @@ def _balance_if_lighter(problem: _Problem, paths: FlowPaths, flow: Flow) -> Flow
 
     Balanced paths are returned if they reduce the load of the busiest link by `_MIN_BALANCE_GAIN`.
     """
-    balanced = FlowPaths.of(
-        problem.network,
-        problem.demand,
-        flow,
-        problem.share_units(),
-        _LADDER[-1],
-        problem.cost_s,
-        is_approximate=True,
-    )
-    request = problem.request
-    part_bytes = request.collective_bytes / problem.demand.parts
-    before_ps, after_ps = (
-        FlowJobs.of(
-            problem.network, one, 1, part_bytes / one.share_units, request.occupancy
-        ).bound_ps()
-        for one in (paths, balanced)
-    )
+    balanced = problem.find_paths(flow, problem.share_units(), _LADDER[-1], is_approximate=True)
+    before_ps, after_ps = (problem.build_jobs(one, 1).bound_ps() for one in (paths, balanced))
     return balanced if after_ps <= (1 - _MIN_BALANCE_GAIN) * before_ps else paths
 
 
@@ -392,16 +401,8 @@ def _generate_all(
     is_limited = options.pieces or problem.request.units is not None or paths.is_uneven
     if is_limited or best_ns <= _FAR_RATIO * bound_ns:
         return
-    part_bytes = int(problem.request.collective_bytes / problem.demand.parts)
-    fine_paths = FlowPaths.of(
-        problem.network,
-        problem.demand,
-        flow,
-        min(problem.fine_share_units, part_bytes),
-        _FINE_LADDER[-1],
-        problem.cost_s,
-        is_fine=True,
-    )
+    share_units = min(problem.fine_share_units, int(problem.part_bytes))
+    fine_paths = problem.find_paths(flow, share_units, _FINE_LADDER[-1], is_fine=True)
     links_of_arcs = np.diff(problem.network.routes.indptr)
     jobs_per_piece = int(links_of_arcs[fine_paths.arcs].sum())
     ladder = tuple(pieces for pieces in _FINE_LADDER if pieces * jobs_per_piece <= _MAX_FINE_JOBS)
@@ -453,10 +454,7 @@ def _generate_by_pieces(
     trials: list[_Trial] = []
     for index, pieces in enumerate(ladder):
         problem.request.progress(0.5 + 0.5 * index / len(ladder), "schedules")
-        part_bytes = problem.request.collective_bytes / problem.demand.parts
-        unit_bytes = part_bytes / paths.share_units
-        occupancy = problem.request.occupancy
-        jobs = FlowJobs.of(problem.network, paths, pieces, unit_bytes, occupancy)
+        jobs = problem.build_jobs(paths, pieces)
         max_jobs = _MAX_FINE_JOBS if pieces in _FINE_UNEVEN_LADDER else _MAX_JOBS
         if index and len(jobs.link) > max_jobs:
             break
