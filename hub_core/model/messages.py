@@ -119,31 +119,30 @@ def pair_in_order(
 
 
 def match_messages(steps: StepTable, findings: Findings) -> Messages:
-    """Match every send with its receive, per (source, destination, channel) in the order of rows.
+    """Return `matched_messages`, and add findings on messages that are not valid.
 
     Findings are added for peers that are no other rank of the collective, for unmatched messages,
-    and for matched messages with different counts (these remain matched). Steps with an invalid
-    peer are not in the result.
+    and for matched messages with different counts (these remain matched).
     """
-    is_send = steps.sends
-    addressed = _check_peers(steps, is_send, findings)
-    rows = np.flatnonzero(addressed)
-    sent = is_send[rows]
-    keys = connection_keys(*steps.ends(rows), steps.channel[rows])
-    paired = pair_in_order(rows[sent], rows[~sent], keys[sent], keys[~sent])
-    _report_lonely(steps, paired, findings)
-    _report_unequal(steps, paired, findings)
-    return paired
+    messages = matched_messages(steps)
+    _report_peers(steps, findings)
+    _report_lonely(steps, messages, findings)
+    _report_unequal(steps, messages, findings)
+    return messages
 
 
 @lru_cache(maxsize=2)
 def matched_messages(steps: StepTable) -> Messages:
-    """Return the messages of a table as `match_messages` does, but drop its findings.
+    """Match every send with its receive, per (source, destination, channel) in the order of rows.
 
-    The columns are read-only. The results of the last two tables are cached, by identity of the
-    table.
+    Steps with an invalid peer are not in the result. The columns are read-only. The results of the
+    last two tables are cached, by identity of the table.
     """
-    messages = match_messages(steps, Findings())
+    is_message, outside, is_to_self = _judge_peers(steps)
+    rows = np.flatnonzero(is_message & ~outside & ~is_to_self)
+    sent = steps.sends[rows]
+    keys = connection_keys(*steps.ends(rows), steps.channel[rows])
+    messages = pair_in_order(rows[sent], rows[~sent], keys[sent], keys[~sent])
     # All callers share the cached columns.
     lonely = messages.lonely_sends, messages.lonely_receives
     for column in (messages.send, messages.receive, *lonely):
@@ -193,15 +192,24 @@ def _messages(
     return Messages(send, receive, np.sort(lonely_sends), np.sort(lonely_receives))
 
 
-def _check_peers(steps: StepTable, is_send: BoolArray, findings: Findings) -> BoolArray:
-    """Return which rows are messages to or from another rank of the collective: bool[rows].
+def _judge_peers(steps: StepTable) -> tuple[BoolArray, BoolArray, BoolArray]:
+    """Return three masks of the rows, each bool[rows].
 
-    Messages whose peer is not a rank (code `peer-range`) or is the rank itself (`self-message`) are
-    False and are added to `findings`. `is_send`: bool[rows], the rows that send.
+    They are the messages, those whose peer is not a rank, and those whose peer is the rank itself.
     """
-    is_message = is_send | steps.receives
+    is_message = steps.sends | steps.receives
     outside = is_message & ((steps.peer < 0) | (steps.peer >= steps.num_ranks))
     is_to_self = is_message & (steps.peer == steps.rank)
+    return is_message, outside, is_to_self
+
+
+def _report_peers(steps: StepTable, findings: Findings) -> None:
+    """Add a finding for every message whose peer is not another rank of the collective.
+
+    The codes are `peer-range` if the peer is not a rank, and `self-message` if it is the rank
+    itself. The first `CAP` of each are listed, and the others are only counted.
+    """
+    _, outside, is_to_self = _judge_peers(steps)
 
     def say_outside(row: int) -> str:
         expected = f"expected 0..{steps.num_ranks - 1}"
@@ -214,8 +222,6 @@ def _check_peers(steps: StepTable, is_send: BoolArray, findings: Findings) -> Bo
     findings.add_rows(
         "self-message", steps, np.flatnonzero(is_to_self), say_own, cure="use a local copy"
     )
-    addressed: BoolArray = is_message & ~outside & ~is_to_self
-    return addressed
 
 
 def _report_lonely(steps: StepTable, messages: Messages, findings: Findings) -> None:

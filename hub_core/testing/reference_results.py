@@ -12,8 +12,7 @@ import numpy as np
 
 from hub_core.columns import csr
 from hub_core.model.algorithm import Algorithm, message_bytes
-from hub_core.model.diagnostics import Findings
-from hub_core.model.messages import match_messages
+from hub_core.model.messages import matched_messages
 from hub_core.network.links import Occupancy
 from hub_core.network.topology import Topology
 from hub_core.pipeline.inputs import parse_topology
@@ -76,7 +75,7 @@ class _Simulation:
         steps, rows = algorithm.steps, len(algorithm.steps)
         parents, children = steps.edges()
         indptr, indices = csr(parents, children, rows)
-        messages = match_messages(steps, Findings())
+        messages = matched_messages(steps)
         receive = dict(zip(messages.send.tolist(), messages.receive.tolist(), strict=True))
         waits = np.bincount(children, minlength=rows) + steps.receives
         first = np.flatnonzero(waits == 0).tolist()

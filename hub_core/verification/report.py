@@ -64,7 +64,7 @@ class VerificationInput:
     @cached_property
     def relation(self) -> HappensBefore:
         """The happens-before relation: the order of steps in every run."""
-        return happens_before(self.algorithm.steps, self.messages)
+        return happens_before(self.algorithm.steps)
 
     @cached_property
     def graph(self) -> OrderGraph:

@@ -25,7 +25,7 @@ from hub_core.columns import (
     values_of_single_keys,
 )
 from hub_core.model.diagnostics import CAP, Findings
-from hub_core.model.messages import Messages, action, describe, matched_order
+from hub_core.model.messages import action, describe, matched_messages, matched_order
 from hub_core.model.steps import StepTable
 
 _NAMED_STEPS = 8
@@ -46,15 +46,14 @@ class HappensBefore:
     order: Order
 
 
-def happens_before(steps: StepTable, messages: Messages) -> HappensBefore:
+def happens_before(steps: StepTable) -> HappensBefore:
     """Build the order of the steps from dependencies and matched messages.
 
     Its edges are first the data and control dependencies, then one per message, from the send to
     the receive. Unmatched messages give no edge; the matching reports them. Steps in a cycle, and
-    those that wait for them, get no position.
-    `messages`: those of `match_messages` for these steps. The order is the cached one of
-    `matched_order`.
+    those that wait for them, get no position. The order is the cached one of `matched_order`.
     """
+    messages = matched_messages(steps)
     parents, children = steps.edges()
     num_dependencies = len(parents)
     parents = np.concatenate([parents, messages.send])

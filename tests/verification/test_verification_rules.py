@@ -220,7 +220,7 @@ def test_a_message_of_a_higher_rank_is_available_in_the_next_round() -> None:
         builder.add(1, COPY, src_buffer=IN, dst_buffer=TMP, count=1)
 
     steps = custom(build).steps
-    relation = happens_before(steps, match_messages(steps, Findings()))
+    relation = happens_before(steps)
     assert sequential_positions(relation).tolist() == [0, 3, 1, 2]
 
 
@@ -439,7 +439,7 @@ def test_unordered_pairs_equal_the_closure(
     # Of nodes with more parents than that, the edges are searched.
     monkeypatch.setattr(reachability, "_PROBED_PARENTS", seed % 3)
     steps = random_messages(seed, messages, in_lanes)
-    relation = happens_before(steps, match_messages(steps, Findings()))
+    relation = happens_before(steps)
     reach = np.zeros((len(steps), len(steps)), np.bool_)
     reach[relation.parents, relation.children] = True
     for k in range(len(steps)):

@@ -88,7 +88,7 @@ def levelled_program(
     if findings.has_errors():
         raise InputError(findings)
     # Cycles are searched before races: the order of a deadlock does not determine races.
-    relation = happens_before(algorithm.steps, messages)
+    relation = happens_before(algorithm.steps)
     if not relation.order.is_complete:
         # Diagnostics: one for a cycle of waiting steps, then one for each rank that is blocked.
         report_deadlock(algorithm.steps, relation, findings)

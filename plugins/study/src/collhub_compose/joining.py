@@ -14,9 +14,9 @@ from hub_core.model import (
     Collective,
     InputError,
     StepTable,
-    matched_messages,
+    matched_order,
 )
-from hub_core.verification import adjacent_conflicts, find_regions, happens_before
+from hub_core.verification import adjacent_conflicts, find_regions
 
 StepPairs = tuple[Int64Array, Int64Array]
 StepColumns = dict[str, npt.NDArray[np.generic]]
@@ -160,9 +160,7 @@ def _find_positions(parts: Sequence[StepTable]) -> Int64Array:
     positions = []
     done = 0
     for part in parts:
-        # The parts were checked before, so there are no new findings.
-        messages = matched_messages(part)
-        order = happens_before(part, messages).order
+        order = matched_order(part)
         runs = order.position >= 0
         positions.append(np.where(runs, order.position + done, -1))
         done += len(order.nodes)

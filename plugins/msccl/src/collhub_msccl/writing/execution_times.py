@@ -28,10 +28,9 @@ from collhub_msccl.thread_block_program import RECEIVING, SENDING, StepType, Thr
 from hub_core.columns import Int64Array, topological_levels
 from hub_core.model import (
     Algorithm,
-    Findings,
     StepKind,
     connection_keys,
-    match_messages,
+    matched_messages,
     pair_in_order,
 )
 
@@ -168,7 +167,7 @@ def _list_steps(algorithm: Algorithm) -> _LinkSteps:
     least 1. Unmatched messages are not reported.
     """
     steps = algorithm.steps
-    messages = match_messages(steps, Findings(None))
+    messages = matched_messages(steps)
     partner = np.full(len(steps), -1, np.int64)
     partner[messages.send], partner[messages.receive] = messages.receive, messages.send
     parents, waiting = steps.edges()
