@@ -23,12 +23,21 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_classic.plugin import ClassicOptions
-from hub_core.columns import BoolArray, ColumnTable, Int64Array, expanded_ranges, row_pointer
+from hub_core.columns import (
+    BoolArray,
+    ColumnTable,
+    Float64Array,
+    Int64Array,
+    expanded_ranges,
+    group_of_entry,
+    row_pointer,
+)
 from hub_core.model import CollectiveKind
-from hub_core.network import Topology
+from hub_core.network import Routes, Topology
 from hub_core.plugin_api import UnitLimits
 
 MAX_ESTIMATE_MESSAGES = 2_000
+"""Messages that are routed for a quick estimate, which takes some milliseconds."""
 # Rounds of a pairwise exchange that are routed for an estimate.
 _MAX_ESTIMATE_ROUNDS = 16
 
@@ -373,14 +382,17 @@ def compute_mean_link(topology: Topology, npus: Sequence[int]) -> tuple[float, f
     npu_of = np.asarray(npus, np.int64)
     targets = npu_of[1:] if len(npu_of) > 1 else npu_of
     routes = topology.routes(np.full(len(targets), npu_of[0]), targets)
-    route = np.repeat(np.arange(len(targets)), np.diff(routes.indptr))
-    latency = np.bincount(route, topology.latency_s[routes.links], len(targets))
     slowest = np.zeros(len(targets))
+    route = group_of_entry(routes.indptr)
     np.maximum.at(slowest, route, 1 / topology.bandwidth_bytes_per_s[routes.links])
-    return float(latency.mean()), float(slowest.mean())
+    return float(_sum_latencies_s(topology, routes).mean()), float(slowest.mean())
 
 
-"""Messages that are routed for a quick estimate, which takes some milliseconds."""
+def _sum_latencies_s(topology: Topology, routes: Routes) -> Float64Array:
+    """Return the latency of every route in s, the sum over its links: float64."""
+    latencies_s = topology.latency_s[routes.links]
+    totals_s = np.bincount(group_of_entry(routes.indptr), latencies_s, len(routes.indptr) - 1)
+    return np.asarray(totals_s, np.float64)
 
 
 def estimate_pairwise_ns(topology: Topology, npus: Sequence[int], collective_bytes: int) -> int:
@@ -401,9 +413,7 @@ def estimate_pairwise_ns(topology: Topology, npus: Sequence[int], collective_byt
     for shift in shifts.tolist():
         routes = topology.routes(npu_of, np.roll(npu_of, -shift))
         loads += np.bincount(routes.links, minlength=topology.num_links)
-        route = np.repeat(np.arange(ranks), np.diff(routes.indptr))
-        latencies = np.bincount(route, topology.latency_s[routes.links], ranks)
-        latency_s = max(latency_s, float(latencies.max()))
+        latency_s = max(latency_s, float(_sum_latencies_s(topology, routes).max()))
     sent_bytes = collective_bytes / ranks * (ranks - 1) / rounds
     busy_s = float((loads / topology.bandwidth_bytes_per_s).max()) * sent_bytes
     return max(1, ceil((busy_s + latency_s) * 1e9))
@@ -438,7 +448,7 @@ def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None =
     for start, stop in rounds[::round_step]:
         rows = slice(start, stop, message_step)
         routes = task.topology.routes(npu_of[plan.source[rows]], npu_of[plan.destination[rows]])
-        message = np.repeat(np.arange(len(routes.indptr) - 1), np.diff(routes.indptr))
+        message = group_of_entry(routes.indptr)
         sizes = plan.counts[rows] * (unit * message_step)
         load = np.bincount(routes.links, sizes[message], task.topology.num_links)
         busy = load / task.topology.bandwidth_bytes_per_s + task.topology.latency_s

@@ -190,13 +190,7 @@ def _generate_nested(
     for chunks in chunk_counts:
         candidate = replace(shape, chunks=chunks)
         units = ranks * candidate.units_per_rank
-        if request.collective_bytes < units:
-            cure = "choose a larger size" + (", or fewer chunks" if chunks > 1 else "")
-            raise UsageError(
-                f"{request.collective_bytes} bytes cannot be cut in {units} parts",
-                cure=cure,
-                code="size-too-small",
-            )
+        _check_size(request, units, ", or fewer chunks" if chunks > 1 else "")
         collective = replace(request.collective, unit_count=units, in_place=True, out_of_place=True)
         scratch_units = units if kind is CollectiveKind.REDUCE_SCATTER else 0
         rounds, ports = _compute_cost(candidate)
@@ -215,6 +209,19 @@ def _generate_nested(
         yield collective, build_nested_steps(candidate, kind), scratch_units, statistics
 
 
+def _check_size(request: SynthesisRequest, units: int, further_cure: str = "") -> None:
+    """Raise `UsageError` (`size-too-small`) if the full buffer has fewer bytes than units.
+
+    `further_cure` is appended to the cure, a larger size.
+    """
+    if request.collective_bytes < units:
+        raise UsageError(
+            f"{request.collective_bytes} bytes cannot be cut in {units} parts",
+            cure=f"choose a larger size{further_cure}",
+            code="size-too-small",
+        )
+
+
 def _build_exchange(request: SynthesisRequest, options: NestedOptions) -> _Candidate:
     """Build the all-to-all on a torus, as (collective, steps, SCRATCH units, statistics).
 
@@ -228,12 +235,7 @@ def _build_exchange(request: SynthesisRequest, options: NestedOptions) -> _Candi
     sizes = _find_exchange_rings(request, options)
     exchange = build_torus_exchange(sizes)
     units = request.collective.num_ranks * exchange.units_per_pair
-    if request.collective_bytes < units:
-        raise UsageError(
-            f"{request.collective_bytes} bytes cannot be cut in {units} parts",
-            cure="choose a larger size",
-            code="size-too-small",
-        )
+    _check_size(request, units)
     if request.units is not None and not request.units.allows(units):
         raise request.units.build_error(units)
     collective = replace(request.collective, unit_count=units, in_place=False, out_of_place=True)
@@ -282,12 +284,7 @@ def _generate_broadcasts(
     parents, count = trees.parents, len(trees.parents)
     for chunks, grains in _choose_broadcast_chunks(request, options, trees):
         units = count * chunks
-        if request.collective_bytes < units:
-            raise UsageError(
-                f"{request.collective_bytes} bytes cannot be cut in {units} parts",
-                cure="choose a larger size, or fewer chunks",
-                code="size-too-small",
-            )
+        _check_size(request, units, ", or fewer chunks")
         collective = replace(request.collective, unit_count=units, in_place=True, out_of_place=True)
         statistics: dict[str, JsonValue] = {"trees": count, "depth": trees.depth, "chunks": chunks}
         if grains is None:

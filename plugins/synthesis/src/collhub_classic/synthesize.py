@@ -431,11 +431,7 @@ def _map_to_npus(steps: StepTable, npus: Sequence[int], total: int) -> StepTable
     columns = {name: getattr(steps, name) for name in names}
     columns["rank"] = npu_of[steps.rank]
     columns["peer"] = np.where(steps.peer >= 0, npu_of[steps.peer], -1)
-    child = np.repeat(np.arange(len(steps)), np.diff(steps.data_indptr))
-    follower = np.repeat(np.arange(len(steps)), np.diff(steps.control_indptr))
-    return StepTable.from_columns(
-        total, columns, (steps.data_indices, child), (steps.control_indices, follower)
-    )
+    return StepTable.from_columns(total, columns, steps.data_edges, steps.control_edges)
 
 
 def _compute_bound_ns(request: SynthesisRequest) -> dict[str, int]:
