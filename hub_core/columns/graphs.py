@@ -13,6 +13,7 @@ from hub_core.columns.groups import (
     csr,
     expanded_ranges,
     gather,
+    group_of_entry,
     positions_in,
     row_pointer,
     rows_of,
@@ -75,8 +76,7 @@ class Arcs:
         # A cell is a pair (start, node), numbered start by start.
         frontier = np.arange(len(starts), dtype=np.int64) * nodes + starts
         hops[frontier] = 0
-        # Position of a cell in the list of new cells; read only after it was written.
-        position = np.empty(len(hops), np.int64)
+        last_entry = np.empty(len(hops), np.int64)
         distance = 0
         while len(frontier):
             distance += 1
@@ -86,10 +86,8 @@ class Arcs:
             cells = np.repeat(frontier - node, degree) + head
             cells = cells[hops[cells] < 0]
             hops[cells] = distance
-            # Several arcs may lead to one cell; the last entry of each cell is kept.
-            numbers = np.arange(len(cells))
-            position[cells] = numbers
-            frontier = cells[position[cells] == numbers]
+            # Several arcs may lead to one cell.
+            frontier = _keep_last_entries(cells, last_entry)
         return hops.reshape(len(starts), nodes)
 
     def lengths_from(self, starts: BoolArray, weight: Float64Array) -> Float64Array:
@@ -131,6 +129,17 @@ class Order:
         return len(self.nodes) == len(self.position)
 
 
+def _keep_last_entries(cells: Int64Array, last_entry: Int64Array) -> Int64Array:
+    """Return every value of `cells` once, in the order of the last entries of the values.
+
+    `last_entry`: int64, with a place for every value, of any content; it is overwritten.
+    """
+    numbers = np.arange(len(cells))
+    last_entry[cells] = numbers
+    last: Int64Array = cells[last_entry[cells] == numbers]
+    return last
+
+
 def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) -> Order:
     """Order the nodes of a graph by level: the length of the longest path to a node.
 
@@ -144,29 +153,29 @@ def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) ->
     indptr, successors = csr(parents, children, nodes)
     missing = np.bincount(children, minlength=nodes)
     frontier = np.flatnonzero(missing == 0)
-    levels: list[Int64Array] = []
+    parts = [np.zeros(0, np.int64)]
+    widths: list[int] = []
     done = 0
-    last_entry = np.zeros(nodes, np.int64)
+    last_entry = np.empty(nodes, np.int64)
     while len(frontier):
-        levels.append(frontier)
+        parts.append(frontier)
+        widths.append(len(frontier))
         done += len(frontier)
         # Decided late, because most graphs have a narrow start.
-        if len(levels) >= _LEVELS_BEFORE_DECISION and done < _MIN_MEAN_WIDTH * len(levels):
-            levels += _compute_narrow_levels(frontier, indptr, successors, missing)
+        if len(widths) >= _LEVELS_BEFORE_DECISION and done < _MIN_MEAN_WIDTH * len(widths):
+            following, narrow = _compute_narrow_levels(frontier, indptr, successors, missing)
+            parts.append(following)
+            widths += narrow
             break
         reached = gather(indptr, successors, frontier)
         # A child can be reached over several edges in one step, which `-=` would count once.
         np.subtract.at(missing, reached, 1)
         # A node is processed after its last parent, exactly once for any order of edges.
-        ready = reached[missing[reached] == 0]
-        entries = np.arange(len(ready))
-        last_entry[ready] = entries
-        frontier = ready[last_entry[ready] == entries]
-    level_indptr = row_pointer([len(level) for level in levels])
+        frontier = _keep_last_entries(reached[missing[reached] == 0], last_entry)
+    level_indptr = row_pointer(widths)
     # One stable sort of all nodes by level; a sort in every level takes three times as long.
     level_of_node = np.full(nodes, -1, np.int64)
-    for number, level in enumerate(levels):
-        level_of_node[level] = number
+    level_of_node[np.concatenate(parts)] = group_of_entry(level_indptr)
     reachable = np.flatnonzero(level_of_node >= 0)
     order = reachable[stable_order(level_of_node[reachable])]
     return Order(order, level_indptr, positions_in(order, nodes))
@@ -305,15 +314,17 @@ class NodePairs:
 
 def _compute_narrow_levels(
     frontier: Int64Array, indptr: Int64Array, successors: Int64Array, missing: Int64Array
-) -> list[Int64Array]:
-    """Return the levels of a graph after the level `frontier`, computed node by node in lists.
+) -> tuple[Int64Array, list[int]]:
+    """Return the nodes after the level `frontier` level by level, and the width of each level.
+
+    They are computed node by node in lists, because single entries of lists are read several times
+    as fast as those of arrays.
 
     `indptr`, `successors`: children of every node as a CSR table. `missing`: per node, the number
     of its edges from parents that have no level yet; `frontier` counts as such a parent. A node
     joins a level when the last of these edges is counted. Nodes in a cycle, and nodes after one,
-    join no level. Nodes of a level are ascending. Returns [] if no node follows.
+    join no level. Nodes of a level have no particular order.
     """
-    # Single entries of lists are read several times as fast as those of arrays.
     starts, targets, left = indptr.tolist(), successors.tolist(), missing.tolist()
     current = frontier.tolist()
     flat: list[int] = []
@@ -325,13 +336,11 @@ def _compute_narrow_levels(
                 left[child] -= 1
                 if not left[child]:
                     following.append(child)
-        # Ascending, as in the levels that numpy computes.
-        current = sorted(following)
+        current = following
         flat += current
         widths.append(len(current))
     # The last level is empty; it ended the loop.
-    borders = row_pointer(widths[:-1])[1:-1]
-    return np.split(np.asarray(flat, np.int64), borders) if flat else []
+    return np.asarray(flat, np.int64), widths[:-1]
 
 
 def find_heads(above: Int64Array) -> Int64Array:
