@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 
 import numpy as np
 from collhub_templates import Template, template_of
 
 from collhub_coconet.program.operations import UNEVEN_COLLECTIVES, Binding, Kind, Operation
-from collhub_coconet.program.program import Program, find_axis_positions
-from collhub_coconet.program.uneven_rows import COLLECTIVE_KINDS, find_uneven_call
+from collhub_coconet.program.program import Program, count_ranks
+from collhub_coconet.program.uneven_rows import COLLECTIVE_KINDS, compute_byte_counts
 from hub_core import HubError, Registry, Topology, parse_topology, read, synthesize, verify
 from hub_core.columns import Int64Array, expanded_ranges, positions_in, topological_levels
 from hub_core.model import (
@@ -224,12 +223,11 @@ def count_buffer_bytes(program: Program, binding: Binding, operation: Operation)
     rank's operand, and for a reduction to a scalar (no collective itself) that of the scalar.
     """
     kind = program.types[operation.name]
-    axes = find_axis_positions(program, operation)
-    ranks = prod(binding.axis_sizes[axis] for axis in axes)
+    ranks = count_ranks(program, binding, operation)
     if not operation.is_communication:
         return binding.bytes_of_rank(kind)
     if operation.kind in UNEVEN_COLLECTIVES:
-        return find_uneven_call(program, binding, operation).counts.total
+        return compute_byte_counts(program, binding, operation).total
     # All blocks count as the longest one.
     if operation.kind is Kind.REDUCE_SCATTER:
         return binding.bytes_of_rank(kind) * ranks

@@ -30,7 +30,7 @@ from collhub_coconet.program.program import (
     find_axis_positions,
     reduces_scalar,
 )
-from collhub_coconet.program.uneven_rows import find_uneven_call
+from collhub_coconet.program.uneven_rows import compute_byte_counts
 from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
 from hub_core import installed_version
 from hub_core.model import (
@@ -230,7 +230,7 @@ class _WorkloadBuilder:
         row["name"] = self._add_name("+".join(one.name for one in operations))
         row["bytes"] = sum(map(self.binding.bytes_of_rank, operands))
         if operation.kind in UNEVEN_COLLECTIVES:
-            table = find_uneven_call(self.program, self.binding, operation).counts
+            table = compute_byte_counts(self.program, self.binding, operation)
             row["counts"] = self.counts.setdefault(table, len(self.counts))
             row["bytes"] = table.total
         row["extra"] = self.statements.add(operations)

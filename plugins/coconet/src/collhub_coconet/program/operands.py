@@ -14,6 +14,7 @@ from collhub_coconet.program.layout_rules import (
     permitted_symbols,
 )
 from collhub_coconet.program.operations import (
+    COLLECTIVES,
     CONTRACTIONS,
     LOCAL,
     POINTWISE,
@@ -44,20 +45,7 @@ _EXPECTED = {
     ("R",): "a replicated",
 }
 # Communications whose layout depends on the axis; a Send keeps all.
-_OVER_AXES = frozenset(
-    {
-        Kind.ALL_REDUCE,
-        Kind.REDUCE_SCATTER,
-        Kind.ALL_GATHER,
-        Kind.ALL_TO_ALL,
-        Kind.ALL_TO_ALL_V,
-        Kind.ALL_GATHER_V,
-        Kind.REDUCE_SCATTER_V,
-        Kind.SLICE,
-        Kind.BROADCAST,
-        Kind.REDUCE,
-    }
-)
+_OVER_AXES = COLLECTIVES | {Kind.SLICE}
 
 
 class TypingMistakeError(Exception):

@@ -399,9 +399,7 @@ def check_binding(program: Program, binding: Binding) -> None:
                 cure = "state a larger size, or a smaller count"
                 raise InputError(message, location=location, cure=cure, code="count")
         if operation.kind in UNEVEN_COLLECTIVES:
-            ranks = prod(
-                binding.axis_sizes[axis] for axis in find_axis_positions(program, operation)
-            )
+            ranks = count_ranks(program, binding, operation)
             counts = read_counts(operation)
             if counts.num_ranks != ranks:
                 location = Location(program.name, line)
@@ -409,8 +407,7 @@ def check_binding(program: Program, binding: Binding) -> None:
                 cure = f"choose {counts.num_ranks} ranks, or state counts of {ranks}"
                 raise InputError(message, location=location, cure=cure, code="counts")
         if operation.root is not None:
-            axes = [program.mesh.index(name) for name in operation.axes or program.mesh[:1]]
-            ranks = prod(binding.axis_sizes[axis] for axis in axes or [0])
+            ranks = count_ranks(program, binding, operation)
             # Checked here, since a program does not determine the number of ranks.
             if not 0 <= operation.root < ranks:
                 location = Location(program.name, line)
@@ -455,6 +452,14 @@ def find_axis_positions(program: Program, operation: Operation) -> tuple[int, ..
         return tuple(sorted(mesh.index(name) for name in operation.axes or mesh[:1])) or (0,)
     layouts = program.types[operation.reads[0]].layout.by_axis
     return tuple(axis for axis, layout in enumerate(layouts) if layout.is_sliced)
+
+
+def count_ranks(program: Program, binding: Binding, operation: Operation) -> int:
+    """Count the ranks among which an operation communicates: the product of its axes' sizes.
+
+    The axes are those of `find_axis_positions`; 1 if there are none.
+    """
+    return prod(binding.axis_sizes[axis] for axis in find_axis_positions(program, operation))
 
 
 def reduces_scalar(program: Program, operation: Operation) -> bool:

@@ -8,7 +8,6 @@ are zero, so that tensors have the same shape on all ranks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isqrt
 from typing import TYPE_CHECKING
 
@@ -30,28 +29,8 @@ COLLECTIVE_KINDS = {
 """Kinds of the collectives of algorithms, by those of programs."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnevenCall:
-    """Uneven collective of a program with its counts in bytes. `kind`: that of the operation."""
-
-    kind: Kind
-    counts: UnitCounts
-
-    @property
-    def max_sent_bytes(self) -> int:
-        """Bytes that the rank sends that sends the most, without those that stay on their rank.
-
-        In an AllGatherV and a ReduceScatterV by a ring, a rank sends p - 1 parts; all count as the
-        longest one.
-        """
-        table = self.counts.table
-        if self.counts.is_per_pair:
-            return int((table.sum(axis=1) - table.diagonal()).max())
-        return (self.counts.num_ranks - 1) * int(table.max())
-
-
-def find_uneven_call(program: Program, binding: Binding, operation: Operation) -> UnevenCall:
-    """Return an uneven collective with its counts in bytes: rows times the bytes of a row.
+def compute_byte_counts(program: Program, binding: Binding, operation: Operation) -> UnitCounts:
+    """Return the counts of an uneven collective in bytes: rows times the bytes of a row.
 
     Raises `InputError` (`size`) if the counts sum to more than 2^62 bytes.
     """
@@ -62,7 +41,7 @@ def find_uneven_call(program: Program, binding: Binding, operation: Operation) -
         message = f"{operation.name}: the rows of its counts have more than 2^62 bytes"
         location, cure = Location(program.name), "state other sizes or counts"
         raise InputError(message, location=location, cure=cure, code="size")
-    return UnevenCall(operation.kind, counts.multiplied(row_bytes))
+    return counts.multiplied(row_bytes)
 
 
 def read_counts(operation: Operation) -> UnitCounts:

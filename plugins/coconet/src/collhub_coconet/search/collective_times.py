@@ -17,7 +17,7 @@ from typing import Protocol as TypingProtocol
 from collhub_coconet.lowering.algorithms import count_buffer_bytes
 from collhub_coconet.program.operations import UNEVEN_COLLECTIVES, Binding, Kind, Operation
 from collhub_coconet.program.program import Program, find_axis_positions, reduces_scalar
-from collhub_coconet.program.uneven_rows import find_uneven_call
+from collhub_coconet.program.uneven_rows import compute_byte_counts
 from hub_core import Topology
 from hub_core.model import InputError, UnitCounts
 from hub_core.network import DimensionKind
@@ -153,7 +153,7 @@ def find_demand(program: Program, binding: Binding, operation: Operation) -> Dem
     if len(members) == 1:
         return None
     if operation.kind in UNEVEN_COLLECTIVES:
-        counts = find_uneven_call(program, binding, operation).counts
+        counts = compute_byte_counts(program, binding, operation)
         return Demand(operation.kind, counts.total, members, None, counts)
     bucket = program.buckets.get(operation.name, (operation,))
     if operation is not bucket[0]:
@@ -164,6 +164,13 @@ def find_demand(program: Program, binding: Binding, operation: Operation) -> Dem
     root = operation.root if operation.kind in (Kind.BROADCAST, Kind.REDUCE) else None
     # Algorithms cut a tensor into one part per rank, of at least one byte.
     return Demand(operation.kind, max(size, len(members)), members, root)
+
+
+_EVEN_KINDS = {
+    Kind.ALL_TO_ALL_V: Kind.ALL_TO_ALL,
+    Kind.ALL_GATHER_V: Kind.ALL_GATHER,
+    Kind.REDUCE_SCATTER_V: Kind.REDUCE_SCATTER,
+}
 
 
 class CollectiveTimes(TypingProtocol):
@@ -193,13 +200,11 @@ class FormulaTimes:
         if demand.counts is not None:
             table = demand.counts.table
             if demand.counts.is_per_pair:
-                largest = int(max(table.sum(axis=0).max(), table.sum(axis=1).max()))
-                return find_fastest_means(
-                    Kind.ALL_TO_ALL, largest * num_ranks, num_ranks, self.rates
-                )
-            is_gather = demand.kind is Kind.ALL_GATHER_V
-            even = Kind.ALL_GATHER if is_gather else Kind.REDUCE_SCATTER
-            return find_fastest_means(even, int(table.max()) * num_ranks, num_ranks, self.rates)
+                largest = max(table.sum(axis=0).max(), table.sum(axis=1).max())
+            else:
+                largest = table.max()
+            size, even = int(largest) * num_ranks, _EVEN_KINDS[demand.kind]
+            return find_fastest_means(even, size, num_ranks, self.rates)
         if demand.kind is Kind.ALL_TO_ALL:
             # The formula takes the complete tensor; the buffer is that of a rank.
             size *= num_ranks

@@ -14,7 +14,6 @@ import keyword
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 
 from collhub_coconet.documents.from_workload import extract_program
 from collhub_coconet.documents.json_document import CAPTURE, BoundProgram, parse_call
@@ -33,7 +32,13 @@ from collhub_coconet.program.operations import (
     has_dimension,
     sliced,
 )
-from collhub_coconet.program.program import BUCKET, Chain, Program, find_axis_positions
+from collhub_coconet.program.program import (
+    BUCKET,
+    Chain,
+    Program,
+    count_ranks,
+    find_axis_positions,
+)
 from collhub_coconet.program.shape_rules import find_axes
 from hub_core.model import InputError, Location, Loss, Workload
 from hub_core.plugin_api import Artifact, WriteResult
@@ -597,8 +602,7 @@ class _ModuleWriter:
             return f"_all_gather({x}, {dimension}, {size}, {group})"
         if kind is Kind.ALL_TO_ALL:
             source, destination = self._find_gathered(operation)[0], operation.dimension or 0
-            axes = find_axis_positions(self.program, operation)
-            ranks = prod(self.bound.binding.axis_sizes[axis] for axis in axes)
+            ranks = count_ranks(self.program, self.bound.binding, operation)
             if shape[source] % ranks or shape[destination] % ranks:
                 cure = f"use sizes that are multiples of {ranks}"
                 raise self._refuse(f"{operation.name} exchanges blocks of unequal length", cure)

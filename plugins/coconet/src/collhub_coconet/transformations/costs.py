@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
@@ -16,9 +17,12 @@ from collhub_coconet.program.operations import (
     Kind,
     Operation,
 )
-from collhub_coconet.program.program import Program, find_axis_positions
+from collhub_coconet.program.program import Program, count_ranks
 from collhub_coconet.program.shape_rules import find_axes
-from collhub_coconet.program.uneven_rows import find_uneven_call
+from collhub_coconet.program.uneven_rows import compute_byte_counts
+
+if TYPE_CHECKING:
+    from hub_core.model import UnitCounts
 
 _REDUCING_ROWS = frozenset(
     {Kind.ROW_REDUCE, Kind.ARG_MAX, Kind.TOP_VALUES, Kind.TOP_INDICES, Kind.SCATTER}
@@ -91,7 +95,7 @@ def _count_sent_bytes(program: Program, operation: Operation, binding: Binding) 
     """
     tensor = program.types[operation.name]
     if operation.kind in UNEVEN_COLLECTIVES:
-        return find_uneven_call(program, binding, operation).max_sent_bytes
+        return _count_uneven_bytes(compute_byte_counts(program, binding, operation))
     if tensor.layout.axes:
         return _count_mesh_bytes(program, operation, binding)
     tensor_bytes = binding.elements(tensor.shape) * tensor.element.element_bytes
@@ -109,6 +113,18 @@ def _count_sent_bytes(program: Program, operation: Operation, binding: Binding) 
     return ring_bytes if operation.is_communication else 0
 
 
+def _count_uneven_bytes(counts: UnitCounts) -> int:
+    """Count the bytes that the rank sends that sends the most, without those that stay on it.
+
+    `counts`: in bytes. In an AllGatherV and a ReduceScatterV by a ring, a rank sends p - 1 parts;
+    all count as the longest one.
+    """
+    table = counts.table
+    if counts.is_per_pair:
+        return int((table.sum(axis=1) - table.diagonal()).max())
+    return (counts.num_ranks - 1) * int(table.max())
+
+
 def _count_mesh_bytes(program: Program, operation: Operation, binding: Binding) -> int:
     """Count the bytes that a rank sends for an operation on a mesh of several axes.
 
@@ -122,8 +138,7 @@ def _count_mesh_bytes(program: Program, operation: Operation, binding: Binding) 
     is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
     if not operation.is_communication and not is_scalar:
         return 0
-    axes = find_axis_positions(program, operation)
-    ranks = prod(binding.axis_sizes[axis] for axis in axes)
+    ranks = count_ranks(program, binding, operation)
     operand = tensor if is_scalar else program.types[operation.reads[0]]
     longest = max(binding.bytes_of_rank(tensor), binding.bytes_of_rank(operand))
     rounds = 2 if is_scalar or operation.kind is Kind.ALL_REDUCE else 1
