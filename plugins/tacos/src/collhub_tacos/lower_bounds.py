@@ -197,15 +197,10 @@ def compute_lower_bounds_ps(
     times = network.link_times(chunk_bytes, occupancy)
     demand = CollectiveDemand.of(collective, network, members)
     crossings = _build_crossings(demand, network, node_sets)
-    bounds = {}
-    for name, group_sets in crossings.items():
-        bounds[name] = max((groups.time_ps(times) for groups in group_sets), default=0)
+    bounds = {name: groups.time_ps(times) for name, groups in crossings.items()}
     bounds["diameter"] = compute_diameter_ps(collective, network, members, times)
     rate = network.topology.bandwidth_bytes_per_s[network.row]
-    fluid_s = 0.0
-    for group_sets in crossings.values():
-        for groups in group_sets:
-            fluid_s = max(fluid_s, groups.fluid_s(rate, chunk_bytes))
+    fluid_s = max(groups.fluid_s(rate, chunk_bytes) for groups in crossings.values())
     positive_bounds = {name: time for name, time in bounds.items() if time}
     return positive_bounds | {"fluid": int(fluid_s * _PS_PER_S)}
 
@@ -214,7 +209,7 @@ def _build_crossings(
     demand: CollectiveDemand,
     network: LinkNetwork,
     node_sets: Sequence[BoolArray],
-) -> Mapping[str, list[LinkGroups]]:
+) -> Mapping[str, LinkGroups]:
     """Return the groups of links that messages must cross, by the name of their bound.
 
     Each group has its links and the number of messages of one unit that must cross them:
@@ -235,25 +230,30 @@ def _build_crossings(
     leaving = demand.count_leaving(inside, is_root)
     # One group per node; groups that no message must cross are removed later.
     out_indptr, out_links = network.out_links()
+    known_sets = (*list_known_sets(network), *node_sets)
+    sides = [side for nodes in known_sets for side in (nodes, ~nodes)]
     return {
-        "ingress": [LinkGroups(np.arange(network.num_links), network.indptr, entering)],
-        "egress": [LinkGroups(out_links, out_indptr, leaving)],
-        "cut": list(_build_cuts(demand, network, node_sets)),
-        "bandwidth": list(_build_totals(demand, network)),
+        "ingress": LinkGroups(np.arange(network.num_links), network.indptr, entering),
+        "egress": LinkGroups(out_links, out_indptr, leaving),
+        "cut": build_exits(demand, network, sides),
+        "bandwidth": LinkGroups.joined(list(_build_totals(demand, network))),
     }
 
 
-def _build_cuts(
-    demand: CollectiveDemand, network: LinkNetwork, node_sets: Sequence[BoolArray]
-) -> Iterator[LinkGroups]:
-    """Yield for each node set the links out of it, and those out of its complement.
+def build_exits(
+    demand: CollectiveDemand, network: LinkNetwork, sets: Sequence[BoolArray]
+) -> LinkGroups:
+    """Return for each node set (bool[nodes]) the links out of it, with the messages that leave it.
 
-    The sets are those of `list_known_sets` and `node_sets`.
+    Sets without such links have a group without links.
     """
-    for nodes in (*list_known_sets(network), *node_sets):
-        for side in (nodes, ~nodes):
-            leaves = side[network.source] & ~side[network.destination]
-            yield LinkGroups.one(leaves, demand.count_leaving_set(side))
+    source, destination = network.source, network.destination
+    return LinkGroups.joined(
+        [
+            LinkGroups.one(nodes[source] & ~nodes[destination], demand.count_leaving_set(nodes))
+            for nodes in sets
+        ]
+    )
 
 
 def _build_totals(demand: CollectiveDemand, network: LinkNetwork) -> Iterator[LinkGroups]:
@@ -336,11 +336,14 @@ class LinkGroups:
         links = np.flatnonzero(is_member)
         return cls(links, row_pointer([len(links)]), np.asarray([needed]))
 
+    @property
+    def is_crossed(self) -> BoolArray:
+        """Whether a group has links and needs at least one message: bool[groups]."""
+        return (self.needed > 0) & (np.diff(self.indptr) > 0)
+
     def without_empty_groups(self) -> LinkGroups:
-        """Return the groups that have links and need at least one message, in the same order."""
-        size = np.diff(self.indptr)
-        # `reduceat` does not support empty groups.
-        is_kept = (self.needed > 0) & (size > 0)
+        """Return the groups of `is_crossed`, in the same order."""
+        size, is_kept = np.diff(self.indptr), self.is_crossed
         links = self.links[np.repeat(is_kept, size)]
         return LinkGroups(links, row_pointer(size[is_kept]), self.needed[is_kept])
 
@@ -348,12 +351,14 @@ class LinkGroups:
     def joined(cls, groups: Sequence[LinkGroups]) -> LinkGroups:
         """Return the groups of all tables in one table, in their order.
 
-        There must be at least one table, otherwise `ValueError` is raised. The given tables are
-        unchanged; equal groups are kept separately.
+        Without tables, it has no groups. The given tables are unchanged; equal groups are kept
+        separately.
         """
-        sizes = np.concatenate([np.diff(table.indptr) for table in groups])
-        links = np.concatenate([table.links for table in groups])
-        return cls(links, row_pointer(sizes), np.concatenate([table.needed for table in groups]))
+        empty = np.zeros(0, np.int64)
+        sizes = np.concatenate([empty, *(np.diff(table.indptr) for table in groups)])
+        links = np.concatenate([empty, *(table.links for table in groups)])
+        needed = np.concatenate([empty, *(table.needed for table in groups)])
+        return cls(links, row_pointer(sizes), needed)
 
     def time_ps(self, times: LinkTimes) -> int:
         """Return the earliest time in ps by which every group can have carried its messages.
@@ -370,6 +375,7 @@ class LinkGroups:
         The time of a group without links or messages is 0. All groups are bisected at once.
         """
         result = np.zeros(len(self.needed), np.int64)
+        # `reduceat` does not support empty groups.
         groups = self.without_empty_groups()
         if not len(groups.needed):
             return result
@@ -396,7 +402,7 @@ class LinkGroups:
                 is_delivered = np.add.reduceat(delivered, first) >= groups.needed
                 high = np.where(is_delivered, middle, high)
                 low = np.where(is_delivered, low, np.minimum(middle + 1, high))
-        result[(self.needed > 0) & (np.diff(self.indptr) > 0)] = low
+        result[self.is_crossed] = low
         return result
 
     def fluid_s(

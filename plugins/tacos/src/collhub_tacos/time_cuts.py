@@ -23,7 +23,12 @@ import numpy as np
 from collhub_packing.flows import Cut, FlowNetwork
 
 from collhub_tacos.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.lower_bounds import CollectiveDemand, LinkGroups, list_known_sets
+from collhub_tacos.lower_bounds import (
+    CollectiveDemand,
+    LinkGroups,
+    build_exits,
+    list_known_sets,
+)
 from collhub_tacos.symmetry import ShortestPaths, transpose_network
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Collective, CollectiveKind
@@ -108,35 +113,28 @@ class TimeCuts:
         of the set. If every member needs the data, its distance from the nearest end of such a link
         is added, up to the time of the last member. There must be a set.
         """
-        network = self._network
-        leaving = [nodes[network.source] & ~nodes[network.destination] for nodes in sets]
-        groups = LinkGroups.joined(
-            [
-                LinkGroups.one(leaves, self._demand.count_leaving_set(nodes))
-                for nodes, leaves in zip(sets, leaving, strict=True)
-            ]
-        )
-        crossed = groups.list_times_ps(self._times).tolist()
+        exits = build_exits(self._demand, self._network, sets)
+        heads = np.split(self._network.destination[exits.links], exits.indptr[1:-1])
+        crossed = exits.list_times_ps(self._times).tolist()
         return [
-            self._delay_by_distance(nodes, leaves, crossed_ps)
-            for nodes, leaves, crossed_ps in zip(sets, leaving, crossed, strict=True)
+            self._delay_by_distance(nodes, heads_of_set, crossed_ps)
+            for nodes, heads_of_set, crossed_ps in zip(sets, heads, crossed, strict=True)
         ]
 
-    def _delay_by_distance(self, nodes: BoolArray, leaves: BoolArray, crossed_ps: int) -> TimeCut:
+    def _delay_by_distance(self, nodes: BoolArray, heads: Int64Array, crossed_ps: int) -> TimeCut:
         """Return the cut of the set `nodes`, which the last message can have left at `crossed_ps`.
 
-        `nodes`: bool[nodes]. `leaves`: bool[links], the links out of the set. Nodes of the set are
-        on the far side from 0 on, all others from `crossed_ps` on. If all data that leave the set
-        must reach every member outside (all-gather, broadcast, all-reduce) and `crossed_ps` is not
-        0, the others are later by their distance from the nearest head of those links, but no node
-        later than the last member.
+        `nodes`: bool[nodes]. `heads`: int64, the nodes to which links out of the set lead. Nodes of
+        the set are on the far side from 0 on, all others from `crossed_ps` on. If all data that
+        leave the set must reach every member outside (all-gather, broadcast, all-reduce) and
+        `crossed_ps` is not 0, the others are later by their distance from the nearest head, but no
+        node later than the last member.
         """
         since = np.where(nodes, 0, crossed_ps)
         is_to_each = self._demand.collective.kind in _TO_EACH
         if not is_to_each or not crossed_ps:
             return TimeCut(since)
-        heads = np.unique(self._network.destination[leaves])
-        from_heads = self._far[heads].min(axis=0)
+        from_heads = self._far[np.unique(heads)].min(axis=0)
         since = since + np.where(nodes, 0, from_heads)
         last = since[self._demand.is_member].max()
         # Nodes that do not take part may be farther away, but no data must reach them.
