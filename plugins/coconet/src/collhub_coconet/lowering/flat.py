@@ -109,18 +109,26 @@ def flatten(
     that do not fit the ranks, and for uneven collectives (`uneven-unsupported`).
     """
     check_binding(program, binding)
-    for line, operation in enumerate(program.operations, 1):
-        if operation.kind in UNEVEN_COLLECTIVES:
-            message = f"{operation.name}: {operation.kind} is not divided into messages of chunks"
-            cure = "write a workload with one node per collective, which 'simulate' expands"
-            location = Location(program.name, line)
-            raise InputError(message, location=location, cure=cure, code="uneven-unsupported")
+    refuse_uneven_collectives(program)
     algorithms = algorithms or Algorithms(topology, registry or run_registry())
     choices = choices if choices is not None else select_fallbacks(program)
     builder = _FlatBuilder(program, binding, choices, algorithms, has_launches)
     for kernel in program.kernels():
         builder.add_kernel(kernel)
     return builder.build()
+
+
+def refuse_uneven_collectives(program: Program) -> None:
+    """Raise `InputError` (`uneven-unsupported`) for the first uneven collective of a program.
+
+    Flat graphs, and therefore simulations, have no chunks of unequal length.
+    """
+    for line, operation in enumerate(program.operations, 1):
+        if operation.kind in UNEVEN_COLLECTIVES:
+            message = f"{operation.name}: {operation.kind} is not divided into messages of chunks"
+            cure = "write a workload with one node per collective, which 'simulate' expands"
+            location = Location(program.name, line)
+            raise InputError(message, location=location, cure=cure, code="uneven-unsupported")
 
 
 @dataclass(slots=True)

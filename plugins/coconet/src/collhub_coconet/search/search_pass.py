@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 
 from collhub_coconet.documents.json_document import BoundProgram, bind_sizes
+from collhub_coconet.lowering.flat import refuse_uneven_collectives
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.plugin import SearchOptions
 from collhub_coconet.program.operations import Binding, Kind, parse_ranges
@@ -101,7 +102,8 @@ def run(
     reason.
 
     Raises `UsageError` without a network, and `InputError` (`ranks`) if the NPUs cannot be divided
-    equally among the groups, with at least 2 ranks per group.
+    equally among the groups, with at least 2 ranks per group, and (`uneven-unsupported`) for uneven
+    collectives if programs are to be simulated.
     """
     budget = budget or SearchBudget()
     inference = read_program(workload, options)
@@ -109,6 +111,9 @@ def run(
     bound = _assign_ranks(inference.bound, topology)
     bindings = list_bindings(bound, options.sizes, options.points)
     rates = _build_rates(topology, options)
+    if options.simulate:
+        # Before the search by formula, which would be lost.
+        refuse_uneven_collectives(bound.program)
     hub = _collect_algorithms(topology, options) if options.simulate else None
     simulation = Simulation(rates, topology, hub.registry, hub) if hub else None
     classes = divide(bound.program)
