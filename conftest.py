@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     All other tests of the function are reported as deselected and removed from `items`, whose
     order stays. A test function without parameters runs as usual. With any other value of the
-    variable, nothing is changed.
+    variable, the test is unchanged.
     """
     if _PROFILE != "brief":
         return
@@ -74,7 +74,7 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def comparing() -> None:
     """Skip the test unless the simulator `analytical` and the synthesizer `ring` are installed.
 
-    Tests that compare algorithms request it: otherwise there is nothing to compare or to time.
+    Tests that compare algorithms request it: otherwise there are no results to compare or to time.
     """
     registry = hub_core.discover()
     if "analytical" not in {found.name for found in registry.all(Simulator)}:

@@ -129,8 +129,8 @@ def encode_value(kind: str, value: Value) -> bytes:
     """Encode the value of an attribute as the protobuf field of its kind (a key of `KINDS`).
 
     The field has the number `KINDS[kind]`. Numbers of the kinds `double`, `fixed32`, `fixed64`
-    and `sfixed64` have 4 or 8 bytes, little-endian; all others are varints, zigzag-coded if the
-    kind starts with `sint`. A text is encoded as UTF-8. A list of integers becomes a message
+    and `sfixed64` have 4 or 8 bytes, little-endian; all other kinds are varints, zigzag-coded if
+    the kind starts with `sint`. A text is encoded as UTF-8. A list of integers becomes a message
     whose field 1 has all numbers packed as varints (an empty list: an empty message), also
     zigzag-coded for `sint64_list`. A text of kind `string_list` becomes a list of this text only.
     """
@@ -254,8 +254,8 @@ def direct(collective: str, ranks: int = 2, part: int = 1, root: int = 0, **meta
     """Build the files of an algorithm in which ranks send data directly to those that need it.
 
     `part`: units of one block; the collective has `part` units for all-reduce, broadcast and
-    reduce, and `part * ranks` for all others. `root` is used for collectives with a root only,
-    and then becomes metadata. `metadata`: as in `build`.
+    reduce, and `part * ranks` for all other collectives. `root` is used for collectives with a root
+    only, and then becomes metadata. `metadata`: as in `build`.
 
     The steps of a rank are: a copy of its own block, only if the rank both sends and receives
     (with a root, only the root copies); its sends, by ascending target; its receives, by
@@ -585,7 +585,7 @@ def many_bytes(files: Set) -> None:
 
     Sets `unit_count` and `collective_bytes` of all files to 2^33, and `comm_size` of all
     messages to 1. The attributes that number or count the chunks of a message are int32, too
-    small for 2^33, and are set to -1 (not stated).
+    small for 2^33, and are set to -1 (not given).
     """
     for file in files:
         file.set("unit_count", "int64", 1 << 33)
@@ -721,7 +721,7 @@ def invalid_cases() -> Iterator[tuple[str, str, str, dict[str, bytes]]]:
     """Yield (name, requirement, description, files) of all invalid cases, in a fixed order.
 
     Each is a valid set with one change that violates one requirement, such as `P-5`. The
-    description says what the change is. `files`: content by file name; a file may be missing.
+    description names the change. `files`: content by file name; a file may be missing.
     """
     yield "missing-rank", "P-1", "the file of rank 1 is missing", renamed("trace.1.et", None)
     yield "missing-last-rank", "P-10", "the last file is missing", renamed("trace.2.et", None)

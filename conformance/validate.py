@@ -799,7 +799,7 @@ def unpack(content: bytes, scalar: int) -> list[int | bytes]:
     """Split a packed list into its numbers: varints as integers, fixed-size numbers as bytes.
 
     `scalar`: number of the field of one value of this kind. Kinds 19 and 23 have 4 bytes per
-    number, 21 and 25 have 8; all others are varints (modulo 2^64). Raises `MalformedError` if
+    number, 21 and 25 have 8; all other kinds are varints (modulo 2^64). Raises `MalformedError` if
     the list ends inside a number, and for a varint of more than 10 bytes.
     """
     size = {19: 4, 21: 8, 23: 4, 25: 8}.get(scalar)
@@ -818,8 +818,8 @@ def unpack(content: bytes, scalar: int) -> list[int | bytes]:
 def to_integer(kind: int, value: int | bytes) -> object:
     """Convert an encoded number to the integer that it means in its kind; keep other kinds.
 
-    Bytes are little-endian, `sint` kinds are zigzag numbers, kind 27 is a boolean. Others are cut
-    to 32 or 64 bits, with a sign for `int32` and `int64`.
+    Bytes are little-endian, `sint` kinds are zigzag numbers, kind 27 is a boolean. Other kinds are
+    cut to 32 or 64 bits, with a sign for `int32` and `int64`.
     """
     if kind not in NUMBER_OF_KIND:
         return value

@@ -131,7 +131,7 @@ def installed_distributions() -> Iterator[Distribution]:
     """Yield all installed distributions in the order of `sys.path`, including repeated ones.
 
     They are the folders and files `*.dist-info` and `*.egg-info` in an entry, by name, or those
-    at the top of a zip archive. "" stands for the current folder. Repeated, missing and
+    at the top of a zip archive. "" means the current folder. Repeated, missing and
     unreadable entries of the path are skipped.
     """
     for entry in dict.fromkeys(sys.path):
@@ -183,7 +183,7 @@ def _find_version(name: str, path: tuple[str, ...]) -> str:
 def _find_archived(entry: str) -> Iterator[Distribution]:
     """Yield the distributions in a zip archive on the search path, in the order of the archive.
 
-    They are the folders `*.dist-info` and `*.egg-info` at its top. Yields nothing if `entry` is
+    They are the folders `*.dist-info` and `*.egg-info` at its top. Yields no items if `entry` is
     no archive, also if it does not exist.
     """
     # Imported here: archives are rare, and the package takes long to import.

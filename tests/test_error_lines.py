@@ -115,7 +115,7 @@ def test_an_invalid_input_is_an_error_with_place_and_rule(
     first = run.error_lines[0]
     assert first.startswith(f"error: {start}")
     assert first.endswith(f" [{rule}]")
-    # Nothing is written.
+    # No output file is written.
     assert [path.name for path in tmp_path.iterdir()] == [name]
     # The rule has a page.
     assert collhub("explain", rule).code == 0

@@ -217,7 +217,7 @@ def _compute_mask(pieces: Sequence[Piece], widths: Sequence[int], records: int) 
     """Return which bytes of each record belong to pieces that the record has: bool[records, bytes].
 
     Columns are the bytes of all pieces, one piece after the other; `widths` has the number of
-    bytes of each piece. `present` of a piece (bool per record) says which records have it; with
+    bytes of each piece. `present` of a piece (bool per record) marks the records that have it; with
     None, all records have it.
     """
     code = np.zeros(records, np.int64)

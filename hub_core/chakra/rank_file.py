@@ -276,7 +276,7 @@ def _convert_node(node: Mapping[str, object]) -> dict[str, object]:
 def _parse_objects(text: str, name: str) -> Iterator[tuple[int, dict[str, object]]]:
     """Yield (position in characters, object) of each of the consecutive JSON objects of a text.
 
-    Blanks between objects are skipped; an empty text yields nothing. Raises `TraceError`, with
+    Blanks between objects are skipped; an empty text yields no objects. Raises `TraceError`, with
     the position in bytes, for incomplete, invalid or too deeply nested JSON, and for a value
     that is no object. Objects before it have then been yielded already. `name`: of the file,
     for the error.

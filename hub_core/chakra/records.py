@@ -198,7 +198,7 @@ class _Header:
         """Read the next header field of these nodes; return the nodes that may have another one.
 
         Header fields precede the first attribute of a node: id, type, dependencies and so on.
-        Values are stored, and `rest` of each node moves behind the field. A node that is at its
+        Values are stored, and `rest` of each node moves past the field. A node that is at its
         end, or at another field, is not returned.
         """
         nodes = nodes[self.rest[nodes] < self._batch.stops[nodes]]
@@ -251,7 +251,7 @@ class _Header:
         """Decode all dependencies of one kind as a table of ids by node.
 
         `column`: "data" or "control". The ids of a node are in the order of the record, from lists
-        and single numbers alike; nodes without any have an empty range. Raises `WireError`, at the
+        and from single numbers; nodes without any have an empty range. Raises `WireError`, at the
         first byte of the list or number, for a list that ends inside a number, and then for a
         number of more than 10 bytes.
         """

@@ -48,9 +48,9 @@ def assign(
     """Give each option of the command line (`-O`) to the components that declare it.
 
     Components are the parts of a command that take options, such as `reader`, `writer` or a pass.
-    `declared`: options by component. `key` goes to every component that declares it,
-    `component.key` only to that component, where it takes precedence over `key`; `-` stands for
-    `_`. `name.key` of an option of pairs (several values by key) goes to every component that
+    `declared`: options by component. `key` is passed to every component that declares it,
+    `component.key` only to that component, where it takes precedence over `key`; `-` means `_`.
+    `name.key` of an option of pairs (several values by key) is passed to every component that
     declares `name`, as the text `name.key`. Returns texts by component and name, with an empty dict
     for a component without values. Raises `UsageError` (`unknown-option`) with the closest option
     for a key that no component declares.
@@ -83,7 +83,7 @@ def _find_pairs(key: str, declared: Mapping[str, Sequence[Option]]) -> dict[str,
 
     Returns, by component that declares such an option `name`, the key without a component. If the
     key begins with the name of a component, as in `reader.bandwidth.nvlink`, only that component
-    counts; otherwise all do. `-` in `name` stands for `_`; the rest of the key is unchanged. Empty
+    counts; otherwise all do. `-` in `name` means `_`; the rest of the key is unchanged. Empty
     for any other key.
     """
     prefix, _, rest = key.partition(".")
@@ -109,7 +109,7 @@ def _suggest_option(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
     The first rule that applies: if a component declares the last part of the name, the full name
     with the first such component; for a time limit (`timeout`, `time_limit`), `--timeout`; the
     closest known name; all known names in alphabetical order. If no component declares any option,
-    the text says so.
+    the text reports this.
     """
     for component, options in declared.items():
         if name in _names(options):

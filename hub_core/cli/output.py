@@ -61,7 +61,7 @@ def print_json(document: object) -> None:
 def print_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
 ) -> None:
-    """Print a header and rows to standard output as aligned columns, two spaces apart.
+    """Print a header and rows to standard output as aligned columns, with two spaces between them.
 
     The columns whose names are in `right` are right-aligned, all others left-aligned; trailing
     spaces are omitted. Unprintable characters are escaped. On a terminal, cells are wrapped between
@@ -132,7 +132,7 @@ def print_diagnostic(diagnostic: Diagnostic) -> None:
 
     RULE is the identifier of the finding's rule, its `code`, of which `collhub explain RULE` prints
     the page; it is dim if standard error has colours. The identifier `usage` is omitted with its
-    brackets, because it stands for all requests without a rule of their own.
+    brackets, because it is the rule of all requests without a rule of their own.
     """
     line = f"{diagnostic.severity}: {diagnostic}"
     if diagnostic.code == UsageError.default_code:

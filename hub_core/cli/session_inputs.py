@@ -89,7 +89,7 @@ class SessionInputs(SessionState):
 
         An algorithm is verified in the modes that it claims (`verification.verify_input`); for a
         workload, all installed checks of workloads run. Raises `InputError` for an incorrect model
-        under `refuse`. Under `warn`, errors are printed as warnings. Under `off`, nothing is
+        under `refuse`. Under `warn`, errors are printed as warnings. Under `off`, the input is not
         verified.
         """
         model = self.read_model(opened, options)

@@ -92,7 +92,7 @@ class SessionOutputs(SessionState):
 
         Calls the writer of `target` (`pipeline.outputs.write`). `losses`: earlier losses, reported
         together with those of the writer. `work`: the operation that messages name. Under
-        `request.strict`, any loss raises `LossyError`, and nothing is written. If OUT ends with a
+        `request.strict`, any loss raises `LossyError`, and no file is written. If OUT ends with a
         slash, the file in it is named after the collective, or `workload`.
         """
         from hub_core.pipeline.outputs import write

@@ -1,6 +1,6 @@
 """Stable orders of integer arrays, their runs of equal rows, and the numbers of distinct values.
 
-Integers in a small range are marked or counted in linear time; others are sorted.
+Integers in a small range are marked or counted in linear time; other values are sorted.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def distinct(values: npt.NDArray[AnyNumber]) -> npt.NDArray[AnyNumber]:
     """Return the distinct values in ascending order, as a new array of the same type.
 
     The array must have one dimension and no NaN. Ordered values, and at least 512 signed integers
-    in a range of at most 16 (`_MAX_RANGE_PER_VALUE`) times their number, take linear time; others
-    are sorted.
+    in a range of at most 16 (`_MAX_RANGE_PER_VALUE`) times their number, take linear time; other
+    arrays are sorted.
     """
     # Like `np.unique`, which imports `numpy.ma` on its first call: a tenth of a short run.
     if is_sorted(values):

@@ -178,9 +178,9 @@ def placed(algorithm: Algorithm, npus: Sequence[int]) -> Algorithm:
 def _are_same(first: object, second: object) -> bool:
     """Return whether two values are equal.
 
-    Arrays, and dataclasses with array fields, are compared by their contents; NaN in an array
-    equals nothing. Arrays of different shapes differ; arrays of different dtypes may be equal.
-    Dataclasses of different types differ. All other values, also lists and mappings, are
+    Arrays, and dataclasses with array fields, are compared by their contents; NaN in an array is
+    not equal to any value. Arrays of different shapes differ; arrays of different dtypes may be
+    equal. Dataclasses of different types differ. All other values, also lists and mappings, are
     compared by `==`; they must not contain arrays.
     """
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):

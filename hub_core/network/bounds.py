@@ -73,8 +73,8 @@ def lower_bounds_ps(
     A link counts only during the time in which data from a rank (the root, if only it has data) can
     have arrived at it and can still reach a rank (the root, if only it needs data). Switches
     multicast and reduce if the topology declares it. The bound holds if messages share links, and
-    for exact times: a simulator that truncates message times to whole ns, such as ASTRA-sim, may be
-    faster by 1 ns per message and link. Takes about 20 passes over the links, and one per hop to
+    for exact times: a simulator that truncates message times to integer ns, such as ASTRA-sim, may
+    be faster by 1 ns per message and link. Takes about 20 passes over the links, and one per hop to
     the NPU that is farthest from the root.
     """
     n = collective.num_ranks

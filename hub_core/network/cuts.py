@@ -202,7 +202,7 @@ def _with_switches(topology: Topology, label: Int64Array) -> Int64Array:
     `label`: block of every node, below 0 for none; it is not modified. A switch without a block
     joins the only block from which at least half of the bandwidth of all its incoming links
     comes. A switch with two such blocks, or without one, keeps its label. Rounds are repeated,
-    since joined switches count in the next one, until nothing changes or 64 rounds are done.
+    since joined switches count in the next one, until no label changes or 64 rounds are done.
     """
     npus, count = topology.num_npus, int(label.max()) + 1
     extended = label.copy()

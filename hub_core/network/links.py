@@ -66,8 +66,8 @@ class Links:
     def joined(cls, parts: Sequence[Links]) -> Links:
         """Concatenate the links of one or more parts; those of parts without planes are on plane 0.
 
-        Nodes keep their numbers, so all parts must number them alike. Raises `ValueError` without
-        parts.
+        Nodes keep their numbers, so a node must have the same number in all parts. Raises
+        `ValueError` without parts.
         """
         return cls(
             np.concatenate([part.source for part in parts]),
@@ -182,9 +182,9 @@ def link_times_ps(
 def whole_ps(bound_ns: float) -> float:
     """Convert a lower bound in ns to whole ps, rounded down.
 
-    Infinity and NaN are returned unchanged. A value at most 1e-4 ps below a whole number becomes
-    this number. From 2^50 ps (about 19 minutes) on, the bound is also reduced by its 2^50th part,
-    so that rounding errors of doubles never increase it.
+    Infinity and NaN are returned unchanged. A value at most 1e-4 ps below an integer becomes this
+    integer. From 2^50 ps (about 19 minutes) on, the bound is also reduced by its 2^50th part, so
+    that rounding errors of doubles never increase it.
     """
     if not math.isfinite(bound_ns):
         return bound_ns

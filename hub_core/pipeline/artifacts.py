@@ -195,7 +195,7 @@ def _move_all(
 
     `moves`: pairs (staged file, target). `stale`: older files that are moved to the scratch folder
     too. Missing folders of targets are created. Before each change, the step that reverses it is
-    appended to `undo`, so that an interruption loses nothing. A single file without stale files,
+    appended to `undo`, so that an interruption loses no file. A single file without stale files,
     whose folder exists, is moved by one atomic replacement without an undo step. Raises `OSError`.
     """
     if len(moves) == 1 and not stale and moves[0][1].parent.is_dir():

@@ -317,8 +317,8 @@ def check_workload(
     """Run all installed checks of workloads; return their reports in the order of their names.
 
     `name`: the input in messages, which is the file of findings that name none. `is_thorough`: the
-    checks may simulate the workload. A report that is not ok raises nothing. Raises `HubError` if a
-    check cannot be run.
+    checks may simulate the workload. A report that is not ok raises no exception. Raises `HubError`
+    if a check cannot be run.
     """
     request = CheckRequest(name=name, workload=workload, is_thorough=is_thorough)
     checks = checks_of(Subject.WORKLOAD, registry)

@@ -284,9 +284,9 @@ def _create_json_error(
     """Create the error about JSON, or a file named `.json`, that no reader recognizes.
 
     `head`: the scanned start of the file. If it is None, the file is not JSON: the code is
-    `not-json`, and the message has the start of the file's first line, or says that it is UTF-16.
+    `not-json`, and the message has the start of the file's first line, or states that it is UTF-16.
     Otherwise the code is `unknown-format`, and the message names an unknown schema of the hub, or
-    the first six members of an object, or says that it is a list.
+    the first six members of an object, or states that it is a list.
 
     The remedy is a suitable version of the program for another version of a known schema; otherwise
     the format that shares most members, if there is one; otherwise `--from`. If a topology is

@@ -49,8 +49,8 @@ class LimitedSearch:
 
         `budget`: limits the work of a search that is not cached. It counts the work of the search,
         and at least the steps of the results plus `STEPS_OF_A_SIMULATION` for each of them and for
-        the end. Raises `BudgetReached` if the limit is reached; then nothing is cached, because the
-        search may be incomplete.
+        the end. Raises `BudgetReached` if the limit is reached; then no result is cached, because
+        the search may be incomplete.
         """
         key = target.units.max_units, target.max_chunks
         if key not in self._known:
@@ -91,8 +91,9 @@ def find_necessary_limit(collective: Collective, limits: RuntimeLimits, resource
     """Return a proven minimum of the limit of a resource, at least 1.
 
     - `chunks`: the parts of the collective, since ranks send and receive parts.
-    - `operations`: 2 if every rank sends its own data and receives data that nobody added to it, as
-      in an all-gather: an operation that forwards sends only what it receives. Otherwise 1.
+    - `operations`: 2 if every rank sends its own data and receives data to which no rank added a
+      value, as in an all-gather: an operation that forwards sends only the data that it receives.
+      Otherwise 1.
     - `blocks` and `block_operations`: that number of operations, divided by the other limit.
     """
     traits, ranks = collective.kind.traits, collective.num_ranks

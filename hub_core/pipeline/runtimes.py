@@ -21,7 +21,7 @@ from hub_core.plugin_api.offers import Offer
 from hub_core.registry.plugins import Provided, Registry
 from hub_core.verification import in_largest_units
 
-# Limits above this number limit nothing.
+# Limits above this number count as unlimited.
 _MAX_LIMIT = 1 << 24
 
 

@@ -219,7 +219,7 @@ class SynthesisTarget:
     `limits`: those of the runtime, and `replace_limits(limits)`: the target with other limits of
     resources by name, None for no limit. Both are None with several runtimes, whose limits are not
     varied. `text`: the runtime with the limits of the user, such as `executor?blocks=16`, for
-    reports; "" for its name alone.
+    reports; "" for only its name.
     """
 
     runtime: str

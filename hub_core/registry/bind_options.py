@@ -36,7 +36,7 @@ def bind_options(
 ) -> object:
     """Create the record of options: each from `values`, else the environment, else its default.
 
-    In names of `values`, `-` stands for `_`. `NAME.KEY` adds a pair to an option of type PAIRS
+    In names of `values`, `-` means `_`. `NAME.KEY` adds a pair to an option of type PAIRS
     whose declared name is NAME; pairs are sorted by key. An empty environment variable counts
     as unset. A value of None is not converted. Raises one `UsageError` with a finding for every
     unknown name, in alphabetical order, and then for every value that cannot be converted or is

@@ -228,8 +228,8 @@ def directed_partition_rate(
     """Return an upper bound of the rate of an all-reduce, in bytes of the collective per second.
 
     `blocks`: two or more disjoint sets of nodes, each with a rank. The first `senders` of them
-    are sending blocks, the others receiving ones. The bound is the capacity of the links that
-    leave a sending block or enter a receiving one, each counted once, divided by the number of
+    are sending blocks, the other blocks are receiving ones. The bound is the capacity of the links
+    that leave a sending block or enter a receiving one, each counted once, divided by the number of
     blocks minus 1. Links within a block, and between nodes outside of all blocks, do not count.
     `capacities`: in bytes/s by (source node, destination node).
     """

@@ -313,7 +313,7 @@ def _iterate_calls(
     """Yield (offer, function without arguments) for the readers and writers of a plugin.
 
     Every writer is called on every sample algorithm, every reader on its valid inputs and on a text
-    that is no algorithm. Nothing is called here.
+    that is no algorithm. The functions are not called here.
     """
     for writer in subject.offers(FormatWriter):
         for algorithm in all_samples().values():

@@ -69,7 +69,7 @@ class _Simulation:
 
         A row (step) waits for its data and control dependencies. A receive also waits for its
         message; if no SEND matches it, neither it nor the rows that depend on it ever start.
-        `collective_bytes` and `occupancy` determine how long messages occupy links. Nothing is
+        `collective_bytes` and `occupancy` determine how long messages occupy links. No step is
         executed yet.
         """
         steps, rows = algorithm.steps, len(algorithm.steps)

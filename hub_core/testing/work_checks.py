@@ -211,10 +211,10 @@ def work_is_silent(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def _iterate_calls(subject: CheckedPlugin) -> Iterator[tuple[Offer, Callable[[], object]]]:
-    """Yield (offer, function without arguments) for what a plugin offers to run.
+    """Yield (offer, function without arguments) for each function that a plugin offers to run.
 
     These are its simulators, executors, passes over algorithms, and checks of which the kit has a
-    sample subject, in this order. Nothing is called here.
+    sample subject, in this order. The functions are not called here.
     """
     for simulator in subject.offers(Simulator):
         yield simulator, partial(run_on_samples, simulator, simulate_sample)

@@ -150,7 +150,7 @@ class _ProfileNodes:
         return [Piece(text, present=self._look == look) for look, text in enumerate(texts)]
 
     def micros(self) -> Piece:
-        """Return the encoded duration of the nodes in whole microseconds, halves rounded up.
+        """Return the encoded duration of the nodes in integer microseconds, halves rounded up.
 
         The field is omitted for durations below 0.5 us and for unknown ones (-1 ns).
         """
@@ -184,8 +184,8 @@ class _ProfileNodes:
 
         A part is (bytes of all nodes, number of bytes by node).
 
-        If the plan is flat, control dependencies are written as data dependencies after the others,
-        and an id that a node has twice is written once.
+        If the plan is flat, control dependencies are written as data dependencies after the other
+        data dependencies, and an id that a node has twice is written once.
         """
         nodes = self._nodes
         control = self._ids(nodes.control_indptr, nodes.control_indices)

@@ -269,9 +269,9 @@ class _RankEntry:
 
         `name`: kind of dependencies, "data" or "control". A recorded list is a pair of a node and
         its parents; nodes and parents are numbered within the rank. `indptr`, `indices`: parents of
-        all nodes of the job (CSR); `indices` is changed in place. Without recorded lists nothing
-        happens. Raises `InputError` for a list of another form, an unknown node, and other parents
-        than the node has; earlier lists are then already applied.
+        all nodes of the job (CSR); `indices` is changed in place. Without recorded lists, the
+        arrays are unchanged. Raises `InputError` for a list of another form, an unknown node, and
+        other parents than the node has; earlier lists are then already applied.
         """
         # Lists that are not recorded are in plain order.
         lists = self._entry.get(name)

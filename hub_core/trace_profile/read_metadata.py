@@ -250,7 +250,7 @@ def _read_expected(first: RankProfile, num_ranks: int) -> Contributions:
     They are read from the metadata attributes `expected_*` of rank 0, one list per column of the
     table. A source rank of -1 stands for all ranks. Raises `InputError` for columns of different
     lengths, for ranks that do not exist, and for offsets and units outside 0..2^62 - 1. Whether
-    offsets lie in the buffers is not checked here, but by the model.
+    offsets lie in the buffers is checked by the model, not here.
     """
     columns = {name: first.integers(f"expected_{name}") for name in CONTRACT_COLUMNS}
     if len({len(column) for column in columns.values()}) != 1:

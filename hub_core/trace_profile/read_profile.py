@@ -118,8 +118,8 @@ def _read_peers(fields: NodeFields, last: int) -> Int64Array:
 def _check_bytes(fields: NodeFields, count: Column, sizes_of_set: StatedSizes) -> None:
     """Raise `TraceError` for a message whose `comm_size` is not the number of bytes of its units.
 
-    `count`: units of each node. Messages without `comm_size` are not checked; if no message has
-    it, nothing is. The codes, in the order of the checks:
+    `count`: units of each node. Messages without `comm_size` are not checked; if no message has it,
+    no message is checked. The codes, in the order of the checks:
 
     - `attribute-range`: a `comm_size` is negative or above 2^62.
     - `missing-metadata`: the metadata have no size of the collective.

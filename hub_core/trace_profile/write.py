@@ -27,7 +27,7 @@ _LEFT_OUT = "a buffer side or a peer that the step does not use is not written"
 def write(algorithm: Algorithm, options: ChakraWriteOptions) -> WriteResult:
     """Write one trace per rank; an artifact `.RANK.et` is encoded only when its content is read.
 
-    The result lists the losses, and has a note if some duration is not a whole number of
+    The result lists the losses, and has a note if some duration is not an integer number of
     microseconds. Raises `UsageError` for the symbolic dialect, which has sizes only in chunks,
     if these are meaningless or exceed int32; for a step of more than 2^62 bytes; and for ranks
     that the algorithm does not have.

@@ -145,7 +145,7 @@ class Accesses:
     def find_at(
         self, access: Int64Array, shift: Int64Array, row: Int64Array, *, is_read: bool
     ) -> tuple[Int64Array, Int64Array]:
-        """Find what other steps access at the position that blocks have in their own regions.
+        """Find the accesses of other steps at the position that blocks have in their own regions.
 
         Block i is `shift[i]` blocks after the first block of the atom of `access[i]`. Its position
         counts from the start of the region (operand) of the step of this access. Step `row[i]` must

@@ -53,9 +53,9 @@ def check_contents(
     `expected`: contributions that each output unit must hold, in blocks of `stage.unit` units;
     with None, outputs are not compared, and the method is "none". Rows outside the buffers
     become findings and are not compared. At most 8 wrong outputs are explained, fewer (at
-    least one) above 2^23 memory cells; the others are only counted. Returns the method (exact
-    values or fingerprints) and its error probability. Raises `InputError` (`too-large`) above
-    2^25 cells or 2^30 unit operations.
+    least one) above 2^23 memory cells; the other wrong outputs are only counted. Returns the method
+    (exact values or fingerprints) and its error probability. Raises `InputError` (`too-large`)
+    above 2^25 cells or 2^30 unit operations.
     """
     if program.cells > MAX_CELLS or program.work > MAX_WORK:
         sizes = f"{program.cells} units of memory and messages, {program.work} unit operations"

@@ -18,8 +18,8 @@ def find_races(
 ) -> tuple[Int64Array, Int64Array]:
     """Return unordered conflicts (races) as (earlier rows, later rows); both are empty without any.
 
-    A conflict is a pair of steps that access the same units, of which at least one writes; nothing
-    orders it if neither step happens before the other. Not all races are listed: only those whose
+    A conflict is a pair of steps that access the same units, of which at least one writes; it is
+    unordered if neither step happens before the other. Not all races are listed: only those whose
     accesses are neighbours in the sequential run of `sequential_positions`.
     """
     earlier, later = _find_unordered_conflicts(

@@ -158,8 +158,8 @@ def _build_task(verification_input: VerificationInput, expected: Contributions |
 
     `expected` replaces the expectation of a contract. With either, a block has one unit.
     Otherwise the expected contents are those of the collective (none for a custom one that
-    defines none). Nothing is expected of a timing-only algorithm, which has blocks of one unit,
-    and if the memory of all ranks has more than `MAX_CELLS` (2^25) blocks.
+    defines none). No contents are expected of a timing-only algorithm, which has blocks of one
+    unit, and if the memory of all ranks has more than `MAX_CELLS` (2^25) blocks.
     """
     algorithm, collective = verification_input.algorithm, verification_input.algorithm.collective
     if not verification_input.has_contents:

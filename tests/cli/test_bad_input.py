@@ -67,7 +67,7 @@ WRONG_XML = {
 
 
 def is_refused(run, file: str) -> None:
-    """One or more lines with severity and rule; the first error names the file; nothing else."""
+    """One or more lines with severity and rule; the first error names the file; no other output."""
     assert run.code in (1, 2, 3, 4)
     assert run.out == ""
     lines = run.err.splitlines()

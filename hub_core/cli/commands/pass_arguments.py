@@ -44,9 +44,9 @@ class PassStep:
     def own(self, declared: Sequence[Option]) -> dict[str, str]:
         """Select the options given after this pass that the pass declares; keys are as given.
 
-        `declared`: options of the pass. A key is the name of one of them, with `-` for `_`, alone
-        or after the prefix `side.` (the name of this pass). The other options are for the reader,
-        the writer or other passes, and are omitted.
+        `declared`: options of the pass. A key is the name of one of them, with `-` for `_`, without
+        a prefix or after the prefix `side.` (the name of this pass). The other options are for the
+        reader, the writer or other passes, and are omitted.
         """
         names = {option.name for option in declared}
         options = {}

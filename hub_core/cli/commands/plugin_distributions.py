@@ -180,7 +180,7 @@ def install_plugin(target: str, pip_options: Sequence[str]) -> list[PluginItem]:
 
     The result includes the plugins of distributions that were installed again or were already
     present. A target that is an existing file or folder is installed from there, as a path. pip's
-    output goes to standard error. Raises `UsageError` for a target that starts with `-`;
+    output is printed on standard error. Raises `UsageError` for a target that starts with `-`;
     `PluginError` if pip is missing (`no-pip`) or fails, or if the plugins cannot be listed, before
     or after.
     """

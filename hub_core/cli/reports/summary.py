@@ -209,7 +209,7 @@ def create_inspect_report(
     the input contains, None without one. `sent`: units by link, and bytes if the size is known
     (else `bytes_by_link` is None). `longest`: longest path of dependent steps; None if steps wait
     for each other in a cycle, then `critical_path` is None too. `reduce_op` is None for a
-    collective that reduces nothing. `npus` are 0, 1, ... if the algorithm gives no NPUs.
+    collective without a reduction. `npus` are 0, 1, ... if the algorithm gives no NPUs.
     """
     collective, steps = algorithm.collective, algorithm.steps
     lane_counts = lanes(steps)
