@@ -190,8 +190,8 @@ def _collect_findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Di
 def _report_unfinished(rank: int, *, is_reported: bool) -> Diagnostic:
     """Build the error that a rank never finished, with its rank and advice.
 
-    `is_reported`: whether the simulator reported unreleased nodes of its NPU; the message then says
-    so.
+    `is_reported`: whether the simulator reported unreleased nodes of its NPU; the message then
+    mentions them.
     """
     # The simulator names a node of the workload, never the stuck node.
     detail = ", the simulator reports unreleased nodes" if is_reported else ""
@@ -378,7 +378,8 @@ def _check_binary(name: str | None) -> CheckLine:
 
     `name`: path or name of the binary. The line is ok if both ranks finish after exactly
     `_KNOWN_TIME_NS`, and without a name (None or ""), because the binary is optional. Other times,
-    and every `HubError`, give a line that is not ok, with a message and a cure; nothing is raised.
+    and every `HubError`, give a line that is not ok, with a message and a cure; no exception is
+    raised.
     """
     if not name:
         details = f"not named ({BINARY_VARIABLE} is not set); the simulator analytical needs none"

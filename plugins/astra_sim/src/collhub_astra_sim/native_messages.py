@@ -70,7 +70,7 @@ def ring(task: NativeTask) -> NativePlan:
     message a rank waits for the delay of the endpoint (`task.delay_ns`, ASTRA-sim's fixed cost of a
     message at a rank) and, if it received data to reduce, for the reduction. A reduce-scatter works
     in SCRATCH of n units, an all-reduce in OUTPUT. Supports all-reduce, reduce-scatter, all-gather
-    and all-to-all; others are not refused.
+    and all-to-all; other collectives are not refused.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -135,7 +135,7 @@ def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
 
 
 def direct(task: NativeTask) -> NativePlan:
-    """Build ASTRA-sim's direct algorithm: every rank sends to all others.
+    """Build ASTRA-sim's direct algorithm: every rank sends to all other ranks.
 
     Rank r sends to r + 1 first, then to r + 2, and so on, after the delay of the endpoint. At
     most `width` messages of a rank are in flight (0: one per peer). Each received message is

@@ -239,7 +239,7 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
     """Compile the simulation kernels that are not stored yet, if the option `warm` is set.
 
     Later simulations then start without compiling. The check always passes. With `warm` its line
-    contains the elapsed seconds; without it nothing is compiled and there is no line.
+    contains the elapsed seconds; without it no code is compiled and there is no line.
     """
     if not options.warm:
         return CheckReport(True)

@@ -159,7 +159,7 @@ def _build_placed_plan(
     """Return the plan of a collective with rank r on NPU `npus[r]` of `total` NPUs.
 
     `size` (bytes) affects only the duration of reductions: `_ACCESSES` times the time that the
-    bytes take at the memory bandwidth of the options, in whole ns; 0 without one. The result is
+    bytes take at the memory bandwidth of the options, in integer ns; 0 without one. The result is
     cached by all arguments and shared.
     """
 

@@ -180,7 +180,7 @@ def insert(world: EventQueue, heap: Integer, time: Integer, item: Integer) -> No
 def pop(entries: Records, heaps: Records, heap: Integer) -> None:
     """Remove the first entry of the heap with index `heap`, which must not be empty (not checked).
 
-    The first entry is the one with the earliest time, then the earliest insertion. Nothing is
+    The first entry is the one with the earliest time, then the earliest insertion. The entry is not
     returned, so the caller reads the entry before. The remaining entries are rearranged in place in
     `entries`, and the size of the heap decreases by 1; its range in `entries` stays the same.
     """

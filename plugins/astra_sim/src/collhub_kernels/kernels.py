@@ -185,7 +185,7 @@ class LazyRecords(dict[Any, dict[str, Any]]):
 
         The view (a dictionary from index to record) remains valid. Fields are written one after the
         other, each for all records. Raises `OverflowError` for an integer that its field cannot
-        contain; earlier fields are then already written. Without records nothing happens.
+        contain; earlier fields are then already written. Without records the array is unchanged.
         """
         indices = list(self)
         if not indices:

@@ -184,10 +184,10 @@ def _load_callable(name: str, code: bytes, states: Sequence[Any]) -> Callable[..
 
     `name`: function in the code, with numba's calling convention. `states`: an example that
     determines the types of the arguments: integers, and addresses and lengths of arrays are
-    int64, all others double. The returned function takes states of the same structure, whose
-    arrays it may change, and returns an integer. It raises `ArithmeticError` if the machine
-    code reports an error, and `ValueError` for an array that is not contiguous. The code
-    remains loaded until the process ends.
+    int64, all other arguments double. The returned function takes states of the same structure,
+    whose arrays it may change, and returns an integer. It raises `ArithmeticError` if the machine
+    code reports an error, and `ValueError` for an array that is not contiguous. The code remains
+    loaded until the process ends.
     """
     from llvmlite import binding
 
@@ -298,8 +298,8 @@ def _write_code(function: _Function, key: str, stored: tuple[str, bytes]) -> Non
 
     `stored`: (function name, object code). The file has a line with the SHA-256 of the rest, a line
     with the name, and the code; everyone can read it (mode 0644). It replaces an existing file
-    atomically; an incomplete file is deleted. Without a writable folder nothing is stored, and no
-    error is raised.
+    atomically; an incomplete file is deleted. Without a writable folder the code is not stored, and
+    no error is raised.
     """
     rest = stored[0].encode() + b"\n" + stored[1]
     content = hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest

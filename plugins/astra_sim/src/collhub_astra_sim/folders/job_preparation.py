@@ -75,11 +75,11 @@ def apply_cures(workload: Workload) -> tuple[Workload, list[str]]:
 
 
 def needs_exact_times(workload: Workload) -> bool:
-    """Return whether some device computation has a duration that is no whole number of
+    """Return whether some device computation has a duration that is not an integer number of
     microseconds.
 
-    ASTRA-sim reads durations in whole microseconds, so these would be rounded. Missing durations do
-    not count, nor do computations on the host.
+    ASTRA-sim reads durations in integer microseconds, so these would be rounded. Missing durations
+    do not count, nor do computations on the host.
     """
     # Missing durations are negative, and take 1 ns.
     inexact = workload.nodes.duration_ns.clip(0) % _MICRO_NS > 0
@@ -90,7 +90,7 @@ def needs_exact_times(workload: Workload) -> bool:
 def set_exact_times(workload: Workload) -> Workload:
     """Return the job with numbers of operations instead of durations at computations on devices.
 
-    ASTRA-sim reads durations only in whole microseconds. With the system configuration
+    ASTRA-sim reads durations only in integer microseconds. With the system configuration
     `EXACT_SYSTEM`, 2 d + 1 operations on 1 byte take exactly d ns. Durations below 1 ns and missing
     ones become 1 ns. Other attributes of these nodes (`extra`) are removed. Computations on the
     host are not changed.
@@ -107,7 +107,7 @@ def set_exact_times(workload: Workload) -> Workload:
 
 
 def carry_host_times(workload: Workload) -> Workload:
-    """Round the times of host computations to whole microseconds, keeping the sum of each rank.
+    """Round the times of host computations to integer microseconds, keeping the sum of each rank.
 
     The nodes of a rank are taken in the order of their identities, in which ASTRA-sim executes
     ready nodes. The time of a node becomes floor(sum up to it) - floor(sum before it), in
@@ -279,10 +279,10 @@ def collect_custom_sets(workload: Workload) -> CustomSets:
 def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None:
     """Raise `InputError` (`algorithm`) for the first node whose algorithm does not fit it.
 
-    An algorithm must have the number of ranks of the node's group, and its collective, apart
-    from a suffix "-v". Nodes of collectives that are not in `COMM_TYPES`, such as a broadcast,
-    never fit. `rows`: nodes with an algorithm; `ranks`: number of ranks of each. All nodes are
-    checked for their numbers of ranks first, then for their collectives.
+    An algorithm must have the number of ranks of the node's group, and its collective, where a
+    suffix "-v" does not count. Nodes of collectives that are not in `COMM_TYPES`, such as a
+    broadcast, never fit. `rows`: nodes with an algorithm; `ranks`: number of ranks of each. All
+    nodes are checked for their numbers of ranks first, then for their collectives.
     """
     nodes = workload.nodes
     # Positions in the group are ranks of the algorithm.
@@ -309,7 +309,7 @@ def _make_numbers_unambiguous(
     `key_of_row`: number of the set of traces of each. Identities are changed if collectives with
     the same one have different sets, or only some have a set, or if one in `rows` is at least
     `NODE_LIMIT`. New identities are position * ranks + rank, with the position by old identity on
-    the rank, so the order within a rank is kept. Returns the same object if nothing changes.
+    the rank, so the order within a rank is kept. Returns the same object if no identity changes.
     """
     nodes = workload.nodes
     choice = np.full(len(nodes), -1, np.int64)
@@ -400,7 +400,7 @@ def _report_unfinished_ranks(written: Workload, network: str) -> Iterator[Loss]:
     """Simulate a job that was read back from its folder; yield a loss if some ranks do not finish.
 
     `network`: the backend, such as `congestion-aware`. If the simulation raises a `HubError`, the
-    loss contains its message instead. Nothing is yielded if all ranks finish.
+    loss contains its message instead. Yields no loss if all ranks finish.
     """
     try:
         times = simulate(WorkloadRequest(written), JobOptions(network=network))

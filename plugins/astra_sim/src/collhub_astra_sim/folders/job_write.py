@@ -140,7 +140,7 @@ def _write_as_workload(workload: Workload, options: JobWriteOptions) -> WriteRes
     """Write a job as a workload of ASTRA-sim, with configurations from the options.
 
     Collectives with an algorithm become custom collectives. If durations of computations on devices
-    are no whole microseconds, they are written as numbers of operations, so that ns are exact,
+    are not integer microseconds, they are written as numbers of operations, so that ns are exact,
     unless the options define a roofline (memory bandwidth or peak TFLOPS). With `host_times=carry`
     host times are rounded so that the sum of a rank is kept. The notes of the result describe the
     changes of the job, without that of host times.
@@ -205,7 +205,7 @@ def _write_as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteRe
     limits on how many nodes of a workload run at once then do not apply; groups of the job are
     dropped. The files are returned in memory, not written. Losses are found by reading them
     back. Raises `UsageError` for nodes other than computations, SEND and RECV, for durations
-    above 1 ns that are no whole microseconds, and for a network that ASTRA-sim does not have.
+    above 1 ns that are not integer microseconds, and for a network that ASTRA-sim does not have.
     """
     nodes = workload.nodes
     allowed = nodes.is_kind(NodeKind.COMPUTE, NodeKind.SEND, NodeKind.RECV)

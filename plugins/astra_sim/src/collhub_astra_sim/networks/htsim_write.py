@@ -220,7 +220,7 @@ class _Levels:
 
         A pod is a set of switches of tier 1 with the same switches of tier 0 below. A group is the
         set of top switches to which one switch of tier 1 is connected. All pods must have the same
-        groups, and groups must not overlap. With two tiers nothing is checked.
+        groups, and groups must not overlap. With two tiers the groups are not checked.
         """
         if self._count == 2:
             return

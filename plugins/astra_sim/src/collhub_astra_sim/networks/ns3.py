@@ -291,10 +291,10 @@ def report_name_losses(topology: Topology) -> Iterator[Loss]:
 
 
 def _report_rounding(cables: list[Cable]) -> Iterator[Loss]:
-    """Yield losses for bandwidths and latencies that the file rounds to whole bit/s and ns.
+    """Yield losses for bandwidths and latencies that the file rounds to integer bit/s and ns.
 
     At most one loss for each of the two, bandwidths first, with the value of the first
-    affected cable. Deviations of a latency from whole ns below 5e-7 ns do not count.
+    affected cable. Deviations of a latency from integer ns below 5e-7 ns do not count.
     """
     for cable in cables:
         bits = cable.bandwidth_bytes_per_s * 8

@@ -127,8 +127,8 @@ def _remove_aborted_times(
 
     ASTRA-sim aborts if the result has a diagnostic with the code of stopped jobs, or because of the
     network. The network is checked only if it has one dimension, because ASTRA-sim cannot simulate
-    any others. After an abort all finish times are None, all other results are dropped, and the
-    diagnostics are only these reasons, as errors.
+    networks with more. After an abort all finish times are None, all other results are dropped, and
+    the diagnostics are only these reasons, as errors.
     """
     from collhub_astra_sim.workloads.stopped_jobs import CODE, find_network_abort
 
@@ -292,8 +292,8 @@ def simulate_rendezvous(
     Returns the finish time of each rank in ns, and link loads, but no times of steps. `nodes`:
     with the durations of all computations. `npus`: ascending NPUs of the ranks, None for the
     first ones. A rank that never finishes has the time None; then a single diagnostic
-    (`unfinished`) lists all such ranks, and all others are dropped. Raises `UsageError` for
-    NPUs that do not ascend, networks of several planes, and the option `occupancy=alpha-beta`,
+    (`unfinished`) lists all such ranks, and all other diagnostics are dropped. Raises `UsageError`
+    for NPUs that do not ascend, networks of several planes, and the option `occupancy=alpha-beta`,
     checked in this order, and the `InputError`s of the simulation.
     """
     # Imported here, because most algorithms are simulated without a job.

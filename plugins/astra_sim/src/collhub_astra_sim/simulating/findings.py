@@ -94,9 +94,10 @@ class StuckNodes:
     def findings_of(self, rank: int) -> Iterator[Diagnostic]:
         """Yield at most one diagnostic about a rank with nodes that did not end.
 
-        Without such nodes nothing is yielded, unless the rank never finishes. If the rank finished,
-        its nodes that did not end form a cycle, which is a warning. If it did not, it is an error
-        about the first node that started and did not end, or about the rank if there is none.
+        Without such nodes no finding is yielded, unless the rank never finishes. If the rank
+        finished, its nodes that did not end form a cycle, which is a warning. If it did not, it is
+        an error about the first node that started and did not end, or about the rank if there is
+        none.
         """
         first, end = self._get_rows(rank)
         unended = first + np.flatnonzero(self._end[first:end] < 0)

@@ -195,7 +195,7 @@ def _simulate(world: SimulatedWorld, parents: NodeParents) -> bool:
 
     Starts the nodes without parents of all ranks first, in the order of the ranks. Events are
     processed by time, those of equal time in the order of their creation. A node that ends may
-    start others at the same time, whose events are appended. Returns whether the initial nodes
+    start other nodes at the same time, whose events are appended. Returns whether the initial nodes
     schedule an event at time 0 ns, on which ASTRA-sim aborts; the simulation continues
     nevertheless. Can be used only once per `world`.
     """
@@ -299,7 +299,7 @@ def _send_unless_sent(row: Integer, now: Integer, world: SimulatedWorld) -> None
 
     `row`: node of the SEND. Of a multicast only the original is put on a link; switches create the
     copies. It is sent when the first of its messages starts, which also determines the position in
-    the queue of the link. The original is marked as sent, so later calls do nothing.
+    the queue of the link. The original is marked as sent, so later calls have no effect.
     """
     leader = world.switched[row]["leader"]
     first = row if leader < 0 else leader
@@ -350,8 +350,8 @@ def _finish_computations(rank: Integer, now: Integer, world: SimulatedWorld) -> 
     """Collect all computations of a rank that end at `now` (ns), in their starting order.
 
     Removes them from the rank's heap, writes them to `world.ended` and returns their number. The
-    event of the first one finishes all of them, and the events of the others find none (0), because
-    ASTRA-sim has one callback per rank and time.
+    event of the first one finishes all of them, and the events of the other computations then find
+    none (0), because ASTRA-sim has one callback per rank and time.
     """
     running = world.heap[1 + rank]
     first = running["first"]
@@ -560,9 +560,9 @@ def _forward_at_switch(row: Integer, now: Integer, world: SimulatedWorld) -> Int
 def _add_to_sum(index: Integer, now: Integer, world: SimulatedWorld) -> None:
     """Count one more arrived message of sum `index`; when the last arrives, forward the sum.
 
-    One of the messages, the carrier, continues on its route with the sum; the others end here. The
-    next sum that the carrier enters on its route, and the hop at which it does, are stored with it
-    (-1 for none).
+    One of the messages, the carrier, continues on its route with the sum; the other messages end
+    here. The next sum that the carrier enters on its route, and the hop at which it does, are
+    stored with it (-1 for none).
     """
     total = world.sum[index]
     total["missing"] -= 1

@@ -92,7 +92,7 @@ def _iterate_members(
     """Yield the SEND nodes of every group of messages, in the order of its steps.
 
     `groups`: rows of steps, and the group of each, ascending. `node_of_row`: SEND node by step.
-    Without steps nothing is yielded.
+    Without steps no group is yielded.
     """
     rows, group = groups
     if len(rows):
@@ -167,7 +167,7 @@ class _Layout:
         """Record that the messages `parts` are delivered together with the message `carrier`.
 
         They were added in switches, and the carrier has their sum. Its field `first_part` refers to
-        the first of them, and `next_part` of each to the next one. Without parts nothing changes.
+        the first of them, and `next_part` of each to the next one. Without parts no field changes.
         """
         if not len(parts):
             return
@@ -200,8 +200,8 @@ class _Shapes:
         """Find which sums switches can compute of messages that take these routes to one receiver.
 
         `routes`: numbers of the members' routes. Members are named by position. Without a switch
-        that supports reduction there are no sums, and every message arrives alone. The result is
-        cached by the routes and shared.
+        that supports reduction there are no sums, and every message arrives separately. The result
+        is cached by the routes and shared.
         """
         shape = tuple(routes.tolist())
         if shape not in self._sums:

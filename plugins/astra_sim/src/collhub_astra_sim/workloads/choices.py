@@ -187,7 +187,8 @@ def _group_combinations(
 
     `columns`: integers by row. Returns the first row of each combination, and the combination of
     every row. Combinations are numbered from 0 in ascending order, where the first column is the
-    most significant. Without rows both are empty. Cost: linear, unless values are far apart.
+    most significant. Without rows both are empty. Cost: linear, unless values are distributed over
+    a large range.
     """
     rows = len(columns[0])
     combination_of_row, count = np.zeros(rows, np.int64), 1

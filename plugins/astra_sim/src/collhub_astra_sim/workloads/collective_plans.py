@@ -145,11 +145,11 @@ def _order_phases(kind: int, parts: Sequence[Phase], system: System) -> Iterator
     """Yield the phases of a collective in the order of execution, with the queues that they use.
 
     `parts`: one phase per dimension, ascending. An all-gather traverses the dimensions backwards,
-    others forwards. An all-reduce that is split by the system becomes reduce-scatters forwards, an
-    all-reduce in the last dimension, and all-gathers backwards; the all-gathers use the last half
-    of the queues (in which a rank runs parts of collectives), the others the first half. Raises
-    `InputError` for an all-reduce over several dimensions if the system has no
-    `collective-optimization`.
+    all other collectives forwards. An all-reduce that is split by the system becomes
+    reduce-scatters forwards, an all-reduce in the last dimension, and all-gathers backwards; the
+    all-gathers use the last half of the queues (in which a rank runs parts of collectives), the
+    other phases use the first half. Raises `InputError` for an all-reduce over several dimensions
+    if the system has no `collective-optimization`.
     """
     if kind == ALL_GATHER:
         yield from reversed(parts)

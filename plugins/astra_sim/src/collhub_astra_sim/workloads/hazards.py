@@ -42,7 +42,7 @@ def find_hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
     There is one diagnostic per check with affected nodes, in the order of the checks. It is located
     at the first such node, and has the number of nodes if there are several. ASTRA-sim aborts on
     those with codes in `ABORTS`. The checks are described in `_list_hardware_checks` and
-    `_list_network_checks`; nothing is simulated.
+    `_list_network_checks`; the job is not simulated.
     """
     diagnostics = []
     for code, is_affected, message, severity, cure in _list_checks(workload, system):

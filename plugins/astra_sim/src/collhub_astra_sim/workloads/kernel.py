@@ -113,7 +113,7 @@ def _advance_stream(index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _execute_code(code: Integer, now: Integer, machine: Machine) -> None:
-    """Perform the action of a code at `now` (ns); unknown actions do nothing.
+    """Perform the action of a code at `now` (ns); unknown actions have no effect.
 
     The lowest `CODE_BITS` bits of the code are the action, the other bits the index of its object
     (stream, message, node or transfer). A received packet that must be reduced becomes ready after
@@ -150,10 +150,10 @@ def _execute_code(code: Integer, now: Integer, machine: Machine) -> None:
 def _handle_event(event: Integer, now: Integer, machine: Machine) -> None:
     """Process one event at `now` (ns) and perform all actions that it causes.
 
-    The lowest two bits of `event` are its kind, the others its object. The release of a link only
-    serves the link. A delivery causes up to two actions, a batch of expired delays any number, in
-    the order of creation, including those added meanwhile. For other kinds the object is the code
-    of the action. Negative codes are skipped.
+    The lowest two bits of `event` are its kind, the higher bits are its object. The release of a
+    link only serves the link. A delivery causes up to two actions, a batch of expired delays any
+    number, in the order of creation, including those added meanwhile. For other kinds the object is
+    the code of the action. Negative codes are skipped.
     """
     kind, item = event & 3, event >> 2
     if kind == LINK_FREE:

@@ -325,7 +325,7 @@ def _set_children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64
 
     `order`: rows of the job by position; nodes are numbered by position. Sets first child, number
     of children and number of parents (`unmet`) in `node`. Data and control dependencies count
-    alike, two between the same nodes once. The children of a node ascend.
+    equally, two between the same nodes once. The children of a node ascend.
     """
     count = len(nodes)
     position = np.empty(count, np.int64)
@@ -342,9 +342,9 @@ def _set_children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64
 def _build_heaps(node: Records, ranks: int) -> tuple[Records, Records]:
     """Return the heaps of the machine and their entries, with the nodes that may start at once.
 
-    Heap 0 is the event queue, empty, with its entries after all others. Heap 1 + rank * `SLOTS` +
-    slot contains the nodes without parents of a rank and slot, ordered by row, and has space for
-    all its nodes.
+    Heap 0 is the event queue, empty, with its entries after those of all other heaps. Heap 1 + rank
+    * `SLOTS` + slot contains the nodes without parents of a rank and slot, ordered by row, and has
+    space for all its nodes.
     """
     code = node["rank"].astype(np.int64) * SLOTS + node["slot"]
     room = np.bincount(code, minlength=ranks * SLOTS)

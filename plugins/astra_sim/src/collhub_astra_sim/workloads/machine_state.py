@@ -320,7 +320,7 @@ def take_record(pool: Records, kind: Integer, machine: Machine) -> Integer:
 
 @compiled
 def return_record(pool: Records, kind: Integer, index: Integer, machine: Machine) -> None:
-    """Return a record to its pool, so that `take_record` reuses it before all others.
+    """Return a record to its pool, so that `take_record` reuses it before all other records.
 
     `kind`: number of the pool's entry in `machine.store`. `index`: position of the record in
     `pool`.
@@ -370,7 +370,7 @@ def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: 
 
 @outlined
 def take_next_code(index: Integer, machine: Machine) -> Integer:
-    """Remove the first delay of a batch, and return its code: what happens when the delay ends.
+    """Remove the first delay of a batch, and return its code: the action at the end of the delay.
 
     A batch has all delays of a rank that end at one time. The record of the delay is freed. If no
     delay remains, the batch is removed and freed, and the result is -1.

@@ -95,8 +95,9 @@ def _take_message(
 ) -> Integer:
     """Reserve a record for a message or a receive and return its index.
 
-    The four given fields are set, all others reset. The record freed last is reused, else an unused
-    one. If the pool is exhausted, `counter[1]` is set and the returned record may be in use.
+    The four given fields are set, all other fields are reset. The record freed last is reused, else
+    an unused one. If the pool is exhausted, `counter[1]` is set and the returned record may be in
+    use.
     """
     store = machine.store[MESSAGES]
     index: Integer = store["returned"]

@@ -245,7 +245,7 @@ def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
 def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
     """Send the next packet of a stream at `now` (ns), and post the receive of the matching message.
 
-    Nothing happens unless a packet is ready and a message remains to be sent. The receiver is at
+    Acts only if a packet is ready and a message remains to be sent. The receiver is at
     some distance in positions of the phase, the sender of the receive at the same distance in the
     opposite direction; with halving-doubling it is the receiver itself.
     """

@@ -144,7 +144,7 @@ def _set_computations(
 
     A duration is operations / min(memory bandwidth * operations / bytes, peak rate), rounded down,
     so it may be 0. In `action`, computations of 0 bytes are marked as skipped, those of 0
-    operations as never ending. Without a roofline or memory bandwidth nothing is changed. Raises
+    operations as never ending. Without a roofline or memory bandwidth no node is changed. Raises
     `InputError` (`no-operations`) for computations whose operations or bytes are missing.
     `is_device`: mask of computations on devices.
     """

@@ -150,7 +150,7 @@ class _StoppedJob:
 
         A RECV waits for a message that is never sent, a SEND for its peer. Nodes that the
         simulation marks as never ending are of a kind that ASTRA-sim never finishes. Other
-        collectives are explained by `_explain_collective`. For all others the text is "never
+        collectives are explained by `_explain_collective`. For all other nodes the text is "never
         finishes".
         """
         nodes = self._workload.nodes
@@ -219,7 +219,7 @@ class _StoppedJob:
         that the rank has finished, also in groups. So messages match only if all numbers are equal.
         If the members' numbers differ, the text lists the ranks with more and with the fewest
         parts, and an example of an earlier collective, if possible of a group and on a rank with
-        more. If they are equal, the text says only that all members have begun it. `prefix`:
+        more. If they are equal, the text states only that all members have begun it. `prefix`:
         beginning of the sentence; `rows`: nodes of the collective.
         """
         nodes, ranks = self._workload.nodes, self._workload.num_ranks

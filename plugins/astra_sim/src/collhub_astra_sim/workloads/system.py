@@ -53,9 +53,9 @@ class RemoteMemory:
     def of_json(cls, content: bytes | str, name: str = "memory.json") -> RemoteMemory:
         """Parse the remote memory that a JSON text describes.
 
-        A memory of kind `NONE` has no other values. Others need a latency (ns, at least 0) and a
-        bandwidth (bytes/ns, at least 1), those per node also the NPUs of a node. `name`: name of
-        the file, for errors. Raises `InputError` for invalid JSON, and for missing or invalid
+        A memory of kind `NONE` has no other values. Other memories need a latency (ns, at least 0)
+        and a bandwidth (bytes/ns, at least 1), those per node also the NPUs of a node. `name`: name
+        of the file, for errors. Raises `InputError` for invalid JSON, and for missing or invalid
         values.
         """
         keys = _Keys(content, name)
