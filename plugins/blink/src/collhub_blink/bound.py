@@ -22,7 +22,7 @@ def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
 
     An all-reduce is bounded by a partition, all other collectives by a cut: the data that must
     cross it divided by its bandwidth. For large sizes no other set of nodes gives a better bound
-    (`collhub_packing.rates`). The result is empty, because nothing can be proved, in these cases:
+    (`collhub_packing.rates`). The result is empty, because no bound can be proved, in these cases:
 
     - not all NPUs are ranks
     - switches multicast or reduce

@@ -287,8 +287,8 @@ def _collect_bounds_ns(
 def _choose_packings(task: PackingTask) -> list[PlacedPacking]:
     """Compute the packings of a task that the option `trees` allows, in the order of the search.
 
-    `auto` allows all, `shallow` those that were built as shallow, `fewest` those of the others that
-    have the fewest trees among them. Raises `UsageError` if there are none.
+    `auto` allows all, `shallow` those that were built as shallow, `fewest` those of the remaining
+    packings that have the fewest trees among them. Raises `UsageError` if there are none.
     """
     packings = find_packings(task)
     if task.trees == "auto":

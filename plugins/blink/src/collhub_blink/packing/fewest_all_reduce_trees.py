@@ -93,7 +93,7 @@ def _find_trees(
 
     `vectors`: weights of the trees; `total`: sum of the weights of each. The searches for all
     vectors run in turn. Returns (trees of the vector that is solved first, True). Without a
-    solution it returns None and whether it is proved that no vector has one. Nothing is proved if
+    solution it returns None and whether it is proved that no vector has one. There is no proof if
     the `budget` is used up, for more than 4096 vectors, and if a search would be
     too large.
     """

@@ -59,9 +59,9 @@ def build_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPa
 def build_rooted_machine_packings(task: PackingTask, bound: RateBound) -> list[PlacedPacking]:
     """Build packings for several hosts where each part of the data first goes to one other host.
 
-    That host forwards the part to the others. There is a packing for every partition of the ranks
-    into hosts of equal size, with a tree for every rank outside the host of the root. Chains over
-    all hosts would have the same rate and many more hops.
+    That host forwards the part to the remaining hosts. There is a packing for every partition of
+    the ranks into hosts of equal size, with a tree for every rank outside the host of the root.
+    Chains over all hosts would have the same rate and many more hops.
     """
     method = "by way of every machine"
     return [
@@ -100,7 +100,7 @@ class _Hosts:
         self._num_ranks = num_ranks
 
     def build_trees(self, is_across: bool) -> list[SpanningTree]:
-        """Build one tree of weight 1 from each rank to all others, by host, then by index.
+        """Build one tree of weight 1 from each rank to all other ranks, by host, then by index.
 
         With `is_across` the data leave the host of the root from all its ranks, each to the ranks
         with its index on the other hosts. Otherwise they leave only from the root.

@@ -58,7 +58,7 @@ def build_all_gather_packings(task: PackingTask) -> list[PlacedPacking]:
 def build_every_rank_packing(
     task: PackingTask, network: RankNetwork, spread: SwitchSpread
 ) -> PlacedPacking:
-    """Build a packing with trees from every rank to all others at the optimal rate.
+    """Build a packing with trees from every rank to all other ranks at the optimal rate.
 
     `spread`: how traffic is distributed at switches. If it is spread everywhere,
     `task.seeds_of_flat_trees` random orders are tried, otherwise `task.seeds`. The bound on the
@@ -241,7 +241,7 @@ def _pair_trees(down: Sequence[PlacedTree], up: Sequence[PlacedTree]) -> Iterato
     Trees are paired in the order of both lists, and a tree is split where its weight exceeds
     its partner's. Weights are positive integers. If the totals differ, the weights of each side
     are multiplied by a factor first, so that both totals become their least common multiple.
-    Nothing is yielded if one side has no trees.
+    Yields no trees if one side has no trees.
     """
     if not down or not up:
         return

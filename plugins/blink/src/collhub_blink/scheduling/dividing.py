@@ -76,7 +76,7 @@ def _generate_divisions(
     """Yield ways to divide the data among planes: all on the fastest plane, then several planes.
 
     The fastest plane has the smallest start-up time plus size / rate of its best packing. If it
-    cannot carry all data because there are too few bytes, nothing is yielded. Then up to
+    cannot carry all data because there are too few bytes, no division is yielded. Then up to
     `_CORRECTION_ROUNDS` divisions follow in which all planes finish at about the same time; each is
     corrected by the times of the previous shares.
 
@@ -116,8 +116,8 @@ def _generate_balanced_divisions(
     The rate of a plane is at first that of its trees. In each of 3 (`_CORRECTION_ROUNDS`) rounds it
     is replaced by the rate at which the plane carried its last share, which is lower because of
     latencies. A plane that cannot carry its first share is left out; a later round in which a plane
-    cannot carry its share yields nothing, and the next one continues without that plane. Ends early
-    if fewer than two planes have a share.
+    cannot carry its share yields no division, and the next round continues without that plane. Ends
+    early if fewer than two planes have a share.
     """
     size = full_task.collective_bytes
     shares_bytes = balanced_shares(size, *channels)
@@ -347,8 +347,8 @@ def _choose_channels(
     """Choose the channels that get a share; return their numbers and the common finish time in s.
 
     `delays_s`: how much later than the first channel each one is set up. Channels join in this
-    order as long as the others would not finish before they are ready. The time counts from the
-    set-up of the first channel.
+    order as long as the channels before would not finish before the next one is ready. The time
+    counts from the set-up of the first channel.
     """
     rate = head_start = 0.0
     chosen: list[int] = []

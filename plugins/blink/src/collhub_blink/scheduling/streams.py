@@ -28,7 +28,7 @@ from hub_core.network import Occupancy, Topology
 
 
 def prepare_pipelining(task: PackingTask, packing: PlacedPacking) -> Pipelining:
-    """Prepare the scheduling of a packing: which part of the data goes along which tree.
+    """Prepare the scheduling of a packing: which part of the data is sent along which tree.
 
     Size, occupancy and unit limits are those of the task. Messages follow `Topology.routes`, one
     route per pair of NPUs, as everywhere in the hub. The routes of the packing may differ.
@@ -51,8 +51,8 @@ def _prepare_without_size(
     """Prepare the scheduling of a packing for size 0; cached, and the caller sets the size.
 
     A packing with targets gives streams along paths; one whose first tree has an `up` tree gives
-    streams that are reduced up one tree and broadcast down another; all others give plain trees.
-    `npus`: NPU of each rank.
+    streams that are reduced up one tree and broadcast down another; all other packings give plain
+    trees. `npus`: NPU of each rank.
     """
     size, occupancy = 0, Occupancy.SERIALIZATION
     if packing.targets or packing.trees[0].up is not None:

@@ -166,8 +166,8 @@ def _generate_coarse_schedules(
 
     Packings with equal planned times stay in order. Schedules with equal times of all messages are
     duplicates; the first is kept. A packing without a schedule is omitted. So is one whose
-    bandwidth time alone is not faster than the best of the `candidates`, a list to which the caller
-    adds during the iteration.
+    bandwidth time is already not lower than the time of the best of the `candidates`, a list to
+    which the caller adds during the iteration.
     """
     # By time and packing: schedules by their planned times, and packings without one yet by lower
     # bounds, so that a schedule is taken when all that may be planned earlier are built.
@@ -192,7 +192,7 @@ def _generate_coarse_schedules(
 
 
 def _have_equal_times(schedule: PackingSchedule, known: PackingSchedule) -> bool:
-    """Return whether two schedules have equal times in ps, of the whole and of their messages.
+    """Return whether two schedules have equal times in ps, for the schedule and for each message.
 
     Both must have equally many messages; the starts of all messages, sorted, must be equal,
     and so must the sorted finishes. Which message has which times does not matter.
