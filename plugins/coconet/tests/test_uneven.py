@@ -79,7 +79,7 @@ def test_rows_of_an_exchange_return_to_their_ranks() -> None:
 def test_received_rows_are_in_the_order_of_their_senders() -> None:
     values = [numbered(6, rank) for rank in range(4)]
     run = simulate_ranks(mixture_of_experts(), RANKS, {"tokens": values})
-    # Rank 1 receives two rows of rank 0 behind the one that stays, two of rank 2 and one of rank 3.
+    # Rank 1 receives two rows of rank 0 after the one that stays, two of rank 2 and one of rank 3.
     expected = [*values[0][1:3], *values[2][2:4], values[3][0]]
     assert np.array_equal(run.values["dispatched"][1][:5], expected)
     assert not run.values["dispatched"][1][5:].any()
@@ -106,7 +106,7 @@ def test_equal_counts_are_an_all_to_all() -> None:
     uneven = all_to_all_v(rows, [[2, 2], [2, 2]]).named("uneven")
     values = np.arange(32, dtype=np.float32).reshape(8, 4)
     blocks = [values[:4], values[4:]]
-    # The rows for a rank are one behind another: the columns of its block.
+    # The rows for a rank are adjacent: the columns of its block.
     sent = [np.concatenate([block[:2, :2], block[:2, 2:]]) for block in blocks]
     arguments = {"whole": blocks, "rows": sent}
     run = simulate_ranks(builder.program(even, uneven), Binding(2, {}), arguments)

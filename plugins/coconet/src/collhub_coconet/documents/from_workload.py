@@ -265,7 +265,7 @@ def build_program(workload: Workload, statements: Mapping[int, Fields]) -> Bound
 def get_attribute(workload: Workload, row: int) -> str:
     """Return the JSON text of the statement of a node; "" if the node has none.
 
-    It is an attribute in the node's extra, the text that preserves what has no column.
+    It is an attribute in the node's extra, the text that preserves attributes without a column.
     """
     extra = int(workload.nodes.extra[row])
     return attributes_of_extra(workload.extras[extra]).get(ATTRIBUTE, "") if extra >= 0 else ""

@@ -81,10 +81,10 @@ def infer_program(workload: Workload, element: str | None) -> Inference:
     """Infer the program of a workload in which all ranks perform the same operations.
 
     Only the nodes of rank 0 are read, parents before children. A node that has a JSON statement
-    keeps it; for others it is inferred from the operator name and reported. `element`: element type
-    of tensors for which the nodes record none. Raises `InputError` for ranks that differ, for nodes
-    that wait for each other, and for a node whose operator is not in the table or whose shape is
-    unknown. Raises `UsageError` if an element type is needed and not given.
+    keeps it; for other nodes it is inferred from the operator name and reported. `element`: element
+    type of tensors for which the nodes record none. Raises `InputError` for ranks that differ, for
+    nodes that wait for each other, and for a node whose operator is not in the table or whose shape
+    is unknown. Raises `UsageError` if an element type is needed and not given.
     """
     _check_equal_ranks(workload)
     inference = _StatementInference(workload, element)

@@ -127,8 +127,8 @@ def collect(parts: Sequence[Array], kind: TensorType, binding: Binding | None = 
 
     Blocks of a sliced tensor are joined. Values that differ by rank (local and partial) are stacked
     along new first dimensions, one per mesh axis on which they differ. A replicated tensor is that
-    of the first rank, without a check that the others are equal; a value at a root is that of the
-    root. `binding`: needed only for a mesh of several axes.
+    of the first rank, without a check that those of the other ranks are equal; a value at a root is
+    that of the root. `binding`: needed only for a mesh of several axes.
     """
     if not kind.layout.axes or binding is None:
         if kind.layout.placement is Placement.ROOT:
@@ -177,7 +177,7 @@ def take_bounds(tensor: Array, bounds: Sequence[tuple[int, int]]) -> Array:
 def is_same(first: Array, second: Array) -> bool:
     """Return whether two arrays have the same type, shape and bits.
 
-    All NaNs count as equal, whatever their bits; 0 and -0 differ.
+    All NaNs count as equal, also if their bits differ; 0 and -0 differ.
     """
     if first.dtype != second.dtype or first.shape != second.shape:
         return False
@@ -225,7 +225,7 @@ def draw_dropout_mask(
 def apply_dropout(
     values: npt.NDArray[Any], keep: npt.NDArray[np.bool_], rate: float
 ) -> npt.NDArray[Any]:
-    """Divide the kept elements by 1 - rate, in their element type, and set the others to 0.
+    """Divide the kept elements by 1 - rate, in their element type, and set the other elements to 0.
 
     `keep`: bool, of the shape of `values`. Returns a new array; the divisor is rounded to the
     element type first.

@@ -288,8 +288,8 @@ class CollectiveRun:
         for a receive with a reduction: the first only receives. A send stores its values in
         `self.mail` under (sender, receiver, tag); a receive removes them from there. All other
         nodes, and the last one of a receive, write their destination cells, and deliver the chunks
-        of the result that are then complete. Delays do nothing. Raises `InputError` (`not-there`)
-        if data are missing.
+        of the result that are then complete. Delays have no effect. Raises `InputError`
+        (`not-there`) if data are missing.
         """
         contents = self.part.contents
         row = int(np.searchsorted(contents.last, node))

@@ -237,7 +237,7 @@ def _compute_all_to_all(run: SimulatedRun, operation: Operation) -> OnRanks:
 def _compute_all_to_all_v(run: SimulatedRun, operation: Operation) -> OnRanks:
     """Return the values of an AllToAllV by rank: received rows, then rows of zeros.
 
-    The counts of the operation say how many rows of a rank's operand, in order, each rank
+    The counts of the operation give the number of rows of a rank's operand, in order, each rank
     gets. A rank receives them in the order of the senders, itself included. Ranks that do not
     take part keep their operand. The values of the run are not changed.
     """

@@ -299,7 +299,7 @@ class _ExecutionState:
         The bucket is the list of operations that the collective performs together. A scalar is
         finished first, for example by the root of a norm. If there are expected values, float
         results of reductions are compared with them, and the expected ones are written, so that
-        later values can be compared bit by bit. A deviation raises nothing: it is recorded in
+        later values can be compared bit by bit. A deviation raises no exception: it is recorded in
         `self.errors`, and above the bound also in `self.differences`. Other values are written as
         they are.
         """
@@ -338,7 +338,7 @@ class _ExecutionState:
         relative error by operation.
 
         A relative error above 1 or NaN, or any difference in bits of a reduction that does not
-        round (maximum or minimum), adds a text to `self.differences`. Nothing is raised.
+        round (maximum or minimum), adds a text to `self.differences`. No exception is raised.
         """
         assert self.expected_values is not None
         expected = self.expected_values.read(operation.name, rank, elements)
@@ -364,7 +364,7 @@ class _ExecutionState:
 
         Contributions are the operand's elements at the flat indices `elements`, on the ranks of the
         group; 0 without elements. For a scalar it is the largest contribution of a complete block
-        (`find_largest_term`), whatever `elements` is. The expected values must exist.
+        (`find_largest_term`), for any `elements`. The expected values must exist.
         """
         count = self.flat.binding.num_ranks
         if part.is_scalar:

@@ -117,7 +117,7 @@ class Call:
     """Collective of the ranks `members` with a full buffer of `size_bytes` bytes.
 
     `root`: index of the root in `members`, or None. `counts`: bytes of the parts of an uneven
-    collective, with the sum `size_bytes`; None for all others.
+    collective, with the sum `size_bytes`; None for all other collectives.
     """
 
     kind: Kind

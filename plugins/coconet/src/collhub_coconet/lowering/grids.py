@@ -328,7 +328,7 @@ def _cut_like_neighbour(
     """Give an operation the cut (division into chunks) of a neighbour, in `cuts`, if it fits.
 
     Both must be in one region, and the result must have the shape of the grid, with its slices as
-    blocks (`_fits_grid`). Nothing happens for communications, reductions to scalars, operations
+    blocks (`_fits_grid`). No cut is added for communications, reductions to scalars, operations
     that have a cut, and neighbours without one. The new cut is marked as needed by the leading
     communication only if `is_needed` is set, and the neighbour is a communication or its cut is so
     marked.
@@ -354,7 +354,7 @@ def _cut_product(
 ) -> None:
     """Derive the cut (division into chunks) of a product from that of an operand, in `cuts`.
 
-    `source`: the operation that computes the operand. Nothing happens if the product has a cut, is
+    `source`: the operation that computes the operand. No cut is added if the product has a cut, is
     in another region (chain or stage), if the operand has no cut, or if a chunk of the product
     needs more than a chunk of the operand's rows.
     """

@@ -155,7 +155,7 @@ class Producers:
         Node `node[i]` waits for the producers of chunk `chunk[i]` on rank `rank[i]`. `region`
         (operations that exchange chunks), `grid` (their division into chunks): those of the reader.
         If they differ from those of the value, the node waits for the complete value on the rank;
-        see `find_producers`. Arguments of the program have no producers, so nothing is added.
+        see `find_producers`. Arguments of the program have no producers, so no dependency is added.
         """
         index, parents = self.find_producers(value, region, grid, rank, chunk)
         self.nodes.data.append((parents, node[index]))
@@ -248,7 +248,7 @@ def limit_pieces_in_flight(
     they would share the links and end together, which would delay the first chunk. Adds control
     dependencies to `nodes`, from every last node of the earlier piece to every first node of the
     later one, except receives. `template`: nodes of one piece; `numbers`: numbers of the nodes of
-    all pieces, piece after piece. With at most `max_in_flight` pieces nothing is added.
+    all pieces, piece after piece. With at most `max_in_flight` pieces no dependency is added.
     """
     count = len(template)
     is_receive = template.kind == NodeKind.RECV
@@ -414,7 +414,7 @@ def _compute_share(total: int, count: Int64Array, total_count: Int64Array) -> In
     """Compute total * count / total_count, rounded down, elementwise: int64.
 
     An entry of 0 in `total_count` counts as 1. Products of 2**62 or more are computed with Python
-    integers, so that nothing overflows.
+    integers, so that no product overflows.
     """
     if total < 2**62 // max(1, int(total_count.max(initial=1))):
         return np.asarray(total * count // np.maximum(total_count, 1), np.int64)

@@ -217,7 +217,7 @@ class Checker:
                 raise TypingMistakeError("state", message, "update it once, with the last value")
 
     def _add(self, code: str, message: str, cure: str, line: int) -> None:
-        """Add a finding to `self.findings`, located at a line of the program; nothing is raised.
+        """Add a finding to `self.findings`, located at a line of the program, without an exception.
 
         `cure`: advice for the user. Line 0 means the entire program; operations count from 1.
         """

@@ -88,7 +88,7 @@ def all_to_all_v(x: Value, counts: RowCounts, axes: Axes = None) -> Value:
 
     A row is a position of the first dimension. Rank i sends its first rows to rank 0, the following
     ones to rank 1, and so on, and receives rows in the order of their senders. The result is local;
-    it has as many rows as the rank that receives the most, and zeros behind those that a rank
+    it has as many rows as the rank that receives the most, and zeros after those that a rank
     receives. `counts`: n rows of n integers, or an integer array [n, n]. Raises `InputError` for
     invalid counts, as a row of another length, a tensor of another layout, and one with fewer rows
     than a rank sends.
@@ -114,7 +114,7 @@ def reduce_scatter_v(
     """Reduce a local or partial tensor; rank i receives the next `counts[i]` rows of the result.
 
     A row is a position of the first dimension, whose size must be the sum of the counts. The result
-    is local; it has as many rows as the largest count, and zeros behind those that a rank receives.
+    is local; it has as many rows as the largest count, and zeros after those that a rank receives.
     `counts`: integers, also as an array. Raises `InputError` for invalid counts, a tensor of
     another layout or size, and bool elements, and `ValueError` for an unknown reduction.
     """

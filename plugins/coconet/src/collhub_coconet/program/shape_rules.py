@@ -57,7 +57,7 @@ def type_row_reduction(operands: Operands) -> TensorType:
 def type_index(operands: Operands) -> TensorType:
     """Return the type of an Index, which has the position of every element along a dimension.
 
-    It is the type of the operand with int64 elements. Without a stated dimension it is dimension 0.
+    It is the type of the operand with int64 elements. The default is dimension 0.
     Raises `TypingMistakeError` for a dimension that the operand does not have, an operand that is a
     number, and a layout without a rule.
     """
@@ -70,7 +70,7 @@ def type_gather(operands: Operands) -> TensorType:
     """Return the type of a Gather: rows of x[rows, ...] at indices[...], as [indices..., ...].
 
     The elements are those of x. If x is sliced along its rows, the result is a partial sum, since
-    each rank has zeros for the rows of others. Raises `TypingMistakeError` for a scalar x, for
+    each rank has zeros for the rows of other ranks. Raises `TypingMistakeError` for a scalar x, for
     indices that are no integers, and for different groups or layouts without a rule.
     """
     rows, indices = operands.tensor(0), operands.tensor(1)
@@ -234,7 +234,7 @@ def type_permute(operands: Operands) -> TensorType:
 def type_part(operands: Operands) -> TensorType:
     """Return the type of a Part: `count` positions of a dimension from position `start` on.
 
-    The default of dimension and start is 0; a count must be stated. Raises `TypingMistakeError` for
+    The default of dimension and start is 0; a count is required. Raises `TypingMistakeError` for
     a dimension that does not exist, slices along it, a negative start, a count below 1, and
     positions outside of a dimension of known size.
     """

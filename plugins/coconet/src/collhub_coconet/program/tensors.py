@@ -371,7 +371,7 @@ Ranges = Mapping[str, tuple[int, int]]
 def parse_ranges(text: str) -> Ranges:
     """Return (smallest, largest) size by symbol, from text such as `B=8,N=1024..1048576`.
 
-    `B=8` is the range 8..8. Sizes are whole numbers from 0 to 2^63 - 1 in digits. Blanks
+    `B=8` is the range 8..8. Sizes are integers from 0 to 2^63 - 1 in digits. Blanks
     around symbols and sizes are ignored, empty entries are skipped, and the last entry of a
     repeated symbol is used. Raises `UsageError` for any other entry, and for a range whose end
     is below its start.

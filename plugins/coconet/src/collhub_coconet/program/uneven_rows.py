@@ -2,7 +2,7 @@
 
 A row is a position of the first dimension of a tensor. Rank i sends its first rows to rank 0, the
 following ones to rank 1, and so on; received rows are in the order of their senders. Rows of an
-operand behind those that a rank sends are ignored, rows of a result behind those that it receives
+operand after those that a rank sends are ignored, rows of a result after those that it receives
 are zero, so that tensors have the same shape on all ranks.
 """
 

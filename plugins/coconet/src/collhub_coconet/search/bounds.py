@@ -130,7 +130,7 @@ class _BoundCalculation:
     def _compute_collective_s(self, operation: Operation) -> float:
         """Return the minimum time of a collective in s, with its launch.
 
-        0 if nothing is communicated (see `find_demand`), and for an AllGather that may be removed.
+        0 if no data are communicated (see `find_demand`), and for an AllGather that may be removed.
         An AllGather that remains counts without its launch, since it may share the launch of a
         stage. An AllReduce counts as its ReduceScatter if that is faster and `split` is allowed.
         """

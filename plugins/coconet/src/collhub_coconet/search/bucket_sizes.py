@@ -104,10 +104,10 @@ class _BucketChoice:
         `size_index`: index of the data size. Several bucket sizes of each base program are tried,
         at most `MAX_BUCKET_SIZES` (6), fewer for programs above `_LARGE` (300) operations. For
         each, programs with and without fused computations are timed; large programs without them
-        only if nothing can be fused. Fusions of the base program without buckets are timed as well.
-        The first of equally fast programs is selected. Chunk counts are then chosen for it. At the
-        limit of the budget, the best program so far is returned without chunk counts. Tried sizes
-        are added to `self.sizes`.
+        only if no computation can be fused. Fusions of the base program without buckets are timed
+        as well. The first of equally fast programs is selected. Chunk counts are then chosen for
+        it. At the limit of the budget, the best program so far is returned without chunk counts.
+        Tried sizes are added to `self.sizes`.
         """
         best: Candidate | None = None
         for steps, base in self._list_bases(size_index):

@@ -135,8 +135,8 @@ def find_demand(program: Program, binding: Binding, operation: Operation) -> Dem
     - Send: the bytes of one rank, and the ranks of group 0.
     - Uneven collective (kind ends with V): the sum of its counts, and the counts.
     - Other collectives: the bytes of the full buffer, at least one per rank. The first member
-      of a bucket (collectives performed as one) has the bytes of all members, the others give
-      None.
+      of a bucket (collectives performed as one) has the bytes of all members, the other members
+      give None.
     - A reduction of slices to a scalar: an AllReduce of the scalar, with its bytes.
 
     Other operations, and collectives along axes of one rank, give None.

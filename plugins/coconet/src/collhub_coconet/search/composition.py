@@ -41,7 +41,7 @@ def combine(
     With a simulation, the entire programs are simulated with the means (algorithms) that were
     selected for their parts, so that kernels of different parts overlap. Otherwise times are the
     sum of those of the parts; also if one program cannot be simulated, or has more than 100
-    communications. The second result is a text that says how times were determined.
+    communications. The second result is a text that describes how times were determined.
     """
     selections = [[exploration.candidates[0] for exploration in explorations]]
     for size_index in range(len(bindings)):

@@ -343,7 +343,7 @@ def _can_help(program: Program, record: LegalityRecord) -> bool:
 
     False for a reorder whose last member is inside a statement (an inlined operation that is no
     output), because it only splits the statement, and for an overlap whose members all use the same
-    resource. True for all others.
+    resource. True for all other transformations.
     """
     # Moving a prefix whose last member is inside a statement would only split the statement.
     if record.transformation == "reorder":

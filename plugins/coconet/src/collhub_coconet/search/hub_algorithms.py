@@ -126,9 +126,9 @@ class HubAlgorithms:
     def find_fastest(self, demand: Demand) -> tuple[float, Means]:
         """Return time in s, and algorithm and protocol, of the fastest collective in isolation.
 
-        Isolation means that it runs alone on the network of its ranks, in one chunk. Of equally
-        fast algorithms the first one by name is returned. The result is cached. Raises `InputError`
-        (`algorithm-does-not-fit`) if the hub has no algorithm for the collective.
+        Isolation means that only this algorithm runs on the network of its ranks, in one chunk. Of
+        equally fast algorithms the first one by name is returned. The result is cached. Raises
+        `InputError` (`algorithm-does-not-fit`) if the hub has no algorithm for the collective.
         """
         if demand not in self._fastest:
             best = self.list_offers(demand)[0]

@@ -317,10 +317,10 @@ def _propagate(
 ) -> dict[str, str | None]:
     """Return, for each scalar, the set of operations from which it is computed, if it is only one.
 
-    `scalars`: names of operations that belong to no set; `groups`: the sets of all others. With
-    `is_forward` False, the result is instead the only set that reads the scalar. Both count
-    directly or through other scalars; arguments do not count. A set is given by its representative
-    (`groups.find`); the value is "" for no set and None for several.
+    `scalars`: names of operations that belong to no set; `groups`: the sets of all other
+    operations. With `is_forward` False, the result is instead the only set that reads the scalar.
+    Both count directly or through other scalars; arguments do not count. A set is given by its
+    representative (`groups.find`); the value is "" for no set and None for several.
     """
     only: dict[str, str | None] = {}
     for operation in program.operations if is_forward else reversed(program.operations):
@@ -354,9 +354,9 @@ def _divide_at_collectives(
     """Divide connected sets of operations around their collectives; return all sets.
 
     Only sets of more than `_LARGE` (40) operations without scalars of `shared` are divided;
-    others stay as they are. A collective is united with the operations that a decision about it
+    other sets stay unchanged. A collective is united with the operations that a decision about it
     concerns (`_find_neighbours`). Of the remaining operations, those that may be fused stay
-    together; a contraction stays alone. Then all readers of a state are united, unless the
+    together; a contraction stays separate. Then all readers of a state are united, unless the
     state must be complete after the step. At last, sets that would wait for each other are
     united; `shared` scalars are ignored for this.
     """

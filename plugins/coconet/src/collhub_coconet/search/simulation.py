@@ -491,7 +491,7 @@ def _refine_fastest(
 def _simulate_task(task: tuple[Simulation, Program, Binding]) -> Timing | str:
     """Return `Simulation.timing` of the program of a task; called in worker processes.
 
-    `task`: simulation, program and sizes. The result is the reason as text if nothing fits.
+    `task`: simulation, program and sizes. The result is the reason as text if no algorithm fits.
     """
     simulation, program, binding = task
     return simulation.timing(program, binding)

@@ -348,7 +348,7 @@ def _gather_rows(x: torch.Tensor, indices: torch.Tensor, size: int, group: Group
 
     `size`: rows of the complete table, of which every rank but the last ones holds ceil(`size`
     / ranks) rows; a block may be empty. `indices`: in the complete table. The result has the
-    shape of `indices`, followed by that of a row. Nothing is communicated.
+    shape of `indices`, followed by that of a row. The function does not communicate.
     """
     length = -(-size // dist.get_world_size(group))
     places = indices - dist.get_rank(group) * length

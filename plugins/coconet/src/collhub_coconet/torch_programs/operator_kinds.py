@@ -124,8 +124,8 @@ def _add_binary(kind: Kind) -> Expansion:
 def _add_sum(kind: Kind) -> Expansion:
     """Return the expansion of `self + alpha * other`, or of the difference if `kind` is Subtract.
 
-    A missing `alpha` is 1; then nothing is multiplied. The second operand may be called `other`,
-    `scalar` or `scalars`.
+    A missing `alpha` is 1; then there is no multiplication. The second operand may be called
+    `other`, `scalar` or `scalars`.
     """
 
     def expand(build: Builder) -> str:
@@ -277,7 +277,7 @@ def _add_product(kind: Kind) -> Expansion:
     """Return the expansion of `self + value * (tensor1 * tensor2)`.
 
     With `kind` Divide it is the quotient of the tensors instead of the product. The factor may be
-    called `value` or `scalars`; its default is 1, with which nothing is multiplied.
+    called `value` or `scalars`; its default is 1, for which no multiplication is added.
     """
 
     def expand(build: Builder) -> str:
@@ -310,8 +310,8 @@ def _multiply_any(build: Builder) -> str:
 def _add_scaled_product(kind: Kind, *factors: str) -> Expansion:
     """Return the expansion of `beta * self + alpha * (product of the two factors)`.
 
-    `kind`: of the product; `factors`: names of its two operands. A missing alpha or beta is 1, with
-    which nothing is multiplied. As in PyTorch, `self` is not read if beta is 0.
+    `kind`: of the product; `factors`: names of its two operands. A missing alpha or beta is 1, for
+    which no multiplication is added. As in PyTorch, `self` is not read if beta is 0.
     """
 
     def expand(build: Builder) -> str:
@@ -339,9 +339,9 @@ def _transpose(build: Builder) -> str:
 
     The dimensions are `dims` (all, in the new order) or `dim0` and `dim1`, which are swapped;
     negative ones count from the end, and too large ones modulo the number of dimensions.
-    Without them a matrix is transposed, and any other tensor is unchanged. An order that
-    changes nothing adds no operation and returns the operand. Raises `TypingMistakeError` for
-    an order that lacks a dimension.
+    Without them a matrix is transposed, and any other tensor is unchanged. The unchanged order adds
+    no operation and returns the operand. Raises `TypingMistakeError` for an order that lacks a
+    dimension.
     """
     x = build.operand("self")
     rank = len(build.shape(x))
@@ -518,7 +518,7 @@ def _add_parts(build: Builder) -> tuple[str | None, ...]:
     """Add one Part for each result of a split along a dimension; return their names.
 
     The size of result i is entry i of a list of sizes, otherwise the size of the result tensor
-    or, if nothing uses the result, the single `split_size`. An unused result has the name None,
+    or, if no node uses the result, the single `split_size`. An unused result has the name None,
     but its size still counts for the start of the next ones. Raises `TypingMistakeError` (refused)
     if a size is no integer.
     """
@@ -545,7 +545,7 @@ def _unbind(build: Builder) -> tuple[str | None, ...]:
     """Add a Part of one position per result, without its dimension; return their names.
 
     The dimension is the argument `dim`, default 0; result i has position i. The name of an unused
-    result is None, and nothing is added for it. Refused (`TypingMistakeError`) for a scalar.
+    result is None, and no operation is added for it. Refused (`TypingMistakeError`) for a scalar.
     """
     x = build.operand("self")
     dimension = _find_dimension(build, len(build.shape(x)))

@@ -177,8 +177,8 @@ class _GraphTyper:
     def emit(self, name: str, kind: Kind, operands: Sequence[Operand], **attributes: object) -> str:
         """Add an operation with its type to the program, and return its name.
 
-        Raises `TypingMistakeError`, and adds nothing, if it is ill-typed. All operands must have
-        types already (else `KeyError`). `name` must be unused: an existing operation would be
+        Raises `TypingMistakeError`, and adds no operation, if it is ill-typed. All operands must
+        have types already (else `KeyError`). `name` must be unused: an existing operation would be
         replaced. `attributes`: further fields of `Operation`.
         """
         operation = Operation(name, kind, tuple(operands), **attributes)  # type: ignore[arg-type]
@@ -213,10 +213,10 @@ class _GraphTyper:
 
         The placement is that of the options (by name, else by target), else of the document, else
         the default: R (replicated) for constants, L (local) for inputs, the option `parameters` for
-        others. On the axes `block_axes`, along which collectives show that the value is a block, a
-        local value becomes a block of dimension 0. The type, the value and the input are stored
-        under their names. Raises `InputError` (`placement`) for an invalid placement, or one that
-        slices a dimension that the shape does not have.
+        all other roles. On the axes `block_axes`, along which collectives show that the value is a
+        block, a local value becomes a block of dimension 0. The type, the value and the input are
+        stored under their names. Raises `InputError` (`placement`) for an invalid placement, or one
+        that slices a dimension that the shape does not have.
         """
         name = entry.tensor.name
         chosen = self._choices.placements
@@ -251,7 +251,7 @@ class _GraphTyper:
 
         - a wait: no operation, the result has the value of the operand
         - a collective
-        - a check, such as an assertion: nothing
+        - a check, such as an assertion: no operation
         - a copy or view without effect: no operation, the result has the value of the operand
         - operations of the language, else opaque operations
 
@@ -300,7 +300,7 @@ class _GraphTyper:
         converted to blocks of a larger tensor, like other operands of the same shape; then with all
         sliced or partial values converted to local ones. The last two are tried only if some
         operand is sliced, partial or on a root, and the operator is in the table of layouts. After
-        a failure nothing is added. It fails at once if the operator has no expansion.
+        a failure no operation is added. It fails at once if the operator has no expansion.
         """
         # A list operator (`_foreach_add`) applies the operator of its name to every entry.
         expansion = EXPANSIONS.get(base.replace("aten._foreach_", "aten."))
@@ -442,7 +442,7 @@ class _GraphTyper:
     def _find_row_axes(self, values: Mapping[str, str], facts: Layouts) -> dict[int, int]:
         """Return the sliced dimension by mesh axis if an operator can work on blocks; else {}.
 
-        `values`: program values by the names of the operands; `facts`: what is known of the
+        `values`: program values by the names of the operands; `facts`: known properties of the
         operator. On every axis on which operands are divided (neither local nor replicated), the
         operator must permit slices of all these operands, and they must be sliced along the same
         dimension, one of its row dimensions. Operands that are local or replicated on an axis
@@ -703,9 +703,9 @@ class _GraphTyper:
     def _make_local(self, value: str, axes: Collection[int]) -> str:
         """Return the name of a value that has the content of `value`, local on the given axes.
 
-        Local means that each rank has a value of its own, without relation to the others. If
-        `value` has another layout on some of these axes, a view without cost is added, whose shape
-        is that of a rank's part. Otherwise `value` is returned.
+        Local means that each rank has a value of its own, without relation to the values of other
+        ranks. If `value` has another layout on some of these axes, a view without cost is added,
+        whose shape is that of a rank's part. Otherwise `value` is returned.
         """
         layouts = self.types[value].layout.by_axis
         change = [axis for axis in sorted(axes) if layouts[axis] != LOCAL]
@@ -952,8 +952,8 @@ def _merge_statements(operations: Sequence[Operation], outputs: set[str]) -> tup
     """Rename pointwise operations that are read exactly once, to join their reader's statement.
 
     The new name begins with `_`, which marks an intermediate value; a name that begins so is kept.
-    Transformations then move a statement such as `0.9 * m + 0.1 * g` as a whole, although `0.9 * m`
-    does not depend on g. Values in `outputs` keep their names, and so does an operation in which
+    Transformations then move a statement such as `0.9 * m + 0.1 * g` as one unit, although `0.9 *
+    m` does not depend on g. Values in `outputs` keep their names, and so does an operation in which
     more than 8 (`_MAX_NESTING`) operations would be nested. Underscores are appended to a new name
     that is in use. Returns the operations in the same order, with renamed operands.
     """

@@ -218,8 +218,8 @@ class _ModuleWriter:
         It has the name of the program (at most 100 characters), the number of ranks, and the
         transformations in the history, without the capture (`none` if there are none). For each
         record with predicted times before and after, a line has the times after and before in ms.
-        The last line tells how to call `step`. Backslashes and triple quotes are removed from the
-        text.
+        The last line describes how to call `step`. Backslashes and triple quotes are removed from
+        the text.
         """
         lines = [
             f'"""One step of {self.program.name!r:.100} on {self.bound.binding.num_ranks} ranks.'
@@ -401,8 +401,8 @@ class _ModuleWriter:
 
         The result of a communication is then pending, that is, in flight until a statement waits
         for it. A product and its all-reduce that overlap in chunks are an exception: the call with
-        the product writes nothing, and the call with the all-reduce writes both, with a result that
-        is complete. Raises `InputError` for an operation without a form in PyTorch.
+        the product writes no statement, and the call with the all-reduce writes both, with a result
+        that is complete. Raises `InputError` for an operation without a form in PyTorch.
         """
         chain = self._chunked.get(operation.name)
         if chain is not None:

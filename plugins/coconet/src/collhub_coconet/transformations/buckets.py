@@ -236,7 +236,7 @@ def _add_stages(program: Program, groups: Sequence[Sequence[str]], name: str) ->
 
     A bucket is a stage of collectives that are performed as one. Existing stages that share a
     member with a group are removed. The first bucket is called `name`; to names that are in use a
-    number is appended. The program is not changed, and nothing is checked.
+    number is appended. The program is not changed, and the members are not checked.
     """
     grouped = {member for group in groups for member in group}
     stages = [stage for stage in program.stages if grouped.isdisjoint(stage.members)]

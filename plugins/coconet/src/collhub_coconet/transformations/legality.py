@@ -91,7 +91,7 @@ class Conditions:
         """Record that `condition` holds for `operation`; raise `RefusedMoveError` if not `is_met`.
 
         `message` and `cure` are texts for the error: the violation, and how to avoid it. The record
-        is the text `condition: operation`. After an error nothing is recorded.
+        is the text `condition: operation`. After an error no record is added.
         """
         if not is_met:
             raise self.build_refusal(condition, operation, message, cure)
@@ -284,7 +284,7 @@ def find_operation(program: Program, name: str, kind: Kind, conditions: Conditio
     """Find the operation with this name, which must have this kind.
 
     Raises `RefusedMoveError` (condition `target`) if it has another kind or no operation has the
-    name. Nothing is recorded in `conditions`.
+    name. `conditions` is unchanged.
     """
     operation = program.by_name.get(name)
     if operation is None or operation.kind is not kind:

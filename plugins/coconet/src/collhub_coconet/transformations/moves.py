@@ -249,7 +249,7 @@ def _operations_in(program: Program, label: str) -> tuple[str, ...]:
     """Return the names of the operations of the stage `label`, in its order.
 
     If no stage has this name, it is taken as the name of an operation, without a check: the result
-    is `label` alone.
+    is only `label`.
     """
     members = [stage.members for stage in program.stages if stage.name == label]
     return members[0] if members else (label,)
