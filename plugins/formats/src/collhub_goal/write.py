@@ -226,7 +226,7 @@ def build_job_schedule(workload: Workload) -> GoalSchedule:
 def find_losses(
     algorithm: Algorithm, schedule: GoalSchedule, options: GoalWriteOptions
 ) -> Iterator[Loss]:
-    """Yield what is lost when an algorithm is written as this schedule.
+    """Yield the losses of writing an algorithm as this schedule.
 
     First come the differences between the algorithm and the one that a reader would build from the
     schedule, grouped by `_FIELD_LOSSES`. Then come lost properties of single steps

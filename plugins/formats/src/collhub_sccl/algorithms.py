@@ -67,9 +67,9 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 
     The sends of a step read the data from before the step. In TACCL's dialect the sends of a step
     are also ordered by their times. A receive reduces if the collective reduces or, in TACCL's
-    dialect, if the send says so. If the file describes a collective with undivided addresses, but
-    its sends divide them, the collective is divided in the same way. Raises `InputError` with the
-    JSON path of the first defect.
+    dialect, if the send is marked as reducing. If the file describes a collective with undivided
+    addresses, but its sends divide them, the collective is divided in the same way. Raises
+    `InputError` with the JSON path of the first defect.
     """
     del options
     document = parse(source.content(), source.name)

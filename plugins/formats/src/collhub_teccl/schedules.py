@@ -234,7 +234,7 @@ class _ScheduleConversion:
     def note_lost_flows(self, number: int) -> None:
         """Warn that the list of flows lacks volume on `number` hops.
 
-        The paths of the demands are read instead of the list, so nothing else depends on it. The
+        The paths of the demands are read instead of the list, so no result depends on the list. The
         warning (`flows-lost`) is reported to the source.
         """
         message = (
@@ -246,9 +246,9 @@ class _ScheduleConversion:
         """Find the collective of the schedule: return it, its chunks, and the chunk of every path.
 
         A path without units has chunk -1. Schedules with volumes (paths for parts of a chunk) are
-        all-to-alls, all others are all-gathers. Raises `InputError` (`demand-not-met`) if the
-        volumes of a demand do not add up to 1 within `TOLERANCE`, and if a demand of the collective
-        is missing; `InputError` if a demand occurs twice.
+        all-to-alls, all other schedules are all-gathers. Raises `InputError` (`demand-not-met`) if
+        the volumes of a demand do not add up to 1 within `TOLERANCE`, and if a demand of the
+        collective is missing; `InputError` if a demand occurs twice.
         """
         # Refuse a demand whose volumes do not add up to 1.
         paths = self._paths
@@ -417,8 +417,8 @@ class _ScheduleConversion:
 
         A demand is a pair of chunk and rank that must get it. `chunk`: chunk of every demand of the
         file. `required`: chunk and rank of every demand of the collective. The missing demand with
-        the smallest chunk and rank is named (code `demand-not-met`), and the others are counted.
-        Demands of the file that are not required are accepted.
+        the smallest chunk and rank is named (code `demand-not-met`), and the other missing demands
+        are counted. Demands of the file that are not required are accepted.
         """
         at = self._to_ranks(self._paths.at)
         ranks = self._num_ranks
@@ -453,7 +453,7 @@ class _ScheduleConversion:
     def _report_warning(self, code: str, message: str) -> None:
         """Report a warning about the file to its source, without a line.
 
-        `code`: rule of the finding. Nothing is raised.
+        `code`: rule of the finding. No exception is raised.
         """
         location = Location(self._source.name)
         self._source.report(Diagnostic(code, message, Severity.WARNING, location))
