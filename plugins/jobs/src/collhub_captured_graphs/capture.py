@@ -481,7 +481,7 @@ def _update_adam(
 
     `weight_decay` times the parameter is added to the gradient first. `options`: of the optimizer
     group; `corrections`: bias corrections by `(beta1, beta2)`. The parameter has the key `""`, the
-    moments the keys `exp_avg` and `exp_avg_sq`. Nothing is modified in place.
+    moments the keys `exp_avg` and `exp_avg_sq`. The arguments are not modified.
     """
     if options["weight_decay"]:
         gradient = gradient + options["weight_decay"] * parameter

@@ -299,8 +299,8 @@ def _slice_first(*names: str) -> Slices:
 def _slice_batches(*names: str) -> Slices:
     """Return a rule that permits slices of all named operands along their batch dimensions.
 
-    `names`: arguments of the call; absent ones and those that are no tensors are ignored. All
-    others must have at least three dimensions, otherwise no operand may be sliced.
+    `names`: arguments of the call; absent ones and those that are no tensors are ignored. All other
+    named arguments must have at least three dimensions, otherwise no operand may be sliced.
     """
 
     def find(call: Call) -> frozenset[str]:

@@ -170,11 +170,11 @@ def _ranks_of_job(report: RasReport) -> dict[Process, int]:
 
 
 def _behind_ranks(communicator: Communicator, job_rank: Mapping[int, int]) -> BehindRanks:
-    """Divide the ranks of a communicator into those behind and those that wait for them.
+    """Divide the ranks of a communicator into late ranks and ranks that wait for them.
 
-    Behind are ranks with fewer collectives than the maximum, which the others have. `job_rank`:
-    rank of the job by rank of the communicator; ranks without one are left out. The result has the
-    name, both lists of job ranks, and all ranks in `job_rank`, each ascending.
+    Late are ranks with fewer collectives than the maximum, which the waiting ranks have.
+    `job_rank`: rank of the job by rank of the communicator; ranks without one are left out. The
+    result has the name, both lists of job ranks, and all ranks in `job_rank`, each ascending.
     """
     newest = max(communicator.counts.values())
     ranks = {rank: count == newest for rank, count in communicator.counts.items()}

@@ -53,7 +53,7 @@ def is_evidence(path: str) -> bool | None:
 
     True for a pickle, an empty file, and JSON whose first member is one of a dump, of RAS or of the
     Inspector. None, not False, for all other contents, and for paths that cannot be read: they may
-    still be evidence. Only the first 4096 bytes are read; nothing is raised.
+    still be evidence. Only the first 4096 bytes are read; no exception is raised.
     """
     try:
         files = _files(path)

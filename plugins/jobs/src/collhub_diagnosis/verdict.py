@@ -283,11 +283,11 @@ class _Diagnosis:
         return tuple(rank for rank in ranks if fronts[rank] != common)
 
     def find_late_ranks(self) -> list[Finding]:
-        """Find ranks that wait for no rank, but lack an operation in which others wait.
+        """Find ranks that wait for no rank, but lack an operation in which other ranks wait.
 
         A rank is of the kind `device` if it has issued that operation but not completed it although
-        others have. Then there is one finding for the rank, at its first overdue (`stuck`)
-        operation, else at the first one that others completed while the dumps were written
+        other ranks have. Then there is one finding for the rank, at its first overdue (`stuck`)
+        operation, else at the first one that other ranks completed while the dumps were written
         (`skewed`). A rank with skewed operations is skipped if no rank has waited for it long. All
         other ranks are `late`: one finding per operation that they have not issued, which lists
         these ranks. Late findings come last, ordered by row.

@@ -213,10 +213,10 @@ def _run(
     """Add the steps of a phase on all ranks; return the location of its output.
 
     `location`: (buffer, first unit) of the input, which has `units` units. The groups of the phase
-    have ranks `stride` apart. The output, in the scratch buffer, has `units` units, times the size
-    of the group for an all-gather, divided by it for a reduce-scatter. The units of the algorithm
-    are scaled to these; a remainder is not checked. Channels are multiplied by `_MAX_PHASES` and
-    increased by `phase_index`, so that messages of different phases do not match.
+    have ranks at distance `stride`. The output, in the scratch buffer, has `units` units, times the
+    size of the group for an all-gather, divided by it for a reduce-scatter. The units of the
+    algorithm are scaled to these; a remainder is not checked. Channels are multiplied by
+    `_MAX_PHASES` and increased by `phase_index`, so that messages of different phases do not match.
     """
     algorithm, table = phase.algorithm, phase.algorithm.steps
     positions = len(phase.npus)

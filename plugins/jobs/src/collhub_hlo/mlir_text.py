@@ -151,8 +151,8 @@ class MlirReader:
 
         The values of a long constant (line above 64 KiB) are skipped; name and type remain. A line
         with a region in it is split into one line per operation, all with the same number; the
-        others are returned by the next calls. Bytes that are not UTF-8 are replaced. Raises
-        `InputError` for any other line of `MAX_STATEMENT_CHARACTERS` (16 MiB) or more.
+        remaining lines are returned by the next calls. Bytes that are not UTF-8 are replaced.
+        Raises `InputError` for any other line of `MAX_STATEMENT_CHARACTERS` (16 MiB) or more.
         """
         if self._pending:
             return self._pending.pop(0)
@@ -466,7 +466,7 @@ def _inside(text: str) -> str:
 def split(text: str) -> list[str]:
     """Split text at commas outside of brackets and strings.
 
-    All kinds of brackets, also `<` and `>`, count alike; `->` closes no bracket. Empty pieces
+    All kinds of brackets, also `<` and `>`, count equally; `->` closes no bracket. Empty pieces
     are dropped; other pieces keep their spaces. [] for text of blanks.
     """
     if "," not in text:

@@ -379,10 +379,11 @@ class _Lowering:
 
         An operation that returns (for example `func.return`) sets the returned values and ends the
         region. `regions`: the regions of the operation; those of loops, branches and calls become
-        computations, those of others are taken as reducers. An operation that only declares where a
-        value is placed becomes a `bitcast` with its name as `custom_call_target`. Only constants of
-        one scalar keep their value. The instruction is a tuple unless it has exactly one result and
-        is no loop. Raises `ValueError` for an operation after the end of the region.
+        computations, those of other operations are taken as reducers. An operation that only
+        declares where a value is placed becomes a `bitcast` with its name as `custom_call_target`.
+        Only constants of one scalar keep their value. The instruction is a tuple unless it has
+        exactly one result and is no loop. Raises `ValueError` for an operation after the end of the
+        region.
         """
         region, name = self._regions[-1], operation.name
         if region.is_returned:
@@ -418,10 +419,10 @@ class _Lowering:
         The opcode is the operation's name without its dialect, with `-` for `_`, or its other name
         in HLO. Calls, also `sdy.manual_computation`, have `call`. A placement (any other operation
         of `sdy`, or a custom call that only declares where a value is) has `bitcast`, which takes
-        no time, and the name of the operation or the called target; for all others the name is "".
-        Collectives of Shardy, which also mark the module as sharded, and operations of other
-        dialects are counted as losses. Raises `ValueError` for control flow of the dialects `cf`
-        and `scf`, and for a name without a dialect.
+        no time, and the name of the operation or the called target; for all other operations the
+        name is "". Collectives of Shardy, which also mark the module as sharded, and operations of
+        other dialects are counted as losses. Raises `ValueError` for control flow of the dialects
+        `cf` and `scf`, and for a name without a dialect.
         """
         name = operation.name
         if name in _CALLS:
@@ -526,7 +527,7 @@ class _Lowering:
         """Store the reduction of a collective in `attributes`: the opcode that its region returns.
 
         `regions` has at least one region; the first one counts. `attributes` is modified, and the
-        opcode is added to `self._reducers`. Nothing is stored for operations that are no
+        opcode is added to `self._reducers`. No reducer is stored for operations that are no
         collectives, and if the region returns none of its own instructions. Raises `ValueError` if
         a region contains a collective, for any operation.
         """

@@ -209,7 +209,7 @@ class _Evaluation:
 
         The rows have the bytes of the operands, and become the value of the instruction: the rows
         that its users wait for. An instruction with `-start`, a send and a receive run concurrently
-        with the following rows, unless the configuration says `is_sync`; other instructions delay
+        with the following rows, unless the configuration has `is_sync`; other instructions delay
         the following rows if the module is run in the order of its schedule. An instruction that is
         executed again (in a loop) gets new rows of the same call, whose number of executions
         increases. No later computation is merged with a row before it. Unpaired messages and ragged
@@ -267,9 +267,9 @@ class _Evaluation:
         a loop of 0 iterations; the value of the instruction is then the rows that its operands
         depend on. A computation that a fusion executes too is added as a single row. Of a
         conditional, only the branch with the most communication is evaluated, which is counted as a
-        loss. A call and an asynchronous computation get one argument per operand; for others, every
-        argument is the union of what the operands depend on. Raises `InputError` for a loop of
-        unknown trips, and for too many rows.
+        loss. A call and an asynchronous computation get one argument per operand; for other
+        instructions, every argument is the union of the dependencies of all operands. Raises
+        `InputError` for a loop of unknown trips, and for too many rows.
         """
         called = [self._module.computations[name] for name in called_names(instruction)]
         frame.values[instruction.name] = before = self._join(frame, instruction.operands)
@@ -304,9 +304,9 @@ class _Evaluation:
         A frame with remaining iterations restarts; unless the program runs in sequence, its
         arguments are then all rows of the previous iteration. Otherwise the frame is popped, and
         the instruction of the caller gets a value: for a `call` that of the root; for an
-        asynchronous computation the rows of the root, or in a sequence the last rows; for others
-        the union of the root's rows. Except after an asynchronous computation, the caller continues
-        after the last rows of the frame.
+        asynchronous computation the rows of the root, or in a sequence the last rows; for other
+        instructions the union of the root's rows. Except after an asynchronous computation, the
+        caller continues after the last rows of the frame.
         """
         root = frame.computation.root
         result: Value = frame.values[root.name] if root else ()

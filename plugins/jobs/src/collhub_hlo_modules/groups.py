@@ -366,8 +366,8 @@ def _parse_tiles(text: str, count: int) -> Int64Array | None:
     """Return the block of the tensor on every device: int64[devices, dimensions].
 
     `text`: HLO sharding; `count`: number of devices. Row d has the block number of device d in
-    each dimension, from 0. Trailing dimensions that only replicate are left out. None (nothing
-    is raised) for shardings that are no tiles, have dimensions with another meaning (such as
+    each dimension, from 0. Trailing dimensions that only replicate are left out. None (without an
+    exception) for shardings that are no tiles, have dimensions with another meaning (such as
     `manual`) or only replicated ones, or do not list each device once, and for more than 2^16
     devices.
     """

@@ -144,7 +144,7 @@ def read_module(
 
 
 def _parse_header(statement: Statement, file: str) -> tuple[str, Devices, bool]:
-    """Return the name and the devices of a module, and whether it says `is_scheduled=true`.
+    """Return the name and the devices of a module, and whether it has `is_scheduled=true`.
 
     Missing counts of replicas and partitions are 1, a missing name is `""`. Raises `InputError`
     at the line for a bracket or string that is not closed, and for a count that is no integer.

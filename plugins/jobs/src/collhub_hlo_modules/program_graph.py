@@ -306,7 +306,7 @@ class _GraphBuilder:
         `operands` and `shapes`: values and shapes of the operands. A value is the name of a tensor,
         a number, a broadcast that is not yet added, a tuple of values, or None for tokens. Some
         instructions add no node. One without a corresponding aten operator becomes a node
-        `hlo.OPCODE` about which nothing is assumed. Raises `InputError` for instructions that a
+        `hlo.OPCODE` without assumptions about it. Raises `InputError` for instructions that a
         graph cannot contain.
         """
         opcode = instruction.opcode
@@ -342,8 +342,8 @@ class _GraphBuilder:
         """Evaluate the computation of a call, fusion or loop, and return its value.
 
         Loops (`while`) with a known number of iterations are unrolled; with 0 iterations the value
-        is the operand. Conditionals, and other loops, become one node about which nothing is
-        assumed. Raises `InputError` if a branch of those, or the body of such a loop, contains
+        is the operand. Conditionals, and other loops, become one node without assumptions about it.
+        Raises `InputError` if a branch of those, or the body of such a loop, contains
         collectives.
         """
         bodies = [self._module.computations[name] for name in called_names(instruction)]
@@ -583,10 +583,10 @@ class _GraphBuilder:
         """Return the operands of an elementwise operator as arguments: references or numbers.
 
         `shapes`: of the operands. If some operand is a tensor with the shape of the result, aten
-        broadcasts the others: numbers stay numbers, and a broadcast of a tensor along leading
-        dimensions only becomes a reference to its source. All other operands become tensors of
-        their own shape, for which nodes are added if necessary (see `_to_tensor`, which may raise
-        `InputError`). The order is kept.
+        broadcasts the other operands: numbers stay numbers, and a broadcast of a tensor along
+        leading dimensions only becomes a reference to its source. All other operands become tensors
+        of their own shape, for which nodes are added if necessary (see `_to_tensor`, which may
+        raise `InputError`). The order is kept.
         """
         sizes = instruction.shape.leaves[0][1]
         is_complete = any(

@@ -129,8 +129,8 @@ def _read_bytes(
 
     `users`: (instruction, position of the operand) by name of the operand. A bitcast or similar
     instruction (`_PASSED_ON`) that is the only user is replaced by its own users. Slices of the
-    parameter read the bytes of their results; a `dynamic-update-slice` of it reads nothing. The sum
-    is at most the bytes of the parameter. With any other use, the parameter is read entirely. A
+    parameter read the bytes of their results; a `dynamic-update-slice` of it reads no bytes. The
+    sum is at most the bytes of the parameter. With any other use, the parameter is read entirely. A
     parameter without users reads 0 bytes.
     """
     name, total = parameter.name, 0

@@ -107,7 +107,7 @@ def _find_bridges(data: Edges, control: Edges, is_marker: BoolArray) -> Edges:
     """Find the distinct pairs (parents, children) of nodes that a chain of markers connects.
 
     The ends of a chain are no markers; between them there is at least one marker, so direct
-    edges are not included. `data` and `control` edges count alike. Pairs ascend by parent, then
+    edges are not included. `data` and `control` edges count equally. Pairs ascend by parent, then
     child. Chains that form a cycle of markers add no pairs. Cost: number of pairs times the
     length of the longest chain.
     """

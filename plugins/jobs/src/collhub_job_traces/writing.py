@@ -177,7 +177,7 @@ def _derive_groups(workload: Workload) -> tuple[tuple[ProcessGroup, ...] | None,
     """Return the groups that a reader can derive without metadata: (inferred, stated).
 
     Both are tuples of groups with the names of the workload's groups, in their order. Inferred
-    groups have the ranks whose nodes name them. Stated groups are defined by METADATA nodes; None
+    groups have the ranks whose nodes name them. Declared groups are defined by METADATA nodes; None
     without groups and if a name is undefined there.
     """
     names = tuple(group.name for group in workload.groups)

@@ -165,9 +165,9 @@ class NcclLog:
 
         The name is the hash of the communicator. A split without a hash is named after its parent
         and colour, with `#k` for the k-th split of this parent with this colour, if k exceeds 1;
-        ranks count alike, so that they find the same name. A line with neither repeats the last
-        communicator of the pointer. None if the parent or the pointer is unknown. Counts splits in
-        `self`.
+        all ranks count in the same way, so that they find the same name. A line with neither
+        repeats the last communicator of the pointer. None if the parent or the pointer is unknown.
+        Counts splits in `self`.
         """
         if match := _HASH.search(rest):
             return match[1].lower()

@@ -40,7 +40,7 @@ def read_inspector_lines(
     """Yield a record per line of NCCL's Inspector, and a `SkippedLine` per unreadable line.
 
     `lines`: (line number, content); None as content for a line that is too long. Unreadable are
-    lines that are too long or no JSON object; nothing is raised for them. Empty lines are ignored.
+    lines that are too long or no JSON object; they raise no exception. Empty lines are ignored.
     Missing and invalid numbers are -1. The order is that of the lines.
     """
     members: dict[tuple[object, ...], Member] = {}

@@ -141,7 +141,7 @@ def create_report(
 ) -> PipelineReport:
     """Create the report of a schedule: times in ns, bubble, bounds, and figures of each device.
 
-    The value is the time per step of many steps if the shape asks for it (`is_steady`), otherwise
+    The value is the time per step of many steps if the shape requests it (`is_steady`), otherwise
     the time of one step. The bubble is 1 - (most work of a device) / value, at least 0. The
     schedule is optimal if the value equals a lower bound: for searched schedules (`is_search`) the
     bound for all placements, otherwise that of the given placement. The bounds of the placement are

@@ -79,10 +79,10 @@ def schedule_from(
 
     A schedule from a file recomputes all stages if the option `recompute` is `all`, otherwise none;
     it is not checked against the memory of `shape`. `budget`: limits the search of the schedule
-    `search`; others ignore it. Raises `UsageError` with code `option-value` if the file has other
-    numbers of devices or microbatches than the options, and `InputError` for an invalid file.
-    Raises `UsageError` if a built schedule does not fit the shape; its code is `memory` if it needs
-    too much memory.
+    `search`; other schedules ignore it. Raises `UsageError` with code `option-value` if the file
+    has other numbers of devices or microbatches than the options, and `InputError` for an invalid
+    file. Raises `UsageError` if a built schedule does not fit the shape; its code is `memory` if it
+    needs too much memory.
     """
     if options.csv is None:
         return schedule_of(options.schedule, shape, budget)
@@ -101,7 +101,7 @@ def schedule_from(
 
 
 def shape_of(options: PipelineOptions) -> Shape:
-    """Convert the options to the shape of a pipeline, with times rounded to whole ns.
+    """Convert the options to the shape of a pipeline, with times rounded to integer ns.
 
     A single value of `memory` applies to all devices; several are a tuple, whose number is
     checked only later. Warm-ups, stage times and stage sizes are () if not given, memory,

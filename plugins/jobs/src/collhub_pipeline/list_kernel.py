@@ -48,7 +48,7 @@ def build_list_schedule(  # noqa: C901
     - `device_of`: [stages]; `durations`: [3, stages, slices]; `keys`: [3, stages, units]. The first
       axis is forward pass, input gradient, weight gradient. A unit is a slice of a microbatch.
     - `transfer`: duration of a message to a stage on another device; messages of a pair of devices
-      follow each other. With `is_blocking` the sender computes nothing until its arrival.
+      follow each other. With `is_blocking` the sender does not compute until its arrival.
     - `backward_units`: [units], the units in the order of the gradients; a stage runs forward
       passes in ascending order of units
     - `kept`, `recomputed`: [stages], memory of an activation from the forward pass on, and

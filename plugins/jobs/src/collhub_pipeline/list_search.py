@@ -132,7 +132,7 @@ class ListSearch:
     def build_keys(self, policy: Policy) -> Int64Array:
         """Return the keys of a policy: int64[3, stages, units]; passes with low keys are preferred.
 
-        The first axis is forward pass, input gradient, weight gradient. The policy says whether
+        The first axis is forward pass, input gradient, weight gradient. The policy defines whether
         forward passes or input gradients come first, and for both, whether lower or higher stages
         or neither. Then the order is that of the units (for gradients the backward order). Weight
         gradients have the highest keys: by unit, then stage.
@@ -156,7 +156,7 @@ class ListSearch:
         """Create a schedule with the placement of this search from passes in order of their starts.
 
         `passes`: numbers kind * stages * units + stage * units + unit, with kind 0 forward, 1 input
-        gradient, 2 weight gradient; `places`: the device of each. Nothing is checked.
+        gradient, 2 weight gradient; `places`: the device of each. The arguments are not checked.
         """
         stages, units = len(self.device_of), self.shape.units
         orders: list[list[Operation]] = [[] for _ in range(self.shape.devices)]

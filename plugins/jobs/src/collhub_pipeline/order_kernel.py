@@ -165,7 +165,7 @@ def _draw_move(state: int, lengths: Int64Array) -> tuple[int, int, int, int]:
 
     `state`: state of the random numbers; `lengths`: passes by device. Returns the next state, the
     device, and the source and target positions, which differ by 1 to `_REACH`. The target is
-    negative if there is no such position, or the device has fewer than 2 passes: then nothing must
+    negative if there is no such position, or the device has fewer than 2 passes: then no pass must
     be moved.
     """
     state = (state * 1103515245 + 12345) & 0x7FFFFFFF

@@ -256,7 +256,7 @@ def _parse_action(text: str, place: tuple[int, int]) -> Action | None:
     """Parse one action; None if the text is no action, or if a number is 10^6 or more.
 
     Actions on parameters (UNSHARD, RESHARD, REDUCE_GRAD) have no microbatch, which becomes -1; all
-    others must have one. `place`: row and cell, for errors.
+    other actions must have one. `place`: row and cell, for errors.
     """
     match = _ACTION.fullmatch(text)
     if match is None:

@@ -183,9 +183,9 @@ class Run:
         """Send the result of a pass to the neighbour stage; return when the device is free again.
 
         The pass is recorded as finished, and the arrival of its result too. Weight gradients, and
-        passes at the ends of the pipeline, send nothing. The channel between two devices transfers
-        one result at a time; on the same device the result arrives at `end`. The device is free at
-        `end`, or with blocking communication at the arrival.
+        passes at the ends of the pipeline, send no result. The channel between two devices
+        transfers one result at a time; on the same device the result arrives at `end`. The device
+        is free at `end`, or with blocking communication at the arrival.
         """
         kind, direction, stage, micro = operation
         if kind is Pass.WEIGHT_GRADIENT:

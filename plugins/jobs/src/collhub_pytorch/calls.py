@@ -231,8 +231,8 @@ def _elements_in(args: Mapping[str, Any], collective: int, kind: NodeKind) -> in
 
     `args`: the recorded arguments, with the elements of input and output. A barrier has 0. A
     receive and a broadcast have the larger one of input and output; a scatter, whose only input is
-    that of the root, the larger one of the input and output x `Group size` (default 1). All others
-    have the elements of the input.
+    that of the root, the larger one of the input and output x `Group size` (default 1). All other
+    calls have the elements of the input.
     """
     input_elements, output_elements = (
         int(args.get(key, -1)) for key in ("In msg nelems", "Out msg nelems")

@@ -237,7 +237,7 @@ def _create_machine_predictor(
     """Create the predictor of times on a measured machine.
 
     `machine`: its name or profile. If `ranks_per_node` is None, the number that the files record is
-    used, and a note says so (appended to `notes`); if they record none either, the predictor gets
+    used, which a note reports (appended to `notes`); if they record none either, the predictor gets
     None. Raises `HubError` for an unknown machine.
     """
     from collhub_pytorch.job import recorded_ranks_per_node

@@ -212,7 +212,7 @@ def _rank_nodes(trace: _Trace, rank: int) -> RankNodes:
     """Build the nodes of a rank: one per call, in order, each of which depends on the previous one.
 
     The nodes have no durations (-1) and no names of their own. Calls on devices are used; calls of
-    host libraries only if there are no others.
+    host libraries only if there are no calls on devices.
     """
     calls = _with_targets(trace)
     nodes = RankNodes(trace.file, rank, trace.world_size, (), calls)

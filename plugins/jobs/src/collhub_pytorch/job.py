@@ -326,7 +326,7 @@ class _Tables:
         """Return the index of a call's group in the workload; a new group is added to `groups`.
 
         Groups are equal if name and ranks are equal. NONE (-1) for messages, and for groups without
-        a list of ranks, which stand for all ranks.
+        a list of ranks, which mean all ranks.
         """
         ranks = call.group.ranks
         if ranks is None or call.collective < 0:

@@ -141,7 +141,7 @@ def _overlap_changes(job: _Job) -> Iterator[JobChange]:
     To this end, dependencies that only state an order are dropped. In profiles these are edges from
     the host to communications that also wait for the device. In other jobs these are control edges
     between a communication and another node, if the communication has data edges on that side.
-    Nothing is yielded if there are no such edges, or if ranks would wait for each other without
+    Yields no change if there are no such edges, or if ranks would wait for each other without
     them. The saving in ns has a range, from replays with both limits of the transfer times.
     """
     workload = job.workload
@@ -338,8 +338,8 @@ class _BucketTrials:
 
         A bucket is one collective that replaces several. The sizes are the median size of the calls
         times 2, 4, 8, ..., below twice the sum of all sizes (of all ranks). A size that gives the
-        same buckets as the next smaller one is left out, and so is the first one if it joins
-        nothing. If there are more than `MAX_LIMITS`, the smallest are omitted.
+        same buckets as the next smaller one is left out, and so is the first one if it joins no
+        communications. If there are more than `MAX_LIMITS`, the smallest are omitted.
         """
         nodes = self._job.workload.nodes
         sizes = nodes.bytes[self._class.rows]

@@ -23,7 +23,7 @@ def read_profiles(files: Sequence[str], options: ProfileOptions = _DEFAULT_OPTIO
     """Read Kineto profiles, one file per rank, as a workload.
 
     The rank of a file follows from its content or its name, else from its position in `files`,
-    which must not be empty. Files are parsed as streams, whatever their size. Raises `UsageError`
+    which must not be empty. Files are parsed as streams, at any size. Raises `UsageError`
     for a repeated path, `InputError` for invalid files, missing ranks and clocks that cannot be
     aligned.
     """

@@ -49,9 +49,9 @@ def measure_idle_times(
 
     Idle time is a gap between two consecutive activities of a stream. If the second one was
     launched after the first one ended, the stream waited for the host. Otherwise a gap below
-    `kernel_delay_ns` is the usual delay between kernels; all others are other idle time. `start`,
-    `end`, `stream`, `issued_at` (launch): int64[activities], sorted by start, times in ns, launch
-    -1 if unknown. `names`: (device, stream) of each number in `stream`.
+    `kernel_delay_ns` is the usual delay between kernels; all other gaps are other idle time.
+    `start`, `end`, `stream`, `issued_at` (launch): int64[activities], sorted by start, times in ns,
+    launch -1 if unknown. `names`: (device, stream) of each number in `stream`.
     """
     idle_times = []
     for number in np.unique(stream).tolist():

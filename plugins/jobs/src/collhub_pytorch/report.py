@@ -240,7 +240,7 @@ def overlap_definition(findings: Findings) -> str:
 
 
 def _straggler_blocks(findings: Findings) -> list[Block]:
-    """Return a heading and the table of the ranks for which the others wait; [] if no rank waits.
+    """Return a heading and the table of the ranks for which other ranks wait; [] if no rank waits.
 
     The first rows are the ranks that cause most waiting in all calls together, at most
     `_LISTED_TOTALS`. Then follow at most `_LISTED_STRAGGLERS` ranks for each group of equal calls.
@@ -430,8 +430,8 @@ def _table_lines(table: Table) -> Sequence[str]:
     """Format a table as lines with aligned columns, separated by two spaces.
 
     The first line is the header, also of a table without rows. Columns in `table.right` are
-    aligned to the right, others to the left; all are padded to the longest cell, so lines may
-    end with spaces.
+    aligned to the right, other columns to the left; all are padded to the longest cell, so lines
+    may end with spaces.
     """
     rows = [table.header, *table.rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

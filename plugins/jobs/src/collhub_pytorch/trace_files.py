@@ -71,8 +71,8 @@ def rank_numbers(paths: Sequence[str]) -> list[int | None]:
 
     Folders in the paths are ignored. A number without such a word, before the suffix, is a rank
     only if there are several names and all of them differ only in this number; so
-    `llama-3.1.json` alone contains no rank. None for a name without a rank. Repeated ranks are
-    not detected.
+    `llama-3.1.json` as the only file contains no rank. None for a name without a rank. Repeated
+    ranks are not detected.
     """
     names = [re.split(r"[/\\]", path)[-1] for path in paths]
     words = [_RANK_WORD.search(name) for name in names]

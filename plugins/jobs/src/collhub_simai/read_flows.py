@@ -149,7 +149,7 @@ def _build_steps(flows: Sequence[_Row], file: str) -> tuple[StepTable, int]:
 
     The send of flow number p in the list is step 2 p, its receive step 2 p + 1; units are
     bytes. A send waits for the data of the flows in `parent_flow_ids`, and follows those in
-    `prev_flow_ids` that its rank sends; receives depend on nothing. The busiest rank sends or
+    `prev_flow_ids` that its rank sends; receives have no dependencies. The busiest rank sends or
     receives the most bytes. The number of ranks is the highest rank plus 1, at least 2. There
     must be at least one flow. Raises `InputError` with the line for an invalid number, a
     repeated or unknown flow id, and a parent that does not end at the sender; also if a rank

@@ -87,8 +87,8 @@ class Matching:
 
         For a collective these are all ranks of the group, including the rank of the row itself; for
         a batch of messages only the ranks at the other ends. A rank without a record of a
-        collective has no row, and an arrival that says why (`_arrival`). The result is cached; all
-        rows of a collective share one tuple.
+        collective has no row, and an arrival that gives the reason (`_arrival`). The result is
+        cached; all rows of a collective share one tuple.
         """
         if self.records.columns["is_p2p"][row]:
             if row not in self._partners_of_message:
@@ -148,7 +148,7 @@ class Matching:
         A key is a group and a list of calls: the number of the group is in its upper 32 bits, that
         of the calls in the lower 32. Suspicious are calls that contradict themselves, for example
         sizes that do not fit the group, and all all-to-alls, whose segments may differ although the
-        calls look alike.
+        calls look equal.
         """
         columns = self.records.columns
         keys = np.unique(_pack(columns["group"], columns["calls"]))
@@ -339,7 +339,7 @@ class Matching:
         complete before its receive, and a message of a batch before the batch. Both ends of a
         message are created at nearly the same time: the incomplete end is the partner if it is
         nearer in time than the end before it. True if these two belong to one batch. False if
-        nothing is completed, or no end is incomplete. None if there is no end before it, or neither
+        `completed` is empty, or no end is incomplete. None if there is no end before it, or neither
         is `CLEAR_RATIO` times nearer.
         """
         if not completed or position >= len(partners):

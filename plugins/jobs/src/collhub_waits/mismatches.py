@@ -64,8 +64,9 @@ def compare_calls(
       ranks without a record could make it the majority.
     - No call may contradict itself. Culprits are the ranks whose call does. If all ranks have such
       a call and the operation completed, this is no difference.
-    - If all calls are all-to-alls and `group` is known, what each rank sends must be what the
-      others receive: compared by segment, and if that finds no difference, by total.
+    - If all calls are all-to-alls and `group` is known, the data that each rank sends must be the
+      data that the other ranks receive: compared by segment, and if that finds no difference, by
+      total.
     """
     for kind, signature in _SIGNATURES:
         minority = find_minority(
@@ -167,7 +168,7 @@ def find_minority(values: Mapping[int, Hashable]) -> tuple[int, ...]:
 
     A value, or part of a tuple, that is None (not comparable) agrees with every other. Empty
     if all values agree with the most frequent one, of equally frequent ones the first.
-    Otherwise all ranks if the two most frequent values are equally frequent, also if others
+    Otherwise all ranks if the two most frequent values are equally frequent, also if other values
     are rarer.
     """
     if len(set(values.values())) < 2:
@@ -185,8 +186,8 @@ def _compare_segments(calls: Calls, group: Sequence[int]) -> Difference | None:
 
     Segments are compared by their number of elements. None if all agree, or unless each rank has
     one call with one tensor per rank of the group on both sides. The text names the first
-    difference and the number of others. Culprits are found in this order, until each difference
-    concerns one:
+    difference and the number of the other differences. Culprits are found in this order, until each
+    difference concerns one:
 
     - ranks whose segment for themselves differs from the one they expect
     - also the ranks that differ from more than half of the other ranks

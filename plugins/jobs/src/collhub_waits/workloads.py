@@ -132,7 +132,7 @@ class _Calls:
     def _is_member(self, rows: Int64Array) -> BoolArray:
         """Return whether the rank of each row is a member of the group of the row: bool[rows].
 
-        True for rows without a group, which stands for all ranks.
+        True for rows without a group, which means all ranks.
         """
         is_member = np.ones(len(rows), np.bool_)
         groups = self.nodes.group[rows]
@@ -171,7 +171,7 @@ class _Calls:
         """Return the rows of incomplete collectives and of unmatched messages: int64.
 
         A collective is incomplete if a rank of its group does not call it; the rows are those of
-        the ranks that do. Messages are last. Collectives behind a cycle, and calls by ranks outside
+        the ranks that do. Messages are last. Collectives after a cycle, and calls by ranks outside
         of the group, do not count.
         """
         size_of_group = np.array(

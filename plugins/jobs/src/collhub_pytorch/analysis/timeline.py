@@ -146,7 +146,7 @@ def _build_children(workload: Workload) -> tuple[array[int], array[int], array[i
     """Return the children of every node as CSR (indptr, children), and its number of parents.
 
     Node i has the children `children[indptr[i]:indptr[i + 1]]`: first its data edges, then its
-    control edges, ascending in each. Both kinds count alike; a pair with both is contained and
+    control edges, ascending in each. Both kinds count equally; a pair with both is contained and
     counted twice. All three are arrays of Python's module `array`.
     """
     nodes = workload.nodes
@@ -205,15 +205,15 @@ def fit_clocks(
     """Find the offset of each clock for which collectives end at the same time on all ranks.
 
     Each trace file has its own clock. Offsets are first spread from the clock of rank 0 along
-    shared communications. Then two steps alternate, at most `_ROUNDS` (20) times or until nothing
+    shared communications. Then two steps alternate, at most `_ROUNDS` (20) times or until no offset
     changes: the common end of each communication becomes the median of its corrected ends, and each
     offset changes by the median distance of its ends from these. Only the ends of
     `_select_common_ends` count.
 
     Returns one offset per rank in ns, which must be subtracted from its times (0 for the clock of
     rank 0), and the residual: the largest distance in ns of an end from the median. Raises
-    `InputError` (`clocks`) if a clock shares no communication with the others, and if the residual
-    exceeds `max_residual_ns`.
+    `InputError` (`clocks`) if a clock shares no communication with the other clocks, and if the
+    residual exceeds `max_residual_ns`.
     """
     rows, of_row = _select_common_ends(workload, meetings)
     # One clock per file: assumed ranks share the clock of their file.

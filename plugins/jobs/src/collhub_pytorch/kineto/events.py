@@ -188,7 +188,7 @@ class RankEvents:
     def distributed_number(self, key: str) -> int | None:
         """Return the number of `key` in `distributedInfo`; None if it is missing, null or negative.
 
-        A text with a whole number counts as a number, and a fraction is truncated. Raises
+        A text with an integer counts as a number, and a fraction is truncated. Raises
         `InputError` (`profile-record`) for any other value.
         """
         value = self.distributed().get(key)

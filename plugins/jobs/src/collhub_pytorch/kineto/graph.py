@@ -182,11 +182,11 @@ def convert_stream_waits(
 ) -> Pairs:
     """Convert the recorded waits of streams to dependencies between activities: (earlier, later).
 
-    A wait says that work launched on `wait.stream` after the call waits for work launched before on
-    the stream `wait.awaited`. Launches are identified by correlation numbers, which ascend in time.
-    The later activity is the first one of the waiting stream with a number above `wait.after`, the
-    earlier one the last one of the awaited stream with a number below `wait.before`. A wait without
-    both is left out.
+    A wait means that work launched on `wait.stream` after the call waits for work launched before
+    on the stream `wait.awaited`. Launches are identified by correlation numbers, which ascend in
+    time. The later activity is the first one of the waiting stream with a number above
+    `wait.after`, the earlier one the last one of the awaited stream with a number below
+    `wait.before`. A wait without both is left out.
     """
     by_number = np.argsort(correlation, kind="stable")
     numbers = correlation[by_number]
@@ -246,8 +246,8 @@ def _link_to_last_launch(
 def _mask_awaiting_launches(launches: Launches) -> BoolArray:
     """Mark activities before whose launch their thread called for a wait: bool[activities].
 
-    Only waits (`STREAM_WAIT`) after the previous launch of this thread count, whatever stream
-    they concern; calls are in their order in `launches`. Activities without a known launch are
+    Only waits (`STREAM_WAIT`) after the previous launch of this thread count, on any stream;
+    calls are in their order in `launches`. Activities without a known launch are
     not marked.
     """
     is_waiting = np.zeros(len(launches.of_activity), np.bool_)

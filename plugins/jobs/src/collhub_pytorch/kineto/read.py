@@ -63,7 +63,7 @@ def workload_of(
 
     One file is in memory at a time. A file without a rank in its name and content gets its position
     in `files`. Notes and assumptions are in the plugin's extension of the workload. Clocks are
-    aligned as the options say (`align_clocks`). Raises `InputError` for invalid files, missing
+    aligned as the options request (`align_clocks`). Raises `InputError` for invalid files, missing
     ranks (unless the options assume them), ranks with two files, and clocks that cannot be aligned.
     """
     parts = [_rank_nodes(file, order, options) for order, file in enumerate(files)]

@@ -91,7 +91,7 @@ def read_deepspeed(source: Source, options: DeepSpeedOptions) -> Workload:
 def has_calls(source: Source) -> bool:
     """Check whether a log has calls of all ranks of its largest communicator.
 
-    Such a log can be read as a job; others only describe rings and trees. The largest
+    Such a log can be read as a job; other logs only describe rings and trees. The largest
     communicator has the most ranks; of equal ones it is the first in the log. False without
     calls, and for a log with an error. The entire log is read.
     """

@@ -192,7 +192,7 @@ def _select(
 
     `integers`: columns that must have an integer type and no null in the row. `where`:
     conditions of which at least one must be fulfilled; None for no conditions. An empty list
-    selects nothing, and a condition on a missing column is never fulfilled. The batch itself
+    selects no rows, and a condition on a missing column is never fulfilled. The batch itself
     is returned if all rows remain.
     """
     mask = np.ones(batch.num_rows, np.bool_)

@@ -77,9 +77,9 @@ def read_ranges(tables: Tables) -> NcclRanges:
     """Read the NVTX ranges of NCCL (annotated intervals) of all threads.
 
     Ranges of initialization only give members of communicators, if their payload has rank and
-    communicator. Of the others, those without an end, and all after the first 2^22 (with or without
-    an end), are dropped. The result has the remaining ranges by thread, the members as (process id,
-    payload), and the number of payloads that cannot be decoded.
+    communicator. Of the other ranges, those without an end, and all after the first 2^22 (with or
+    without an end), are dropped. The result has the remaining ranges by thread, the members as
+    (process id, payload), and the number of payloads that cannot be decoded.
     """
     ranges, decoder = NcclRanges(), PayloadDecoder.of(tables)
     raw: dict[int, list[tuple[int, int, str, NcclPayload | None]]] = defaultdict(list)

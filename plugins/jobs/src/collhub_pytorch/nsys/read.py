@@ -410,9 +410,9 @@ def _merge_calls(calls: Sequence[CallRange]) -> list[Call]:
     """Convert the calls that one kernel executes, and merge equal collectives.
 
     Collectives are equal if kind, communicator and root are. The merged one has the bytes of the
-    first call (-1 if unknown) plus the known bytes of the others, and the operation name of the
-    last. Messages are never merged. Calls of unknown operations are left out. The order is that of
-    the first calls.
+    first call (-1 if unknown) plus the known bytes of the other calls, and the operation name of
+    the last. Messages are never merged. Calls of unknown operations are left out. The order is that
+    of the first calls.
     """
     merged: dict[tuple[object, ...], Call] = {}
     for number, call in enumerate(calls):
