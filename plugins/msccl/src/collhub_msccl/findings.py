@@ -121,7 +121,7 @@ class FileFindings:
         rank: int | None = None,
         cure: str = "",
     ) -> None:
-        """Record an error at a line of the file; nothing is raised or reported before
+        """Record an error at a line of the file; no error is raised or reported before
         `raise_errors`.
 
         `code`: identifier of the rule. `rank`: rank concerned, None if unknown. `cure`: how to fix

@@ -243,7 +243,7 @@ _REMAINDER = "calls of other sizes are served by NCCL's own algorithms, or padde
 def list_targets() -> tuple[Runtime, ...]:
     """Return all runtimes as targets of the writer, the default first.
 
-    The others follow in the order of `RUNTIMES`.
+    The other runtimes follow in the order of `RUNTIMES`.
     """
     names = sorted(RUNTIMES, key=lambda name: name != _DEFAULT_TARGET)
     return tuple(_build_target(name) for name in names)

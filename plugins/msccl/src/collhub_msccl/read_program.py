@@ -152,8 +152,8 @@ def _select_program(
 
     If the arguments begin with `--program NAME` and the text of the file does not contain
     `--program`, NAME selects the program, and both arguments are removed. Otherwise, also without a
-    NAME, the arguments are unchanged and `program_option` selects it; None stands for the only
-    program of the file. Raises `UsageError` if both select a program.
+    NAME, the arguments are unchanged and `program_option` selects it; None means the only program
+    of the file. Raises `UsageError` if both select a program.
     """
     selects_program = arguments[:1] == ["--program"] and b"--program" not in content
     if not selects_program or len(arguments) == 1:

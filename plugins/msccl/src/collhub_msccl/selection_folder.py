@@ -213,10 +213,10 @@ def _choose_modes(selected: SelectedCollective, folder: _Folder) -> list[str | N
 def _add_window(folder: _Folder, task: _Task) -> None:
     """Add files to the folder that serve all sizes of a window, by the fastest writable algorithms.
 
-    Algorithms are tried in the order of `iterate_candidates`: the selected one, then the others
-    by speed. If a file serves only the smaller sizes, the next algorithm begins at the first
-    size that it does not serve. For a runtime that selects files by name, a second file may be
-    added for sizes that the first one's chunks do not divide.
+    Algorithms are tried in the order of `iterate_candidates`: the selected one, then the other
+    candidates by speed. If a file serves only the smaller sizes, the next algorithm begins at the
+    first size that it does not serve. For a runtime that selects files by name, a second file may
+    be added for sizes that the first one's chunks do not divide.
 
     Algorithms that cannot be written or do not serve all sizes become losses of `folder`, one
     for all with the same sizes and reason, with the slowdown of the one that is used. Sizes
@@ -311,8 +311,8 @@ def _add_remainder_file(folder: _Folder, task: _Task, main_file: _File, first: i
     written for all sizes of the task and takes at most `_MAX_SLOWDOWN` times the mean time of the
     fastest. Its chunks must be fewer and divide those of `main_file`, so that it also serves every
     size that the first one serves; its name comes later, so that the runtime uses it only for the
-    others. Notes name the algorithm with its mean slowdown, and the sizes that the runtime itself
-    serves. Nothing is added if the task has no measured size.
+    other sizes. Notes name the algorithm with its mean slowdown, and the sizes that the runtime
+    itself serves. No file or note is added if the task has no measured size.
     """
     if not task.window.sizes:
         return
@@ -444,7 +444,7 @@ def _join_remainders(served_calls: dict[str, ServedCalls], name: str) -> None:
 
     Later files are taken in the order of their names, in which the runtime tries them. Each must
     serve the same collective, modes and sizes with fewer chunks than the files before it in the
-    record, which its chunks divide; others are left as they are. The records of joined files are
+    record, which its chunks divide; other files stay unchanged. The records of joined files are
     removed; the joint record has the smallest number of chunks and names all files.
     `served_calls`, by file, is changed.
     """

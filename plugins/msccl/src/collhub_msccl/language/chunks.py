@@ -100,7 +100,7 @@ class ReduceChunk:
     def _walk(self) -> Iterator[Chunk]:
         """Yield the chunks of all nested parts, each as often as it occurs, in no defined order.
 
-        Parts may be sums of parts. Sums whose chunks are already listed yield that list; nothing is
+        Parts may be sums of parts. Sums whose chunks are already listed yield that list; no sum is
         changed.
         """
         # A stack instead of recursion: a ring of a thousand ranks nests a thousand deep.
@@ -184,7 +184,7 @@ class Ref:
     def split(self, num: int) -> list[Ref]:
         """Split the reference into `num` consecutive references of equal size, in ascending order.
 
-        Nothing is recorded, and this reference stays valid. Raises `AssertionError` if the size is
+        No step is recorded, and this reference stays valid. Raises `AssertionError` if the size is
         not a multiple of `num`, or if `num` is below 1 or above the size.
         """
         # Assertions in the public language too.

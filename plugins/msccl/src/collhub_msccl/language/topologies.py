@@ -101,8 +101,8 @@ def hub_and_spoke(num_nodes: int) -> Topology:
     """Build a topology in which one hub connects all nodes.
 
     Each ordered pair of different nodes has a link of bandwidth 1. Two switches per node, named
-    `node_N_out` and `node_N_in`, limit its sends to all others, and its receives from them, to 1
-    each.
+    `node_N_out` and `node_N_in`, limit its sends to all other nodes, and its receives from them, to
+    1 each.
     """
     switches: list[Switch] = []
     for node in range(num_nodes):

@@ -54,7 +54,7 @@ def find_step_runs(content: bytes) -> Iterator[StepRun]:
 
     A parser then needs to read only the first step of a run. Runs are in file order, and have the
     distinct values as texts and the number of the text of each step and attribute. Values have at
-    most 8 bytes of printable ASCII without `&`. Nothing is yielded for files below
+    most 8 bytes of printable ASCII without `&`. Yields no runs for files below
     `_MIN_FILE_BYTES`, or with apostrophes, CR or zero bytes. The elements are not parsed: if a
     parser accepts the first step of a run as a complete element, all steps of the run are elements
     with the same attribute names.

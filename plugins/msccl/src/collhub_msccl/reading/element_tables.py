@@ -40,7 +40,7 @@ class Texts:
 
     @cached_property
     def missing(self) -> int:
-        """Return the code that stands for a missing attribute in the tables.
+        """Return the code of a missing attribute in the tables.
 
         -1, which no entry has, if no attribute is missing.
         """

@@ -97,9 +97,9 @@ def lower(
     """Convert a checked thread-block program to the rows of a step table.
 
     A nop becomes no row; a step that receives and sends becomes two rows, of which the second sends
-    what the first stored; every other step becomes one row. Rows keep the order of the steps. An
-    `rrs` step stores its value in scratch behind the declared scratch of its rank. `re` steps that
-    the runtimes execute as one chain all get the count of the last one.
+    the data that the first stored; every other step becomes one row. Rows keep the order of the
+    steps. An `rrs` step stores its value in scratch after the declared scratch of its rank. `re`
+    steps that the runtimes execute as one chain all get the count of the last one.
 
     The result has the columns, the data dependencies (the declared ones, and that of each second
     row on its first row), the program order within thread blocks as pairs (before, after), the

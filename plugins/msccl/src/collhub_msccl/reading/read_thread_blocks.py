@@ -126,7 +126,7 @@ def _check_present(
 ) -> None:
     """Record errors "missing-attribute" for rows of a tag without an attribute, each at its line.
 
-    Only the first 5 rows get an error; the last of them has the number of the others. All
+    Only the first 5 rows get an error; the last of them has the number of the remaining rows. All
     attributes are required, even for `nop`: the runtimes' parsers read them all.
     """
     table = document.table(tag)

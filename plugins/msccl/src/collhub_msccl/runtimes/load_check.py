@@ -309,7 +309,7 @@ def _iterate_distinct_splits(counts: list[int]) -> Iterator[int]:
 
     With u units per transfer, a count c is split into ceil(c / u) transfers. Of all u that give the
     same numbers of transfers for all `counts`, only the smallest is yielded; the last is 1. Counts
-    are at least 1; without any, nothing is yielded. A generator, because a count near 2^62 has
+    are at least 1; without any, no number is yielded. A generator, because a count near 2^62 has
     about 2^32 such numbers.
     """
     latest = 0

@@ -165,7 +165,7 @@ class _Parser:
     def _skip_between(self) -> None:
         """Skip white space except tabs, and complete comments, at the current position.
 
-        Updates the position and the line number. Without any, nothing changes.
+        Updates the position and the line number. Without any, both are unchanged.
         """
         match = _BETWEEN.match(self._text, self._position)
         assert match is not None, "the pattern matches the empty text"

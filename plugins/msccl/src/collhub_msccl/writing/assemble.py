@@ -196,7 +196,7 @@ class _Assembly:
         """Return the channel of every connection part of the blocks: int64; None if the caller must
         begin again.
 
-        The producer's channels are kept if the lanes are the producer's, nothing is cut, and the
+        The producer's channels are kept if the lanes are the producer's, no lane is cut, and the
         runtime accepts the channels. Otherwise `find_channels` chooses. If blocks cannot use one
         channel for both directions, or channels do not suffice while blocks both send and receive,
         the sends of these lanes are separated (`_restart`, without cuts), and None is returned.

@@ -200,8 +200,8 @@ def _divide_local_rows(
     lane separate blocks for local steps, its local rows are divided evenly among them in the order
     of `position`; there are at most as many as local rows, numbered after all parts of messages. In
     another lane, a local row belongs to the part of the previous message of the lane in this order,
-    or to part 0 before the first message. Returns `part` itself if nothing is cut or there are no
-    local rows.
+    or to part 0 before the first message. Returns `part` itself if no lane is cut or there are
+    no local rows.
     """
     is_local = draft.partner < 0
     if not cuts.is_any or not is_local.any():
@@ -290,7 +290,7 @@ class _ChannelUse:
         """Return whether all connection parts of a group can use a channel.
 
         They can if none of its (source, destination) pairs uses the channel yet and no rank gets
-        more than `MAX_BLOCKS_PER_CHANNEL` peers on it per direction. Nothing is recorded.
+        more than `MAX_BLOCKS_PER_CHANNEL` peers on it per direction. No channel is recorded.
         """
         if any(channel in self.channels[pair] for pair in group.pairs):
             return False

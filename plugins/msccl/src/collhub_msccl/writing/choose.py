@@ -234,7 +234,7 @@ def _list_fusing_options(task: WritingTask) -> tuple[bool, ...]:
 def _iterate_faithful(task: WritingTask, full: StepDraft) -> Iterator[Attempt]:
     """Yield attempts that keep the thread blocks of the producer, the most faithful one first.
 
-    Nothing is yielded if the producer has no usable thread blocks. The first half keeps the program
+    Yields no attempt if the producer has no usable thread blocks. The first half keeps the program
     order (`full`); the second half may cut blocks, and has only the data dependencies if these
     suffice. Each half first merges chains of reductions, then does not. Within these, the kinds of
     fusing of `_list_fusing_options` vary.

@@ -184,8 +184,8 @@ def cut_counts(draft: StepDraft, max_count: int) -> StepDraft:
     """Split the steps of more than `max_count` units; return the same draft if there are none.
 
     The parts of a step are consecutive rows; all but the last have `max_count` units, and each
-    waits for the one before. Part k of a send that forwards exactly what a receive wrote, and
-    depends on it, waits for part k of the receive only, so that the two can be fused. All other
+    waits for the one before. Part k of a send that forwards exactly the data that a receive wrote,
+    and depends on it, waits for part k of the receive only, so that the two can be fused. All other
     steps wait for the last part of each predecessor, in their first part.
     """
     chunk_counts = -(-draft.count // max_count)
@@ -263,7 +263,7 @@ def arrange(
     children: Int64Array,
     fusable: Edges,
 ) -> Arrangement | None:
-    """Find an order of execution of all rows, and decide which rows are fused into others.
+    """Find an order of execution of all rows, and decide which rows are fused into other rows.
 
     The order respects dependencies, messages (receive after send), the order of each connection,
     and the pairs (`parents`, `children`). `fusable`: (rows, row that may be fused into each). A

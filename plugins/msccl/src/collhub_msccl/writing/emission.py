@@ -75,7 +75,7 @@ def emit(
     reducing receive becomes several steps. Reductions that are fused into an earlier one follow it
     as separate steps. Waits become dependencies of steps, and further waits nops before them. With
     `memory.is_compact` scratch is allocated again; otherwise each rank has its declared scratch, or
-    what the steps use if that is more. The limits of the runtime are not checked.
+    the scratch that the steps use if that is more. The limits of the runtime are not checked.
     """
     # Heads: the first row of every step. Within a thread block, document order is the order of
     # execution.

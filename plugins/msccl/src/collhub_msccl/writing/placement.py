@@ -177,11 +177,11 @@ class _Placer:
         """Place a chain on the best channel; return False if no block or channel is left for it.
 
         A chain is a list of nodes (steps of the file) that receive and send on one channel; a
-        single node that sends nothing is local, needs no channel, and always finds a block. The
+        single node without a send is local, needs no channel, and always finds a block. The
         best channel has the lowest `_Trial.cost`, the first of equal ones. The search ends early at
         a channel without separated steps and without delays; if `is_sparing`, at one without
         separated steps and new blocks that finishes at the deadline. On success the blocks, loads,
-        channels and times of the placer are updated; otherwise nothing is changed.
+        channels and times of the placer are updated; otherwise the placer is unchanged.
         """
         # Times at which all placed predecessors of a node on its rank are finished.
         ready = [

@@ -65,7 +65,7 @@ def allocate_scratch(
     Accesses that overlap form a segment, which moves as a unit (see `_place_segments`). Returns the
     draft with new offsets, and the SCRATCH units of every rank. `dropped_src`, `dropped_dst`: masks
     of the rows whose source (or destination) the file does not access; these stay unchanged.
-    `knowledge`: which steps are known to be finished at which others.
+    `knowledge`: which steps are known to be finished at which other steps.
     """
     segments = _find_segments(draft, dropped_src, dropped_dst)
     new_start, total = _place_segments(segments, knowledge, draft.num_ranks)
@@ -147,7 +147,7 @@ def _place_segments(
 
     Segments are placed in the order of their first access, at equal times in the order of their
     numbers. Each takes an existing range of its rank whose accesses have finished
-    (`_find_free_range`), otherwise a new range after all others.
+    (`_find_free_range`), otherwise a new range after all other ranges.
     """
     lifetimes = _compute_lifetimes(segments, knowledge)
     total = [0] * num_ranks

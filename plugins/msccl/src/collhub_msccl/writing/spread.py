@@ -142,7 +142,7 @@ class DistributionOptions:
 def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Distribution | None:
     """Choose channels and thread blocks for all rows, and their order, by list scheduling.
 
-    Messages with those that forward them are first placed on blocks that send only what they
+    Messages with those that forward them are first placed on blocks that send only data that they
     receive; if that exceeds the limits, unrelated sides may share a block. Returns None if this
     fails too, or if there is no order with the pairs to fuse (`joined`). Pairs whose rows are on
     different blocks are not fused. If the scheduler cannot finish because all connections are full

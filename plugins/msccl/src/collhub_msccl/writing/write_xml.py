@@ -58,7 +58,7 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
 
     The notes have the figures of the program, and, if the option `runtime` is given, which versions
     of the runtime use the file. Raises `InputError` with the exceeded limit if the runtime cannot
-    execute the algorithm, and `UsageError` for options that do not fit it. Nothing is written to
+    execute the algorithm, and `UsageError` for options that do not fit it. No file is written to
     disk.
     """
     coarse = _convert_to_larger_units(algorithm)

@@ -134,7 +134,7 @@ def prepare_plan(
     """Check the rules of a plan that need its memory layout, and prepare its simulation.
 
     Memory is divided into cells, the largest parts of chunks of which all ranges consist; a counter
-    is a semaphore or the signals of a channel. Violations are added to `findings`; nothing is
+    is a semaphore or the signals of a channel. Violations are added to `findings`; the plan is not
     simulated. The names and references of the plan must be valid (`check_operations`). Raises
     `InputError` (`plan-size`) if the plan is too large to simulate: its buffers are too large, its
     operations access more than 2^22 cells (counted once per range), or it has more than 8 192
@@ -296,7 +296,7 @@ def _describe_verdict(report: PlanReport) -> str:
 def _list_calls(plan: Plan) -> Iterator[LoadableCall]:
     """Yield the call of the collective that the plan can serve.
 
-    Nothing is yielded if its range of sizes is empty. Sizes are in bytes: of the output for an
+    Yields no call if its range of sizes is empty. Sizes are in bytes: of the output for an
     all-gather, otherwise of the input. The maximum is the lower one of the plan's maximum and of
     the size at which a pipeline on the smallest buffer has the maximum number of slices (65 535);
     None is no limit. The conditions are that the input bytes are divisible by `buffer_alignment`

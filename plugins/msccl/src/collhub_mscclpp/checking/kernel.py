@@ -49,8 +49,8 @@ def run(program: Any, state: Any, launch: int, done: int) -> tuple[int, int]:
 
     Blocks are executed in turn, each until it must wait, until a full round executes nothing.
     `launch`: from 0. `done`: number of operations in `state.order` so far. Returns the reason and
-    the new number of operations. The reason is STUCK (nothing can proceed, also at the end), or
-    POOL_OF_CLOCKS or POOL_OF_READS if a pool may not suffice for the next operation; the caller
+    the new number of operations. The reason is STUCK (no operation can proceed, also at the end),
+    or POOL_OF_CLOCKS or POOL_OF_READS if a pool may not suffice for the next operation; the caller
     enlarges the pool and calls again.
     """
     blocks = len(program.block_first) - 1
@@ -183,10 +183,10 @@ def _take_all(program: Any, state: Any, launch: int, block: int, operation: int,
 
     Returns False if a count is missing; counts taken so far are kept, and the next call continues
     with the missing one. An item without a counter (negative) waits forever. The clock of the block
-    is joined (element-wise maximum) with the clock of the signal of each count, so what preceded
-    the signal precedes the block's later operations. For a counter that is incremented without an
-    order, it is joined with the clocks of all its signals when the last count of the launch is
-    taken.
+    is joined (element-wise maximum) with the clock of the signal of each count, so operations that
+    precede the signal also precede the block's later operations. For a counter that is incremented
+    without an order, it is joined with the clocks of all its signals when the last count of the
+    launch is taken.
     """
     first, last = program.item_first[operation], program.item_first[operation + 1]
     while first + state.item_at[block] < last:

@@ -90,7 +90,7 @@ def plan_memory(plan: Plan) -> PlanMemory:
 
 
 def cells_per_chunk(plan: Plan) -> int:
-    """Return the cells per chunk so that all parts of divided ranges are whole cells.
+    """Return the cells per chunk so that all parts of divided ranges consist of full cells.
 
     If an operation is divided among `parts` thread blocks, a range of `size` chunks needs parts /
     gcd(parts, size) cells per chunk. The result is the least common multiple over all ranges; 1 if

@@ -141,9 +141,9 @@ class _PlanLanguage:
         `chosen`: name or number; None if there is only one program. An error report
         `several-programs` is returned if it does not select exactly one program. If the file has
         not created the plan, it is created here. `package` of the report: whether the package made
-        the plan. `defects`: what the package would do wrong with this program; empty if the package
-        is used, because the check of the plan detects the defects. `namespace` and `end` are
-        ignored.
+        the plan. `defects`: errors that the package would make with this program; empty if the
+        package is used, because the check of the plan detects the defects. `namespace` and `end`
+        are ignored.
         """
         del namespace, end
         names = [str(program.name) for program in self._programs]

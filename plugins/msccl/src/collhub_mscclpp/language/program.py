@@ -315,7 +315,8 @@ class CollectiveProgram:
     def end_loop(self) -> None:
         """End the pipeline: operations are recorded into thread blocks again.
 
-        Without a pipeline nothing changes. A later pipeline is separate, also with the same values.
+        Without a pipeline the call has no effect. A later pipeline is separate, also with the
+        same values.
         """
         self._loop = None
         self._bodies = {}

@@ -250,8 +250,8 @@ def _collect_moves(plan: Plan, ranges: Ranges) -> _Moves:
 
     A move is one group of ranges of equal size: sources, and destinations of their sum. An
     operation that pairs sources with destinations has one move per pair, in the order of the
-    ranges; others have one. Rows are rows of `ranges`. Operations without ranges are not in the
-    result.
+    ranges; other operations have one. Rows are rows of `ranges`. Operations without ranges are not
+    in the result.
     """
     entries: dict[tuple[int, int], tuple[int, list[int], list[int]]] = {}
     operation = plan.operands.operation[ranges.operand].tolist()

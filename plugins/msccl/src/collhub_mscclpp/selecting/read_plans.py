@@ -91,7 +91,7 @@ def _list_served_calls(
     A window is a run of adjacent rows of the table with equal collective, mode and maximum size;
     its plans are tried in the order of the rows. Each different defect of a window is reported to
     `source` as an error `call`. Windows with defects, or with a collective that the hub does not
-    know, yield nothing. `min_bytes` and `byte_multiple` of the record are the minima of its rows.
+    know, yield no record. `min_bytes` and `byte_multiple` of the record are the minima of its rows.
     At the end a note gives the number of calls that were tried, and how many of them get a plan.
     """
     tally: Counter[bool] = Counter()

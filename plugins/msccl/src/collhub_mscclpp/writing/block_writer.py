@@ -63,14 +63,14 @@ class BlockWriter:
         """Add a barrier of the block's threads (nop) if it has waited or moved data since the last
         one.
 
-        Otherwise nothing is added, because the threads are still together.
+        Otherwise no barrier is added, because the threads are still together.
         """
         if self.has_waited or self.has_moved:
             self._last.ops.append(NOP)
         self.has_waited = self.has_moved = False
 
     def greet(self, channel_type: str, channel: int) -> None:
-        """Let the thread block begin with a signal that tells a sender to start its launch.
+        """Let the thread block begin with a signal that permits a sender to start its launch.
 
         `channel`: of this type, to the sender. A logical thread block may become several thread
         blocks of the plan (segments). The signal is added at the beginning of the current segment;
@@ -134,8 +134,8 @@ class BlockWriter:
 
         `name`: name of the operation. `channels`: one per destination, for operations that list
         them. A range with `rank` of at least 0 is remote, one with `group` of at least 0 is on a
-        switch, others are local. If the current segment (thread block of the plan) has no room for
-        the operation, its channels or its remote buffers, a new segment is begun.
+        switch, other ranges are local. If the current segment (thread block of the plan) has no
+        room for the operation, its channels or its remote buffers, a new segment is begun.
         """
         remote = [
             self._find_remote(operand, channel_type)
@@ -180,7 +180,7 @@ class BlockWriter:
 
         A receiver pulls a message by reading the sender's memory, so the sender must not end its
         launch before. Every block signals before it waits, so the blocks cannot wait for each other
-        in a cycle. A block without pulled messages adds nothing.
+        in a cycle. A block without pulled messages adds no operation.
         """
         if self.pulled:
             self.signal(MEMORY, list(self.pulled))

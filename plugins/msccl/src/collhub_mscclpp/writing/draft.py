@@ -201,9 +201,9 @@ class Draft:
     def of(cls, work: PlanWork, network: PlanNetwork, options: PlanWriteOptions) -> Draft:
         """Choose the thread blocks, channels, arrival ranges of messages and semaphores of a plan.
 
-        Memory channels connect ranks of one memory domain, port channels others. Raises
-        `UsageError` for packets (protocol LL) if a message crosses domains. Messages are pulled
-        (read from the sender's memory) only with the option `pull`, and never as packets.
+        Memory channels connect ranks of one memory domain, port channels connect the other pairs.
+        Raises `UsageError` for packets (protocol LL) if a message crosses domains. Messages are
+        pulled (read from the sender's memory) only with the option `pull`, and never as packets.
         Operations of switches get their groups, which are added to the tables of the ranks. If
         `tbg` blocks share the work, each has separate semaphores. `work.switches` may lose sums
         that cannot be executed.

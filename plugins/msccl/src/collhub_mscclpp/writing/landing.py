@@ -137,7 +137,7 @@ def find_coarse_regions(work: PlanWork) -> Iterator[Regions]:
 def _is_untouched(work: PlanWork, layout: MemoryLayout, regions: Regions) -> BoolArray:
     """Return which rows write only chunks without initial data and without other writers.
 
-    bool[rows], False for rows that write nothing. All defined inputs count as initial data. Chunks
+    bool[rows], False for rows that write no data. All defined inputs count as initial data. Chunks
     are those of `layout`, in which buffers may share memory; `regions`: ranges of each row in it.
     """
     uses = np.zeros(layout.total + 1, np.int64)

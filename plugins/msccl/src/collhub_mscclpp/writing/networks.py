@@ -105,7 +105,7 @@ class _Domains:
     def join(self, npus: Iterable[int]) -> None:
         """Merge the domains of these NPUs into the one with the lowest number.
 
-        Without NPUs, or if all are in one domain, nothing changes.
+        Without NPUs, or if all are in one domain, the network is unchanged.
         """
         numbers = {self.number[npu] for npu in npus}
         if len(numbers) > 1:
@@ -156,8 +156,8 @@ def _find_switched(
 
     `fastest`: bandwidth in bytes/s by NPU. If hosts are known (`is_with_hosts`), a link counts
     only with evidence of NVLink: the NPU also has slower links, the link exceeds 100e9
-    bytes/s, or the name of the switch says so. Without hosts, switches that are connected by
-    links at least as fast as the fastest NPU link count as one. Groups are in the order of
+    bytes/s, or the name of the switch indicates NVLink. Without hosts, switches that are connected
+    by links at least as fast as the fastest NPU link count as one. Groups are in the order of
     links, may have one member, and list an NPU once per link.
     """
     npus = topology.num_npus

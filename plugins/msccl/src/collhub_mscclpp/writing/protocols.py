@@ -196,7 +196,7 @@ def add_messages(
 def _signal_messages(draft: Draft, writer: BlockWriter, sends: Sequence[int]) -> None:
     """Write signals that the data of sends has arrived, or may be pulled by the receiver.
 
-    Nothing is written without sends. All channels are memory channels. The channels of pulled
+    Without sends, no operation is written. All channels are memory channels. The channels of pulled
     messages are recorded, so that the block waits at its end until the data has been read.
     """
     channels = [draft.channel(row, writer.part) for row in sends]
