@@ -44,7 +44,7 @@ def _codes(text: str, reader: Reader = read.read) -> list[tuple[str, int | None]
 @pytest.mark.parametrize(
     ("content", "rule"),
     [
-        # Without the member `rules` nothing but the suffix speaks for a tuner file.
+        # Without the member `rules`, only the suffix identifies a tuner file.
         ("{}", "unknown-format"),
         ("[1, 2]", "unknown-format"),
         ('{"rules": 3}', "not-a-rule"),

@@ -261,8 +261,8 @@ def count_chunks(request: CallRequest, choice: Choice) -> int:
     """Return the number of chunks that one channel sends for one part of the vector, at least 1.
 
     The vector is divided into parts: one for a broadcast or reduce, and for a tree; one per GPU of
-    a node for `nvls` and `nvls_tree`; one per rank for all others (blocks of a ring, peers of an
-    all-to-all). The result is size / (parts * channels * bytes of a chunk), rounded up.
+    a node for `nvls` and `nvls_tree`; one per rank for all other algorithms (blocks of a ring,
+    peers of an all-to-all). The result is size / (parts * channels * bytes of a chunk), rounded up.
     """
     communicator = request.communicator
     parts = {
@@ -297,8 +297,8 @@ def _decide(
 ) -> tuple[Choice | None, float | None, str, list[str]]:
     """Return NCCL's choice, its time in us, the rule that decides (as text), and notes.
 
-    `costed` is sorted by cost, with last resorts after all others. Alternatives without a time are
-    not allowed.
+    `costed` is sorted by cost, with last resorts after all other alternatives. Alternatives without
+    a time are not allowed.
 
     - If none is allowed, `_decide_without_alternatives` answers.
     - Without tuner rules, the first allowed one is chosen: "cost model", followed by the settings

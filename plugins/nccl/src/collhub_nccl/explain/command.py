@@ -183,8 +183,8 @@ def _explain_evidence(context: CommandContext, request: _Request) -> int:
     A file is read as measured times if it is no tuning log and some reader of measurements
     recognizes it. All other files are read as tuning logs. The machine is that of `--machine`
     or `--topology`. Without either, it is inferred from each log; measured times need one of
-    them. `--ranks` replaces the ranks of a log, and then `--nodes` its nodes; `--nodes` alone
-    changes nothing.
+    them. `--ranks` replaces the ranks of a log, and then `--nodes` its nodes; `--nodes` without
+    `--ranks` has no effect.
 
     With `--json`, one report is printed. Otherwise one table per log is printed, then one of
     all measured calls. Returns `ExitCode.DONE` even if findings disagree. Raises `UsageError`

@@ -118,8 +118,8 @@ def _infer_ranks(log: TuningLog, version: str) -> int | None:
 
     The latency is base + steps * hop, with the constants of an H100 for this version, and steps = 2
     (ranks - 1) for an all-reduce, ranks - 1 for an all-gather and a reduce-scatter. The costs of
-    these collectives are tried in the order of the log; the first wins that gives a whole number of
-    ranks (within 0.1) from 2 to 16.
+    these collectives are tried in the order of the log; the first wins that gives an integer number
+    of ranks (within 0.1) from 2 to 16.
     """
     for cost in log.costs:
         if (cost.algorithm, cost.protocol) == ("ring", "ll") and cost.collective in {
@@ -209,10 +209,10 @@ def _explain_cost(
     """Return a text that explains why a logged cost differs from that of the model.
 
     `cost`: latency and bandwidth in the log; `row`: those of the model. The first hypothesis of
-    `_list_hypotheses` that gives the logged cost is returned. Without one, the text lists what
-    differs by more than `_ROUNDING`:
+    `_list_hypotheses` that gives the logged cost is returned. Without one, the text lists the
+    values that differ by more than `_ROUNDING`:
 
-    - the latency: as the time of a hop in us for ring and tree on one node, else as a whole in us
+    - the latency: as the time of a hop in us for ring and tree on one node, else as the total in us
     - the bandwidth: as a factor of that of the model
 
     It is "" if neither differs.

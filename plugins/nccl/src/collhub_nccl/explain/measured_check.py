@@ -110,7 +110,7 @@ def _explain(point: Measurement, call: ExplainedCall, profile: MachineProfile) -
 
     It names another choice whose expected time is near the measured one, with this time in us, and
     the constant of the profile that would give it, with the needed and the usual value; both joined
-    by " or ". Without either, the text says that no single constant explains it.
+    by " or ". Without either, the text states that no single constant explains it.
     """
     parts = []
     fitting = _find_other_choice(point, call, profile)

@@ -67,7 +67,7 @@ def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int)
 def _number_groups(root: Int64Array, is_counted: BoolArray) -> Int64Array:
     """Number the groups of records that have a counted record, and return each record's number.
 
-    `root` identifies the group of each record; `is_counted` says which records count. Numbers
+    `root` identifies the group of each record; `is_counted` marks the records that count. Numbers
     ascend from 0 in the order of `root`. Records of a group without a counted record get 0.
     """
     counted = np.unique(root[is_counted])
@@ -136,7 +136,7 @@ def _separate_slots(
     """Return the lanes of all records, with separate SCRATCH slots for each lane.
 
     Slots are blocks of SCRATCH that levelling added. On each rank, the slots of a lane are moved
-    behind those of the lanes before it; those of lane 0 follow the blocks of the algorithm itself
+    after those of the lanes before it; those of lane 0 follow the blocks of the algorithm itself
     (`algorithm_blocks`, by rank). Other offsets are kept. Records of level 0, which run before all
     messages, belong to lane 0. The result also has the SCRATCH blocks of each rank.
     """

@@ -220,7 +220,7 @@ class _Copies:
         return len(self._nets) if self._fabric.is_rail else 1
 
     def check(self, source: str) -> None:
-        """Raise an error if the machine cannot be copied as the options ask; otherwise do nothing.
+        """Raise an error if the machine cannot be copied with the given options.
 
         Raises `InputError` for a machine without GPUs (`no-gpu`) and for several machines without
         network ports (`no-net`), and `UsageError` (`_check_size`) if the topology has too many

@@ -58,12 +58,12 @@ def read(source: Source) -> Sequence[ServedCalls]:
     """Return the calls for which NCCLX uses the rules of a file, and report faults of the file.
 
     Faults are reported to `source`, not raised. Parts ending in `.json` are read as JSON,
-    others as CSV. A rule that NCCLX does not accept is an error and applies to no calls. Rules
+    other parts as CSV. A rule that NCCLX does not accept is an error and applies to no calls. Rules
     after the first `MAX_RULES` valid ones are left out, with an error. `check_rules` finds the
     faults between rules. The calls are those of the first communicator (numbers of nodes and
     ranks) that rules name (`find_stated_communicators`). If both its numbers are known, sizes
     are bytes of the full buffer. Otherwise, also if rules name none, they are bytes per rank,
-    and `by` says so.
+    which `by` records.
     """
     served: list[ServedCalls] = []
     for part in find_files(source, (CSV_FILE, JSON_FILE)):

@@ -120,7 +120,7 @@ def read_rules(
     tuner, and 0 (the library's own number) with RCCL's. A line that holds only for some
     numPipeOps or regBuff is left out, with a note `conditional-rule`. Lines after the first
     `MAX_RULES` (2000) rules are not read, with an error `too-many`. Comments that name bytes per
-    rank give the warning `unit`. Nothing is raised.
+    rank give the warning `unit`. No exception is raised.
     """
     rules: list[TunerRule] = []
     diagnostics: list[Diagnostic] = []
@@ -352,7 +352,7 @@ def _find_number_defects(fields: Sequence[str]) -> Iterator[Defect]:
     """Yield the faults of nodes, ranks and the optional conditions of a line; all `out-of-range`.
 
     - Nodes, then ranks: -1 (any) or from 1 to 2^31 - 1. The first invalid one is the only
-      fault; nothing after it is checked.
+      fault; later numbers are not checked.
     - If both are given, there are no fewer ranks than nodes.
     - numPipeOps is -1 or a number of up to 9 digits. regBuff is -1, 0 or 1. Each is checked
       if the line has its field, and each gives a fault of its own.
@@ -384,7 +384,7 @@ def _find_ends_of_32_bits(rules: Sequence[TunerRule], file: str) -> Iterator[Dia
     """Yield a warning `ends-early` for each rule that ends at 4 GiB - 1 and has no successor.
 
     Calls from 4 GiB on then have no rule, probably because of 32-bit sizes. A successor is a rule
-    for the same collective that begins at 4 GiB, whatever its numbers of nodes and ranks.
+    for the same collective that begins at 4 GiB, with any numbers of nodes and ranks.
     """
     starts = {(rule.kind, rule.sizes[0]) for rule in rules}
     for rule in rules:

@@ -369,9 +369,10 @@ _CURE = "write lines for all sizes with -1,-1 for nNodes,nRanks, as collhub tune
 def _find_single_channels(rules: Sequence[TunerRule], file: str) -> Iterator[Diagnostic]:
     """Yield `one-channel` for sizes that no rule has, where the tuner leaves a single channel.
 
-    Checked are the first 8 (`_MAX_LISTED`) communicators that rules name, then all others. A note
-    `not-searched` says if there are more. Rules with further conditions do not count. For each
-    communicator there are at most two findings, with the sizes of all collectives:
+    Checked are the first 8 (`_MAX_LISTED`) communicators that rules name, then all other
+    communicators. A note `not-searched` reports that there are more. Rules with further conditions
+    do not count. For each communicator there are at most two findings, with the sizes of all
+    collectives:
 
     - Sizes without a rule are an error in communicators that rules name, and in all if no rule
       names any. Otherwise they are a warning.

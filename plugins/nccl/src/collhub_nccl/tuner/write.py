@@ -255,11 +255,11 @@ def _find_slower_sizes(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (first, last, size), in bytes, where NCCL's own choice is faster than a tuned rule.
 
-    `first` to `last` is the whole range of one of NCCL's own choices that uses another
+    `first` to `last` is the full range of one of NCCL's own choices that uses another
     algorithm; the last range has no upper limit. Times are those of the machine's profile (its
     measured constants). They are compared at the ends of the range's common part with the rule
     (from 1 byte to `_LARGEST_COMPARED`, 1 GiB) and at those of `sizes` in it. `size` is the
-    first at which the rule is slower; ranges without one are omitted. Yields nothing for an
+    first at which the rule is slower; ranges without one are omitted. Yields no range for an
     unknown machine (None), without a profile, and for several nodes, for which there is no
     model of a given choice. The rule's algorithm and protocol must be possible there.
     """
