@@ -84,7 +84,7 @@ class _TopologyFile:
         number: int,
         pairs: dict[str, str],
     ) -> None:
-        """Add what a line describes: a switch, a block of hosts, or the sizes of blocks.
+        """Add the object that a line describes: a switch, a block of hosts, or the sizes of blocks.
 
         `number`: of the line; `pairs`: its values by key. Sizes replace earlier ones; other keys in
         their line are ignored. Raises `InputError` for a line without a name, for a name that was
@@ -219,7 +219,7 @@ def read_topograph(
     A block is a list of hosts with annotations, of which each gives the domain to which its hosts
     belong; every domain becomes a group `KEY NAME`. The first domain of a block (its `nvlink`, else
     its first annotation) is an NVLink domain: with the option `nvlink_bandwidth` it is a switch to
-    which all its hosts are linked; without the option a note says that it is only a group. Blocks
+    which all its hosts are linked; without the option a note states that it is only a group. Blocks
     of the same domain are merged. Raises `InputError` with the path of the error.
     """
     root = document_of(source, CODE)

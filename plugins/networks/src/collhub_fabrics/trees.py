@@ -184,7 +184,7 @@ class SwitchTree:
         """Return the bandwidth of the cables of each level in bytes/s, from the hosts upwards.
 
         The levels are that of the hosts (level 0), and one per height of the switches that are
-        below others. A single value of the option `bandwidth` applies to all levels. Raises
+        below other switches. A single value of the option `bandwidth` applies to all levels. Raises
         `InputError` if the option is missing, and for any other number of values than 1 and the
         number of levels. Raises `UsageError` for an invalid bandwidth.
         """

@@ -129,9 +129,9 @@ class Contraction:
         """Try to replace the two hops of a vertex by one; return whether the vertex may be removed.
 
         It may not if another hop already connects the two neighbours and parallel hops are not
-        kept; then nothing is changed. If both hops lead to the same neighbour, the result is True
-        without a change, and the caller removes both. Otherwise the joined hop gets the number of
-        the earlier one, so that hops stay in the order of the document.
+        kept; then the hops are unchanged. If both hops lead to the same neighbour, the result is
+        True without a change, and the caller removes both. Otherwise the joined hop gets the number
+        of the earlier one, so that hops stay in the order of the document.
         """
         first, second = sorted(self._hops_at[vertex])
         before, after = self._hops[first], self._hops[second]

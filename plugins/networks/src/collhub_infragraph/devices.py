@@ -34,7 +34,7 @@ class Step:
         `count`: number of parts. Missing or empty brackets select all. Slices are those of Python,
         such as `0:2`, `::2` or `::-1`; a single index may be negative. Raises `InputError` at
         `endpoint` for an index that does not exist, a text that is not a slice, a step of 0, and a
-        slice that selects nothing.
+        slice that selects no index.
         """
         text = self.slice_text.strip()
         parts = [part.strip() for part in text.split(":")]

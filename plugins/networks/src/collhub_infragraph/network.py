@@ -128,9 +128,9 @@ def _find_hops_and_switches(
     """Remove the vertices that only forward; return the remaining hops and the switches.
 
     A hop is a path of edges between two vertices; switches are the vertices that are neither NPUs
-    nor removed, in ascending order. With `options.detail` `full`, nothing is removed. In a document
-    that the hub wrote with annotations, only vertices of the kind `port` may be removed, and
-    parallel cables remain. In other documents every vertex that only forwards may be removed,
+    nor removed, in ascending order. With `options.detail` `full`, no vertex is removed. In a
+    document that the hub wrote with annotations, only vertices of the kind `port` may be removed,
+    and parallel cables remain. In other documents every vertex that only forwards may be removed,
     unless a hop already connects its two neighbours.
     """
     hops = build_hops(graph)

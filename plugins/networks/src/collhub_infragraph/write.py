@@ -303,9 +303,9 @@ class _DocumentBuilder:
     ) -> tuple[str, int, str, int]:
         """Return the vertex at which an edge ends at a node: (instance, number, component, index).
 
-        It is the node's core (`xpu` or `asic`, index 0). If the edge is parallel to others, it is
-        the node's next unused port, which then counts as used, because two edges between the same
-        vertices would count as one.
+        It is the node's core (`xpu` or `asic`, index 0). If the edge is parallel to other edges, it
+        is the node's next unused port, which then counts as used, because two edges between the
+        same vertices would count as one.
         """
         instance, number = self._find_instance(node)
         if not strand.is_parallel:

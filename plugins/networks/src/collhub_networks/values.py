@@ -248,7 +248,8 @@ class NetworkFindings:
     def _add(self, new: Diagnostic, subject: str = "") -> None:
         """Count a finding under its code and subject; only the first one of them is stored.
 
-        `subject`: what it is about, such as the name of a link; "" merges all findings of the code.
+        `subject`: the object of the finding, such as the name of a link; "" merges all findings of
+        the code.
         """
         first, count = self._by_subject.get((new.code, subject), (new, 0))
         self._by_subject[new.code, subject] = (first, count + 1)

@@ -73,7 +73,7 @@ def _find_npus_without_links(topology: Topology) -> Iterator[Diagnostic]:
 
 
 def _find_unreachable(topology: Topology) -> Iterator[Diagnostic]:
-    """Yield one error `unreachable` if some NPU cannot reach another one; otherwise nothing.
+    """Yield one error `unreachable` if some NPU cannot reach another one, otherwise no error.
 
     The message names one such pair, and all nodes that the first of the two reaches: no link leaves
     this set.
