@@ -48,7 +48,7 @@ from hub_core.network import Topology
 
 
 def build_collective(layout: BoxLayout, origins: Sequence[Origin]) -> Collective:
-    """Build the custom collective whose contract says where every byte of a resharding comes from.
+    """Build the custom collective whose contract gives the source of every byte of a resharding.
 
     For every unit of OUTPUT, the contract names the rank and the unit of its INPUT that contains
     the data. `origins`: which device's box each receiver got; empty ones are skipped. If several
@@ -120,7 +120,8 @@ class ReceiverTurns:
         A piece is a scheduled part of the data that one task moves. Pieces that enter the same host
         share its network card, so it is the last piece recorded for the first host that receives
         this piece. It is `None` if there is none, if the same sender sent it, or if this sender's
-        own last piece ends at the same time as that piece or later. Nothing is recorded here.
+        own last piece ends at the same time as that piece or later. The result is not recorded
+        here.
         """
         sender_free_at = self._last_out.get(piece.sender, Fraction(0))
         # Chains begin at the first host and keep their order after it.
@@ -249,9 +250,9 @@ def lower_schedule(
     pieces of different senders to the same host take turns: the next sender waits for a token (a
     message without data).
 
-    The buffers contain rows of tiles if `choices` says so, otherwise packed boxes with 16 units per
-    chunk if possible. `extension` is attached to the algorithm. Raises `InputError` for a row
-    layout of too many runs.
+    The buffers contain rows of tiles if `choices` requests them, otherwise packed boxes with 16
+    units per chunk if possible. `extension` is attached to the algorithm. Raises `InputError` for a
+    row layout of too many runs.
     """
     max_chunks = max(choices.chunks.values(), default=1)
     if choices.layout == "rows":
@@ -293,8 +294,8 @@ def lower_streams(
     first messages of a chunk wait for those of the chunk `_STREAM_WINDOW` before it. There are no
     turns on network cards.
 
-    The buffers contain rows of tiles if `choices` says so, otherwise packed boxes. `extension` is
-    attached to the algorithm. Raises `InputError` for a row layout of too many runs.
+    The buffers contain rows of tiles if `choices` requests them, otherwise packed boxes.
+    `extension` is attached to the algorithm. Raises `InputError` for a row layout of too many runs.
     """
     count = max(choices.chunks.values(), default=1)
     if choices.layout == "rows":

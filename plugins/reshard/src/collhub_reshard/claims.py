@@ -73,10 +73,10 @@ class ScheduleClaim:
 def read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> ScheduleClaim:
     """Read the proof document of a schedule, with all times and rates as exact fractions.
 
-    The tasks are built again from the moves of the proof, and compared with the stated ones. The
-    makespan is the largest end of a piece, 0 without pieces. Raises `FlawError` for the first of
-    these flaws that is found, and `KeyError`, `TypeError`, `ValueError` or `HubError` for another
-    malformed value:
+    The tasks are built again from the moves of the proof, and compared with those that the proof
+    lists. The makespan is the largest end of a piece, 0 without pieces. Raises `FlawError` for the
+    first of these flaws that is found, and `KeyError`, `TypeError`, `ValueError` or `HubError` for
+    another malformed value:
 
     - "form": a value has another type or range, or the hosts do not fit the moves
     - "topology": `topology` is given, and its network cards, one per host, are not those of the

@@ -145,7 +145,7 @@ def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
     layout, algorithm. Further fields follow only if they apply: `simulated` if there is a
     simulated time; `cut` with the parts of the search that a limit cut; `late` with the number
     of tasks that finish after their due times. Times are in seconds with six significant
-    digits. Nothing is printed.
+    digits. The text is not printed here.
     """
     algorithm = lowered.algorithm
     moved = sum(move.tensor.num_bytes for move in plan.moves)

@@ -279,7 +279,7 @@ def generate_cuts(fabric: FabricLinks, host_of: Int64Array) -> Iterator[Float64A
     """Yield prices of links for simple cuts of the network: around every node and every host.
 
     For each of them there are two arrays, float64[links]: 1 for the links that leave it, then 1 for
-    those that enter it, and 0 for all others. Nodes come first, then hosts, each ascending.
+    those that enter it, and 0 for all other links. Nodes come first, then hosts, each ascending.
     `host_of`: host of every NPU, -1 if it is not used; a switch belongs to a host as in
     `find_owners`.
     """

@@ -140,7 +140,7 @@ def _list_divisors(number: int) -> list[int]:
 
 
 def build_row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
-    """Lay out whole tiles (parts of tensors on a device) in row-major order; boxes are runs.
+    """Lay out complete tiles (parts of tensors on a device) in row-major order; boxes are runs.
 
     The tiles of a device are stored one after the other in the order of `moves`, separately for
     INPUT and OUTPUT. A box (data of one unit task) consists of equally long contiguous runs of

@@ -237,7 +237,7 @@ def _plan_streamed(
     `MAX_CHUNKS` (64). Otherwise the numbers of `_STREAM_CHUNKS` (1, 4, 16, 64, 256) are simulated
     for which the mean message has at least 4096 bytes, only 1 if there is none. Of equally fast
     ones, the smallest is used. At the time limit, the best number so far is used, and the cut is
-    recorded in the budget; the first number is always tried. If there is nothing to send, the plan
+    recorded in the budget; the first number is always tried. If there are no data to send, the plan
     has no chunks and is not simulated.
     """
     streams = plan_streams(topology, units)

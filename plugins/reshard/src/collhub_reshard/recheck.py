@@ -90,7 +90,7 @@ def _check_schedule(claim: ScheduleClaim) -> None:
     """Check that the schedule of a proof is possible and has the stated makespan.
 
     Raises `FlawError` for the first contradiction. For one piece after the other: `sender` (a
-    host sends what it does not have), `release` (the piece starts too early), `duration` (it
+    host sends data that it does not have), `release` (the piece starts too early), `duration` (it
     is faster than the cards). Then for each task `coverage` (parts are missing or sent twice),
     for each host and direction `overlap` (more pieces at once than cards), and `makespan`. A
     receiver uses one card of its host for each piece.
@@ -189,7 +189,7 @@ def _compute_bound(claim: ScheduleClaim, kind: str, hosts: set[int], task: int) 
     - "nothing": 0
     - "task": the bytes of `task` at the rate from its fastest sender, plus its release
     - "receiver": all bytes for the one host in `hosts` at the rate of its cards, plus the earliest
-      release of its tasks; raises `FlawError` if the host receives nothing
+      release of its tasks; raises `FlawError` if the host receives no bytes
     - "senders": the bytes of all tasks that only `hosts` can send, at the sum of their rates
     - "exclusive": as "senders", but tasks that every receiving host needs do not count there; their
       bytes at the rate of one card of the slowest receiving host are added
@@ -227,12 +227,12 @@ def _compute_bound(claim: ScheduleClaim, kind: str, hosts: set[int], task: int) 
 
 
 def _check_status(claim: ScheduleClaim, bound: Fraction, is_met: bool) -> None:
-    """Raise `FlawError` if makespan, stated lower bound or status contradict the recomputed bound.
+    """Raise `FlawError` if makespan, claimed lower bound or status contradict the recomputed bound.
 
     `bound`: the recomputed one, in seconds. Codes: `bound` if the schedule is faster than it, or if
-    the stated lower bound is not between it and the makespan (inclusive). `optimal` if the schedule
-    is claimed optimal by its bound, but does not meet it. `is_met`: whether the makespan is at most
-    the bound (`_round_up`).
+    the claimed lower bound is not between it and the makespan (inclusive). `optimal` if the
+    schedule is claimed optimal by its bound, but does not meet it. `is_met`: whether the makespan
+    is at most the bound (`_round_up`).
     """
     makespan = claim.makespan
     # Both were recomputed, so one of the two computations would be wrong.
@@ -272,7 +272,7 @@ def _check_traffic(claim: ScheduleClaim, algorithm: Algorithm) -> None:
 
 
 def _round_up(claim: ScheduleClaim, bound: Fraction) -> Fraction:
-    """Round a bound in seconds up to whole ticks if every makespan is a whole number of ticks.
+    """Round a bound in seconds up to integer ticks if every makespan is an integer number of ticks.
 
     That is so if tasks are not split and cards carry the bytes of every task once. Otherwise the
     bound is returned unchanged, because other strategies have other durations and ticks.

@@ -125,10 +125,10 @@ class StepWriter:
         """Add one message, a SEND and its RECV; return the RECV, or -1 for an empty message.
 
         The message carries `count` units of the box of unit task `row`, from unit `low` on. If the
-        transfer has a parent, its source forwards what it received in step `parent` (-1 if that
-        part was empty). Otherwise the source sends its own box, after the copy that packs it, if
-        any, and after the steps in `_awaited`. Between hosts, the message also waits for its turn
-        on the card of the source host.
+        transfer has a parent, its source forwards the data that it received in step `parent` (-1 if
+        that part was empty). Otherwise the source sends its own box, after the copy that packs it,
+        if any, and after the steps in `_awaited`. Between hosts, the message also waits for its
+        turn on the card of the source host.
 
         Both steps are recorded: the SEND for the card and the sender, the RECV as an arrival of the
         box.
@@ -181,7 +181,7 @@ class StepWriter:
         """Return the steps for which the next message on the card of the source's host waits.
 
         A message waits for the SEND that is `_WINDOW` messages before it on the same card. If
-        another device made that SEND, that device tells this one by a token (a message without
+        another device made that SEND, that device notifies this one by a token (a message without
         data), whose RECV is returned; consecutive messages of one device wait for the same token.
         The list is empty for a message within a host, if no turns are taken, and while the card has
         sent fewer than `_WINDOW` messages.
@@ -207,10 +207,10 @@ class StepWriter:
     def send_token(self, row: int, device: int, sender: int) -> list[int]:
         """Let a sender wait until a box has almost arrived at a device; return the steps.
 
-        `row`: unit task of the box. The sender is told by a token (a message without data) when all
-        but the last `_WINDOW` - 1 messages of the box have arrived. If both devices are the same,
-        it waits for this arrival itself. The list is empty if the device has received nothing of
-        the box.
+        `row`: unit task of the box. The sender is notified by a token (a message without data) when
+        all but the last `_WINDOW` - 1 messages of the box have arrived. If both devices are the
+        same, it waits for this arrival itself. The list is empty if the device has received no data
+        of the box.
         """
         arrived = self._arrivals.get((row, device), [])
         if not arrived:

@@ -111,8 +111,8 @@ def choose_cheapest(reach: Reach, t_s: float, alpha_s: float) -> Strategy:
 
     `t_s`: seconds of the box on a card. `alpha_s`: latency in seconds. For one receiver it is
     send/recv. For several receivers on one host it is the broadcast chain, which is then a single
-    message to the host. Otherwise it is the chain if no other strategy is cheaper; of the others,
-    ties go to send/recv, then scatter and all-gather.
+    message to the host. Otherwise it is the chain if no other strategy is cheaper; among the other
+    strategies, ties go to send/recv, then scatter and all-gather.
     """
     costs = compute_costs_s(reach, t_s, alpha_s)
     if reach == Reach(1, 1):
@@ -290,9 +290,9 @@ class LocalReceivers:
 def find_local_receivers(units: UnitTasks, row: int) -> LocalReceivers:
     """Find the receivers of a unit task that are on hosts with a device that holds its data.
 
-    Receivers that hold the data themselves are `own`. Others on the host of a holder are `served`,
-    as (holder, receiver); the first of several holders on the host serves them. Both are in the
-    order of the receivers; receivers on other hosts are in neither.
+    Receivers that hold the data themselves are `own`. Other receivers on the host of a holder are
+    `served`, as (holder, receiver); the first of several holders on the host serves them. Both are
+    in the order of the receivers; receivers on other hosts are in neither.
     """
     holders = units.senders_of(row).tolist()
     # Reversed, so that the first of several holders on a host serves it.

@@ -163,9 +163,9 @@ class _ScheduleSearch:
             self.pieces, self.method = pieces, method
 
     def schedule(self, bound: Bound) -> HostSchedule:
-        """Return the best schedule so far with its status, lower bound, and what proves it.
+        """Return the best schedule so far with its status, lower bound and kind of proof.
 
-        - "optimal": a solver has proved it, the makespan is at most `bound` in whole ticks, or it
+        - "optimal": a solver has proved it, the makespan is at most `bound` in integer ticks, or it
           equals the larger bound that a solver found. The proof is `bound` or `solver`.
         - "feasible" without proof: the search is not done.
 
@@ -231,7 +231,7 @@ def _try_heuristics(search: _ScheduleSearch, units: UnitTasks) -> None:
 
     Colours are used only where `is_colourable`. Before each order, the search ends if no
     better schedule is possible (`is_done`). Up to 2000 tasks there are 8 rounds of priorities,
-    above only 2, and no public orders. Does nothing without tasks.
+    above only 2, and no public orders. Has no effect without tasks.
     """
     tasks = search.tasks
     if not len(tasks):

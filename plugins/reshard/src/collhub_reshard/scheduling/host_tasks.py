@@ -178,7 +178,7 @@ def build_host_tasks(
     The receiving hosts of a task are those that need its box and do not have it; boxes without such
     a host or without bytes have no task. `work`: how many times the busiest card carries the box,
     by unit task, 1 by default; durations are multiplied by it. Times are in ticks: the largest time
-    of which all durations, release and due times are whole multiples.
+    of which all durations, release and due times are integer multiples.
     """
     work = {} if work is None else work
     needs = find_needing_hosts(tasks)
@@ -245,7 +245,7 @@ def _list_move_times(
 
 
 def _find_common_measure(times: Sequence[Fraction]) -> Fraction:
-    """Return the largest time of which all times are whole multiples, as an exact fraction.
+    """Return the largest time of which all times are integer multiples, as an exact fraction.
 
     The times are exact and not negative; zero is a multiple of every time. The result is 1 without
     times, and 0 if all times are zero.

@@ -45,10 +45,10 @@ def assign_senders(tasks: HostTasks) -> Assignment | None:
     it chooses how many tasks each sender takes. The bound is a lower bound on the makespan in
     ticks.
 
-    If hosts have one card, tasks that all receiving hosts receive exclude all others. They are not
-    part of the program, keep their first sender, and their shortest times are added to the bound.
-    Returns `None` if every task has only one sender, if there are no other tasks than these, or if
-    no solution is found within `_MAX_NODES` (2000) nodes of the search.
+    If hosts have one card, tasks that all receiving hosts receive exclude all other tasks. They are
+    not part of the program, keep their first sender, and their shortest times are added to the
+    bound. Returns `None` if every task has only one sender, if there are no other tasks than these,
+    or if no solution is found within `_MAX_NODES` (2000) nodes of the search.
     """
     if all(len(senders) == 1 for senders in tasks.senders):
         return None

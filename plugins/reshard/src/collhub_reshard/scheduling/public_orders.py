@@ -282,7 +282,7 @@ def compute_send_receive_s(
     (messages within hosts included), the first one of equals. `gathers` (local all-gather): if
     all receivers of every unit task are on one host, each gets only its equal part, and they
     exchange parts within the host. If this is not so for one unit task, `gathers` has no
-    effect. The time is 0 if nothing crosses hosts.
+    effect. The time is 0 if no data cross hosts.
     """
     gathers = gathers and _replicas_share_hosts(units)
     sent: dict[int, Fraction] = {}

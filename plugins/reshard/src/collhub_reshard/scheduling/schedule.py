@@ -426,7 +426,7 @@ def compute_task_bound(tasks: HostTasks) -> Bound:
     """Return a lower bound on the makespan, in ticks, by the single task that must end latest.
 
     Its end is release plus the duration from its fastest sender, if cards carry the bytes once (as
-    in a chain), whatever its strategy. Of equal ends, the first task counts. The kind is `task`; it
+    in a chain), for any strategy. Of equal ends, the first task counts. The kind is `task`; it
     is "nothing" with 0 ticks without tasks.
     """
     if not len(tasks):

@@ -55,10 +55,10 @@ def schedule_by_colours(tasks: HostTasks) -> tuple[Piece, ...]:
 def _choose_even_senders(tasks: HostTasks) -> list[int]:
     """Choose a sender for every task so that the busiest sender gets as few tasks as possible.
 
-    All tasks have equal size. The limit per sender is the bound with splitting, rounded up to whole
-    tasks. Tasks with few possible senders come first. A task gets a sender that is below the limit;
-    of several, the one with the most bytes left of its share in the division with splitting, then
-    the first. If all have reached the limit, only the share decides.
+    All tasks have equal size. The limit per sender is the bound with splitting, rounded up to an
+    integer number of tasks. Tasks with few possible senders come first. A task gets a sender that
+    is below the limit; of several, the one with the most bytes left of its share in the division
+    with splitting, then the first. If all have reached the limit, only the share decides.
     """
     sharing = share_among_senders(tasks, range(len(tasks)))
     size = tasks.bytes[0]
